@@ -1,0 +1,152 @@
+//! An aligned allocation and the pool it comes from.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+/// Alignment of the first byte of every allocation: what O_DIRECT wants on every known device.
+pub const ALIGNMENT: usize = 4096;
+
+/// Size classes are powers of two between these; larger allocations are not pooled.
+const POOLED_BYTES_MIN: usize = 4096;
+const POOLED_BYTES_MAX: usize = 4 << 20;
+const CLASSES: usize = (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
+
+/// Most bytes that one thread keeps for reuse in one size class: enough for 64 requests of the
+/// common sizes, little enough that idle threads do not matter.
+const CLASS_BYTES_MAX: usize = 8 << 20;
+
+/// Initialised memory, aligned to [`ALIGNMENT`], length a multiple of it.
+pub(crate) struct Allocation {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: an Allocation is plain memory with no thread affinity; who may touch which bytes is
+// decided by its views (IoBuf: exclusive, disjoint ranges; IoBytes: shared, read-only).
+unsafe impl Send for Allocation {}
+// SAFETY: as above; `&Allocation` gives out no reference to the bytes, only the pointer.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    /// Memory of at least `len` bytes. Pooled memory holds what its last owner left in it.
+    pub(crate) fn take(len: usize) -> Self {
+        let size = rounded(len);
+        if let Some(class) = class_of(size)
+            && let Ok(Some(reused)) = POOL.try_with(|pool| pool.borrow_mut().classes[class].pop())
+        {
+            return reused.into_allocation();
+        }
+        Self::fresh(size)
+    }
+
+    /// Memory of at least `len` bytes, all zero.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        Self::fresh(rounded(len))
+    }
+
+    fn fresh(size: usize) -> Self {
+        #[expect(clippy::expect_used, reason = "a size beyond isize::MAX is a bug of the caller")]
+        let layout = Layout::from_size_align(size, ALIGNMENT).expect("buffer size overflows");
+        // SAFETY: `size` is at least POOLED_BYTES_MIN, so the layout is not zero-sized.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        Self { start, layout }
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let kept = Kept { start: self.start, layout: self.layout };
+        let Some(class) = class_of(self.layout.size()) else { return kept.free() };
+        let mut kept = Some(kept);
+        // Fails only while the thread is being torn down: then the memory is freed below.
+        let _ = POOL.try_with(|pool| {
+            let list = &mut pool.borrow_mut().classes[class];
+            if list.len() < CLASS_BYTES_MAX / self.layout.size() {
+                list.extend(kept.take());
+            }
+        });
+        if let Some(kept) = kept {
+            kept.free();
+        }
+    }
+}
+
+/// An allocation at rest in the pool.
+struct Kept {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Kept {
+    fn into_allocation(self) -> Allocation {
+        Allocation { start: self.start, layout: self.layout }
+    }
+
+    fn free(self) {
+        // SAFETY: `start` came from `alloc_zeroed` with this layout, and `self` was its last owner.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+struct Pool {
+    classes: [Vec<Kept>; CLASSES],
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for list in &mut self.classes {
+            list.drain(..).for_each(Kept::free);
+        }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { classes: [const { Vec::new() }; CLASSES] }) };
+}
+
+fn rounded(len: usize) -> usize {
+    match len.max(POOLED_BYTES_MIN) {
+        len if len <= POOLED_BYTES_MAX => len.next_power_of_two(),
+        len => len.next_multiple_of(ALIGNMENT),
+    }
+}
+
+fn class_of(size: usize) -> Option<usize> {
+    (size.is_power_of_two() && size <= POOLED_BYTES_MAX).then(|| (size / POOLED_BYTES_MIN).ilog2() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_aligned_and_at_least_as_long_as_asked() {
+        for len in [0, 1, 4095, 4096, 4097, 65536, 65537, 4 << 20, (4 << 20) + 1] {
+            let allocation = Allocation::take(len);
+            assert_eq!(allocation.start().as_ptr() as usize % ALIGNMENT, 0);
+            assert!(allocation.len() >= len);
+        }
+    }
+
+    #[test]
+    fn zeroed_memory_never_shows_what_a_reused_allocation_held() {
+        let allocation = Allocation::take(4096);
+        // SAFETY: the allocation has at least 4096 bytes and one owner.
+        unsafe { allocation.start().as_ptr().write_bytes(0xaa, 4096) };
+        drop(allocation);
+        let zeroed = Allocation::zeroed(4096);
+        // SAFETY: as above; the memory is initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(zeroed.start().as_ptr(), 4096) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+    }
+}

@@ -1,0 +1,143 @@
+//! Bytes to be filled: one owner at a time, splittable without copying.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::IoBytes;
+use crate::allocation::Allocation;
+
+/// Exclusive owner of a range of an aligned allocation.
+///
+/// Invariant: no other view of the allocation overlaps `[start, start + len)`. New allocations have
+/// one view; [`IoBuf::split_off`] makes two disjoint ones; [`IoBuf::freeze`] ends the exclusive one.
+pub struct IoBuf {
+    allocation: Arc<Allocation>,
+    start: usize,
+    len: usize,
+}
+
+impl IoBuf {
+    /// `len` bytes, aligned to [`crate::ALIGNMENT`], holding anything that this process had in
+    /// earlier buffers: fill them before showing them to a client.
+    pub fn uninit(len: usize) -> Self {
+        Self { allocation: Arc::new(Allocation::take(len)), start: 0, len }
+    }
+
+    /// `len` zero bytes, aligned to [`crate::ALIGNMENT`].
+    pub fn zeroed(len: usize) -> Self {
+        if len <= 64 << 10 {
+            let mut buf = Self::uninit(len);
+            buf.fill(0);
+            return buf;
+        }
+        Self { allocation: Arc::new(Allocation::zeroed(len)), start: 0, len }
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut buf = Self::uninit(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Splits at `at`: `self` keeps `[0, at)`, the result has the rest. No copy.
+    ///
+    /// # Panics
+    /// If `at` is beyond the length.
+    pub fn split_off(&mut self, at: usize) -> IoBuf {
+        assert!(at <= self.len, "split at {at} of {} bytes", self.len);
+        let rest =
+            IoBuf { allocation: Arc::clone(&self.allocation), start: self.start + at, len: self.len - at };
+        self.len = at;
+        rest
+    }
+
+    /// Splits at `at`: `self` keeps the rest, the result has `[0, at)`. No copy.
+    ///
+    /// # Panics
+    /// If `at` is beyond the length.
+    pub fn split_to(&mut self, at: usize) -> IoBuf {
+        let rest = self.split_off(at);
+        std::mem::replace(self, rest)
+    }
+
+    /// Joins `next` to the end of `self`, undoing a split.
+    ///
+    /// # Panics
+    /// If `next` does not directly follow `self` in the same allocation.
+    pub fn unsplit(&mut self, next: IoBuf) {
+        assert!(
+            Arc::ptr_eq(&self.allocation, &next.allocation) && self.start + self.len == next.start,
+            "joining views that are not neighbours"
+        );
+        self.len += next.len;
+    }
+
+    /// Drops all bytes after the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Ends the writing: the same bytes, shared and immutable. No copy.
+    pub fn freeze(self) -> IoBytes {
+        IoBytes::new(self.allocation, self.start, self.len)
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        debug_assert!(self.start + self.len <= self.allocation.len());
+        let first = self.allocation.start().as_ptr().wrapping_add(self.start);
+        // SAFETY: the range lies inside the allocation, whose bytes are initialised, and by the
+        // invariant of the type nobody else has a view of it.
+        unsafe { std::slice::from_raw_parts(first, self.len) }
+    }
+}
+
+impl DerefMut for IoBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.start + self.len <= self.allocation.len());
+        let first = self.allocation.start().as_ptr().wrapping_add(self.start);
+        // SAFETY: as in `deref`; `&mut self` makes the one view exclusive.
+        unsafe { std::slice::from_raw_parts_mut(first, self.len) }
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_and_unsplit_keep_every_byte_in_place() {
+        let mut head = IoBuf::copy_from(b"headtail");
+        let mut tail = head.split_off(4);
+        assert_eq!((&head[..], &tail[..]), (&b"head"[..], &b"tail"[..]));
+        tail[0] = b'T';
+        head.unsplit(tail);
+        assert_eq!(&head[..], b"headTail");
+    }
+
+    #[test]
+    #[should_panic(expected = "not neighbours")]
+    fn views_of_different_allocations_do_not_join() {
+        IoBuf::zeroed(4).unsplit(IoBuf::zeroed(4));
+    }
+
+    #[test]
+    fn frozen_bytes_outlive_the_buffer_they_came_from() {
+        let mut buf = IoBuf::copy_from(b"abcdef");
+        let rest = buf.split_off(3);
+        let bytes = buf.freeze();
+        drop(rest);
+        assert_eq!(&bytes[..], b"abc");
+    }
+}

@@ -1,0 +1,16 @@
+//! Bytes that an I/O owns while it is in flight.
+//!
+//! A kernel that reads into memory after the caller has forgotten it is a use-after-free, so an
+//! operation takes its bytes by value: [`IoBuf`] for bytes to be filled (one owner, splittable),
+//! [`IoBytes`] for bytes to be written (shared, immutable). Both are views of one aligned
+//! allocation, which goes back to a pool of the thread that drops the last view.
+
+mod allocation;
+mod buf;
+mod bytes;
+mod vec;
+
+pub use allocation::ALIGNMENT;
+pub use buf::IoBuf;
+pub use bytes::IoBytes;
+pub use vec::IoVec;

@@ -1,0 +1,2 @@
+//! cowhand: qcow2 disks, served.
+fn main() {}

@@ -1,0 +1,131 @@
+//! What every driver promises.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use buffer::{IoBuf, IoVec};
+
+/// A running operation. It may be bound to the thread that started it; it owns its bytes, so
+/// dropping it is safe at any time: the operation then still happens, or does not, and nobody is told.
+pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What requests cost least, and what is known of the medium. Any request is correct; one that
+/// keeps to `alignment` avoids a read-modify-write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
+    pub alignment: u32,
+    /// Bytes beyond the highest end ever written read as zeroes when the length grows: true for
+    /// regular files, false for block devices.
+    pub grows_zeroed: bool,
+    /// [`Storage::discard`] gives space back, and what was discarded reads as zeroes.
+    pub discards_to_zero: bool,
+    /// The length can change (a regular file), or is what the medium has (a block device).
+    pub resizable: bool,
+    /// Nothing can be written: opened read-only.
+    pub read_only: bool,
+}
+
+/// How [`Storage::zero`] may do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroing {
+    /// Space stays reserved: a later write cannot fail for want of space.
+    Keep,
+    /// Space may be given back.
+    Unmap,
+    /// As `Unmap`, but only if that is much faster than writing zeroes; otherwise the request
+    /// fails with [`io::ErrorKind::Unsupported`] and changes nothing.
+    FastOnly,
+}
+
+/// How [`Storage::allocate`] reserves space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Ask the file system to reserve the range without writing it (`fallocate`).
+    Reserve,
+    /// Write zeroes over the whole range.
+    Write,
+}
+
+/// Whether a range of the medium holds bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Bytes were written here, as far as the medium tells.
+    Data,
+    /// A hole: reads as zeroes, no space behind it.
+    Hole,
+}
+
+/// A range of the medium of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes, never 0.
+    pub len: u64,
+    /// What is there.
+    pub kind: ExtentKind,
+}
+
+/// Random access to the bytes of one file, device or object.
+///
+/// All offsets and lengths are in bytes and of any alignment. Methods may be called from any
+/// thread, many at a time; two requests that overlap in time are ordered by nobody.
+///
+/// # Durability
+/// A completed write is in the storage and survives the death of this process, not of the machine.
+/// It survives both once a [`Storage::flush`] *issued after its completion* has succeeded. Until
+/// then a crash may keep or drop it, sector by sector (512 bytes are never torn), in any order
+/// among the requests since the last flush; changes of length and holes likewise.
+///
+/// # Failures
+/// A failed or short write may have changed any part of its range. After one failed flush every
+/// later flush fails too: what the page cache dropped cannot be known.
+pub trait Storage: fmt::Debug + Send + Sync {
+    /// A name for messages: the path, as the caller gave it.
+    fn name(&self) -> &str;
+
+    /// What requests should look like. Constant while open.
+    fn limits(&self) -> Limits;
+
+    /// Length in bytes, as far as this process knows. Costs no system call.
+    fn length(&self) -> u64;
+
+    /// Fills `buf` from `offset` if that is possible without waiting for the medium, and says
+    /// whether it did. Bytes beyond the end read as zeroes. A miss may have written part of `buf`.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let _ = (offset, buf);
+        false
+    }
+
+    /// Fills `buf` from `offset`; bytes beyond the end read as zeroes. Gives the buffer back.
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)>;
+
+    /// Writes all of `data` at `offset`, growing the length where needed.
+    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>>;
+
+    /// Makes every write, zeroing, discard and change of length durable that completed before this call.
+    fn flush(&self) -> IoFuture<'_, io::Result<()>>;
+
+    /// Makes the range read as zeroes, growing the length where needed.
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>>;
+
+    /// Gives the space of the range back where that is possible. What the range reads as afterwards
+    /// is zeroes if [`Limits::discards_to_zero`], otherwise anything. Never changes the length.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
+
+    /// Sets the length; what is cut off is lost, what is added reads as zeroes.
+    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
+
+    /// Makes sure that writes into the range will not fail for want of space; grows the length.
+    /// Bytes that were there keep their value.
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>>;
+
+    /// What is at `offset`, for at most `len` bytes (at least one, inside the length).
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>>;
+
+    /// Bytes of the medium in use (`st_blocks`), where known.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
+}
