@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -60,15 +61,14 @@ impl Drop for QemuNbd {
     }
 }
 
-fn locked_bytes(path: &Path) -> Vec<u64> {
-    use std::os::unix::fs::MetadataExt;
-    let inode = format!(":{}", fs::metadata(path).unwrap().ino());
+/// The bytes locked through this descriptor. (`/proc/locks` as a whole is no snapshot.)
+fn locked_bytes(storage: &FileStorage) -> Vec<u64> {
+    let info = format!("/proc/self/fdinfo/{}", storage.fd().as_raw_fd());
     let mut bytes = Vec::new();
-    for line in fs::read_to_string("/proc/locks").unwrap().lines() {
+    for line in fs::read_to_string(info).unwrap().lines().filter(|line| line.starts_with("lock:")) {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        if fields[1] == "OFDLCK" && fields[5].ends_with(&inode) {
-            bytes.extend(fields[6].parse::<u64>().unwrap()..=fields[7].parse::<u64>().unwrap());
-        }
+        assert_eq!(fields[2..5], ["OFDLCK", "ADVISORY", "READ"]);
+        bytes.extend(fields[7].parse::<u64>().unwrap()..=fields[8].parse::<u64>().unwrap());
     }
     bytes.sort_unstable();
     bytes
@@ -80,15 +80,15 @@ fn each_role_holds_exactly_its_bytes() {
     let path = image(&dir);
     let storage = open(&path);
     let mut held = lock(&storage, Role::Writer).unwrap();
-    assert_eq!(locked_bytes(&path), [100, 101, 103, 201, 203]);
+    assert_eq!(locked_bytes(&storage), [100, 101, 103, 201, 203]);
     held.change(Role::Reader.wanted(), Role::Reader.shared()).unwrap();
-    assert_eq!(locked_bytes(&path), [100, 201, 203]);
+    assert_eq!(locked_bytes(&storage), [100, 201, 203]);
     held.change(Role::Writer.wanted(), Role::Writer.shared()).unwrap();
-    assert_eq!(locked_bytes(&path), [100, 101, 103, 201, 203]);
+    assert_eq!(locked_bytes(&storage), [100, 101, 103, 201, 203]);
     drop(held);
-    assert_eq!(locked_bytes(&path), []);
+    assert_eq!(locked_bytes(&storage), []);
     let held = lock(&storage, Role::ForceShare).unwrap();
-    assert_eq!(locked_bytes(&path), [100]);
+    assert_eq!(locked_bytes(&storage), [100]);
     assert_eq!(held.held(), (Permissions::CONSISTENT_READ, Permissions::ALL));
 }
 
@@ -111,13 +111,11 @@ fn a_refused_lock_leaves_nothing_behind() {
     let path = image(&dir);
     let (one, other) = (open(&path), open(&path));
     let _held = lock(&one, Role::Reader).unwrap();
-    let before = locked_bytes(&path);
     assert!(lock(&other, Role::Writer).is_err());
-    assert_eq!(locked_bytes(&path), before);
+    assert_eq!(locked_bytes(&other), []);
     let mut reader = lock(&other, Role::Reader).unwrap();
-    let with_both = locked_bytes(&path);
     assert!(reader.change(Role::Writer.wanted(), Role::Writer.shared()).is_err());
-    assert_eq!(locked_bytes(&path), with_both);
+    assert_eq!(locked_bytes(&other), [100, 201, 203]);
 }
 
 #[test]
