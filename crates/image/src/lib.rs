@@ -4,6 +4,7 @@
 
 pub mod cache_mode;
 pub mod drive;
+pub mod names;
 mod nearest;
 pub mod options;
 pub mod overlap_check;
