@@ -23,6 +23,7 @@ mod request;
 mod rng;
 mod stamp;
 mod subject;
+mod sweep;
 mod workload;
 mod world;
 
@@ -35,5 +36,6 @@ pub use request::{IoKind, Leaves, Outcome, Part, Record, Request, Tick};
 pub use rng::Rng;
 pub use stamp::{Found, Stamp, fill};
 pub use subject::{Abilities, Durability, Management, Subject, Target};
+pub use sweep::{MINUTES_VARIABLE, SEED_VARIABLE, Sweep};
 pub use workload::{Mix, Op, Shape, Step, Workload, shrink};
 pub use world::{Fault, FaultKind, IoCounts, Order, Persistence, REGULAR_FILE, SimStorage, Sleep, World};
