@@ -31,5 +31,5 @@ fn crashes_between_writes_punches_and_resizes_are_judged_rightly() {
             crash_everywhere(&target, &shape.generate(seed), &Setup::shuffled(seed), &plan, &mut |_| Ok(()));
         counts += crashed.unwrap_or_else(|failure| panic!("{failure}"));
     }
-    assert!(counts.states > 10_000, "{counts:?}");
+    assert!(counts.states > 5_000, "{counts:?}");
 }
