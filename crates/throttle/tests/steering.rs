@@ -96,6 +96,42 @@ fn a_disks_writes_at_their_limit_do_not_hold_up_its_reads() {
 }
 
 #[test]
+fn a_disks_waiting_reads_and_writes_take_turns_under_a_total() {
+    let mut group = Group::new(limits(&[("iops", 10)]), Time::default());
+    let member = group.join(Weight::default());
+    let mut lines = [Vec::new(), Vec::new()];
+    for number in 0..22 {
+        let (line, request) = if number < 12 { (0, Request::read(1)) } else { (1, Request::write(1)) };
+        if let Decision::Queued { ticket, .. } = group.enqueue(&member, request, Time::default()) {
+            lines[line].push(ticket);
+        }
+    }
+    let mut granted = Vec::new();
+    let mut wake = group.wake(Time::default());
+    while let Some(now) = wake {
+        wake = group.poll(now, &mut granted);
+    }
+    let turns: Vec<_> = lines[0].iter().zip(&lines[1]).flat_map(|(read, write)| [*read, *write]).collect();
+    assert_eq!((turns.len(), granted), (20, turns));
+}
+
+#[test]
+fn a_request_does_not_overtake_one_of_the_other_direction_that_a_late_timer_has_yet_to_let_go() {
+    let mut group = Group::new(limits(&[("bps", 1000), ("iops-read", 1000)]), Time::default());
+    let member = group.join(Weight::default());
+    assert_eq!(group.enqueue(&member, Request::write(1100), Time::default()), Decision::Now);
+    assert!(matches!(group.enqueue(&member, Request::write(1000), Time::default()), Decision::Queued { .. }));
+    let late = Time::from_nanos(SECOND + 1_000_000);
+    let Decision::Queued { wake, .. } = group.enqueue(&member, Request::read(1000), late) else {
+        panic!("the read took what the write had waited for")
+    };
+    assert_eq!(wake, late, "the timer is due");
+    let mut granted = Vec::new();
+    assert!(group.poll(late, &mut granted).is_some(), "one of the two waits on");
+    assert_eq!(granted.len(), 1);
+}
+
+#[test]
 fn a_request_that_is_given_up_is_gone_and_its_neighbours_are_served() {
     let mut group = Group::new(limits(&[("iops", 10)]), Time::default());
     let member = group.join(Weight::default());
