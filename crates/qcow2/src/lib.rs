@@ -1,1 +1,5 @@
-//! qcow2
+//! The qcow2 image engine.
+
+#![forbid(unsafe_code)]
+
+pub mod cache_sizes;
