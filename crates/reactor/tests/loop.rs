@@ -383,3 +383,39 @@ fn a_file_is_written_synced_and_read_back() {
         });
     }
 }
+
+#[test]
+fn a_connection_that_never_pauses_does_not_starve_the_others() {
+    on_both(async || {
+        let (near, far) = UnixStream::pair().unwrap();
+        let flood = std::thread::spawn(move || {
+            use std::io::Write;
+            let mut far = far;
+            while far.write_all(&[1; 4096]).is_ok() {}
+        });
+        let near = Rc::new(Stream::from_fd(near.into()));
+        let drain = spawn({
+            let near = Rc::clone(&near);
+            async move {
+                let mut buf = IoBuf::zeroed(512);
+                loop {
+                    let (result, back) = near.recv(buf).await;
+                    buf = back;
+                    if result.unwrap() == 0 {
+                        return;
+                    }
+                }
+            }
+        });
+        let (one, other) = pair();
+        for _ in 0..100 {
+            one.send_all(IoBytes::copy_from(b"ping").into()).await.unwrap();
+            let (result, _) = other.recv(IoBuf::zeroed(4)).await;
+            assert_eq!(result.unwrap(), 4);
+            sleep(Duration::from_micros(100)).await;
+        }
+        near.shutdown(std::net::Shutdown::Both).unwrap();
+        drain.await;
+        flood.join().unwrap();
+    });
+}
