@@ -419,3 +419,26 @@ fn a_connection_that_never_pauses_does_not_starve_the_others() {
         flood.join().unwrap();
     });
 }
+
+#[test]
+fn a_panic_of_a_task_comes_out_of_run_and_leaves_nothing_in_flight() {
+    for backend in [Backend::Ring, Backend::Threads] {
+        let reactor = Reactor::new(backend).unwrap();
+        let (near, far) = pair();
+        let run = std::panic::AssertUnwindSafe(|| {
+            reactor.run(async {
+                let waiting = spawn(async move { near.recv(IoBuf::zeroed(16)).await.0 });
+                yield_now().await;
+                spawn(async { panic!("expected by the test") }).await;
+                waiting.await
+            })
+        });
+        assert!(std::panic::catch_unwind(run).is_err());
+        let stats = reactor.stats();
+        assert_eq!((stats.started, stats.completed), (1, 0));
+        assert_eq!(reactor.run(async { 7 }), 7);
+        drop(reactor);
+        let ended = Reactor::new(backend).unwrap().run(async { far.recv(IoBuf::zeroed(1)).await.0 });
+        assert_eq!(ended.unwrap(), 0);
+    }
+}
