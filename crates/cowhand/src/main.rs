@@ -1,44 +1,9 @@
 //! cowhand: qcow2 disks, served, and the tools around them.
-//!
-//! One file per subcommand. Each takes its arguments and an output, and gives an exit code or a
-//! [`failure::Failure`]; everything that can be decided without doing it is decided in its parts.
 
 #![forbid(unsafe_code)]
 
-mod cli;
-mod completion;
-mod drive;
-mod failure;
-mod info;
-mod output;
-
-use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::{Cli, Command};
-use crate::failure::Failure;
-
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
-    };
-    let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = run(cli.command, &mut out).and_then(|code| {
-        out.flush()?;
-        Ok(code)
-    });
-    match outcome {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
-}
-
-fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    match command {
-        Command::Info(args) => info::run(&args, out),
-        Command::Completion(args) => completion::run(&args, out),
-    }
+    cowhand::main()
 }

@@ -30,7 +30,7 @@ pub fn read_chain(options: &DiskOptions, policy: &Policy) -> Result<Vec<ImageInf
     while let Some(current) = next {
         refuse_endless(&current, &seen)?;
         seen.push(current.located.identity());
-        let opened = open(&current.located, &current.shown, current.layer.format)?;
+        let opened = open(&current.located, &current.shown, &current.layer)?;
         listed += listed_in(&opened.info);
         if listed > LISTED_MAX {
             return Err(Failure::new(format!(

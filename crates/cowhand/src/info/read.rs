@@ -7,15 +7,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use image::names::Located;
-use image::options::DiskOptions;
+use image::options::{DiskOptions, LayerOptions};
 use image::probe::{self, Access, Format, PROBE_BYTES};
 use qcow2_layout::{
     Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, CLUSTER_BITS_MAX, Compatible,
     CryptMethod, DecodedSnapshot, Header, Incompatible, SNAPSHOT_TABLE_BYTES_MAX, SnapshotError, Version,
     decode_bitmap_directory, decode_snapshots,
 };
+
+use storage::{FileLock, Role as LockRole};
 
 use super::model::{
     BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo,
@@ -31,6 +34,8 @@ const SECTOR_BYTES: u64 = 512;
 /// An open image file.
 pub struct Source {
     file: File,
+    /// Keeps writers out while the metadata is read, as QEMU's tools do.
+    _lock: Option<FileLock>,
     length: u64,
     /// Path for messages and for `filename`.
     shown: String,
@@ -50,7 +55,7 @@ pub struct Opened {
 pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
     let path = &options.filename;
     let located = Located::by_user(path).map_err(|error| cannot_open(path, &error))?;
-    let opened = open(&located, path, options.layer.format)?;
+    let opened = open(&located, path, &options.layer)?;
     if let Some(format) = Format::of_name(&opened.info.format) {
         options.layer.check_format(format).map_err(|error| cannot_open(path, &error))?;
     }
@@ -58,11 +63,12 @@ pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
 }
 
 /// Reads the image at `located`, calling it `shown`.
-pub fn open(located: &Located, shown: &Path, asked: Option<Format>) -> Result<Opened, Failure> {
+pub fn open(located: &Located, shown: &Path, layer: &LayerOptions) -> Result<Opened, Failure> {
     let failed = |error: &dyn std::error::Error| cannot_open(shown, error);
-    let source = Source::open(located, shown).map_err(|error| failed(&error))?;
+    let source = Source::open(located, shown, layer)?;
     let start = source.read(0, PROBE_BYTES as u64).map_err(|error| failed(&error))?;
-    let format = probe::decide(asked, probe::probe(&start), Access::Read).map_err(|error| failed(&error))?;
+    let format =
+        probe::decide(layer.format, probe::probe(&start), Access::Read).map_err(|error| failed(&error))?;
     match format {
         Format::Raw => Ok(Opened { info: source.raw_info(), header: None }),
         Format::Qcow2 => qcow2_info(&source, shown),
@@ -75,7 +81,18 @@ pub fn cannot_open(path: &Path, error: &dyn std::error::Error) -> Failure {
 }
 
 impl Source {
-    fn open(located: &Located, shown: &Path) -> io::Result<Self> {
+    fn open(located: &Located, shown: &Path, layer: &LayerOptions) -> Result<Self, Failure> {
+        let mut source = Self::open_unlocked(located, shown).map_err(|error| cannot_open(shown, &error))?;
+        if layer.file.locking {
+            let role = if layer.force_share { LockRole::ForceShare } else { LockRole::Reader };
+            let descriptor = source.file.try_clone().map_err(|error| cannot_open(shown, &error))?;
+            let lock = FileLock::acquire_role(&Arc::new(descriptor.into()), role);
+            source._lock = Some(lock.map_err(|error| cannot_open(shown, &error))?);
+        }
+        Ok(source)
+    }
+
+    fn open_unlocked(located: &Located, shown: &Path) -> io::Result<Self> {
         let path = located.open_path();
         let kind = std::fs::metadata(&path)?.file_type();
         // Asked before opening: opening a FIFO would wait for its other end.
@@ -96,7 +113,7 @@ impl Source {
             _ => io::Seek::seek(&mut &file, io::SeekFrom::End(0))?,
         };
         let shown = shown.to_string_lossy().into_owned();
-        Ok(Self { file, length, shown, actual_size: Some(metadata.blocks() * 512), driver })
+        Ok(Self { file, _lock: None, length, shown, actual_size: Some(metadata.blocks() * 512), driver })
     }
 
     /// `bytes` from `offset` on, or fewer where the file ends. The caller has bounded `bytes`.
