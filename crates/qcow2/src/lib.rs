@@ -3,3 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache_sizes;
+mod create;
+mod table_io;
+
+pub use create::{CreateError, CreateOptions, Preallocation, create};
