@@ -1,1 +1,35 @@
-//! reactor
+//! One event loop a thread: tasks, timers, files and sockets over io_uring or over threads.
+//!
+//! A [`Reactor`] belongs to the thread that made it. [`Reactor::run`] runs a future and every task
+//! that was [`spawn`]ed on the way; [`fs`], [`net`] and [`sleep`] use the loop of the thread they
+//! are awaited on and panic outside of one. Futures need not be `Send`; wakers work from any thread.
+//!
+//! An operation owns its buffers, inside the loop, until the kernel has answered. Dropping a future
+//! is therefore always safe: the operation is orphaned (and cancelled where it could wait forever),
+//! its buffers go when its completion arrives. Dropping the reactor cancels every task, then waits
+//! for every operation.
+//!
+//! A panic of a task unwinds out of `run`: what it left half-done in shared state is not trusted.
+
+mod backend;
+pub mod fs;
+mod inner;
+pub mod net;
+mod op;
+mod poll;
+mod pool;
+mod reactor;
+mod remote;
+mod ring;
+mod slots;
+mod task;
+mod time;
+mod timers;
+mod work;
+
+pub use backend::{Backend, available};
+pub use fs::blocking;
+pub use inner::Stats;
+pub use reactor::{Reactor, stats};
+pub use task::{Task, spawn, yield_now};
+pub use time::{Sleep, sleep, sleep_until};

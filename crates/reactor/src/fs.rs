@@ -1,0 +1,93 @@
+//! Files: positioned reads and writes that own their bytes, and blocking calls on other threads.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use buffer::{IoBuf, IoVec};
+use parking_lot::Mutex;
+
+use crate::backend::Backend;
+use crate::op::{Op, Place};
+use crate::work::Work;
+
+/// An open file, usable from every loop.
+#[derive(Clone, Debug)]
+pub struct File {
+    fd: Arc<OwnedFd>,
+    backend: Backend,
+}
+
+impl File {
+    /// With [`Backend::Threads`] operations block threads of the pool even where the loop has a
+    /// ring; with [`Backend::Ring`] they go the loop's way.
+    pub fn new(fd: OwnedFd, backend: Backend) -> Self {
+        Self { fd: Arc::new(fd), backend }
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    fn start(&self, work: Work) -> Op {
+        let place = match self.backend {
+            Backend::Ring => Place::Loop,
+            Backend::Threads => Place::Pool,
+        };
+        Op::start(work, place)
+    }
+
+    /// Reads at `offset` into `buf`. Gives the count of bytes, 0 at the end of the file, often
+    /// fewer than asked before that; bytes of `buf` behind the count may have changed.
+    pub async fn read_at(&self, offset: u64, buf: IoBuf) -> (io::Result<usize>, IoBuf) {
+        match self.start(Work::Read { fd: Arc::clone(&self.fd), offset, buf }).await {
+            (result, Work::Read { buf, .. }) => (result, buf),
+            (_, other) => unreachable!("a read came back as {other:?}"),
+        }
+    }
+
+    /// Writes `data` at `offset`. Gives the count of bytes, which may be fewer than there are
+    /// (always when `data` has more than 1024 parts or 2 GiB).
+    pub async fn write_at(&self, offset: u64, data: IoVec) -> io::Result<usize> {
+        self.start(Work::Write { fd: Arc::clone(&self.fd), offset, data }).await.0
+    }
+
+    /// Makes completed writes durable. Metadata that reading the data back needs (the length) is
+    /// included.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: true }).await.0.map(drop)
+    }
+
+    /// Makes completed writes and all metadata durable.
+    pub async fn sync_all(&self) -> io::Result<()> {
+        self.start(Work::Sync { fd: Arc::clone(&self.fd), data_only: false }).await.0.map(drop)
+    }
+
+    /// `fallocate` with `mode` (flags of linux/falloc.h).
+    pub async fn fallocate(&self, mode: u32, offset: u64, len: u64) -> io::Result<()> {
+        self.start(Work::Fallocate { fd: Arc::clone(&self.fd), mode, offset, len }).await.0.map(drop)
+    }
+}
+
+/// Runs `call` on a thread that may block, and gives what it returns. Dropping the future does
+/// not stop the call.
+///
+/// # Panics
+/// If `call` does.
+pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let slot = Arc::new(Mutex::new(None));
+    let filled = Arc::clone(&slot);
+    let work = Work::Call(Box::new(move || {
+        let result = catch_unwind(AssertUnwindSafe(call));
+        *filled.lock() = Some(result);
+    }));
+    let _ = Op::start(work, Place::Pool).await;
+    let result = slot.lock().take();
+    match result {
+        Some(Ok(value)) => value,
+        Some(Err(panic)) => resume_unwind(panic),
+        None => unreachable!("a blocking call ended without a result"),
+    }
+}

@@ -1,0 +1,311 @@
+//! The loop's state, shared by its futures.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, Instant};
+
+use async_task::Runnable;
+
+use crate::backend::Backend;
+use crate::op::Place;
+use crate::poll::Poll;
+use crate::pool;
+use crate::remote::Remote;
+use crate::ring::{Ring, Wait};
+use crate::slots::{Landing, Slots};
+use crate::task::Tasks;
+use crate::timers::Timers;
+use crate::work::Work;
+
+/// What a loop has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Turns of the loop.
+    pub turns: u64,
+    /// System calls that submitted or waited (`io_uring_enter`, `poll`).
+    pub calls: u64,
+    /// Operations started.
+    pub started: u64,
+    /// Operations completed.
+    pub completed: u64,
+}
+
+enum Driver {
+    Ring(Box<Ring>),
+    Poll(Poll),
+}
+
+/// Everything of a loop. No borrow of a cell lasts while foreign code (a waker, a destructor, a
+/// future) runs: that code may come back here.
+pub(crate) struct Inner {
+    pub(crate) remote: Arc<Remote>,
+    pub(crate) ready: RefCell<VecDeque<Runnable>>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) timers: RefCell<Timers>,
+    slots: RefCell<Slots>,
+    driver: RefCell<Driver>,
+    landings: Cell<Vec<Landing>>,
+    stats: Cell<Stats>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
+}
+
+/// Makes a loop the current one of its thread, until dropped.
+pub(crate) struct Entered {
+    before: Option<Rc<Inner>>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        let left = CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), before));
+        drop(left);
+    }
+}
+
+impl Inner {
+    pub(crate) fn new(backend: Backend) -> io::Result<Self> {
+        let remote = Arc::new(Remote::new()?);
+        let driver = match backend {
+            Backend::Ring => Driver::Ring(Box::new(Ring::new()?)),
+            Backend::Threads => Driver::Poll(Poll::new(remote.event())),
+        };
+        Ok(Self {
+            remote,
+            ready: RefCell::default(),
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            slots: RefCell::new(Slots::new()),
+            driver: RefCell::new(driver),
+            landings: Cell::default(),
+            stats: Cell::default(),
+        })
+    }
+
+    pub(crate) fn enter(self: &Rc<Self>) -> Entered {
+        let before = CURRENT.with(|current| current.borrow_mut().replace(Rc::clone(self)));
+        Entered { before }
+    }
+
+    /// The loop that runs on this thread.
+    ///
+    /// # Panics
+    /// If none does.
+    pub(crate) fn current() -> Rc<Inner> {
+        #[expect(clippy::expect_used, reason = "I/O outside of a loop is a bug of the caller")]
+        CURRENT.with(|current| current.borrow().clone()).expect("no reactor runs on this thread")
+    }
+
+    /// Whether a loop runs on this thread.
+    pub(crate) fn is_entered() -> bool {
+        CURRENT.with(|current| current.borrow().is_some())
+    }
+
+    /// The loop that `remote` belongs to, if it runs on this thread.
+    pub(crate) fn current_of(remote: &Arc<Remote>) -> Option<Rc<Inner>> {
+        let same = |inner: &&Rc<Inner>| Arc::ptr_eq(&inner.remote, remote);
+        CURRENT.try_with(|current| current.borrow().as_ref().filter(same).cloned()).ok().flatten()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.stats.get()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        add(&mut stats);
+        self.stats.set(stats);
+    }
+
+    pub(crate) fn start(&self, work: Work, place: Place) -> usize {
+        self.count(|stats| stats.started += 1);
+        let mut slots = self.slots.borrow_mut();
+        let mut driver = self.driver.borrow_mut();
+        let here = place == Place::Loop
+            && match *driver {
+                Driver::Ring(_) => !matches!(work, Work::Call(_)),
+                Driver::Poll(_) => Poll::takes(&work),
+            };
+        let key = slots.insert(work);
+        if !here {
+            let lent = slots.lend(key);
+            drop((slots, driver));
+            if let Some(work) = lent {
+                pool::start(&self.remote, key, work);
+            }
+            return key;
+        }
+        if let Some((work, vectors)) = slots.work(key) {
+            match &mut *driver {
+                Driver::Ring(ring) => fatal(ring.start(key, work, vectors)),
+                Driver::Poll(poll) => poll.start(key, work),
+            }
+        }
+        key
+    }
+
+    pub(crate) fn poll_op(&self, key: usize, cx: &Context<'_>) -> Option<(Work, i32)> {
+        self.slots.borrow_mut().poll(key, cx)
+    }
+
+    pub(crate) fn abandon(&self, key: usize) {
+        let (cancel, landing) = self.slots.borrow_mut().abandon(key);
+        if cancel {
+            self.cancel(key);
+        }
+        drop(landing);
+    }
+
+    fn cancel(&self, key: usize) {
+        match &mut *self.driver.borrow_mut() {
+            Driver::Ring(ring) => fatal(ring.cancel(key)),
+            Driver::Poll(poll) => poll.cancel(key),
+        }
+    }
+
+    /// Takes in what other threads sent.
+    pub(crate) fn take_remote(&self) {
+        let Some(inbox) = self.remote.take() else { return };
+        self.ready.borrow_mut().extend(inbox.runnables);
+        if inbox.returned.is_empty() {
+            return;
+        }
+        let mut landings = self.landings.take();
+        let mut slots = self.slots.borrow_mut();
+        landings.extend(
+            inbox.returned.into_iter().map(|done| slots.land(done.key, done.result, Some(done.work))),
+        );
+        drop(slots);
+        self.finish(landings);
+    }
+
+    /// Runs the tasks that are ready now; those that become ready meanwhile have their turn next.
+    pub(crate) fn run_ready(&self) {
+        self.count(|stats| stats.turns += 1);
+        let batch = self.ready.borrow().len();
+        for _ in 0..batch {
+            let Some(runnable) = self.ready.borrow_mut().pop_front() else { return };
+            runnable.run();
+        }
+    }
+
+    /// Wakes whose time has come.
+    pub(crate) fn expire(&self) {
+        if self.timers.borrow().next().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        loop {
+            let due = self.timers.borrow_mut().expire(now);
+            let Some(waker) = due else { return };
+            waker.wake();
+        }
+    }
+
+    /// Submits what the tasks started and takes in what has completed; with nothing else to do,
+    /// sleeps until there is something.
+    pub(crate) fn turn(&self, idle: bool) {
+        if !idle || !self.remote.park() {
+            return fatal(self.drive(Wait::No));
+        }
+        let next = self.timers.borrow().next();
+        let time = next.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        fatal(self.drive(Wait::Until(time)));
+        self.remote.unpark();
+    }
+
+    fn drive(&self, wait: Wait) -> io::Result<()> {
+        let mut landings = self.landings.take();
+        let mut slots = self.slots.borrow_mut();
+        let mut driver = self.driver.borrow_mut();
+        let calls = match &mut *driver {
+            Driver::Ring(ring) => {
+                if matches!(wait, Wait::Until(_)) {
+                    ring.arm(self.remote.event())?;
+                }
+                ring.turn(&mut slots, wait, &mut landings)?
+            }
+            Driver::Poll(poll) => poll.turn(&mut slots, wait, &mut landings)?,
+        };
+        drop((slots, driver));
+        self.count(|stats| stats.calls += u64::from(calls));
+        self.finish(landings);
+        Ok(())
+    }
+
+    fn finish(&self, mut landings: Vec<Landing>) {
+        self.count(|stats| stats.completed += landings.len() as u64);
+        for landing in landings.drain(..) {
+            drop(landing.garbage);
+            if let Some(waker) = landing.waker {
+                waker.wake();
+            }
+        }
+        self.landings.set(landings);
+    }
+
+    /// Drops every task. Their operations stay in flight.
+    pub(crate) fn cancel_tasks(&self) {
+        loop {
+            let wakers = self.tasks.borrow().wakers();
+            wakers.into_iter().for_each(std::task::Waker::wake);
+            let mut runnables: Vec<Runnable> = self.ready.borrow_mut().drain(..).collect();
+            runnables.extend(self.remote.close());
+            if runnables.is_empty() {
+                return;
+            }
+            drop(runnables);
+        }
+    }
+
+    /// Cancels and awaits everything in flight: afterwards neither the kernel nor the pool holds
+    /// an address of ours.
+    pub(crate) fn drain(&self) -> io::Result<()> {
+        /// Between looks at the pool's results, should a notice get lost.
+        const LOOK_AGAIN: Duration = Duration::from_millis(100);
+        let flying = self.slots.borrow().flying_keys();
+        flying.into_iter().for_each(|key| self.cancel(key));
+        while self.slots.borrow().flying() > 0 {
+            let wait = if self.remote.park() { Wait::Until(Some(LOOK_AGAIN)) } else { Wait::No };
+            self.drive(wait)?;
+            self.remote.unpark();
+            self.take_remote();
+        }
+        if let Driver::Ring(ring) = &mut *self.driver.borrow_mut()
+            && ring.armed()
+        {
+            ring.disarm()?;
+            while ring.armed() {
+                ring.turn(&mut self.slots.borrow_mut(), Wait::Until(Some(LOOK_AGAIN)), &mut Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up on operations that cannot be awaited: their memory must then stay for ever.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(std::mem::replace(&mut *self.slots.borrow_mut(), Slots::new()));
+        let poll = Driver::Poll(Poll::new(self.remote.event()));
+        std::mem::forget(std::mem::replace(&mut *self.driver.borrow_mut(), poll));
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").field("stats", &self.stats.get()).finish_non_exhaustive()
+    }
+}
+
+/// A loop that cannot reach its kernel queue any more cannot go on, nor tell its tasks.
+fn fatal(result: io::Result<()>) {
+    if let Err(error) = result {
+        panic!("the event loop lost its kernel queue: {error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Stream sockets, unix and TCP.
+
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buffer::{IoBuf, IoVec};
+use rustix::io::Errno;
+
+use crate::op::{Op, Place};
+use crate::work::{self, Work};
+
+/// A listening socket. Clones listen at the same address: each loop accepts on its own.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    fd: Arc<OwnedFd>,
+}
+
+impl Listener {
+    /// Takes over a listening stream socket, for instance one handed over by systemd.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        // Two loops may see one connection; the second must not block over it.
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
+    /// Takes over a TCP listener.
+    pub fn from_tcp(listener: TcpListener) -> io::Result<Self> {
+        Self::from_fd(listener.into())
+    }
+
+    /// Takes over a unix listener.
+    pub fn from_unix(listener: UnixListener) -> io::Result<Self> {
+        Self::from_fd(listener.into())
+    }
+
+    /// The next connection. Dropping the future loses none, except one that arrives at that very
+    /// moment: it is closed. Failures (too many open files, say) do not end the listening.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        loop {
+            let (result, _) = Op::start(Work::Accept { fd: Arc::clone(&self.fd) }, Place::Loop).await;
+            let raw = match result {
+                Ok(raw) => raw,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let raw = i32::try_from(raw).map_err(io::Error::other)?;
+            // SAFETY: a completed accept gives a fresh descriptor that nobody else owns.
+            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+            return Ok(Stream::from_fd(fd));
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A connected stream socket.
+///
+/// One receive and one [`Stream::send_all`] at a time; they may overlap each other.
+#[derive(Debug)]
+pub struct Stream {
+    fd: Arc<OwnedFd>,
+    /// Whether the last receive found bytes waiting: then the next one looks before it waits.
+    busy: AtomicBool,
+}
+
+impl Stream {
+    /// Takes over a connected socket; on TCP, sends without delay from here on.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        // Fails on unix sockets, where there is no delay.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        Self { fd: Arc::new(fd), busy: AtomicBool::new(false) }
+    }
+
+    /// Connects to a unix socket.
+    pub async fn connect_unix(path: impl Into<std::path::PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        crate::blocking(move || UnixStream::connect(path)).await.map(|stream| Self::from_fd(stream.into()))
+    }
+
+    /// Connects to a TCP address.
+    pub async fn connect_tcp(address: std::net::SocketAddr) -> io::Result<Self> {
+        crate::blocking(move || TcpStream::connect(address)).await.map(|stream| Self::from_fd(stream.into()))
+    }
+
+    /// Receives into `buf`: the count of bytes, at least one unless the peer has ended its side (0).
+    /// Bytes received after the future was dropped are lost: drop it only to give the stream up.
+    pub async fn recv(&self, mut buf: IoBuf) -> (io::Result<usize>, IoBuf) {
+        if self.busy.load(Ordering::Relaxed) {
+            match self.try_recv(&mut buf) {
+                Ok(Some(count)) => return (Ok(count), buf),
+                Ok(None) => self.busy.store(false, Ordering::Relaxed),
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        loop {
+            let work = Work::Recv { fd: Arc::clone(&self.fd), buf, poll_first: true };
+            match Op::start(work, Place::Loop).await {
+                (Err(error), Work::Recv { buf: back, .. }) if error.kind() == io::ErrorKind::Interrupted => {
+                    buf = back;
+                }
+                (result, Work::Recv { buf, .. }) => return (result, buf),
+                (_, other) => unreachable!("a receive came back as {other:?}"),
+            }
+        }
+    }
+
+    /// Receives what is there without waiting: the count of bytes (0 if the peer has ended its
+    /// side), or None if there is nothing.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match work::recv_now(&*self.fd, buf) {
+                Ok(count) => {
+                    self.busy.store(true, Ordering::Relaxed);
+                    return Ok(Some(count));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends all of `data`: at once as far as the socket takes it, the rest as the peer reads. A
+    /// future dropped half-way has sent any part: then the stream is of no use.
+    pub async fn send_all(&self, mut data: IoVec) -> io::Result<()> {
+        while !data.is_empty() {
+            let sent = match work::send_now(&*self.fd, &data) {
+                Ok(sent) => sent,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            data = data.slice(sent, data.len());
+            if data.is_empty() {
+                return Ok(());
+            }
+            let work = Work::Send { fd: Arc::clone(&self.fd), data };
+            let (result, work) = Op::start(work, Place::Loop).await;
+            let Work::Send { data: back, .. } = work else { unreachable!("a send came back as {work:?}") };
+            let sent = match result {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error),
+            };
+            data = back.slice(sent, back.len());
+        }
+        Ok(())
+    }
+
+    /// Ends one side of the connection, or both; whoever receives on it sees the end.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        Ok(rustix::net::shutdown(&*self.fd, how)?)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

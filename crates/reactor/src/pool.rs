@@ -1,0 +1,84 @@
+//! Threads that may block, shared by all loops of the process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::remote::{Remote, Returned};
+use crate::work::Work;
+
+/// Most threads at a time: as many requests as a disk is usefully given at once.
+const THREADS_MAX: usize = 64;
+
+/// How long a thread waits for more before it ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+struct Job {
+    remote: Arc<Remote>,
+    key: usize,
+    work: Work,
+}
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), threads: 0, idle: 0 });
+static ARRIVED: Condvar = Condvar::new();
+
+/// Has `work` done by some thread, which then hands it back to `remote` under `key`.
+pub(crate) fn start(remote: &Arc<Remote>, key: usize, work: Work) {
+    let mut queue = QUEUE.lock();
+    queue.jobs.push_back(Job { remote: Arc::clone(remote), key, work });
+    if queue.idle >= queue.jobs.len() || queue.threads >= THREADS_MAX {
+        ARRIVED.notify_one();
+        return;
+    }
+    queue.threads += 1;
+    let alone = queue.threads == 1;
+    drop(queue);
+    let spawned = std::thread::Builder::new().name("cowhand-io".to_owned()).spawn(serve);
+    if let Err(error) = spawned {
+        QUEUE.lock().threads -= 1;
+        if alone {
+            tracing::warn!(%error, "no thread for blocking calls, they run on the loop");
+            run_queued();
+        }
+    }
+}
+
+/// Where no thread can be had: on the caller's.
+fn run_queued() {
+    loop {
+        let Some(job) = QUEUE.lock().jobs.pop_front() else { return };
+        perform(job);
+    }
+}
+
+fn serve() {
+    let mut queue = QUEUE.lock();
+    loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            perform(job);
+            queue = QUEUE.lock();
+            continue;
+        }
+        queue.idle += 1;
+        let timed_out = ARRIVED.wait_for(&mut queue, IDLE_MAX).timed_out();
+        queue.idle -= 1;
+        if timed_out && queue.jobs.is_empty() {
+            queue.threads -= 1;
+            return;
+        }
+    }
+}
+
+fn perform(mut job: Job) {
+    let result = job.work.perform();
+    job.remote.push_returned(Returned { key: job.key, result, work: job.work });
+}

@@ -1,0 +1,283 @@
+//! Operations over io_uring.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use buffer::{IoBuf, IoVec};
+use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+
+use crate::slots::{Landing, Slots, Vectors};
+use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
+
+/// Entries of the submission queue: more operations started in one turn are submitted in parts.
+const SUBMISSIONS: u32 = 256;
+
+/// Entries of the completion queue: with more operations in flight than this the kernel keeps
+/// completions in a list of its own, which costs but loses nothing.
+const COMPLETIONS: u32 = 4096;
+
+/// The read of the eventfd that other threads wake the loop with.
+const WAKE: u64 = u64::MAX;
+/// A cancellation; its own result is of no interest.
+const CANCEL: u64 = u64::MAX - 1;
+
+/// Tells the kernel not to try a receive that would find nothing (IORING_RECVSEND_POLL_FIRST).
+const POLL_FIRST: u16 = 1;
+
+/// How long a turn of the loop may wait for a completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    No,
+    Until(Option<Duration>),
+}
+
+/// One ring, used by the thread that made it.
+pub(crate) struct Ring {
+    ring: IoUring,
+    /// Completions seen while there was no room for a submission.
+    stash: Vec<(u64, i32)>,
+    /// Where the kernel puts the eventfd's counter; boxed, so that it stays where it is.
+    wake_count: Box<[u8; 8]>,
+    wake_armed: bool,
+}
+
+impl Ring {
+    pub(crate) fn new() -> io::Result<Self> {
+        let ring = set_up()?;
+        check_support(&ring)?;
+        Ok(Self { ring, stash: Vec::new(), wake_count: Box::new([0; 8]), wake_armed: false })
+    }
+
+    /// Queues the operation; it starts with the next [`Ring::turn`].
+    pub(crate) fn start(
+        &mut self,
+        key: usize,
+        work: &mut Work,
+        vectors: &mut Option<Box<Vectors>>,
+    ) -> io::Result<()> {
+        self.push(entry(work, vectors).user_data(key as u64))
+    }
+
+    /// Queues a cancellation, behind everything queued so far.
+    pub(crate) fn cancel(&mut self, key: usize) -> io::Result<()> {
+        self.push(opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL))
+    }
+
+    /// Ends the read of the eventfd, so that nothing is in flight any more.
+    pub(crate) fn disarm(&mut self) -> io::Result<()> {
+        self.push(opcode::AsyncCancel::new(WAKE).build().user_data(CANCEL))
+    }
+
+    /// Whether the read of the eventfd is in flight.
+    pub(crate) fn armed(&self) -> bool {
+        self.wake_armed
+    }
+
+    /// Has the kernel wake the loop when `event` is written.
+    pub(crate) fn arm(&mut self, event: &Arc<OwnedFd>) -> io::Result<()> {
+        if self.wake_armed {
+            return Ok(());
+        }
+        let (start, len) = (self.wake_count.as_mut_ptr(), self.wake_count.len() as u32);
+        let read = opcode::Read::new(RingFd(event.as_raw_fd()), start, len).offset(u64::MAX);
+        self.push(read.build().user_data(WAKE))?;
+        self.wake_armed = true;
+        Ok(())
+    }
+
+    /// Submits what is queued, waits as told if nothing has completed, and notes completions in
+    /// `landings`. Gives the number of system calls it took.
+    pub(crate) fn turn(
+        &mut self,
+        slots: &mut Slots,
+        wait: Wait,
+        landings: &mut Vec<Landing>,
+    ) -> io::Result<u32> {
+        let calls = self.enter(wait)?;
+        self.reap();
+        for (user_data, result) in self.stash.drain(..) {
+            match user_data {
+                WAKE => self.wake_armed = false,
+                CANCEL => {}
+                key => landings.push(slots.land(key as usize, result, None)),
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Starts what is queued, without looking for completions.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        match self.ring.submit() {
+            Ok(_) => Ok(()),
+            Err(error) if passes(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn enter(&mut self, wait: Wait) -> io::Result<u32> {
+        let completed = !self.stash.is_empty() || !self.ring.completion().is_empty();
+        let result = match wait {
+            Wait::Until(None) if !completed => self.ring.submit_and_wait(1),
+            Wait::Until(Some(time)) if !completed => {
+                let time = Timespec::from(time);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+            Wait::No | Wait::Until(_) => {
+                let queue = self.ring.submission();
+                if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+                    return Ok(0);
+                }
+                drop(queue);
+                self.ring.submit()
+            }
+        };
+        match result {
+            Ok(_) => Ok(1),
+            Err(error) if passes(&error) => Ok(1),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reap(&mut self) {
+        let completions = self.ring.completion();
+        self.stash.extend(completions.map(|completion| (completion.user_data(), completion.result())));
+    }
+
+    fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
+        loop {
+            // SAFETY: what the entry points to is owned by its slot (or is `wake_count`), which stays
+            // in place until the completion has been seen; the drop of the reactor waits for that.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return Ok(());
+            }
+            self.submit()?;
+            self.reap();
+        }
+    }
+}
+
+/// Errors of a submission after which the loop just goes on: interrupted, timed out, or the kernel
+/// wants completions to be taken first.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
+}
+
+/// Completions are run only when this thread asks for them (Linux 6.1), or at least without
+/// interrupting it (5.19), or as they come.
+fn set_up() -> io::Result<IoUring> {
+    let deferred = IoUring::builder()
+        .setup_cqsize(COMPLETIONS)
+        .setup_submit_all()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .build(SUBMISSIONS);
+    deferred
+        .or_else(|_| {
+            let mut cooperative = IoUring::builder();
+            cooperative.setup_cqsize(COMPLETIONS).setup_submit_all();
+            cooperative.setup_coop_taskrun().setup_taskrun_flag();
+            cooperative.build(SUBMISSIONS)
+        })
+        .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))
+}
+
+fn check_support(ring: &IoUring) -> io::Result<()> {
+    let unsupported =
+        |what: &str| io::Error::new(io::ErrorKind::Unsupported, format!("io_uring without {what}"));
+    let parameters = ring.params();
+    if !parameters.is_feature_nodrop()
+        || !parameters.is_feature_ext_arg()
+        || !parameters.is_feature_fast_poll()
+    {
+        return Err(unsupported("lossless completions, timed waits or polled sockets (Linux 5.11)"));
+    }
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::Recv::CODE,
+        opcode::Send::CODE,
+        opcode::SendMsg::CODE,
+        opcode::Accept::CODE,
+        opcode::AsyncCancel::CODE,
+    ];
+    match needed.into_iter().find(|&code| !probe.is_supported(code)) {
+        Some(code) => Err(unsupported(&format!("operation {code}"))),
+        None => Ok(()),
+    }
+}
+
+/// The submission of `work`, whose address lists go to `vectors`.
+fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
+    match work {
+        Work::Read { fd, offset, buf } => {
+            let (start, len) = target(buf);
+            opcode::Read::new(RingFd(fd.as_raw_fd()), start, len).offset(*offset).build()
+        }
+        Work::Write { fd, offset, data } => match data.parts() {
+            [one] => {
+                let len = transfer(one.len());
+                opcode::Write::new(RingFd(fd.as_raw_fd()), one.as_ptr(), len).offset(*offset).build()
+            }
+            _ => {
+                let list = vectors.insert(address_list(data));
+                let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+                opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
+            }
+        },
+        Work::Sync { fd, data_only } => {
+            let flags = if *data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+            opcode::Fsync::new(RingFd(fd.as_raw_fd())).flags(flags).build()
+        }
+        Work::Fallocate { fd, mode, offset, len } => {
+            opcode::Fallocate::new(RingFd(fd.as_raw_fd()), *len).offset(*offset).mode(*mode as i32).build()
+        }
+        Work::Recv { fd, buf, poll_first } => {
+            let (start, len) = target(buf);
+            let hint = if *poll_first { POLL_FIRST } else { 0 };
+            opcode::Recv::new(RingFd(fd.as_raw_fd()), start, len).ioprio(hint).build()
+        }
+        Work::Send { fd, data } => {
+            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+            let list = vectors.insert(address_list(data));
+            opcode::SendMsg::new(RingFd(fd.as_raw_fd()), &raw const list.header).flags(flags).build()
+        }
+        Work::Accept { fd } => {
+            let (fd, none) = (RingFd(fd.as_raw_fd()), std::ptr::null_mut());
+            opcode::Accept::new(fd, none, std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
+        }
+        // Calls go to the pool; a ring that is given one has nothing to do.
+        Work::Call(_) | Work::Called => opcode::Nop::new().build(),
+    }
+}
+
+fn target(buf: &mut IoBuf) -> (*mut u8, u32) {
+    (buf.as_mut_ptr(), transfer(buf.len()))
+}
+
+/// A longer transfer is a short one: the caller goes on.
+fn transfer(len: usize) -> u32 {
+    len.min(TRANSFER_BYTES_MAX) as u32
+}
+
+fn address_list(data: &IoVec) -> Box<Vectors> {
+    let part = |part: &buffer::IoBytes| libc::iovec {
+        iov_base: part.as_ptr().cast_mut().cast(),
+        iov_len: part.len(),
+    };
+    let mut parts: Vec<libc::iovec> = data.parts().iter().take(PARTS_MAX).map(part).collect();
+    // SAFETY: msghdr is plain data for which all zeroes (no address, no control data) is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = parts.as_mut_ptr();
+    header.msg_iovlen = parts.len() as _;
+    Box::new(Vectors { header, parts })
+}
