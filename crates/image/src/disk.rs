@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use qcow2::bitmap::{Bitmap, Dirtiness};
 use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 
@@ -11,6 +12,9 @@ use crate::options::{DetectZeroes, Discard, DiskOptions};
 /// How often metadata that nobody flushes is written all the same: bounds what a guest that never
 /// flushes keeps in memory, and how long discarded space stays with the file.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Bytes read at a time to bring a range closer.
+const PREFETCH_BYTES: u64 = 1 << 20;
 
 /// A disk that doors serve. All methods may be called from any loop, many at a time.
 #[derive(Debug)]
@@ -21,6 +25,7 @@ pub struct Disk {
     discard: bool,
     detect_zeroes: DetectZeroes,
     cache_clean_interval: Option<Duration>,
+    bitmaps: Vec<Bitmap>,
     /// Held until the disk goes.
     _locks: Vec<FileLock>,
 }
@@ -35,7 +40,12 @@ pub struct BlockSizes {
 }
 
 impl Disk {
-    pub(crate) fn new(layer: Layer, options: &DiskOptions, locks: Vec<FileLock>) -> Self {
+    pub(crate) fn new(
+        layer: Layer,
+        bitmaps: Vec<Bitmap>,
+        options: &DiskOptions,
+        locks: Vec<FileLock>,
+    ) -> Self {
         let top = &options.layer;
         let interval = u64::from(top.qcow2.cache_clean_interval_s);
         Self {
@@ -45,6 +55,7 @@ impl Disk {
             discard: top.discard == Discard::Unmap,
             detect_zeroes: top.detect_zeroes,
             cache_clean_interval: (interval > 0).then(|| Duration::from_secs(interval)),
+            bitmaps,
             _locks: locks,
         }
     }
@@ -150,6 +161,35 @@ impl Disk {
     /// The state of the disk at `offset`, for at most `len` bytes.
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
         self.layer.block_status(offset, len).await
+    }
+
+    /// Brings the range into the page cache, and its map into memory, where that means something.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let end = offset.saturating_add(len).min(self.size());
+        let mut at = offset;
+        while at < end {
+            let part = (end - at).min(PREFETCH_BYTES);
+            // Less than PREFETCH_BYTES, which fits any pointer width.
+            self.read(at, IoBuf::uninit(part as usize)).await.0?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Names of the bitmaps that [`Disk::bitmap_status`] knows.
+    pub fn bitmap_names(&self) -> Vec<String> {
+        self.bitmaps.iter().map(|bitmap| bitmap.name().to_owned()).collect()
+    }
+
+    /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no
+    /// such bitmap, or not any more: one that records changes is out of date once there are some.
+    pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
+        let Some(bitmap) = self.bitmaps.iter().find(|bitmap| bitmap.name() == name) else { return Ok(None) };
+        let changed = matches!(&self.layer, Layer::Qcow2(image) if image.was_changed());
+        if changed && bitmap.is_recording() {
+            return Ok(None);
+        }
+        bitmap.status(offset, len).await.map(Some)
     }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable.

@@ -88,7 +88,13 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
         });
     }
     match layer {
-        Some(layer) => Ok(Disk::new(layer, options, locks)),
+        Some(layer) => {
+            let bitmaps = match &layer {
+                Layer::Qcow2(image) => image.bitmaps().await?,
+                Layer::Raw(_) => Vec::new(),
+            };
+            Ok(Disk::new(layer, bitmaps, options, locks))
+        }
         None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
     }
 }
