@@ -7,7 +7,6 @@ pub mod drive;
 pub mod names;
 mod nearest;
 pub mod options;
-pub mod overlap_check;
 pub mod probe;
 pub mod size;
 
