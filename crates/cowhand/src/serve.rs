@@ -11,4 +11,3 @@ pub mod signals;
 pub mod socket_path;
 pub mod status_line;
 pub mod systemd;
-pub mod tls;

@@ -282,22 +282,6 @@ impl LayerOptions {
         }
     }
 
-    /// How the engine opens this layer, if it is a qcow2 image.
-    pub fn engine(&self) -> qcow2::Options {
-        qcow2::Options {
-            writable: !self.read_only,
-            ignore_corrupt: false,
-            cache: self.qcow2.caches,
-            lazy_refcounts: self.qcow2.lazy_refcounts,
-            overlap_check: self.qcow2.overlap_check,
-            discard: self.discard == Discard::Unmap,
-            pass_discard_request: self.qcow2.pass_discard_request,
-            pass_discard_snapshot: self.qcow2.pass_discard_snapshot,
-            pass_discard_other: self.qcow2.pass_discard_other,
-            discard_no_unref: self.qcow2.discard_no_unref,
-        }
-    }
-
     fn inherited(&self) -> Inherited {
         Inherited { cache: self.cache, aio: self.file.aio, force_share: self.force_share, backing: true }
     }
@@ -459,14 +443,8 @@ impl Qcow2Options {
 }
 
 fn read_overlap_check(reader: &mut Reader) -> Result<OverlapCheck, OptionError> {
-    let known = [
-        ("none", OverlapCheck::NONE),
-        ("constant", OverlapCheck::constant()),
-        ("cached", OverlapCheck::cached()),
-        ("all", OverlapCheck::all()),
-    ];
     let names = ["overlap-check", "overlap-check.template"];
-    let template = reader.either(names, |reader, name| reader.choice(name, &known))?;
+    let template = reader.either(names, |reader, name| reader.choice(name, &OverlapCheck::NAMED))?;
     let mut check = template.unwrap_or_default();
     for section in Section::ALL {
         if let Some(on) = reader.switch(&format!("overlap-check.{section}"))? {

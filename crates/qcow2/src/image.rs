@@ -195,6 +195,12 @@ impl Qcow2 {
         self.inner.reporting(result).await
     }
 
+    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
+    /// flushes still gets its discarded space back.
+    pub async fn write_back(&self) -> Result<(), Error> {
+        if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
+    }
+
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Nothing may be asked of the image afterwards.
     pub async fn close(&self) -> Result<(), Error> {

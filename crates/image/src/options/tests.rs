@@ -33,7 +33,7 @@ fn a_path_alone_means_the_same_in_every_form() {
     assert_eq!(qcow2.caches, CacheRequest::default());
     assert_eq!(qcow2.cache_clean_interval_s, 600);
     assert_eq!(qcow2.lazy_refcounts, None);
-    assert_eq!(qcow2.overlap_check, OverlapCheck::cached());
+    assert_eq!(qcow2.overlap_check, OverlapCheck::CACHED);
     assert!(!qcow2.pass_discard_request && qcow2.pass_discard_snapshot);
     assert!(!qcow2.pass_discard_other && !qcow2.discard_no_unref);
 }
@@ -67,7 +67,7 @@ fn every_option_reaches_its_place() {
         pass_discard_snapshot: false,
         pass_discard_other: true,
         discard_no_unref: true,
-        overlap_check: OverlapCheck::constant()
+        overlap_check: OverlapCheck::CONSTANT
             .with(Section::InactiveL2, true)
             .with(Section::MainHeader, false),
     };
@@ -209,13 +209,4 @@ fn every_known_name_marks_a_drive_as_keyed() {
     for name in ["", "disk", "a.b", "filename", "cach"] {
         assert!(!is_option_name(name), "{name}");
     }
-}
-
-#[test]
-fn the_engine_is_told_what_the_drive_says() {
-    let engine = layer("discard=unmap,l2-cache-size=1M,read-only=on,overlap-check=none").engine();
-    assert!(!engine.writable && engine.discard && engine.pass_discard_request && !engine.ignore_corrupt);
-    assert_eq!(engine.cache.l2_bytes, Some(1 << 20));
-    assert_eq!(engine.overlap_check, OverlapCheck::NONE);
-    assert!(layer("cache=none").engine().writable);
 }
