@@ -1,12 +1,8 @@
 //! `cowhand info` against `qemu-img info`, and against images that mean harm.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod peer;
-
 use std::fs;
 
-use peer::Bench;
+use crate::peer::Bench;
 use serde_json::Value;
 
 /// What qemu-img says since 8.0 and ours always says: compared only where the peer says it.
