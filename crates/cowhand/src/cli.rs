@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completion, info};
+use crate::{bench, completion, info};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -37,6 +37,8 @@ pub struct Cli {
 pub enum Command {
     /// Show what an image says about itself
     Info(info::Args),
+    /// Measure reads or writes of an image, in process
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }

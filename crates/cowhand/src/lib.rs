@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod completion;
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
         Command::Info(args) => info::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }
 }
