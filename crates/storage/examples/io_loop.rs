@@ -44,7 +44,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
     let backend = if has("threads") { Backend::Threads } else { Backend::Ring };
-    let options = FileOptions { direct: has("direct"), read_only: false, aio: backend };
+    let options = FileOptions { direct: has("direct"), read_only: false, no_flush: false, aio: backend };
     let storage = Rc::new(FileStorage::open(&arguments[0], &options).unwrap());
     let (depth, count): (u64, u64) = (arguments[2].parse().unwrap(), arguments[3].parse().unwrap());
     let size = arguments.get(4).and_then(|size| size.parse().ok()).unwrap_or(4096);

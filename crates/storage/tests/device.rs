@@ -35,7 +35,7 @@ fn a_block_device_reads_writes_zeroes_and_discards_but_never_grows() {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let device = LoopDevice::over(&dir.path().join("disk"));
     for direct in [false, true] {
-        let options = FileOptions { direct, read_only: false, aio: Backend::Ring };
+        let options = FileOptions { direct, read_only: false, no_flush: false, aio: Backend::Ring };
         let storage = FileStorage::open(&device.0, &options).unwrap();
         assert!(storage.is_block_device());
         assert_eq!(storage.length(), LENGTH);
