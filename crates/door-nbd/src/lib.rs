@@ -17,6 +17,7 @@ mod block_status;
 mod budget;
 mod connection;
 mod counters;
+mod disk;
 mod export;
 mod exports;
 mod inbox;

@@ -1,1 +1,19 @@
-//! image
+//! An opened disk: what the user asked for, what the image says, and the rules between the two.
+
+#![forbid(unsafe_code)]
+
+pub mod cache_mode;
+mod disk;
+pub mod drive;
+mod error;
+pub mod names;
+mod nearest;
+mod open;
+pub mod options;
+pub mod probe;
+pub mod size;
+
+pub use crate::disk::{BlockSizes, Disk};
+pub use crate::error::OpenError;
+pub use crate::nearest::nearest;
+pub use crate::open::{CHAIN_MAX_DEFAULT, OpenRules, open};

@@ -1,0 +1,480 @@
+//! Names inside an image are hostile: what a backing or data file's name may open.
+//!
+//! Whoever wrote an image chose its names; whoever opens it did not. So a name found in an image is
+//! followed only to a regular file that lies, all links resolved, in the directory of that image or
+//! under a directory that the user allowed. Names that the user wrote are not checked here.
+//!
+//! # No gap between check and use
+//! The name is opened once with `O_PATH`, which touches nothing (no FIFO blocks, no device wakes, no
+//! permission beyond search is used). Type, place and identity are then asked of that descriptor, and
+//! the file is opened through it (`/proc/self/fd/N`), so what was checked is what is opened, whatever
+//! links are moved in between. `openat2(RESOLVE_BENEATH)` would not do: it refuses absolute names and
+//! links that leave a directory and come back, both of which ordinary chains use.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use thiserror::Error;
+
+/// File systems whose "regular files" are questions to the kernel: proc, sysfs, debugfs, tracefs,
+/// cgroup2, securityfs.
+const KERNEL_FILE_SYSTEMS: [i64; 6] =
+    [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x6367_7270, 0x7363_6673];
+
+/// Where names inside images may lead, beside each image's own directory.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    allowed: Vec<PathBuf>,
+}
+
+/// A file that a name leads to and the policy lets through.
+#[derive(Debug)]
+pub struct Located {
+    descriptor: OwnedFd,
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// Which file it is, under whatever name: two equal ones in a chain are a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// A name that is not followed.
+#[derive(Debug, Error)]
+#[error("{} names {role} {name:?}: {reason}", .image.display())]
+pub struct Refused {
+    /// The image in which the name stands.
+    pub image: PathBuf,
+    /// What the name is for ("backing file").
+    pub role: &'static str,
+    /// The name as it stands there.
+    pub name: OsString,
+    /// Why not.
+    #[source]
+    pub reason: Reason,
+}
+
+/// Why a name is not followed.
+#[derive(Debug, Error)]
+pub enum Reason {
+    /// No name.
+    #[error("the name is empty")]
+    Empty,
+    /// No file system has such names.
+    #[error("the name contains a zero byte")]
+    ZeroByte,
+    /// Options in disguise.
+    #[error("json: inside an image is not followed; name the file on the command line ({hint})")]
+    Json {
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// Something other than a local file.
+    #[error(
+        "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
+    )]
+    Protocol {
+        /// What stands before the colon.
+        protocol: String,
+    },
+    /// FIFO, device, directory, socket.
+    #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
+    NotRegular {
+        /// Where the name leads.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// A file of /proc or /sys.
+    #[error("{} belongs to the kernel and is not an image", .path.display())]
+    KernelFile {
+        /// Where the name leads.
+        path: PathBuf,
+    },
+    /// A regular file elsewhere.
+    #[error(
+        "it leads to {}, outside the image's own directory; if that is right, give --allow-path {}",
+        .path.display(), .directory.display()
+    )]
+    Outside {
+        /// Where the name leads.
+        path: PathBuf,
+        /// The directory to allow.
+        directory: PathBuf,
+    },
+    /// The file was unlinked in between.
+    #[error("the file was deleted while it was opened")]
+    Deleted,
+    /// The system says no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// What a name in an image is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The image below.
+    Backing,
+    /// The external data file.
+    Data,
+}
+
+impl Role {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Backing => "backing file",
+            Self::Data => "data file",
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Backing => "backing.file=PATH",
+            Self::Data => "data-file=PATH",
+        }
+    }
+}
+
+impl Policy {
+    /// Allows each image's own directory, and everything under `directories`.
+    ///
+    /// # Errors
+    /// When one of them does not exist or is no directory.
+    pub fn new(directories: &[PathBuf]) -> io::Result<Self> {
+        let resolve = |directory: &PathBuf| {
+            let named = |error: io::Error| {
+                io::Error::new(error.kind(), format!("--allow-path {}: {error}", directory.display()))
+            };
+            let resolved = directory.canonicalize().map_err(named)?;
+            match resolved.is_dir() {
+                true => Ok(resolved),
+                false => Err(named(io::Error::from(io::ErrorKind::NotADirectory))),
+            }
+        };
+        Ok(Self { allowed: directories.iter().map(resolve).collect::<io::Result<_>>()? })
+    }
+
+    /// Follows the name that stands in the image at `image` (the path it was opened by).
+    ///
+    /// A relative name starts at the directory in that path, as in QEMU. The image's own directory
+    /// is that one, and the one that the image really lies in if the path is a link.
+    ///
+    /// # Errors
+    /// When the name leads nowhere, to something other than a regular file, or outside.
+    pub fn resolve(&self, image: &Path, name: &[u8], role: Role) -> Result<Located, Refused> {
+        self.follow(image, name, role).map_err(|reason| Refused {
+            image: image.to_owned(),
+            role: role.words(),
+            name: OsStr::from_bytes(name).to_owned(),
+            reason,
+        })
+    }
+
+    fn follow(&self, image: &Path, name: &[u8], role: Role) -> Result<Located, Reason> {
+        let located = open_path(&target(image, name, role)?)?;
+        let Located { descriptor, path, .. } = &located;
+        let found = FileType::from_raw_mode(rustix::fs::fstat(descriptor).map_err(io::Error::from)?.st_mode);
+        if found != FileType::RegularFile {
+            let (path, found) = (path.clone(), kind_words(found));
+            return Err(Reason::NotRegular { path, found, hint: role.hint() });
+        }
+        if is_kernel_file(descriptor)? {
+            return Err(Reason::KernelFile { path: path.clone() });
+        }
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let own = own_directories(image)?;
+        if own.iter().any(|own| own == directory) || self.allowed.iter().any(|top| path.starts_with(top)) {
+            return Ok(located);
+        }
+        Err(Reason::Outside { path: path.clone(), directory: directory.to_owned() })
+    }
+}
+
+impl Located {
+    /// Opens a path that the user named, for a uniform way onwards; the policy does not apply.
+    ///
+    /// # Errors
+    /// When nothing is there, or the kernel's view of it (/proc) is not available.
+    pub fn by_user(path: &Path) -> io::Result<Self> {
+        match open_path(path) {
+            Ok(located) => Ok(located),
+            Err(Reason::Io(error)) => Err(error),
+            Err(other) => Err(io::Error::new(io::ErrorKind::NotFound, other)),
+        }
+    }
+
+    /// The file's path with all links resolved, for messages and for names relative to it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that opens exactly this file while `self` lives, wherever its name now leads.
+    pub fn open_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.descriptor.as_raw_fd()))
+    }
+
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+}
+
+/// The path that a name means, before links are followed.
+fn target(image: &Path, name: &[u8], role: Role) -> Result<PathBuf, Reason> {
+    if name.is_empty() {
+        return Err(Reason::Empty);
+    }
+    if name.contains(&0) {
+        return Err(Reason::ZeroByte);
+    }
+    // QEMU writes `file:` for "a local file, even if its name has a colon".
+    let name = match name.strip_prefix(b"file:") {
+        Some(plain) if !plain.starts_with(b"//") => plain,
+        _ => {
+            refuse_protocol(name, role)?;
+            name
+        }
+    };
+    Ok(image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(name)))
+}
+
+/// A colon before the first slash makes a protocol of what stands before it, as in QEMU.
+fn refuse_protocol(name: &[u8], role: Role) -> Result<(), Reason> {
+    let Some(colon) = name.iter().position(|byte| matches!(byte, b':' | b'/')) else { return Ok(()) };
+    match (&name[..colon], name[colon]) {
+        (b"json", b':') => Err(Reason::Json { hint: role.hint() }),
+        (protocol, b':') => {
+            Err(Reason::Protocol { protocol: String::from_utf8_lossy(protocol).into_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_path(path: &Path) -> Result<Located, Reason> {
+    let descriptor =
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
+    let stat = rustix::fs::fstat(&descriptor).map_err(io::Error::from)?;
+    let resolved = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+    if stat.st_nlink == 0 {
+        return Err(Reason::Deleted);
+    }
+    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+    Ok(Located { descriptor, path: resolved, identity })
+}
+
+/// The directory in the image's path and the one it really lies in, links resolved.
+fn own_directories(image: &Path) -> io::Result<[PathBuf; 2]> {
+    let named = match image.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.canonicalize()?,
+        _ => Path::new(".").canonicalize()?,
+    };
+    let real = image.canonicalize()?;
+    Ok([named, real.parent().unwrap_or(Path::new("/")).to_owned()])
+}
+
+fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
+    let found = rustix::fs::fstatfs(descriptor).map_err(io::Error::from)?.f_type;
+    Ok(KERNEL_FILE_SYSTEMS.contains(&found))
+}
+
+fn kind_words(found: FileType) -> &'static str {
+    match found {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        FileType::BlockDevice => "a block device",
+        FileType::Unknown => "of an unknown kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory tree with an image, its neighbours and things that must not be opened.
+    struct Scene {
+        root: tempfile::TempDir,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let at = |name: &str| root.path().join(name);
+            fs::create_dir_all(at("images/below")).unwrap();
+            fs::create_dir_all(at("elsewhere/deep")).unwrap();
+            for file in
+                ["images/top", "images/base", "images/below/base", "elsewhere/secret", "elsewhere/deep/x"]
+            {
+                fs::write(at(file), b"data").unwrap();
+            }
+            symlink(at("elsewhere/secret"), at("images/link-out")).unwrap();
+            symlink("base", at("images/link-in")).unwrap();
+            symlink("loop", at("images/loop")).unwrap();
+            symlink(at("images/top"), at("elsewhere/top-link")).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, at("images/fifo"), Mode::from_raw_mode(0o600)).unwrap();
+            Self { root }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.root.path().canonicalize().unwrap().join(name)
+        }
+
+        fn resolve(&self, image: &str, name: &[u8], allowed: &[&str]) -> Result<PathBuf, Reason> {
+            let allowed: Vec<PathBuf> = allowed.iter().map(|name| self.path(name)).collect();
+            let policy = Policy::new(&allowed).unwrap();
+            let found = policy.resolve(&self.path(image), name, Role::Backing);
+            found.map(|located| located.path().to_owned()).map_err(|refused| refused.reason)
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_followed_under_any_of_its_names() {
+        let scene = Scene::new();
+        let base = scene.path("images/base");
+        let absolute = base.as_os_str().as_bytes();
+        for name in [&b"base"[..], b"./base", b"../images/base", b"link-in", b"file:base", absolute] {
+            assert_eq!(scene.resolve("images/top", name, &[]).unwrap(), base, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_followed_only_with_leave() {
+        let scene = Scene::new();
+        let secret = scene.path("elsewhere/secret");
+        for name in [&b"link-out"[..], b"../elsewhere/secret", secret.as_os_str().as_bytes()] {
+            let refused = scene.resolve("images/top", name, &[]).unwrap_err();
+            assert!(
+                matches!(&refused, Reason::Outside { path, directory }
+                    if *path == secret && *directory == scene.path("elsewhere")),
+                "{name:?}: {refused}"
+            );
+            assert_eq!(scene.resolve("images/top", name, &["elsewhere"]).unwrap(), secret);
+        }
+        assert!(scene.resolve("images/top", b"../elsewhere/deep/x", &["elsewhere"]).is_ok());
+        assert!(scene.resolve("images/top", b"../elsewhere/secret", &["elsewhere/deep"]).is_err());
+    }
+
+    #[test]
+    fn the_images_own_directory_does_not_include_those_below_it() {
+        let scene = Scene::new();
+        assert!(matches!(scene.resolve("images/top", b"below/base", &[]), Err(Reason::Outside { .. })));
+        assert!(scene.resolve("images/top", b"below/base", &["images"]).is_ok());
+    }
+
+    #[test]
+    fn an_image_opened_by_a_link_has_both_directories() {
+        let scene = Scene::new();
+        let found = scene.resolve("elsewhere/top-link", b"secret", &[]).unwrap();
+        assert_eq!(found, scene.path("elsewhere/secret"));
+        let found = scene.resolve("elsewhere/top-link", b"../images/base", &[]).unwrap();
+        assert_eq!(found, scene.path("images/base"));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting_for_it() {
+        let scene = Scene::new();
+        let table: [(&[u8], &str); 5] = [
+            (b"fifo", "a FIFO"),
+            (b".", "a directory"),
+            (b"/dev/null", "a character device"),
+            (b"/dev/tty", "a character device"),
+            (b"/", "a directory"),
+        ];
+        for (name, kind) in table {
+            match scene.resolve("images/top", name, &["/"]) {
+                Err(Reason::NotRegular { found, .. }) => assert_eq!(found, kind),
+                other => panic!("{name:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_the_kernel_are_refused_even_with_leave() {
+        let scene = Scene::new();
+        for name in [&b"/proc/self/environ"[..], b"/proc/cpuinfo", b"/proc/self/mem"] {
+            let refused = scene.resolve("images/top", name, &["/"]);
+            assert!(matches!(refused, Err(Reason::KernelFile { .. })), "{name:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_no_paths_are_refused_by_what_they_are() {
+        let scene = Scene::new();
+        let table: [(&[u8], &str); 8] = [
+            (b"", "the name is empty"),
+            (b"ba\0se", "the name contains a zero byte"),
+            (
+                b"json:{\"file.filename\":\"/etc/passwd\"}",
+                "json: inside an image is not followed; name the file on the command line (backing.file=PATH)",
+            ),
+            (
+                b"nbd://host/x",
+                "nbd: inside an image is not followed; only local files are (a file of that name: ./nbd:...)",
+            ),
+            (
+                b"fat:/etc",
+                "fat: inside an image is not followed; only local files are (a file of that name: ./fat:...)",
+            ),
+            (
+                b"file:///etc/passwd",
+                "file: inside an image is not followed; only local files are (a file of that name: ./file:...)",
+            ),
+            (b"missing", "No such file or directory (os error 2)"),
+            (b"loop", "Too many levels of symbolic links (os error 40)"),
+        ];
+        for (name, words) in table {
+            assert_eq!(scene.resolve("images/top", name, &["/"]).unwrap_err().to_string(), words);
+        }
+    }
+
+    #[test]
+    fn the_file_that_was_checked_is_the_file_that_is_opened() {
+        let scene = Scene::new();
+        let policy = Policy::default();
+        let located = policy.resolve(&scene.path("images/top"), b"link-in", Role::Backing).unwrap();
+        fs::write(scene.path("elsewhere/secret"), b"secret").unwrap();
+        fs::remove_file(scene.path("images/link-in")).unwrap();
+        symlink(scene.path("elsewhere/secret"), scene.path("images/link-in")).unwrap();
+        assert_eq!(fs::read(located.open_path()).unwrap(), b"data");
+    }
+
+    #[test]
+    fn one_file_under_two_names_has_one_identity() {
+        let scene = Scene::new();
+        let by_link = Located::by_user(&scene.path("images/link-in")).unwrap();
+        let by_name = Located::by_user(&scene.path("images/base")).unwrap();
+        let other = Located::by_user(&scene.path("images/top")).unwrap();
+        assert_eq!(by_link.identity(), by_name.identity());
+        assert_ne!(by_link.identity(), other.identity());
+    }
+
+    #[test]
+    fn a_refusal_says_which_image_which_name_and_what_to_do() {
+        let scene = Scene::new();
+        let policy = Policy::default();
+        let refused = policy.resolve(&scene.path("images/top"), b"link-out", Role::Data).unwrap_err();
+        let expected = format!(
+            "{} names data file \"link-out\": it leads to {}, outside the image's own directory; if that is right, \
+             give --allow-path {}",
+            scene.path("images/top").display(),
+            scene.path("elsewhere/secret").display(),
+            scene.path("elsewhere").display(),
+        );
+        assert_eq!(refused.to_string(), expected);
+    }
+}

@@ -1,0 +1,203 @@
+//! Regular files and block devices.
+
+mod alignment;
+mod buffered;
+mod direct;
+mod extent;
+mod flush;
+mod open;
+mod space;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buffer::{IoBuf, IoVec};
+use reactor::fs::File;
+
+use crate::range_lock::RangeLocks;
+use crate::{Allocation, Extent, IoFuture, Limits, Storage, Zeroing};
+use alignment::DirectAlignment;
+use flush::FlushState;
+pub use open::{FileOptions, OpenError};
+
+/// What kind of file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Regular,
+    BlockDevice,
+}
+
+/// An open file or block device, through the page cache or (with O_DIRECT) beside it. Operations go
+/// to the loop of the thread that awaits them; any number of loops may share one.
+pub struct FileStorage {
+    shared: Arc<Shared>,
+}
+
+/// What operations that outlive their future hold on to.
+struct Shared {
+    name: String,
+    file: File,
+    kind: Kind,
+    /// None: through the page cache.
+    direct: Option<DirectAlignment>,
+    read_only: bool,
+    no_flush: bool,
+    /// Length as far as known: grows as writes complete.
+    length: AtomicU64,
+    /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.
+    ranges: RangeLocks,
+    flush: FlushState,
+    /// Reads without waiting are not supported here: do not try again.
+    no_try_read: AtomicBool,
+}
+
+impl FileStorage {
+    /// The descriptor, for file locks.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        self.shared.file.fd()
+    }
+
+    /// Whether requests go beside the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shared.direct.is_some()
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        self.shared.kind == Kind::BlockDevice
+    }
+}
+
+impl Shared {
+    fn length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    fn grown_to(&self, end: u64) {
+        self.length.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Where the range ends, if it can be written at all.
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<u64> {
+        if self.read_only {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{} is open read-only", self.name),
+            ));
+        }
+        let end = check_range(offset, len)?;
+        if self.kind == Kind::BlockDevice && end > self.length() {
+            let message = format!("{len} bytes at {offset} go beyond the device's {} bytes", self.length());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(end)
+    }
+
+    async fn read(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        if let Err(error) = check_range(offset, buf.len() as u64) {
+            return (Err(error), buf);
+        }
+        match self.direct {
+            None => self.read_buffered(offset, buf).await,
+            Some(alignment) => self.read_direct(alignment, offset, buf).await,
+        }
+    }
+
+    /// Writes, whatever the mode, and notes the new length. The range was checked.
+    async fn write(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
+        match self.direct {
+            None => self.write_buffered(offset, data).await,
+            Some(alignment) => self.write_direct(alignment, offset, data).await,
+        }
+    }
+}
+
+/// The end of a range that the kernel's signed offsets can express.
+fn check_range(offset: u64, len: u64) -> io::Result<u64> {
+    let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
+    end.ok_or_else(|| {
+        let message = format!("{len} bytes at {offset} go beyond {}, the most a file can have", i64::MAX);
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
+}
+
+impl Storage for FileStorage {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn limits(&self) -> Limits {
+        let regular = self.shared.kind == Kind::Regular;
+        Limits {
+            alignment: self.shared.direct.map_or(1, |alignment| alignment.offset),
+            grows_zeroed: regular,
+            discards_to_zero: regular,
+            resizable: regular,
+            read_only: self.shared.read_only,
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.shared.length()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.shared.try_read(offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(self.shared.read(offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.shared.check_write(offset, data.len() as u64)?;
+            if data.is_empty() {
+                return Ok(());
+            }
+            self.shared.write(offset, data).await
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.flush())
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.zero(offset, len, how))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.discard(offset, len))
+    }
+
+    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.set_length(length))
+    }
+
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.allocate(offset, len, how))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        Box::pin(self.shared.extent(offset, len))
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::fstat(self.fd()).ok()?;
+        u64::try_from(stat.st_blocks).ok()?.checked_mul(512)
+    }
+}
+
+impl fmt::Debug for FileStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStorage")
+            .field("name", &self.shared.name)
+            .field("direct", &self.shared.direct)
+            .field("length", &self.shared.length())
+            .finish_non_exhaustive()
+    }
+}

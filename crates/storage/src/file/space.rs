@@ -1,0 +1,229 @@
+//! Zeroing, discarding, reserving, and the length.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use buffer::{IoBytes, IoVec};
+
+use super::{Kind, Shared};
+use crate::range_lock::{Mode, RangeGuard};
+use crate::{Allocation, Zeroing};
+
+/// What zeroes are written from, where the file system has nothing better: one buffer, many times
+/// in one call.
+const ZEROES: usize = 256 << 10;
+
+/// Most zero bytes in one write: little enough that a dropped future soon stops.
+const ZERO_WRITE_MAX: u64 = 8 << 20;
+
+/// The unit in which a block device takes requests other than reads and writes, at most.
+const DEVICE_UNIT: u64 = 4096;
+
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP_SIZE;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+
+impl Shared {
+    pub(super) async fn zero(self: &Arc<Self>, offset: u64, len: u64, how: Zeroing) -> io::Result<()> {
+        let end = self.check_write(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let done = match self.kind {
+            Kind::Regular => self.zero_file(offset, len, how).await?,
+            Kind::BlockDevice => self.zero_device(offset, len, how).await?,
+        };
+        if done {
+            self.grown_to(end);
+            return Ok(());
+        }
+        if how == Zeroing::FastOnly {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("{} cannot zero quickly", self.name),
+            ));
+        }
+        self.write_zeroes(offset, len).await
+    }
+
+    /// Has the file system do it; false if it cannot, and nothing has changed.
+    async fn zero_file(self: &Arc<Self>, offset: u64, len: u64, how: Zeroing) -> io::Result<bool> {
+        let held = self.hold(offset, offset + len).await;
+        if how != Zeroing::Keep && self.fallocate(PUNCH_HOLE, offset, len).await? {
+            drop(held);
+            if offset + len > self.length() {
+                self.grow(offset + len).await?;
+            }
+            return Ok(true);
+        }
+        self.fallocate(ZERO_RANGE, offset, len).await
+    }
+
+    /// Zeroes whole units by the device, the rest by writing.
+    async fn zero_device(self: &Arc<Self>, offset: u64, len: u64, how: Zeroing) -> io::Result<bool> {
+        let end = offset + len;
+        let (start, stop) = (offset.next_multiple_of(DEVICE_UNIT), end - end % DEVICE_UNIT);
+        if start >= stop {
+            return Ok(false);
+        }
+        let held = self.hold(start, stop).await;
+        let unmapped = how != Zeroing::Keep && self.fallocate(PUNCH_HOLE, start, stop - start).await?;
+        let may_write = how != Zeroing::FastOnly;
+        let done =
+            unmapped || may_write && self.fallocate(ZERO_RANGE | KEEP_SIZE, start, stop - start).await?;
+        drop(held);
+        if done {
+            self.write_zeroes(offset, start - offset).await?;
+            self.write_zeroes(stop, end - stop).await?;
+        }
+        Ok(done)
+    }
+
+    /// Makes the file at least `end` long, never shorter, whoever else is at work.
+    async fn grow(self: &Arc<Self>, end: u64) -> io::Result<()> {
+        // The last byte is inside the range that the caller zeroes: writing it harms nobody, where
+        // a truncate to `end` could cut off what a neighbour has just appended.
+        self.write(end - 1, IoBytes::zeroed(1).into()).await
+    }
+
+    async fn write_zeroes(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+        let zeroes = IoBytes::zeroed(ZEROES.min(len as usize));
+        let mut at = 0;
+        while at < len {
+            // Keep to multiples, so that an unaligned start costs one unaligned write, not all.
+            let step = (ZERO_WRITE_MAX - (offset + at) % ZERO_WRITE_MAX).min(len - at);
+            self.write(offset + at, repeated(&zeroes, step)).await?;
+            at += step;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn discard(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+        let end = self.check_write(offset, len)?.min(self.length());
+        if offset >= end {
+            return Ok(());
+        }
+        match self.kind {
+            Kind::Regular => {
+                let held = self.hold(offset, end).await;
+                if self.fallocate(PUNCH_HOLE, offset, end - offset).await? {
+                    return Ok(());
+                }
+                drop(held);
+                // The space stays, but what was promised to read as zeroes does.
+                self.zero(offset, end - offset, Zeroing::Keep).await
+            }
+            Kind::BlockDevice => {
+                let (start, stop) = (offset.next_multiple_of(DEVICE_UNIT), end - end % DEVICE_UNIT);
+                if start >= stop {
+                    return Ok(());
+                }
+                let _held = self.hold(start, stop).await;
+                self.discard_device(start, stop - start).await
+            }
+        }
+    }
+
+    async fn discard_device(&self, offset: u64, len: u64) -> io::Result<()> {
+        let fd = Arc::clone(self.file.fd());
+        let result = reactor::blocking(move || super::extent::discard_blocks(&fd, offset, len)).await;
+        match result {
+            Err(error) if is_unsupported(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    pub(super) async fn set_length(self: &Arc<Self>, length: u64) -> io::Result<()> {
+        if self.kind == Kind::BlockDevice {
+            return match length == self.length() {
+                true => Ok(()),
+                false => Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!(
+                        "{} is a {} of {} bytes, which cannot become {length}",
+                        self.name,
+                        self.kind,
+                        self.length()
+                    ),
+                )),
+            };
+        }
+        self.check_write(length, 0)?;
+        let _held = match self.direct {
+            Some(_) => Some(self.ranges.acquire(0, u64::MAX, Mode::Exclusive).await),
+            None => None,
+        };
+        self.truncate(length).await?;
+        self.length.store(length, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sets the length of the file itself.
+    pub(super) async fn truncate(&self, length: u64) -> io::Result<()> {
+        let fd = Arc::clone(self.file.fd());
+        reactor::blocking(move || {
+            loop {
+                match rustix::fs::ftruncate(&fd, length) {
+                    Err(rustix::io::Errno::INTR) => {}
+                    result => return Ok(result?),
+                }
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn allocate(self: &Arc<Self>, offset: u64, len: u64, how: Allocation) -> io::Result<()> {
+        let end = self.check_write(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        if how == Allocation::Write {
+            return self.write_zeroes(offset, len).await;
+        }
+        if self.kind == Kind::BlockDevice {
+            return Ok(());
+        }
+        let _held = self.hold(offset, end).await;
+        if !self.fallocate(0, offset, len).await? {
+            let message = format!("the file system of {} cannot reserve space without writing it", self.name);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        self.grown_to(end);
+        Ok(())
+    }
+
+    /// With O_DIRECT, keeps read-modify-writes off the range.
+    async fn hold(&self, start: u64, end: u64) -> Option<RangeGuard<'_>> {
+        self.direct?;
+        Some(self.ranges.acquire(start, end, Mode::Shared).await)
+    }
+
+    /// False if the file system does not know this mode.
+    async fn fallocate(&self, mode: u32, offset: u64, len: u64) -> io::Result<bool> {
+        loop {
+            match self.file.fallocate(mode, offset, len).await {
+                Ok(()) => return Ok(true),
+                Err(error) if super::buffered::is_transient(&error) => {}
+                Err(error) if is_unsupported(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY))
+}
+
+/// `len` bytes made of `zeroes` over and over.
+fn repeated(zeroes: &IoBytes, len: u64) -> IoVec {
+    let mut data = IoVec::new();
+    let mut rest = len as usize;
+    while rest > 0 {
+        let step = rest.min(zeroes.len());
+        data.push(zeroes.slice(0, step));
+        rest -= step;
+    }
+    data
+}

@@ -1,0 +1,263 @@
+//! File locks that QEMU understands: who uses an image how, and what they put up with from others.
+//!
+//! Every permission has two bytes of the file (which need not exist): one says "I use it", the other
+//! "I do not share it". Both are locked shared, so that many can say the same; a conflict is found
+//! by asking whether the opposite byte could be locked exclusively. The locks belong to the open
+//! file description: they end with its last descriptor, not with a process or a thread.
+
+use std::fmt;
+use std::io;
+use std::ops::BitOr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::holders::{Holder, holders};
+
+/// First byte of "I use permission i".
+const USED: u64 = 100;
+/// First byte of "I do not share permission i".
+const UNSHARED: u64 = 200;
+
+/// A set of ways to use an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permissions(u8);
+
+impl Permissions {
+    /// No way at all.
+    pub const NONE: Self = Self(0);
+    /// Read, and see only what was there or what one wrote oneself.
+    pub const CONSISTENT_READ: Self = Self(1);
+    /// Write.
+    pub const WRITE: Self = Self(1 << 1);
+    /// Write what is there already: visible data does not change.
+    pub const WRITE_UNCHANGED: Self = Self(1 << 2);
+    /// Change the length.
+    pub const RESIZE: Self = Self(1 << 3);
+    /// All of them.
+    pub const ALL: Self = Self(0xf);
+
+    fn numbers(self) -> impl Iterator<Item = u64> {
+        (0..4).filter(move |number| self.0 & 1 << number != 0)
+    }
+
+    /// Those of `self` that are not in `other`.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all of `other` is in `self`.
+    pub fn contains(self, other: Self) -> bool {
+        other.without(self) == Self::NONE
+    }
+}
+
+impl BitOr for Permissions {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The usual ways to open an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Reads, writes and resizes; suffers no other writer.
+    Writer,
+    /// Reads, or is the backing file of somebody's overlay; suffers other readers.
+    Reader,
+    /// Reads although somebody may be writing (`-U`, force-share).
+    ForceShare,
+}
+
+impl Role {
+    /// What it uses.
+    pub fn wanted(self) -> Permissions {
+        match self {
+            Role::Writer => Permissions::CONSISTENT_READ | Permissions::WRITE | Permissions::RESIZE,
+            Role::Reader | Role::ForceShare => Permissions::CONSISTENT_READ,
+        }
+    }
+
+    /// What it lets others use.
+    pub fn shared(self) -> Permissions {
+        match self {
+            Role::Writer | Role::Reader => Permissions::CONSISTENT_READ | Permissions::WRITE_UNCHANGED,
+            Role::ForceShare => Permissions::ALL,
+        }
+    }
+}
+
+/// Why a lock was not given.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process uses the file in a way that does not go together with ours.
+    #[error("the file is in use: another process {conflict}{}", by(.holders))]
+    Busy {
+        /// What it does.
+        conflict: Conflict,
+        /// Which processes, as far as could be found out; of other users' processes we see nothing.
+        holders: Vec<Holder>,
+    },
+    /// The file system refuses locks.
+    #[error("cannot lock the file: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What stands against us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// It does not let others do what we want.
+    Unshared(Permissions),
+    /// It does what we cannot let others do.
+    Used(Permissions),
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Conflict::Unshared(permission) => write!(f, "does not let others {permission}"),
+            Conflict::Used(permission) => write!(f, "may {permission}"),
+        }
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 4] = ["read", "write", "rewrite unchanged data", "resize"];
+        let names: Vec<&str> = self.numbers().map(|number| NAMES[number as usize]).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+fn by(holders: &[Holder]) -> String {
+    match holders {
+        [] => String::new(),
+        some => format!(": {}", some.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Locks held on one open file. Dropping it gives them back.
+#[derive(Debug)]
+pub struct FileLock {
+    fd: Arc<OwnedFd>,
+    wanted: Permissions,
+    shared: Permissions,
+}
+
+impl FileLock {
+    /// Announces that `fd` (open for reading at least) is used as `wanted`, with only `shared` left
+    /// to others, and makes sure that nobody's announcement stands against it.
+    ///
+    /// # Errors
+    /// `Busy`, with nothing held, if somebody's does.
+    pub fn acquire(fd: &Arc<OwnedFd>, wanted: Permissions, shared: Permissions) -> Result<Self, LockError> {
+        let mut lock = Self { fd: Arc::clone(fd), wanted: Permissions::NONE, shared: Permissions::ALL };
+        lock.change(wanted, shared)?;
+        Ok(lock)
+    }
+
+    /// As [`FileLock::acquire`], for one of the usual ways.
+    pub fn acquire_role(fd: &Arc<OwnedFd>, role: Role) -> Result<Self, LockError> {
+        Self::acquire(fd, role.wanted(), role.shared())
+    }
+
+    /// Upgrades or downgrades. There is no moment in which less is held than both before and after.
+    ///
+    /// # Errors
+    /// `Busy`, with what was held before, if somebody's announcement stands against it.
+    pub fn change(&mut self, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
+        let before = Bytes::of(self.wanted, self.shared);
+        let after = Bytes::of(wanted, shared);
+        if let Err(error) =
+            announce(&self.fd, after.without(before)).and_then(|()| test(&self.fd, wanted, shared))
+        {
+            withdraw(&self.fd, after.without(before));
+            return Err(error);
+        }
+        withdraw(&self.fd, before.without(after));
+        (self.wanted, self.shared) = (wanted, shared);
+        Ok(())
+    }
+
+    /// What is used, and what is left to others.
+    pub fn held(&self) -> (Permissions, Permissions) {
+        (self.wanted, self.shared)
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        withdraw(&self.fd, Bytes::of(self.wanted, self.shared));
+    }
+}
+
+/// The bytes to lock for a pair of sets.
+#[derive(Clone, Copy)]
+struct Bytes {
+    used: Permissions,
+    unshared: Permissions,
+}
+
+impl Bytes {
+    fn of(wanted: Permissions, shared: Permissions) -> Self {
+        Self { used: wanted, unshared: Permissions::ALL.without(shared) }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self { used: self.used.without(other.used), unshared: self.unshared.without(other.unshared) }
+    }
+
+    fn offsets(self) -> impl Iterator<Item = u64> {
+        let used = self.used.numbers().map(|number| USED + number);
+        used.chain(self.unshared.numbers().map(|number| UNSHARED + number))
+    }
+}
+
+fn announce(fd: &OwnedFd, bytes: Bytes) -> Result<(), LockError> {
+    for byte in bytes.offsets() {
+        fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK, byte)?;
+    }
+    Ok(())
+}
+
+fn withdraw(fd: &OwnedFd, bytes: Bytes) {
+    for byte in bytes.offsets() {
+        if let Err(error) = fcntl_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, byte) {
+            tracing::warn!(byte, %error, "a file lock could not be given back");
+        }
+    }
+}
+
+/// Asks, byte by byte, whether anybody's announcement stands against ours.
+fn test(fd: &OwnedFd, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
+    let unshared = Permissions::ALL.without(shared);
+    let against_wanted =
+        wanted.numbers().map(|number| (UNSHARED + number, Conflict::Unshared(Permissions(1 << number))));
+    let against_unshared =
+        unshared.numbers().map(|number| (USED + number, Conflict::Used(Permissions(1 << number))));
+    for (byte, conflict) in against_wanted.chain(against_unshared) {
+        if fcntl_lock(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte)? != libc::F_UNLCK as libc::c_short {
+            return Err(LockError::Busy { conflict, holders: holders(fd, byte) });
+        }
+    }
+    Ok(())
+}
+
+/// One lock call for one byte. Gives the lock's kind as the kernel left it: after a test,
+/// `F_UNLCK` says that nothing is in the way.
+fn fcntl_lock(fd: &OwnedFd, command: libc::c_int, kind: libc::c_int, byte: u64) -> io::Result<libc::c_short> {
+    // SAFETY: flock is plain data for which all zeroes is valid (l_pid must be 0 for these commands).
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: the descriptor is open, and `lock` outlives the call.
+    let result = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, &raw mut lock) };
+    match result {
+        0.. => Ok(lock.l_type),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
