@@ -19,7 +19,7 @@ fn scratch_places() -> [PathBuf; 2] {
 }
 
 fn open(dir: &Path, direct: bool, aio: Backend) -> FileStorage {
-    let options = FileOptions { direct, read_only: false, aio };
+    let options = FileOptions { direct, read_only: false, aio, no_flush: false };
     FileStorage::create_new(dir.join("image"), &options).unwrap()
 }
 

@@ -14,7 +14,7 @@ fn scratch() -> TempDir {
 }
 
 fn direct(aio: Backend) -> FileOptions {
-    FileOptions { direct: true, read_only: false, aio }
+    FileOptions { direct: true, read_only: false, aio, no_flush: false }
 }
 
 /// Numbers from a seed (splitmix64).
@@ -205,7 +205,7 @@ fn tails_grow_the_file_to_the_byte_while_others_append() {
 
 #[test]
 fn a_file_without_direct_requests_is_a_clear_error() {
-    let options = FileOptions { direct: true, read_only: true, aio: Backend::Ring };
+    let options = FileOptions { direct: true, read_only: true, aio: Backend::Ring, no_flush: false };
     let error = FileStorage::open("/proc/version", &options).unwrap_err();
     assert!(matches!(error, OpenError::NoDirect { .. }), "{error:?}");
     let text = error.to_string();
@@ -259,7 +259,7 @@ fn nothing_existing_is_created_anew_and_nothing_read_only_is_changed() {
 fn several_loops_share_one_file() {
     for direct in [false, true] {
         let dir = scratch();
-        let options = FileOptions { direct, read_only: false, aio: Backend::Ring };
+        let options = FileOptions { direct, read_only: false, aio: Backend::Ring, no_flush: false };
         let storage = FileStorage::create_new(dir.path().join("image"), &options).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..3u64 {

@@ -44,6 +44,7 @@ struct Shared {
     /// None: through the page cache.
     direct: Option<DirectAlignment>,
     read_only: bool,
+    no_flush: bool,
     /// Length as far as known: grows as writes complete.
     length: AtomicU64,
     /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.

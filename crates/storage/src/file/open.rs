@@ -24,13 +24,15 @@ pub struct FileOptions {
     pub direct: bool,
     /// For reading only.
     pub read_only: bool,
+    /// Flushes answer at once and reach nothing (`cache=unsafe`).
+    pub no_flush: bool,
     /// Through the loop's ring, or by threads. With a loop that has no ring it is threads anyway.
     pub aio: Backend,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { direct: false, read_only: false, aio: Backend::Ring }
+        Self { direct: false, read_only: false, no_flush: false, aio: Backend::Ring }
     }
 }
 
@@ -132,6 +134,7 @@ impl FileStorage {
             kind,
             direct,
             read_only: options.read_only,
+            no_flush: options.no_flush,
             length: AtomicU64::new(length),
             ranges: RangeLocks::default(),
             flush: FlushState::default(),
