@@ -61,8 +61,7 @@ impl Raw {
     async fn status(&self, guest: u64, status: BlockStatus) -> Result<BlockStatus, Error> {
         let host = self.offset + guest;
         let extent = self.storage.extent(host, status.len).await;
-        let blame = crate::error::Blame::new(self.storage.name());
-        let extent = extent.map_err(blame.io("asking for holes"))?;
+        let extent = extent.map_err(self.blame().io("asking for holes"))?;
         let hole = extent.kind == ExtentKind::Hole;
         Ok(BlockStatus {
             len: extent.len.min(status.len),

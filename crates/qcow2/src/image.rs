@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use async_lock::Mutex as AsyncMutex;
 use map_cache::{Counters, MapCache};
-use qcow2_layout::{Compression, Geometry, Header};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
 use storage::{IoBuf, IoVec, Storage};
 use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::allocator::Allocator;
+use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
@@ -127,6 +128,22 @@ impl Qcow2 {
         self.inner.header.lock().await.clone()
     }
 
+    /// The bitmaps whose content can be trusted: those that were stored by whoever wrote to the image
+    /// last. Reads the directory.
+    pub async fn bitmaps(&self) -> Result<Vec<Bitmap>, Error> {
+        let entries = crate::bitmap::list(&*self.inner.file, &*self.inner.header.lock().await).await?;
+        let stored = entries.into_iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE));
+        let bitmap =
+            |entry| Bitmap::new(entry, Arc::clone(&self.inner.file), self.inner.geometry, self.size());
+        Ok(stored.map(bitmap).collect())
+    }
+
+    /// Whether the disk was changed since it was opened, so that bitmaps that record changes are out
+    /// of date.
+    pub fn was_changed(&self) -> bool {
+        self.inner.announced.load(Ordering::Acquire)
+    }
+
     /// What the image does and holds.
     pub fn status(&self) -> Status {
         let map = self.inner.cache.counters();
@@ -193,6 +210,12 @@ impl Qcow2 {
     pub async fn flush(&self) -> Result<(), Error> {
         let result = self.inner.flush().await;
         self.inner.reporting(result).await
+    }
+
+    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
+    /// flushes still gets its discarded space back.
+    pub async fn write_back(&self) -> Result<(), Error> {
+        if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy

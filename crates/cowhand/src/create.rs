@@ -1,0 +1,3 @@
+//! `cowhand create`: a new image.
+
+pub mod options;
