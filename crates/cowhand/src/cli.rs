@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completion, info};
+use crate::{completion, create, info, map};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -35,8 +35,12 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Create an image
+    Create(create::Args),
     /// Show what an image says about itself
     Info(info::Args),
+    /// Show where each part of a disk is stored
+    Map(map::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }

@@ -43,6 +43,8 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
+        Command::Create(args) => create::run(&args, out),
+        Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }

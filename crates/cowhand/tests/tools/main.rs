@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod create;
 mod info;
+mod map;
 mod peer;
 mod usage;
