@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod completion;
@@ -43,9 +44,11 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
+        Command::Serve(args) => serve::run(*args, out),
         Command::Create(args) => create::run(&args, out),
         Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }
 }

@@ -40,6 +40,7 @@ pub fn make(path: &Path, image: &NewImage, size: u64, existing: Existing) -> Res
     let made = reactor::Reactor::new(reactor::available())
         .map_err(|error| failed(&error))
         .and_then(|reactor| fill(&reactor, &file, data.as_ref(), image, size, path));
+    let made = made.and_then(|()| keep_name(path).map_err(|error| failed(&error)));
     if made.is_err() {
         [Some(file), data].into_iter().flatten().for_each(Target::give_up);
     }
@@ -81,6 +82,13 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
         Preallocation::Full => file.allocate(0, size, Allocation::Write).await?,
     }
     file.flush().await
+}
+
+/// Makes the file's entry in its directory durable: what is written to the disk from now on would
+/// otherwise be in a file without a name after a crash.
+fn keep_name(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// A data file's name, as the image will read it: from its own directory.

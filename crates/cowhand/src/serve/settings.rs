@@ -43,6 +43,8 @@ pub struct Settings {
     pub threads: usize,
     /// `--pid-file`.
     pub pid_file: Option<PathBuf>,
+    /// `--log`.
+    pub log: String,
 }
 
 /// A disk to serve.
@@ -100,6 +102,7 @@ impl Settings {
             endpoint: endpoint(&args, tls.is_some(), surroundings)?,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             pid_file: args.pid_file,
+            log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
             tls,
             exports: names.into_iter().zip(disks).map(|(name, disk)| Export { name, disk }).collect(),
         })

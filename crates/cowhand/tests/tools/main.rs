@@ -6,4 +6,5 @@ mod create;
 mod info;
 mod map;
 mod peer;
+mod serve;
 mod usage;
