@@ -143,6 +143,7 @@ impl Transmission {
                 }
             }
             if self.outbox.is_due() {
+                self.count_inline();
                 self.outbox.send().await;
                 if self.outbox.has_failed() {
                     return Err(End::CannotSend);

@@ -194,6 +194,7 @@ impl Inner {
     /// Refcount blocks first, behind a barrier the table that leads to new ones.
     pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
         self.make_room_for_table().await?;
+        let dirty = self.refcounts.table.read().dirty();
         let blocks = self.refcounts.copy_dirty()?;
         stream::iter(blocks.iter().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(offset, block)| async move {
@@ -201,7 +202,8 @@ impl Inner {
             })
             .await?;
         blocks.iter().for_each(|(_, block)| block.written());
-        let dirty = self.refcounts.table.read().dirty();
+        // A table that outgrew its place since it was made room for is moved by the next commit: what
+        // the present one writes into L2 tables was allocated before.
         let DirtyTable::Sectors(sectors) = dirty else { return Ok(()) };
         self.barrier().await?;
         for (offset, bytes) in &sectors {
@@ -234,11 +236,11 @@ impl Inner {
 
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
         // The blocks that the new table leads to must be on the medium before it counts.
+        let bytes = self.refcounts.table.read().encode_all(clusters);
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
         }
-        let bytes = self.refcounts.table.read().encode_all(clusters);
         self.write_table(offset, &bytes, Section::RefcountTable).await?;
         self.barrier().await?;
         self.point_header_at_refcount_table(offset, clusters).await?;

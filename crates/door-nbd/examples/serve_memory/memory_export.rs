@@ -2,25 +2,26 @@
 #![allow(dead_code, clippy::allow_attributes, reason = "a part of the example and of several tests")]
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use buffer::{IoBuf, IoVec};
 use door_nbd::{Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ZeroFlags};
+use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 
 /// Granularity of holes and of the bitmap.
 pub const PAGE: u64 = 4096;
 
-/// Bytes in memory, with holes a page wide, a bitmap "dirty" of what was written, and a flush
-/// count.
+/// Bytes in memory, with holes a page wide, a bitmap "dirty" of what was written, a flush count,
+/// and pages that a test can hold: requests for them wait.
 #[derive(Debug)]
 pub struct MemoryExport {
     bytes: RwLock<Vec<u8>>,
     /// Pages that were written and not trimmed.
     allocated: Mutex<BTreeSet<u64>>,
-    flushes: Mutex<u64>,
-    /// Each request but the inline read waits this long.
-    pub delay: Option<Duration>,
+    flushes: AtomicU64,
+    held: Mutex<BTreeSet<u64>>,
+    released: Event,
     /// Refuse writes.
     pub read_only: bool,
     /// Reads of this page fail.
@@ -34,8 +35,9 @@ impl MemoryExport {
         Self {
             bytes: RwLock::new(vec![0; size]),
             allocated: Mutex::default(),
-            flushes: Mutex::new(0),
-            delay: None,
+            flushes: AtomicU64::new(0),
+            held: Mutex::default(),
+            released: Event::new(),
             read_only: false,
             bad_page: None,
         }
@@ -43,7 +45,23 @@ impl MemoryExport {
 
     /// Flushes so far, FUA included.
     pub fn flushes(&self) -> u64 {
-        *self.flushes.lock()
+        self.flushes.load(Ordering::SeqCst)
+    }
+
+    /// Requests that touch `page` wait until [`MemoryExport::release`].
+    pub fn hold(&self, page: u64) {
+        self.held.lock().insert(page);
+    }
+
+    /// Lets every request go on that waits.
+    pub fn release(&self) {
+        self.held.lock().clear();
+        self.released.notify(usize::MAX);
+    }
+
+    fn is_held(&self, offset: u64, len: u64) -> bool {
+        let held = self.held.lock();
+        !held.is_empty() && held.range(Self::pages(offset, len)).next().is_some()
     }
 
     /// The bytes of a range.
@@ -71,13 +89,18 @@ impl MemoryExport {
         offset / PAGE..(offset + len).div_ceil(PAGE)
     }
 
-    async fn wait(&self, fua: bool) {
-        if let Some(delay) = self.delay {
-            reactor::sleep(delay).await;
+    async fn wait(&self, offset: u64, len: u64) {
+        loop {
+            let released = self.released.listen();
+            if !self.is_held(offset, len) {
+                return;
+            }
+            released.await;
         }
-        if fua {
-            *self.flushes.lock() += 1;
-        }
+    }
+
+    fn flushed_if(&self, fua: bool) {
+        self.flushes.fetch_add(u64::from(fua), Ordering::SeqCst);
     }
 
     /// Whether the page at `offset` is allocated, and how far that goes, for at most `len` bytes.
@@ -112,7 +135,8 @@ impl Export for MemoryExport {
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        if self.delay.is_some() || self.is_bad(offset, buf.len() as u64) {
+        let len = buf.len() as u64;
+        if self.is_held(offset, len) || self.is_bad(offset, len) {
             return false;
         }
         self.copy_out(offset, buf);
@@ -121,7 +145,7 @@ impl Export for MemoryExport {
 
     fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
         Box::pin(async move {
-            self.wait(false).await;
+            self.wait(offset, buf.len() as u64).await;
             if self.is_bad(offset, buf.len() as u64) {
                 return (Err(ErrorCode::Io), buf);
             }
@@ -132,20 +156,21 @@ impl Export for MemoryExport {
 
     fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
         Box::pin(async move {
-            self.wait(fua).await;
+            self.wait(offset, data.len() as u64).await;
             let mut at = offset;
             for part in data.parts() {
                 self.copy_in(at, part);
                 at += part.len() as u64;
             }
             self.allocated.lock().extend(Self::pages(offset, data.len() as u64));
+            self.flushed_if(fua);
             Ok(())
         })
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), ErrorCode>> {
         Box::pin(async move {
-            self.wait(true).await;
+            self.flushed_if(true);
             Ok(())
         })
     }
@@ -156,7 +181,8 @@ impl Export for MemoryExport {
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), ErrorCode>> {
         Box::pin(async move {
-            self.wait(flags.fua).await;
+            self.wait(offset, len).await;
+            self.flushed_if(flags.fua);
             let start = offset as usize;
             self.bytes.write()[start..start + len as usize].fill(0);
             let mut allocated = self.allocated.lock();

@@ -108,14 +108,12 @@ impl RefcountTable {
         words.skip(first).take(len.min(capacity)).flat_map(u64::to_be_bytes).collect()
     }
 
-    /// The whole table for a home of `clusters` clusters.
+    /// The whole table for a home of `clusters` clusters; what it has no room for is left out.
     pub(crate) fn encode_all(&self, clusters: u64) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.words.iter().copied().flat_map(u64::to_be_bytes).collect();
-        bytes.resize(
-            usize::try_from(clusters << self.cluster_bits).unwrap_or(bytes.len()).max(bytes.len()),
-            0,
-        );
-        bytes
+        // At most 8 MiB by the limit on tables.
+        let len = (clusters << self.cluster_bits) as usize;
+        let words = self.words.iter().copied().chain(std::iter::repeat(0));
+        words.take(len / ENTRY_BYTES as usize).flat_map(u64::to_be_bytes).collect()
     }
 
     /// Says that the sectors that [`RefcountTable::dirty`] gave are in the file.

@@ -20,6 +20,7 @@ use reactor::fs::File;
 use crate::range_lock::RangeLocks;
 use crate::{Allocation, Extent, IoFuture, Limits, Storage, Zeroing};
 use alignment::DirectAlignment;
+use buffered::InlineWrites;
 use flush::FlushState;
 pub use open::{FileOptions, OpenError};
 
@@ -50,6 +51,8 @@ struct Shared {
     /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.
     ranges: RangeLocks,
     flush: FlushState,
+    /// Writes to the page cache on the loop's thread.
+    inline: InlineWrites,
     /// Reads without waiting are not supported here: do not try again.
     no_try_read: AtomicBool,
 }

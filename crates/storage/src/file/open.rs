@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::alignment;
+use super::buffered::InlineWrites;
 use super::flush::FlushState;
 use super::{FileStorage, Kind, Shared};
 use crate::range_lock::RangeLocks;
@@ -138,6 +139,7 @@ impl FileStorage {
             length: AtomicU64::new(length),
             ranges: RangeLocks::default(),
             flush: FlushState::default(),
+            inline: InlineWrites::default(),
             no_try_read: AtomicBool::new(direct.is_some()),
         };
         Ok(Self { shared: Arc::new(shared) })
