@@ -15,7 +15,7 @@ use storage::{FileLock, FileStorage, IoBuf, Role as LockRole, Storage};
 
 use crate::disk::Disk;
 use crate::error::OpenError;
-use crate::names::{Located, Policy, Role};
+use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
@@ -52,8 +52,8 @@ impl Host for OnThisLoop {
 struct OpenFile {
     storage: Arc<dyn Storage>,
     lock: Option<FileLock>,
-    /// All links resolved: names in the image start here.
-    path: PathBuf,
+    /// Names in the image start here.
+    place: Place,
 }
 
 /// One image of the chain, looked at but not opened by the engine yet.
@@ -150,7 +150,7 @@ fn below(
     let Some(mut layer) = found.options.below() else { return Ok(None) };
     let located = match (&layer.file.filename, &header.backing) {
         (Some(by_option), _) => by_user(by_option)?,
-        (None, Some(name)) => rules.policy.resolve(&found.file.path, name.as_bytes(), Role::Backing)?,
+        (None, Some(name)) => rules.policy.resolve(&found.file.place, name.as_bytes(), Role::Backing)?,
         (None, None) => return Ok(None),
     };
     if layer.format.is_none() {
@@ -188,10 +188,10 @@ async fn look_at(
 async fn format_of(file: &OpenFile, options: &LayerOptions, writable: bool) -> Result<Format, OpenError> {
     let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));
     let (result, start) = file.storage.read(0, IoBuf::uninit(len)).await;
-    result.map_err(|source| OpenError::Find { path: file.path.clone(), source })?;
+    result.map_err(|source| OpenError::Find { path: file.place.real().to_owned(), source })?;
     let access = if writable { Access::Write } else { Access::Read };
     decide(options.format, probe(&start), access)
-        .map_err(|source| OpenError::Format { path: file.path.clone(), source })
+        .map_err(|source| OpenError::Format { path: file.place.real().to_owned(), source })
 }
 
 fn open_data_file(
@@ -203,17 +203,17 @@ fn open_data_file(
 ) -> Result<OpenFile, OpenError> {
     let located = match (&options.data_file.filename, &header.extensions.data_file) {
         (Some(by_option), _) => by_user(by_option)?,
-        (None, Some(name)) => rules.policy.resolve(&image.path, name.as_bytes(), Role::Data)?,
+        (None, Some(name)) => rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?,
         (None, None) => {
             let error = std::io::Error::new(
                 std::io::ErrorKind::NotFound,
                 "the image keeps its data in another file but does not name it; give data-file.filename=PATH",
             );
-            return Err(OpenError::Find { path: image.path.clone(), source: error });
+            return Err(OpenError::Find { path: image.place.real().to_owned(), source: error });
         }
     };
-    if located.path() == image.path {
-        return Err(OpenError::Cycle { path: image.path.clone() });
+    if located.path() == image.place.real() {
+        return Err(OpenError::Cycle { path: image.place.real().to_owned() });
     }
     let name = located.path().display().to_string();
     open_file(&located, &name, &options.data_file, options, writable)
@@ -230,7 +230,7 @@ fn open_file(
     layer: &LayerOptions,
     writable: bool,
 ) -> Result<OpenFile, OpenError> {
-    let path = located.path().to_owned();
+    let place = located.place().clone();
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let fd = rustix::fs::open(located.open_path(), flags, Mode::empty())
@@ -256,7 +256,7 @@ fn open_file(
                 .map_err(|source| OpenError::Lock { path: PathBuf::from(name), source })?,
         ),
     };
-    Ok(OpenFile { storage: Arc::new(storage), lock, path })
+    Ok(OpenFile { storage: Arc::new(storage), lock, place })
 }
 
 fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {

@@ -106,3 +106,16 @@ fn compressed_clusters_are_shown_as_such() {
     agree(&bench, &["x.qcow2"]);
     assert!(bench.cowhand(&["map", "x.qcow2"]).out.contains("compressed"));
 }
+
+#[test]
+fn names_in_an_image_start_at_the_path_it_was_opened_by_as_in_qemu() {
+    let bench = Bench::new();
+    for directory in ["store", "links"] {
+        fs::create_dir(bench.path(directory)).unwrap();
+    }
+    fs::write(bench.path("links/base"), vec![1; 64 << 10]).unwrap();
+    bench.qemu("qemu-img", &["create", "-u", "-f", "qcow2", "-b", "base", "-F", "raw", "store/top", "64k"]);
+    std::os::unix::fs::symlink("../store/top", bench.path("links/top")).unwrap();
+    agree(&bench, &["links/top"]);
+    assert_eq!(bench.cowhand(&["map", "store/top"]).code, 1, "there is no base beside it");
+}
