@@ -20,9 +20,12 @@ impl Server {
     /// Starts `cowhand serve` with these words, and waits until it has printed `exports` exports: it
     /// listens by then.
     fn start(bench: &Bench, exports: usize, words: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_cowhand"))
-            .arg("serve")
-            .args(words)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cowhand"));
+        Self::start_as(command.arg("serve").args(words), bench, exports)
+    }
+
+    fn start_as(command: &mut Command, bench: &Bench, exports: usize) -> Self {
+        let mut child = command
             .current_dir(bench.path(""))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -35,7 +38,7 @@ impl Server {
             if rest.read_line(&mut line).unwrap() == 0 {
                 let mut err = String::new();
                 child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-                panic!("serve {words:?} ended: {err}");
+                panic!("{command:?} ended: {err}");
             }
             lines.push(line.trim_end().to_owned());
         }
@@ -221,4 +224,63 @@ fn an_image_that_qemu_uses_is_refused() {
     let ran = bench.cowhand(&["serve", "--socket", "s", "x.qcow2"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains(&std::process::id().to_string()), "names the holder: {}", ran.err);
+}
+
+#[test]
+fn systemd_hears_of_readiness_and_of_the_end() {
+    use std::os::unix::net::UnixDatagram;
+
+    let bench = Bench::new();
+    let systemd = UnixDatagram::bind(bench.path("notify")).unwrap();
+    let heard = || {
+        let mut message = [0; 256];
+        let length = systemd.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cowhand"));
+    command.args(["serve", "--create", "1M", "--socket", "s", "d.qcow2"]);
+    let server = Server::start_as(command.env("NOTIFY_SOCKET", bench.path("notify")), &bench, 1);
+    assert!(heard().contains("READY=1"));
+    server.stop();
+    assert!(heard().contains("STOPPING=1"));
+}
+
+#[test]
+fn sockets_that_systemd_opened_are_served() {
+    const ACTIVATE: &str = "
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.bind(sys.argv[1]); s.listen()
+os.dup2(s.fileno(), 3); os.set_inheritable(3, True)
+os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[2], sys.argv[2:])
+";
+    let bench = Bench::new();
+    let socket = bench.path("activated");
+    let mut command = Command::new("python3");
+    command.args(["-c", ACTIVATE]).arg(&socket).arg(env!("CARGO_BIN_EXE_cowhand"));
+    let server = Server::start_as(command.args(["serve", "--create", "1M", "d.qcow2"]), &bench, 1);
+    assert_eq!(server.uri(0), format!("nbd+unix:///d?socket={}", socket.display()));
+    bench.qemu("nbdinfo", &[&server.uri(0)]);
+    server.stop();
+    assert!(socket.exists(), "the socket is systemd's");
+}
+
+#[test]
+fn an_overlay_is_served_with_its_chain_and_its_own_writes() {
+    let bench = Bench::new();
+    fs::write(bench.path("base.raw"), vec![5; 1 << 20]).unwrap();
+    bench.qemu("qemu-img", &["create", "-f", "qcow2", "-b", "base.raw", "-F", "raw", "mid.qcow2"]);
+    bench.qemu("qemu-img", &["create", "-f", "qcow2", "-b", "mid.qcow2", "-F", "qcow2", "top.qcow2"]);
+    let drive = "file=top.qcow2,cache=writethrough,discard=unmap,backing.l2-cache-size=64k";
+    let server = Server::start(&bench, 1, &["--socket", "s", drive]);
+    let commands =
+        ["-c", "write -P 6 4k 4k", "-c", "read -P 5 0 4k", "-c", "read -P 6 4k 4k", "-c", "read -P 5 8k 64k"];
+    let ran = bench.qemu("qemu-io", &[&["-f", "raw"], &commands[..], &[&server.uri(0)]].concat());
+    assert!(!ran.out.contains("failed"), "{}", ran.out);
+    server.stop();
+    bench.qemu("qemu-img", &["check", "top.qcow2"]);
+    let ran = bench.qemu("qemu-io", &["-c", "read -P 6 4k 4k", "-c", "read -P 5 8k 64k", "top.qcow2"]);
+    assert!(!ran.out.contains("failed"), "{}", ran.out);
+    assert_eq!(fs::read(bench.path("base.raw")).unwrap(), vec![5; 1 << 20]);
 }
