@@ -193,8 +193,9 @@ impl Inner {
 
     /// Refcount blocks first, behind a barrier the table that leads to new ones.
     pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
-        self.make_room_for_table().await?;
-        let dirty = self.refcounts.table.read().dirty();
+        // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
+        // block that is made later belongs to the next commit, table entry and all.
+        let sectors = self.dirty_table_sectors().await?;
         let blocks = self.refcounts.copy_dirty()?;
         stream::iter(blocks.iter().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(offset, block)| async move {
@@ -202,15 +203,29 @@ impl Inner {
             })
             .await?;
         blocks.iter().for_each(|(_, block)| block.written());
-        // A table that outgrew its place since it was made room for is moved by the next commit: what
-        // the present one writes into L2 tables was allocated before.
-        let DirtyTable::Sectors(sectors) = dirty else { return Ok(()) };
+        if sectors.is_empty() {
+            return Ok(());
+        }
         self.barrier().await?;
         for (offset, bytes) in &sectors {
             self.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
         self.refcounts.table.write().written(&sectors);
         Ok(())
+    }
+
+    /// The sectors of the refcount table to be written in place, after making room if it has outgrown
+    /// its clusters.
+    async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        loop {
+            self.make_room_for_table().await?;
+            let dirty = self.refcounts.table.read().dirty();
+            match dirty {
+                DirtyTable::Clean => return Ok(Vec::new()),
+                DirtyTable::Sectors(sectors) => return Ok(sectors),
+                DirtyTable::Outgrown(_) => {}
+            }
+        }
     }
 
     /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
@@ -235,7 +250,8 @@ impl Inner {
     }
 
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
-        // The blocks that the new table leads to must be on the medium before it counts.
+        // Table before blocks, as in write_refcounts. The blocks that the new table leads to must be on
+        // the medium before it counts.
         let bytes = self.refcounts.table.read().encode_all(clusters);
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
