@@ -1,2 +1,34 @@
-//! cargo xtask
-fn main() {}
+//! `cargo xtask`: what the project does with itself, each with all that it needs.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod peers;
+mod stage;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "What the project does with itself")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure the server side by side with qemu-nbd and nbdkit
+    Bench(bench::Args),
+    /// Install what the tests compare with (as root, on Debian), then run every test
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
+        Command::Test(args) => test::run(&args),
+    }
+}

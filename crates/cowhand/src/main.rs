@@ -1,2 +1,9 @@
-//! cowhand: qcow2 disks, served.
-fn main() {}
+//! cowhand: qcow2 disks, served, and the tools around them.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cowhand::main()
+}

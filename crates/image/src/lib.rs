@@ -3,12 +3,17 @@
 #![forbid(unsafe_code)]
 
 pub mod cache_mode;
+mod disk;
 pub mod drive;
+mod error;
 pub mod names;
 mod nearest;
+mod open;
 pub mod options;
-pub mod overlap_check;
 pub mod probe;
 pub mod size;
 
+pub use crate::disk::{BlockSizes, Disk};
+pub use crate::error::OpenError;
 pub use crate::nearest::nearest;
+pub use crate::open::{CHAIN_MAX_DEFAULT, OpenRules, open};

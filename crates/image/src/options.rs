@@ -11,12 +11,12 @@ mod tests;
 use std::path::PathBuf;
 
 use qcow2::cache_sizes::CacheRequest;
+use qcow2::{OverlapCheck, Section};
 
 pub use self::error::OptionError;
 use self::reader::Reader;
 use crate::cache_mode::CacheMode;
 use crate::drive::OptionTree;
-use crate::overlap_check::OverlapChecks;
 use crate::probe::Format;
 
 /// Seconds after which an unused cache entry is dropped, unless said otherwise: ten minutes, long
@@ -125,7 +125,7 @@ pub struct Qcow2Options {
     /// `discard-no-unref`: a discarded cluster keeps its place in the file.
     pub discard_no_unref: bool,
     /// `overlap-check*`.
-    pub overlap_checks: OverlapChecks,
+    pub overlap_check: OverlapCheck,
 }
 
 /// What lies under an image.
@@ -412,7 +412,7 @@ impl Qcow2Options {
             pass_discard_snapshot: true,
             pass_discard_other: false,
             discard_no_unref: false,
-            overlap_checks: OverlapChecks::default(),
+            overlap_check: OverlapCheck::default(),
         }
     }
 
@@ -437,19 +437,19 @@ impl Qcow2Options {
                 .unwrap_or(defaults.pass_discard_snapshot),
             pass_discard_other: reader.switch("pass-discard-other")?.unwrap_or(defaults.pass_discard_other),
             discard_no_unref: reader.switch("discard-no-unref")?.unwrap_or(defaults.discard_no_unref),
-            overlap_checks: read_overlap_checks(reader)?,
+            overlap_check: read_overlap_check(reader)?,
         })
     }
 }
 
-fn read_overlap_checks(reader: &mut Reader) -> Result<OverlapChecks, OptionError> {
+fn read_overlap_check(reader: &mut Reader) -> Result<OverlapCheck, OptionError> {
     let names = ["overlap-check", "overlap-check.template"];
-    let template = reader.either(names, |reader, name| reader.choice(name, &OverlapChecks::NAMED))?;
-    let mut checks = template.unwrap_or_default();
-    for (name, on) in checks.switches() {
-        if let Some(given) = reader.switch(&format!("overlap-check.{name}"))? {
-            *on = given;
+    let template = reader.either(names, |reader, name| reader.choice(name, &OverlapCheck::NAMED))?;
+    let mut check = template.unwrap_or_default();
+    for section in Section::ALL {
+        if let Some(on) = reader.switch(&format!("overlap-check.{section}"))? {
+            check = check.with(section, on);
         }
     }
-    Ok(checks)
+    Ok(check)
 }

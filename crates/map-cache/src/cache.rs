@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sync::{Arc, Mutex};
 
 use crate::clock::Clock;
@@ -58,6 +58,8 @@ pub struct MapCache<E> {
     clock: Mutex<Clock>,
     dirty: Mutex<BTreeMap<SliceKey, Arc<Slice>>>,
     dirty_count: AtomicUsize,
+    /// A slice came in and none could leave for it: all were dirty.
+    crowded: AtomicBool,
     loads: Loads<E>,
     hits: Striped,
     misses: AtomicU64,
@@ -78,6 +80,7 @@ impl<E: Clone> MapCache<E> {
             clock: Mutex::new(Clock::default()),
             dirty: Mutex::new(BTreeMap::new()),
             dirty_count: AtomicUsize::new(0),
+            crowded: AtomicBool::new(false),
             loads: Loads::new(),
             hits: Striped::default(),
             misses: AtomicU64::new(0),
@@ -133,7 +136,10 @@ impl<E: Clone> MapCache<E> {
         self.resident_bytes.fetch_add(slice.footprint(), Ordering::Relaxed);
         let mut clock = self.clock.lock();
         while clock.len() >= self.limits.slices_max {
-            let Some(victim) = clock.evict() else { break };
+            let Some(victim) = clock.evict() else {
+                self.crowded.store(true, Ordering::Relaxed);
+                break;
+            };
             self.forget(&victim);
         }
         slot.store(Some(Arc::clone(&slice)));
@@ -179,9 +185,10 @@ impl<E: Clone> MapCache<E> {
         self.dirty_count.load(Ordering::Relaxed)
     }
 
-    /// Whether so many slices are dirty that they should be written before more become so.
+    /// Whether slices must be written to make room: the cache holds more than it should, because all
+    /// of it is dirty. A cache that covers its disk never gets there.
     pub fn wants_write_back(&self) -> bool {
-        self.dirty_slices() * 4 > self.limits.slices_max * 3
+        self.crowded.load(Ordering::Relaxed)
     }
 
     /// Copies every dirty slice, in the order of the guest's addresses.
@@ -205,6 +212,7 @@ impl<E: Clone> MapCache<E> {
             }
         }
         self.dirty_count.store(dirty.len(), Ordering::Relaxed);
+        self.crowded.store(false, Ordering::Relaxed);
         self.write_backs.fetch_add(copies.len() as u64, Ordering::Relaxed);
     }
 

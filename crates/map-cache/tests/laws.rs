@@ -107,3 +107,17 @@ fn a_dropped_load_lets_the_next_in_line_try() {
     assert_eq!(futures_executor::block_on(waiting.landed()), Ok(()));
     assert!(matches!(cache.load(key(1)), Load::Lead(_)));
 }
+
+#[test]
+fn only_a_cache_with_no_clean_slice_left_asks_to_be_written() {
+    let cache = cache(2);
+    for slice in 0..2 {
+        load(&cache, slice);
+        assert_eq!(cache.modify(key(slice), |slice| slice.set_word(0, 1)), Outcome::Modified);
+    }
+    assert!(!cache.wants_write_back(), "everything fits");
+    load(&cache, 2);
+    assert!(cache.wants_write_back());
+    cache.written(&cache.copy_dirty());
+    assert!(!cache.wants_write_back());
+}

@@ -1,11 +1,52 @@
-//! The qcow2 image engine.
+//! The qcow2 image engine over the storage contract.
+//!
+//! [`Qcow2`] is an open image: reads, writes, zeroes, discards and flushes from any number of threads
+//! at a time. The order in which anything reaches the file is in `commit`, `free` and
+//! docs/write-order.md. The engine names no runtime: what must run to its end goes to a [`Host`].
 
 #![forbid(unsafe_code)]
 
+mod allocate;
+mod allocator;
+pub mod bitmap;
+mod block_status;
 pub mod cache_sizes;
 mod check;
+mod close;
+mod commit;
+mod compressed;
 mod create;
+mod entries;
+mod error;
+mod free;
+mod gate;
+mod header_update;
+mod host;
+mod image;
+mod in_flight;
+mod l1;
+mod layer;
+mod locate;
+mod map;
+mod open;
+mod options;
+mod overlap;
+mod read;
+mod refcount;
+mod shape;
+pub mod snapshot;
 mod table_io;
+mod write;
+mod zero;
 
+pub use block_status::BlockStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
 pub use create::{CreateError, CreateOptions, Preallocation, create};
+pub use error::{Error, ErrorKind};
+pub use header_update::is_dirty;
+pub use host::{Host, Work};
+pub use image::{Qcow2, Status};
+pub use layer::{Layer, Raw};
+pub use open::{Files, read_header};
+pub use options::{Options, ZeroOptions};
+pub use overlap::{OverlapCheck, Section};

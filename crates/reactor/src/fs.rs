@@ -9,6 +9,7 @@ use buffer::{IoBuf, IoVec};
 use parking_lot::Mutex;
 
 use crate::backend::Backend;
+use crate::inner::Inner;
 use crate::op::{Op, Place};
 use crate::work::Work;
 
@@ -69,6 +70,16 @@ impl File {
     pub async fn fallocate(&self, mode: u32, offset: u64, len: u64) -> io::Result<()> {
         self.start(Work::Fallocate { fd: Arc::clone(&self.fd), mode, offset, len }).await.0.map(drop)
     }
+}
+
+/// Whether the loop of this thread has time, in this turn, for one more short call that a task
+/// makes itself; counts it. A task that only ever makes such calls never waits, and would starve
+/// the others: when this says no, it has to start an operation instead.
+///
+/// # Panics
+/// Outside of [`crate::Reactor::run`].
+pub fn may_call_inline() -> bool {
+    Inner::current().take_inline()
 }
 
 /// Runs `call` on a thread that may block, and gives what it returns. Dropping the future does

@@ -51,7 +51,12 @@ pub(crate) struct Inner {
     driver: RefCell<Driver>,
     landings: Cell<Vec<Landing>>,
     stats: Cell<Stats>,
+    inline_left: Cell<u32>,
 }
+
+/// Calls that tasks may make on the loop's thread in one turn ([`crate::fs::may_call_inline`]): enough for a
+/// batch of requests, little enough that sockets and timers are served in between.
+const INLINE_CALLS_MAX: u32 = 64;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
@@ -86,6 +91,7 @@ impl Inner {
             driver: RefCell::new(driver),
             landings: Cell::default(),
             stats: Cell::default(),
+            inline_left: Cell::new(INLINE_CALLS_MAX),
         })
     }
 
@@ -122,6 +128,13 @@ impl Inner {
         let mut stats = self.stats.get();
         add(&mut stats);
         self.stats.set(stats);
+    }
+
+    /// Whether this turn has room for one more call on the loop's own thread; takes it.
+    pub(crate) fn take_inline(&self) -> bool {
+        let left = self.inline_left.get();
+        self.inline_left.set(left.saturating_sub(1));
+        left > 0
     }
 
     pub(crate) fn start(&self, work: Work, place: Place) -> usize {
@@ -188,6 +201,7 @@ impl Inner {
 
     /// Runs the tasks that are ready now; those that become ready meanwhile have their turn next.
     pub(crate) fn run_ready(&self) {
+        self.inline_left.set(INLINE_CALLS_MAX);
         self.count(|stats| stats.turns += 1);
         let batch = self.ready.borrow().len();
         for _ in 0..batch {

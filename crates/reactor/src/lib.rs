@@ -22,6 +22,7 @@ mod reactor;
 mod remote;
 mod ring;
 mod slots;
+mod spin;
 mod task;
 mod time;
 mod timers;

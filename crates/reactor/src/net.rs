@@ -5,11 +5,12 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use buffer::{IoBuf, IoVec};
 use rustix::io::Errno;
 
+use crate::fs::may_call_inline;
 use crate::op::{Op, Place};
 use crate::work::{self, Work};
 
@@ -67,16 +68,20 @@ impl AsFd for Listener {
 #[derive(Debug)]
 pub struct Stream {
     fd: Arc<OwnedFd>,
-    /// Whether the last receive found bytes waiting: then the next one looks before it waits.
-    busy: AtomicBool,
+    /// Receives that go by before one looks for bytes without waiting; 0 while looking finds some.
+    until_look: AtomicU32,
 }
+
+/// Receives that wait at once after a look in vain: a client with one request at a time costs one
+/// needless system call in that many, one with many at a time soon saves one at each.
+const WAITS_BETWEEN_LOOKS: u32 = 16;
 
 impl Stream {
     /// Takes over a connected socket; on TCP, sends without delay from here on.
     pub fn from_fd(fd: OwnedFd) -> Self {
         // Fails on unix sockets, where there is no delay.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-        Self { fd: Arc::new(fd), busy: AtomicBool::new(false) }
+        Self { fd: Arc::new(fd), until_look: AtomicU32::new(WAITS_BETWEEN_LOOKS) }
     }
 
     /// Connects to a unix socket.
@@ -93,10 +98,10 @@ impl Stream {
     /// Receives into `buf`: the count of bytes, at least one unless the peer has ended its side (0).
     /// Bytes received after the future was dropped are lost: drop it only to give the stream up.
     pub async fn recv(&self, mut buf: IoBuf) -> (io::Result<usize>, IoBuf) {
-        if self.busy.load(Ordering::Relaxed) {
+        if self.looks_first() && may_call_inline() {
             match self.try_recv(&mut buf) {
                 Ok(Some(count)) => return (Ok(count), buf),
-                Ok(None) => self.busy.store(false, Ordering::Relaxed),
+                Ok(None) => self.until_look.store(WAITS_BETWEEN_LOOKS, Ordering::Relaxed),
                 Err(error) => return (Err(error), buf),
             }
         }
@@ -117,15 +122,19 @@ impl Stream {
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match work::recv_now(&*self.fd, buf) {
-                Ok(count) => {
-                    self.busy.store(true, Ordering::Relaxed);
-                    return Ok(Some(count));
-                }
+                Ok(count) => return Ok(Some(count)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn looks_first(&self) -> bool {
+        // One receive at a time: nobody else counts.
+        let left = self.until_look.load(Ordering::Relaxed);
+        self.until_look.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
     }
 
     /// Sends all of `data`: at once as far as the socket takes it, the rest as the peer reads. A

@@ -10,6 +10,7 @@ use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::slots::{Landing, Slots, Vectors};
+use crate::spin::{Awaited, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
 
 /// Entries of the submission queue: more operations started in one turn are submitted in parts.
@@ -42,13 +43,20 @@ pub(crate) struct Ring {
     /// Where the kernel puts the eventfd's counter; boxed, so that it stays where it is.
     wake_count: Box<[u8; 8]>,
     wake_armed: bool,
+    spin: Spin,
 }
 
 impl Ring {
     pub(crate) fn new() -> io::Result<Self> {
         let ring = set_up()?;
         check_support(&ring)?;
-        Ok(Self { ring, stash: Vec::new(), wake_count: Box::new([0; 8]), wake_armed: false })
+        Ok(Self {
+            ring,
+            stash: Vec::new(),
+            wake_count: Box::new([0; 8]),
+            wake_armed: false,
+            spin: Spin::default(),
+        })
     }
 
     /// Queues the operation; it starts with the next [`Ring::turn`].
@@ -96,7 +104,8 @@ impl Ring {
         wait: Wait,
         landings: &mut Vec<Landing>,
     ) -> io::Result<u32> {
-        let calls = self.enter(wait)?;
+        let awaited = if slots.flying_files() > 0 { Awaited::Files } else { Awaited::Peers };
+        let calls = self.enter(wait, awaited)?;
         self.reap();
         for (user_data, result) in self.stash.drain(..) {
             match user_data {
@@ -108,17 +117,28 @@ impl Ring {
         Ok(calls)
     }
 
-    /// Starts what is queued, without looking for completions.
-    pub(crate) fn submit(&mut self) -> io::Result<()> {
+    /// Starts what is queued, without looking for completions. Gives the number of system calls.
+    fn submit(&mut self) -> io::Result<u32> {
+        if self.ring.submission().is_empty() {
+            return Ok(0);
+        }
         match self.ring.submit() {
-            Ok(_) => Ok(()),
-            Err(error) if passes(&error) => Ok(()),
+            Ok(_) => Ok(1),
+            Err(error) if passes(&error) => Ok(1),
             Err(error) => Err(error),
         }
     }
 
-    fn enter(&mut self, wait: Wait) -> io::Result<u32> {
+    fn enter(&mut self, wait: Wait, awaited: Awaited) -> io::Result<u32> {
         let completed = !self.stash.is_empty() || !self.ring.completion().is_empty();
+        let mut calls = 1;
+        let wait = match wait {
+            Wait::Until(_) if !completed && self.spin.pays(awaited) => {
+                calls += self.submit()?;
+                if self.spin.look(&mut self.ring) { Wait::No } else { wait }
+            }
+            wait => wait,
+        };
         let result = match wait {
             Wait::Until(None) if !completed => self.ring.submit_and_wait(1),
             Wait::Until(Some(time)) if !completed => {
@@ -128,15 +148,15 @@ impl Ring {
             Wait::No | Wait::Until(_) => {
                 let queue = self.ring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
-                    return Ok(0);
+                    return Ok(calls - 1);
                 }
                 drop(queue);
                 self.ring.submit()
             }
         };
         match result {
-            Ok(_) => Ok(1),
-            Err(error) if passes(&error) => Ok(1),
+            Ok(_) => Ok(calls),
+            Err(error) if passes(&error) => Ok(calls),
             Err(error) => Err(error),
         }
     }

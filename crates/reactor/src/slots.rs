@@ -41,16 +41,22 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Option<usize>,
     flying: usize,
+    flying_files: usize,
 }
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: None, flying: 0 }
+        Self { slots: Vec::new(), free: None, flying: 0, flying_files: 0 }
     }
 
     /// Operations whose completion has not been seen.
     pub(crate) fn flying(&self) -> usize {
         self.flying
+    }
+
+    /// Of those, the ones that wait for no peer.
+    pub(crate) fn flying_files(&self) -> usize {
+        self.flying_files
     }
 
     /// Keys of all operations whose completion has not been seen.
@@ -61,6 +67,7 @@ impl Slots {
 
     pub(crate) fn insert(&mut self, work: Work) -> usize {
         self.flying += 1;
+        self.flying_files += usize::from(!work.waits_for_peer());
         let slot = Slot::Flying(Flight { work: Some(work), vectors: None, waker: None, orphaned: false });
         let Some(key) = self.free else {
             self.slots.push(slot);
@@ -99,6 +106,7 @@ impl Slots {
         let waker = flight.waker.take();
         let orphaned = flight.orphaned;
         let work = flight.work.take().or(returned).unwrap_or(Work::Called);
+        self.flying_files -= usize::from(!work.waits_for_peer());
         if orphaned {
             self.release(key);
             close_accepted(&work, result);

@@ -383,3 +383,62 @@ fn a_file_is_written_synced_and_read_back() {
         });
     }
 }
+
+#[test]
+fn a_connection_that_never_pauses_does_not_starve_the_others() {
+    on_both(async || {
+        let (near, far) = UnixStream::pair().unwrap();
+        let flood = std::thread::spawn(move || {
+            use std::io::Write;
+            let mut far = far;
+            while far.write_all(&[1; 4096]).is_ok() {}
+        });
+        let near = Rc::new(Stream::from_fd(near.into()));
+        let drain = spawn({
+            let near = Rc::clone(&near);
+            async move {
+                let mut buf = IoBuf::zeroed(512);
+                loop {
+                    let (result, back) = near.recv(buf).await;
+                    buf = back;
+                    if result.unwrap() == 0 {
+                        return;
+                    }
+                }
+            }
+        });
+        let (one, other) = pair();
+        for _ in 0..100 {
+            one.send_all(IoBytes::copy_from(b"ping").into()).await.unwrap();
+            let (result, _) = other.recv(IoBuf::zeroed(4)).await;
+            assert_eq!(result.unwrap(), 4);
+            sleep(Duration::from_micros(100)).await;
+        }
+        near.shutdown(std::net::Shutdown::Both).unwrap();
+        drain.await;
+        flood.join().unwrap();
+    });
+}
+
+#[test]
+fn a_panic_of_a_task_comes_out_of_run_and_leaves_nothing_in_flight() {
+    for backend in [Backend::Ring, Backend::Threads] {
+        let reactor = Reactor::new(backend).unwrap();
+        let (near, far) = pair();
+        let run = std::panic::AssertUnwindSafe(|| {
+            reactor.run(async {
+                let waiting = spawn(async move { near.recv(IoBuf::zeroed(16)).await.0 });
+                yield_now().await;
+                spawn(async { panic!("expected by the test") }).await;
+                waiting.await
+            })
+        });
+        assert!(std::panic::catch_unwind(run).is_err());
+        let stats = reactor.stats();
+        assert_eq!((stats.started, stats.completed), (1, 0));
+        assert_eq!(reactor.run(async { 7 }), 7);
+        drop(reactor);
+        let ended = Reactor::new(backend).unwrap().run(async { far.recv(IoBuf::zeroed(1)).await.0 });
+        assert_eq!(ended.unwrap(), 0);
+    }
+}

@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// A process that holds a conflicting lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +16,7 @@ pub struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name.as_str() {
+            _ if self.pid == std::process::id() => f.write_str("this process itself"),
             "" => write!(f, "process {}", self.pid),
             name => write!(f, "{name} (process {})", self.pid),
         }
@@ -26,24 +26,32 @@ impl fmt::Display for Holder {
 /// A lock line names this many fields at least: `N: OFDLCK ADVISORY READ -1 MAJOR:MINOR:INODE START END`.
 const FIELDS: usize = 8;
 
-/// Processes with a lock on byte `byte` of the file behind `fd`, as far as we may look.
+/// Processes with a lock on byte `byte` of the file behind `fd`, as far as we may look: others, or,
+/// if there are none, this one through another descriptor.
 ///
 /// `/proc/locks` names no process for locks of this kind (they belong to an open file, not to a
 /// process), so the open files of every process are asked. For error paths only: costs a read of
 /// every `/proc/PID/fdinfo`.
 pub(crate) fn holders(fd: impl AsFd, byte: u64) -> Vec<Holder> {
-    let Ok(stat) = rustix::fs::fstat(fd) else { return Vec::new() };
-    let own = std::process::id();
+    let Ok(stat) = rustix::fs::fstat(&fd) else { return Vec::new() };
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let raw = fd.as_fd().as_raw_fd().to_string();
+    let own = std::process::id();
+    let holds =
+        |pid: u32, except: Option<&str>| holds(&format!("/proc/{pid}/fdinfo"), except, stat.st_ino, byte);
     let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let holding =
-        |pid: &u32| *pid != own && holds(Path::new(&format!("/proc/{pid}/fdinfo")), stat.st_ino, byte);
-    pids.filter(holding).map(|pid| Holder { pid, name: name_of(pid) }).collect()
+    let mut found: Vec<u32> = pids.filter(|&pid| pid != own && holds(pid, None)).collect();
+    if found.is_empty() && holds(own, Some(&raw)) {
+        found.push(own);
+    }
+    found.into_iter().map(|pid| Holder { pid, name: name_of(pid) }).collect()
 }
 
-fn holds(fdinfo: &Path, inode: u64, byte: u64) -> bool {
+/// Whether one of a process's descriptors, but not `except`, holds the lock.
+fn holds(fdinfo: &str, except: Option<&str>, inode: u64, byte: u64) -> bool {
     let Ok(entries) = fs::read_dir(fdinfo) else { return false };
-    let texts = entries.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let others = entries.flatten().filter(|entry| entry.file_name().to_str() != except);
+    let texts = others.filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.into_iter().any(|text| text.lines().any(|line| covers(line, inode, byte)))
 }
 

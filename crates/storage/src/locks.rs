@@ -93,7 +93,7 @@ impl Role {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process uses the file in a way that does not go together with ours.
-    #[error("the file is in use: another process {conflict}{}", by(.holders))]
+    #[error("the file is in use by {}, which {conflict}", list(.holders))]
     Busy {
         /// What it does.
         conflict: Conflict,
@@ -131,10 +131,10 @@ impl fmt::Display for Permissions {
     }
 }
 
-fn by(holders: &[Holder]) -> String {
+fn list(holders: &[Holder]) -> String {
     match holders {
-        [] => String::new(),
-        some => format!(": {}", some.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")),
+        [] => "another process".to_owned(),
+        some => some.iter().map(Holder::to_string).collect::<Vec<_>>().join(", "),
     }
 }
 

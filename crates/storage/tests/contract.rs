@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
 
 use reactor::{Backend, Reactor};
 use storage::{
@@ -19,7 +22,7 @@ fn scratch_places() -> [PathBuf; 2] {
 }
 
 fn open(dir: &Path, direct: bool, aio: Backend) -> FileStorage {
-    let options = FileOptions { direct, read_only: false, aio };
+    let options = FileOptions { direct, read_only: false, no_flush: false, aio };
     FileStorage::create_new(dir.join("image"), &options).unwrap()
 }
 
@@ -209,4 +212,29 @@ fn empty_requests_change_nothing() {
         result.unwrap();
         assert_eq!(storage.length(), 0);
     });
+}
+
+#[test]
+fn a_stream_of_writes_does_not_starve_other_tasks() {
+    for place in scratch_places() {
+        for (of_loop, of_file) in WAYS {
+            let dir = TempDir::new_in(&place).unwrap();
+            let storage = Rc::new(open(dir.path(), false, of_file));
+            let stop = Rc::new(Cell::new(false));
+            Reactor::new(of_loop).unwrap().run(async {
+                let writer = reactor::spawn({
+                    let (storage, stop) = (Rc::clone(&storage), Rc::clone(&stop));
+                    async move {
+                        while !stop.get() {
+                            storage.write(0, pattern(512, 1)).await.unwrap();
+                        }
+                    }
+                });
+                reactor::sleep(Duration::from_millis(2)).await;
+                reactor::blocking(|| ()).await;
+                stop.set(true);
+                writer.await;
+            });
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn a_path_alone_means_the_same_in_every_form() {
     assert_eq!(qcow2.caches, CacheRequest::default());
     assert_eq!(qcow2.cache_clean_interval_s, 600);
     assert_eq!(qcow2.lazy_refcounts, None);
-    assert_eq!(qcow2.overlap_checks, OverlapChecks::CACHED);
+    assert_eq!(qcow2.overlap_check, OverlapCheck::CACHED);
     assert!(!qcow2.pass_discard_request && qcow2.pass_discard_snapshot);
     assert!(!qcow2.pass_discard_other && !qcow2.discard_no_unref);
 }
@@ -67,7 +67,9 @@ fn every_option_reaches_its_place() {
         pass_discard_snapshot: false,
         pass_discard_other: true,
         discard_no_unref: true,
-        overlap_checks: OverlapChecks { inactive_l2: true, main_header: false, ..OverlapChecks::CONSTANT },
+        overlap_check: OverlapCheck::CONSTANT
+            .with(Section::InactiveL2, true)
+            .with(Section::MainHeader, false),
     };
     assert_eq!(found.qcow2, expected);
     assert_eq!(options("file=x,id=disk0").unwrap().id.as_deref(), Some("disk0"));

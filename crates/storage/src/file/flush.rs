@@ -36,7 +36,7 @@ impl FlushState {
 impl Shared {
     pub(super) async fn flush(&self) -> io::Result<()> {
         self.flush.check()?;
-        if self.read_only {
+        if self.read_only || self.no_flush {
             return Ok(());
         }
         loop {

@@ -20,6 +20,7 @@ use reactor::fs::File;
 use crate::range_lock::RangeLocks;
 use crate::{Allocation, Extent, IoFuture, Limits, Storage, Zeroing};
 use alignment::DirectAlignment;
+use buffered::InlineWrites;
 use flush::FlushState;
 pub use open::{FileOptions, OpenError};
 
@@ -44,11 +45,14 @@ struct Shared {
     /// None: through the page cache.
     direct: Option<DirectAlignment>,
     read_only: bool,
+    no_flush: bool,
     /// Length as far as known: grows as writes complete.
     length: AtomicU64,
     /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.
     ranges: RangeLocks,
     flush: FlushState,
+    /// Writes to the page cache on the loop's thread.
+    inline: InlineWrites,
     /// Reads without waiting are not supported here: do not try again.
     no_try_read: AtomicBool,
 }

@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::alignment;
+use super::buffered::InlineWrites;
 use super::flush::FlushState;
 use super::{FileStorage, Kind, Shared};
 use crate::range_lock::RangeLocks;
@@ -24,13 +25,15 @@ pub struct FileOptions {
     pub direct: bool,
     /// For reading only.
     pub read_only: bool,
+    /// Flushes answer at once and reach nothing (`cache=unsafe`).
+    pub no_flush: bool,
     /// Through the loop's ring, or by threads. With a loop that has no ring it is threads anyway.
     pub aio: Backend,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { direct: false, read_only: false, aio: Backend::Ring }
+        Self { direct: false, read_only: false, no_flush: false, aio: Backend::Ring }
     }
 }
 
@@ -132,9 +135,11 @@ impl FileStorage {
             kind,
             direct,
             read_only: options.read_only,
+            no_flush: options.no_flush,
             length: AtomicU64::new(length),
             ranges: RangeLocks::default(),
             flush: FlushState::default(),
+            inline: InlineWrites::default(),
             no_try_read: AtomicBool::new(direct.is_some()),
         };
         Ok(Self { shared: Arc::new(shared) })

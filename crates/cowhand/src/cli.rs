@@ -1,0 +1,72 @@
+//! The command line: what may be written after `cowhand`.
+
+use clap::{Parser, Subcommand};
+
+use crate::{bench, completion, create, info, map, serve};
+
+/// What stands under every subcommand's help.
+pub const DRIVE_HELP: &str = "\
+A DRIVE is one of:
+  disk.qcow2                                  a path (anything that exists is a path)
+  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
+  file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
+  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}";
+
+/// qcow2 disks: served over NBD, created, examined and repaired.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cowhand",
+    version,
+    about = "qcow2 disks: served over NBD, created, examined and repaired",
+    long_about = "qcow2 disks: served over NBD, created, examined and repaired.\n\n\
+        Images are plain qcow2: QEMU opens what cowhand writes, and the reverse, at any moment. The tools \
+        take qemu-img's options and give its exit codes and JSON.",
+    after_help = "Start with:  cowhand serve --create 20G disk.qcow2",
+    arg_required_else_help = true,
+    subcommand_required = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve disks over NBD
+    Serve(Box<serve::args::Args>),
+    /// Create an image
+    Create(create::Args),
+    /// Show what an image says about itself
+    Info(info::Args),
+    /// Show where each part of a disk is stored
+    Map(map::Args),
+    /// Measure reads or writes of an image, in process
+    Bench(bench::Args),
+    /// Print a completion script for a shell
+    Completion(completion::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_free_of_contradictions() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_every_subcommand_explains_itself() {
+        for subcommand in Cli::command().get_subcommands() {
+            for argument in subcommand.get_arguments().filter(|argument| argument.get_id() != "help") {
+                let name = format!("{} {}", subcommand.get_name(), argument.get_id());
+                assert!(argument.get_help().is_some(), "{name} has no help");
+            }
+        }
+    }
+}

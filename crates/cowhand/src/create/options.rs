@@ -1,0 +1,266 @@
+//! `-o name=value,...` to what is created: qemu-img's names and values (FACTS 1.3).
+//!
+//! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
+
+use std::fmt;
+
+use image::nearest;
+use image::probe::Format;
+use image::size::parse_size;
+use qcow2::{CreateOptions, Preallocation};
+use qcow2_layout::{Compression, Version};
+
+/// What can be wrong with a creation option, as a sentence for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadOption(pub String);
+
+impl fmt::Display for BadOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadOption {}
+
+/// An image that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewImage {
+    /// Its format.
+    pub format: Format,
+    /// Size of the disk in bytes, once it is known.
+    pub size: Option<u64>,
+    /// Everything else; a raw image has no more than `preallocation`.
+    pub options: CreateOptions,
+}
+
+/// A creation option: its name, what it takes, and what it does.
+struct Known {
+    name: &'static str,
+    takes: &'static str,
+    help: &'static str,
+    /// Raw images have it too.
+    raw: bool,
+}
+
+const fn known(name: &'static str, takes: &'static str, help: &'static str) -> Known {
+    Known { name, takes, help, raw: false }
+}
+
+/// Every option that is known.
+const KNOWN: [Known; 12] = [
+    Known { raw: true, ..known("size", "SIZE", "size of the disk (instead of the SIZE argument)") },
+    Known {
+        raw: true,
+        ..known("preallocation", "off|metadata|falloc|full", "what is reserved at once (raw: not metadata)")
+    },
+    known("compat", "1.1|0.10", "format version: 1.1 is 3, 0.10 is 2 (default 1.1)"),
+    known("cluster_size", "SIZE", "unit of allocation: a power of two, 512 to 2M (default 64k)"),
+    known("backing_file", "PATH", "the image below (as -b)"),
+    known("backing_fmt", "qcow2|raw", "its format (as -F)"),
+    known("lazy_refcounts", "on|off", "write refcounts late: faster, with a repair after a crash"),
+    known("refcount_bits", "1|2|4|8|16|32|64", "width of a refcount (default 16)"),
+    known("extended_l2", "on|off", "32 subclusters a cluster (clusters of 16k and more)"),
+    known("compression_type", "zlib|zstd", "how clusters written compressed are stored (default zlib)"),
+    known("data_file", "PATH", "keep the data in a file of its own"),
+    known("data_file_raw", "on|off", "keep that file readable as a raw image"),
+];
+
+/// Options of qemu-img that are understood and refused, with the reason.
+const REFUSED: [(&str, &str); 3] = [
+    ("encrypt", "encrypted images are not supported"),
+    ("nocow", "it is an attribute of the file; set it on the directory with chattr +C"),
+    ("extent_size_hint", "it is an attribute of the file; set it with xfs_io -c extsize"),
+];
+
+/// The list that `-o help` prints.
+pub fn help(format: Format) -> String {
+    let lines = options_of(format).map(|known| {
+        let (name, takes) = (known.name, known.takes);
+        format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
+    });
+    format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
+}
+
+fn options_of(format: Format) -> impl Iterator<Item = &'static Known> {
+    KNOWN.iter().filter(move |known| known.raw || format == Format::Qcow2)
+}
+
+/// Whether the user asks for the list instead.
+pub fn asks_for_help(texts: &[String]) -> bool {
+    texts.iter().flat_map(|text| split_commas(text)).any(|part| part == "help" || part == "?")
+}
+
+impl NewImage {
+    /// Reads all `-o` arguments, in order; a later value replaces an earlier one, as in qemu-img.
+    ///
+    /// # Errors
+    /// For the first option that is unknown here, or whose value it does not take.
+    pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
+        let mut image = Self { format, size: None, options: CreateOptions::default() };
+        for part in texts.iter().flat_map(|text| split_commas(text)) {
+            let Some((name, value)) = part.split_once('=') else {
+                return Err(BadOption(format!(
+                    "-o {part}: no value; write {part}=VALUE (-o help lists all)"
+                )));
+            };
+            image.set(name, value)?;
+        }
+        Ok(image)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), BadOption> {
+        let format = self.format;
+        let known = find(name, format)?;
+        let bad =
+            || BadOption(format!("-o {name} is {value:?}; allowed: {}", known.takes.replace('|', ", ")));
+        let size = || parse_size(value).map_err(|error| BadOption(format!("-o {name}: {error}")));
+        let switch = || switch(value).ok_or_else(bad);
+        let options = &mut self.options;
+        match name {
+            "size" => self.size = Some(size()?),
+            "preallocation" => options.preallocation = preallocation(value, format).ok_or_else(bad)?,
+            "compat" => options.version = version(value).ok_or_else(bad)?,
+            "cluster_size" => options.cluster_size = size()?,
+            "backing_file" => options.backing_file = Some(value.to_owned()),
+            "backing_fmt" => {
+                let format = Format::of_name(value).ok_or_else(bad)?;
+                options.backing_format = Some(format.name().to_owned());
+            }
+            "lazy_refcounts" => options.lazy_refcounts = switch()?,
+            "refcount_bits" => options.refcount_bits = value.parse().map_err(|_| bad())?,
+            "extended_l2" => options.extended_l2 = switch()?,
+            "compression_type" => options.compression = compression(value).ok_or_else(bad)?,
+            "data_file" => options.data_file = Some(value.to_owned()),
+            _ => options.data_file_raw = switch()?,
+        }
+        Ok(())
+    }
+}
+
+fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
+    if let Some(known) = options_of(format).find(|known| known.name == name) {
+        return Ok(known);
+    }
+    if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
+        return Err(BadOption(format!("-o {name}: {reason}")));
+    }
+    if KNOWN.iter().any(|known| known.name == name) {
+        return Err(BadOption(format!("-o {name} is for qcow2 images, not for {format}")));
+    }
+    let nearest = nearest(name, options_of(format).map(|known| known.name)).join(", ");
+    let hint =
+        if nearest.is_empty() { "-o help lists all".to_owned() } else { format!("did you mean {nearest}?") };
+    Err(BadOption(format!("-o {name}: unknown option; {hint}")))
+}
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" | "yes" | "true" | "y" => Some(true),
+        "off" | "no" | "false" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+fn version(value: &str) -> Option<Version> {
+    match value {
+        "1.1" | "v3" => Some(Version::V3),
+        "0.10" | "v2" => Some(Version::V2),
+        _ => None,
+    }
+}
+
+fn compression(value: &str) -> Option<Compression> {
+    [Compression::Deflate, Compression::Zstd].into_iter().find(|kind| kind.name() == value)
+}
+
+fn preallocation(value: &str, format: Format) -> Option<Preallocation> {
+    let all = [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
+    let kind = all.into_iter().find(|kind| kind.name() == value)?;
+    (format == Format::Qcow2 || kind != Preallocation::Metadata).then_some(kind)
+}
+
+/// Parts between single commas; a doubled one stands for itself.
+fn split_commas(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter == ',' && letters.next_if_eq(&',').is_none() {
+            parts.push(String::new());
+        } else if let Some(part) = parts.last_mut() {
+            part.push(letter);
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<NewImage, String> {
+        NewImage::parse(&[text.to_owned()], Format::Qcow2).map_err(|error| error.0)
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let found = parse(
+            "size=1G,compat=0.10,cluster_size=128k,refcount_bits=1,lazy_refcounts=on,extended_l2=on,\
+             compression_type=zstd,preallocation=metadata,backing_file=a,,b,backing_fmt=raw,data_file=d,\
+             data_file_raw=on",
+        );
+        let options = CreateOptions {
+            size: 0,
+            version: Version::V2,
+            cluster_size: 128 << 10,
+            refcount_bits: 1,
+            backing_file: Some("a,b".into()),
+            backing_format: Some("raw".into()),
+            preallocation: Preallocation::Metadata,
+            lazy_refcounts: true,
+            data_file: Some("d".into()),
+            data_file_raw: true,
+            extended_l2: true,
+            compression: Compression::Zstd,
+        };
+        assert_eq!(found, Ok(NewImage { format: Format::Qcow2, size: Some(1 << 30), options }));
+        assert_eq!(NewImage::parse(&[], Format::Qcow2).unwrap().options, CreateOptions::default());
+    }
+
+    #[test]
+    fn a_later_value_replaces_an_earlier_one() {
+        let texts = ["cluster_size=4k".to_owned(), "cluster_size=8k".to_owned()];
+        assert_eq!(NewImage::parse(&texts, Format::Qcow2).unwrap().options.cluster_size, 8192);
+    }
+
+    #[test]
+    fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
+        let table = [
+            (
+                "cluster_size=3x",
+                "-o cluster_size: size \"3x\" ends in \"x\"; allowed are k, M, G, T, P, E (powers of 1024) and B",
+            ),
+            ("compat=2", "-o compat is \"2\"; allowed: 1.1, 0.10"),
+            ("refcount_bits=x", "-o refcount_bits is \"x\"; allowed: 1, 2, 4, 8, 16, 32, 64"),
+            ("lazy_refcounts=maybe", "-o lazy_refcounts is \"maybe\"; allowed: on, off"),
+            ("compression_type=lz4", "-o compression_type is \"lz4\"; allowed: zlib, zstd"),
+            ("preallocation=some", "-o preallocation is \"some\"; allowed: off, metadata, falloc, full"),
+            ("backing_fmt=vmdk", "-o backing_fmt is \"vmdk\"; allowed: qcow2, raw"),
+            ("cluster-size=4k", "-o cluster-size: unknown option; did you mean cluster_size?"),
+            ("foo=1", "-o foo: unknown option; -o help lists all"),
+            ("encrypt.format=luks", "-o encrypt.format: encrypted images are not supported"),
+            ("lazy_refcounts", "-o lazy_refcounts: no value; write lazy_refcounts=VALUE (-o help lists all)"),
+        ];
+        for (text, error) in table {
+            assert_eq!(parse(text), Err(error.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn raw_images_have_few_options() {
+        let parse = |text: &str| NewImage::parse(&[text.to_owned()], Format::Raw).map_err(|error| error.0);
+        assert_eq!(parse("size=1k,preallocation=full").unwrap().size, Some(1024));
+        assert!(parse("preallocation=metadata").is_err());
+        assert_eq!(parse("compat=1.1"), Err("-o compat is for qcow2 images, not for raw".to_owned()));
+        assert!(!help(Format::Raw).contains("compat") && help(Format::Qcow2).contains("cluster_size=SIZE"));
+    }
+}

@@ -1,0 +1,66 @@
+//! `cowhand info`: what an image says about itself, from its metadata alone.
+
+mod chain;
+mod date;
+mod human;
+mod model;
+mod read;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use self::model::ImageInfo;
+pub use self::read::read_image;
+use crate::cli::DRIVE_HELP;
+use crate::drive::DriveArgs;
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand info`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Show what an image says about itself: format, sizes, backing file, snapshots, bitmaps.\n\n\
+        Only metadata is read, and no file that the image names is opened, except with --backing-chain: \
+        then each image below is shown too, as far as its name leads to a regular file in the directory of \
+        the image that names it, or under a directory given with --allow-path.",
+    after_help = DRIVE_HELP
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+
+    /// Show the images below this one too
+    #[arg(long)]
+    backing_chain: bool,
+}
+
+/// Shows the image, or its chain.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let options = args.drive.options()?;
+    let infos = match args.backing_chain {
+        true => chain::read_chain(&options, &args.drive.policy()?)?,
+        false => vec![read::read_image(&options)?],
+    };
+    show(args, &infos, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(args: &Args, infos: &[ImageInfo], out: &mut dyn Write) -> Result<(), Failure> {
+    match (args.output, args.backing_chain, infos) {
+        (OutputFormat::Json, true, infos) => write_json(out, &infos)?,
+        (OutputFormat::Json, false, infos) => infos.iter().try_for_each(|info| write_json(out, info))?,
+        (OutputFormat::Human, _, infos) => {
+            for (index, info) in infos.iter().enumerate() {
+                if index > 0 {
+                    writeln!(out)?;
+                }
+                human::write_human(out, info)?;
+            }
+        }
+    }
+    Ok(())
+}

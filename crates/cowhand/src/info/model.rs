@@ -1,0 +1,140 @@
+//! What `info` says about an image, with the field names of qemu-img 10.
+
+use serde::Serialize;
+
+/// One image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ImageInfo {
+    /// As it was named.
+    pub filename: String,
+    /// Its format.
+    pub format: String,
+    /// Size of the disk in bytes.
+    pub virtual_size: u64,
+    /// Space that the file takes, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actual_size: Option<u64>,
+    /// Its refcounts may be wrong until the next repair.
+    pub dirty_flag: bool,
+    /// Cluster size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_size: Option<u64>,
+    /// Its data is encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypted: Option<bool>,
+    /// The name of the image below, as it stands in this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backing_filename: Option<String>,
+    /// The same, seen from where this image lies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_backing_filename: Option<String>,
+    /// The format of the image below, if this one says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backing_filename_format: Option<String>,
+    /// Internal snapshots.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<SnapshotInfo>,
+    /// What only this format has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format_specific: Option<FormatSpecific>,
+    /// The files it is made of (since qemu-img 8.0).
+    pub children: Vec<Child>,
+}
+
+/// A file below an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Child {
+    /// What it is to the image.
+    pub name: String,
+    /// What it is itself.
+    pub info: ImageInfo,
+}
+
+/// An internal snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SnapshotInfo {
+    /// Identifier.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Bytes of saved machine state.
+    pub vm_state_size: u64,
+    /// When it was taken: seconds since 1970.
+    pub date_sec: u64,
+    /// And nanoseconds.
+    pub date_nsec: u64,
+    /// How long the machine had run: seconds.
+    pub vm_clock_sec: u64,
+    /// And nanoseconds.
+    pub vm_clock_nsec: u64,
+    /// Instructions it had executed, where that was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub icount: Option<u64>,
+}
+
+/// What only one format has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", content = "data", rename_all = "kebab-case")]
+pub enum FormatSpecific {
+    /// qcow2.
+    Qcow2(Qcow2Info),
+    /// A plain file.
+    File(FileInfo),
+}
+
+/// What a plain file has: nothing yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileInfo {}
+
+/// What a qcow2 image has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Qcow2Info {
+    /// `0.10` is version 2, `1.1` version 3.
+    pub compat: String,
+    /// How compressed clusters are compressed.
+    pub compression_type: String,
+    /// Refcounts may be written late (version 3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lazy_refcounts: Option<bool>,
+    /// Persistent bitmaps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bitmaps: Vec<BitmapInfo>,
+    /// Width of a refcount.
+    pub refcount_bits: u32,
+    /// The external data file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_file: Option<String>,
+    /// It is a valid raw image (only said with a data file).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_file_raw: Option<bool>,
+    /// Its metadata was caught lying (version 3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub corrupt: Option<bool>,
+    /// It has subclusters (version 3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extended_l2: Option<bool>,
+    /// How it is encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypt: Option<EncryptInfo>,
+}
+
+/// How an image is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EncryptInfo {
+    /// `aes` or `luks`.
+    pub format: String,
+}
+
+/// A persistent bitmap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BitmapInfo {
+    /// `in-use`, `auto`.
+    pub flags: Vec<String>,
+    /// Name.
+    pub name: String,
+    /// Bytes of disk for each bit.
+    pub granularity: u64,
+}

@@ -1,0 +1,54 @@
+//! The binary's rooms: one file per subcommand.
+//!
+//! Each takes its arguments and an output, and gives an exit code or a [`failure::Failure`];
+//! everything that can be decided without doing it is decided in its parts.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod check;
+pub mod cli;
+pub mod completion;
+pub mod create;
+pub mod drive;
+pub mod failure;
+pub mod info;
+pub mod map;
+pub mod output;
+pub mod serve;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+
+/// The whole program: reads the command line, does what it says, tells how it went.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let outcome = run(cli.command, &mut out).and_then(|code| {
+        out.flush()?;
+        Ok(code)
+    });
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Serve(args) => serve::run(*args, out),
+        Command::Create(args) => create::run(&args, out),
+        Command::Map(args) => map::run(&args, out),
+        Command::Info(args) => info::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
+        Command::Completion(args) => completion::run(&args, out),
+    }
+}

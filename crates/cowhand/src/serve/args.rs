@@ -1,0 +1,127 @@
+//! The command line of `cowhand serve`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::ArgAction;
+use image::probe::Format;
+
+use super::endpoint::parse_listen;
+use crate::cli::DRIVE_HELP;
+use crate::drive::parse_format;
+
+/// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(
+    long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client.\n\n\
+        Every DRIVE is an export of this one process. Ctrl-C or SIGTERM ends it in order: requests in flight \
+        are answered, metadata is written, locks are given back.",
+    after_help = DRIVE_HELP,
+    after_long_help = AFTER_LONG_HELP
+)]
+pub struct Args {
+    /// The disks to serve: paths, or DRIVEs with options (see below)
+    #[arg(value_name = "DRIVE")]
+    pub drives: Vec<OsString>,
+
+    /// Create each missing image first, as a qcow2 disk of SIZE; an existing one is never touched
+    #[arg(long, value_name = "SIZE", help_heading = "Disks")]
+    pub create: Option<String>,
+
+    /// Options for --create: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
+    #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
+    pub create_options: Vec<String>,
+
+    /// Format of the disks: qcow2 or raw [default: what the first bytes say; raw must be said to write]
+    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = parse_format, help_heading = "Disks")]
+    pub format: Option<Format>,
+
+    /// Refuse every write
+    #[arg(short = 'r', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, help_heading = "Disks")]
+    pub read_only: Option<bool>,
+
+    /// Also follow names in images that lead under DIR (may be repeated)
+    #[arg(long, value_name = "DIR", help_heading = "Disks")]
+    pub allow_path: Vec<PathBuf>,
+
+    /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension]
+    #[arg(short = 'x', long = "export", value_name = "NAME", help_heading = "Exports")]
+    pub export: Option<String>,
+
+    /// Connections that each export takes at once [default: 16]
+    #[arg(short = 'e', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536),
+          help_heading = "Exports")]
+    pub shared: Option<u32>,
+
+    /// Listen on a Unix socket at PATH [default: one in a private directory]
+    #[arg(short = 'k', long, value_name = "PATH", conflicts_with = "listen", help_heading = "Listening")]
+    pub socket: Option<PathBuf>,
+
+    /// Listen on TCP: ADDR:PORT, or PORT on 127.0.0.1
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Listening")]
+    pub listen: Option<SocketAddr>,
+
+    /// Allow TCP without TLS beyond this machine: anybody on the way can read and change the disk
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, help_heading = "Listening")]
+    pub allow_plain_tcp: Option<bool>,
+
+    /// Certificate (chain) of this server, PEM; clients must then use TLS
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Admit only clients with a certificate that this authority signed, PEM
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// Read options from a TOML file; what is given here wins
+    #[arg(long, value_name = "FILE", help_heading = "Process")]
+    pub config: Option<PathBuf>,
+
+    /// Event loops, one thread each [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+          help_heading = "Process")]
+    pub threads: Option<u32>,
+
+    /// Write the process's number to FILE, and remove it at the end
+    #[arg(long, value_name = "FILE", help_heading = "Process")]
+    pub pid_file: Option<PathBuf>,
+
+    /// What to log to standard error: error, warn, info, debug, trace, or by module (qcow2=debug) [default: warn]
+    #[arg(long, value_name = "FILTER", help_heading = "Process")]
+    pub log: Option<String>,
+}
+
+const AFTER_LONG_HELP: &str = "\
+A DRIVE is one of:
+  disk.qcow2                                  a path (anything that exists is a path)
+  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
+  file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
+  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
+
+Options of a drive (QEMU's names and defaults):
+  cache=writeback|writethrough|none|directsync|unsafe    aio=io_uring|threads
+  l2-cache-size=SIZE  l2-cache-entry-size=SIZE  refcount-cache-size=SIZE  cache-size=SIZE
+  cache-clean-interval=SECONDS  lazy-refcounts=on|off  discard=ignore|unmap  detect-zeroes=off|on|unmap
+  pass-discard-request|-snapshot|-other=on|off  discard-no-unref=on|off
+  overlap-check=none|constant|cached|all  read-only=on|off  force-share=on|off
+  id=NAME  format=qcow2|raw  backing.OPTION=...  data-file.OPTION=...  file.OPTION=...
+
+A configuration file holds the same options under their long names:
+  socket = \"/run/cowhand/vm1.sock\"
+  shared = 4
+  [[drive]]
+  file = \"/images/vm1.qcow2\"
+  l2-cache-size = \"8M\"
+  cache = \"none\"
+
+Examples:
+  cowhand serve --create 20G disk.qcow2
+  cowhand serve file=disk.qcow2,cache=none,discard=unmap file=data.qcow2,id=data
+  cowhand serve --listen 10809 --read-only disk.qcow2";

@@ -1,0 +1,85 @@
+//! Where clients come in: a Unix socket, or TCP with the rule for leaving this machine.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+
+/// A place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket at this path.
+    Socket(PathBuf),
+    /// A Unix socket in a private directory, named after the first export.
+    PrivateSocket,
+    /// TCP.
+    Tcp(SocketAddr),
+    /// Sockets that systemd opened for us.
+    Inherited,
+}
+
+/// What the rule about plain TCP is decided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// Clients must use TLS.
+    pub tls: bool,
+    /// `--allow-plain-tcp`.
+    pub plain_allowed: bool,
+}
+
+/// Refuses TCP that others could read, unless it was asked for by name.
+pub fn check_tcp(address: SocketAddr, protection: Protection) -> Result<(), Failure> {
+    if address.ip().is_loopback() || protection.tls || protection.plain_allowed {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "--listen {address} can be reached from other machines, and without TLS anybody on the way can read and \
+         change the disk; give --tls-cert and --tls-key, or --allow-plain-tcp if the network is trusted"
+    )))
+}
+
+/// `ADDR:PORT`, `[ADDR]:PORT`, `NAME:PORT`, or `PORT` alone for this machine only.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if let Ok(port) = port.parse() {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let mut found = text.to_socket_addrs().map_err(|_| {
+        "not an address: write ADDR:PORT (127.0.0.1:10809, [::1]:10809), or PORT for this machine only"
+            .to_owned()
+    })?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_on_this_machine_only() {
+        for text in ["10809", ":10809", "127.0.0.1:10809"] {
+            assert_eq!(parse_listen(text), Ok("127.0.0.1:10809".parse().unwrap()), "{text}");
+        }
+        assert_eq!(parse_listen("[::1]:1"), Ok("[::1]:1".parse().unwrap()));
+        for text in ["", "99999", "127.0.0.1", "1.2.3.4:x"] {
+            assert!(parse_listen(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tcp_leaves_the_machine_only_with_tls_or_by_name() {
+        let none = Protection { tls: false, plain_allowed: false };
+        for address in ["0.0.0.0:1", "192.168.0.1:1", "[::]:1"] {
+            let address = address.parse().unwrap();
+            assert!(check_tcp(address, none).is_err(), "{address}");
+            assert!(check_tcp(address, Protection { tls: true, ..none }).is_ok());
+            assert!(check_tcp(address, Protection { plain_allowed: true, ..none }).is_ok());
+        }
+        for address in ["127.0.0.1:1", "127.5.5.5:1", "[::1]:1"] {
+            assert!(check_tcp(address.parse().unwrap(), none).is_ok(), "{address}");
+        }
+    }
+}

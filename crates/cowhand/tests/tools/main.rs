@@ -1,0 +1,10 @@
+//! The built binary beside QEMU's tools.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod create;
+mod info;
+mod map;
+mod peer;
+mod serve;
+mod usage;

@@ -1,0 +1,64 @@
+//! The command line as a person meets it: help, completion, and what wrong usage ends with.
+
+use std::sync::Arc;
+
+use storage::{FileLock, Role};
+
+use crate::peer::Bench;
+
+#[test]
+fn wrong_usage_never_looks_like_a_verdict_of_check() {
+    let bench = Bench::new();
+    for words in [&["nonsense"][..], &["info"], &["info", "--nonsense", "x"], &["info", "--output=xml", "x"]]
+    {
+        let ran = bench.cowhand(words);
+        assert_eq!(ran.code, 1, "{words:?}");
+        assert!(ran.err.contains("Usage:") || ran.err.contains("--help"), "{words:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn help_teaches_what_a_drive_is() {
+    let bench = Bench::new();
+    let ran = bench.cowhand(&["info", "--help"]);
+    assert_eq!(ran.code, 0);
+    assert!(ran.out.contains("file=disk.qcow2,l2-cache-size=2M"), "{}", ran.out);
+    assert_eq!(bench.cowhand(&["--version"]).code, 0);
+}
+
+#[test]
+fn each_shell_gets_a_script_that_knows_the_subcommands() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = bench.cowhand(&["completion", shell]);
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("completion") && ran.out.contains("info"), "{shell}");
+    }
+    let script = bench.path("cowhand.bash");
+    std::fs::write(&script, bench.cowhand(&["completion", "bash"]).out).unwrap();
+    bench.qemu("bash", &["-n", "cowhand.bash"]);
+}
+
+#[test]
+fn a_missing_file_is_named_with_the_reason() {
+    let bench = Bench::new();
+    let ran = bench.cowhand(&["info", "missing.qcow2"]);
+    assert_eq!(ran.code, 1);
+    assert_eq!(
+        ran.err,
+        "cowhand: cannot open missing.qcow2\n  because: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn an_image_in_use_is_refused_unless_shared_by_force() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-f", "qcow2", "x.qcow2", "1M"]);
+    let file = std::fs::File::open(bench.path("x.qcow2")).unwrap();
+    let _writer = FileLock::acquire_role(&Arc::new(file.into()), Role::Writer).unwrap();
+    let refused = bench.cowhand(&["info", "x.qcow2"]);
+    let shared = bench.cowhand(&["info", "-U", "x.qcow2"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains(&std::process::id().to_string()), "names the holder: {}", refused.err);
+    assert_eq!(shared.code, 0, "{}", shared.err);
+}

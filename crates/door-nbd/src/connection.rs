@@ -1,0 +1,106 @@
+//! The life of one connection: handshake, transmission, end.
+
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use buffer::IoBytes;
+use futures_util::future::{Either, select};
+use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
+use reactor::net::Stream;
+
+use crate::exports::{Offered, Place};
+use crate::inbox::{Inbox, ReceiveError};
+use crate::options::TlsPolicy;
+use crate::server::{HandshakeSlot, Server};
+use crate::tls::TlsStream;
+use crate::transmission::Transmission;
+use crate::transport::Transport;
+
+/// Why a connection ended before transmission.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("client leaves")]
+    Done,
+    #[error("no export was chosen in time")]
+    Timeout,
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What a handshake leads to.
+struct Agreed {
+    session: Session<Place>,
+    transport: Transport,
+    inbox: Inbox,
+}
+
+/// Serves one client to its end.
+pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: HandshakeSlot) {
+    tracing::debug!("client connects");
+    let timeout = reactor::sleep(server.options().handshake_timeout);
+    let agreed = match select(pin!(handshake(&server, stream)), timeout).await {
+        Either::Left((result, _)) => result,
+        Either::Right(_) => Err(Ended::Timeout),
+    };
+    drop(slot);
+    match agreed {
+        Err(Ended::Done) => tracing::debug!("client leaves before it has chosen an export"),
+        Err(ended) => tracing::info!(reason = %ended, "handshake fails"),
+        Ok(Agreed { session, transport, inbox }) => {
+            let name = session.chosen.entry().name().to_owned();
+            let contexts = session.contexts.len();
+            tracing::info!(export = name, dialect = ?session.dialect, contexts, "client uses export");
+            let shutdown = server.shutdown();
+            let transmission =
+                Transmission::new(&session, Rc::new(transport), inbox, server.budget(), shutdown);
+            let end = transmission.run().await;
+            tracing::info!(export = name, reason = %end, "connection ends");
+        }
+    }
+}
+
+async fn handshake(server: &Arc<Server>, stream: Rc<Stream>) -> Result<Agreed, Ended> {
+    let mut transport = Transport::Plain(Rc::clone(&stream));
+    let mut inbox = Inbox::new();
+    let mut out = Vec::new();
+    let (tls, config) = match &server.options().tls {
+        TlsPolicy::Off => (Tls::Off, None),
+        TlsPolicy::Allowed(config) => (Tls::Allowed, Some(config)),
+        TlsPolicy::Required(config) => (Tls::Required, Some(config)),
+    };
+    let mut handshake = Handshake::new(tls, &mut out);
+    loop {
+        let step = handshake.step(inbox.bytes(), &Offered(server), &mut out);
+        // Also before an end: it may be the answer to the last question.
+        if !out.is_empty() {
+            transport.send_all(IoBytes::copy_from(&out).into()).await?;
+            out.clear();
+        }
+        let (taken, step) = step?;
+        inbox.consume(taken);
+        match step {
+            Step::Again => {}
+            Step::Need(more) => {
+                let wanted = inbox.bytes().len() + more;
+                inbox.receive_at_least(&transport, wanted).await?;
+            }
+            Step::StartTls => {
+                let config = config.ok_or_else(|| io::Error::other("TLS is not configured"))?;
+                let tls = TlsStream::accept(Rc::clone(&stream), Arc::clone(config)).await?;
+                transport = Transport::Tls(Box::new(tls));
+                handshake.tls_started();
+            }
+            Step::Ready(session) => return Ok(Agreed { session, transport, inbox }),
+            Step::Done => {
+                transport.close().await;
+                return Err(Ended::Done);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What a disk must be able to do to be served.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use buffer::{IoBuf, IoVec};
+use nbd_wire::{BlockSizes, ErrorCode};
+
+/// A running operation. It may be bound to the thread that started it and owns its bytes.
+pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Which requests a disk understands beyond read, write and flush. What is not here is not
+/// advertised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// [`Export::trim`].
+    pub trim: bool,
+    /// [`Export::zero`].
+    pub zero: bool,
+    /// [`ZeroFlags::fast`] of [`Export::zero`].
+    pub fast_zero: bool,
+    /// [`Export::cache`].
+    pub cache: bool,
+    /// [`Export::allocation_depth`].
+    pub allocation_depth: bool,
+}
+
+/// How a range is to be zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroFlags {
+    /// Space stays reserved.
+    pub no_hole: bool,
+    /// Fail with [`ErrorCode::NotSup`], changing nothing, rather than be as slow as a write.
+    pub fast: bool,
+    /// Durable before the reply.
+    pub fua: bool,
+}
+
+/// Whether a range takes space, and what it reads as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes from the asked offset on; at least 1. More than was asked for is cut.
+    pub len: u64,
+    /// No space is reserved.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+/// Which layer of a chain holds a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Bytes from the asked offset on; at least 1. More than was asked for is cut.
+    pub len: u64,
+    /// 0: none; 1: the top; 2: its backing image; and so on.
+    pub depth: u32,
+}
+
+/// Whether a range is dirty in a bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirtiness {
+    /// Bytes from the asked offset on; at least 1. More than was asked for is cut.
+    pub len: u64,
+    /// Written since the bitmap was made.
+    pub dirty: bool,
+}
+
+/// The bytes of one disk.
+///
+/// All offsets and lengths are in bytes, of any alignment, and lie inside [`Export::size`]. Methods
+/// are called from any thread, many at a time; two requests that overlap in time are ordered by
+/// nobody. A flush covers every write that had completed, on whichever connection, when it began.
+pub trait Export: fmt::Debug + Send + Sync {
+    /// Length in bytes. Constant while served.
+    fn size(&self) -> u64;
+
+    /// Writes, zeroes and trims fail; they are refused before they come here.
+    fn read_only(&self) -> bool;
+
+    /// What requests should look like.
+    fn block_sizes(&self) -> BlockSizes;
+
+    /// What is understood. Constant while served.
+    fn abilities(&self) -> Abilities;
+
+    /// Names of the bitmaps that [`Export::bitmap_status`] knows.
+    fn bitmaps(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Fills `buf` from `offset` if that needs no waiting, and says whether it did. A miss may have
+    /// written part of `buf`. `buf` has no particular alignment.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let _ = (offset, buf);
+        false
+    }
+
+    /// Fills `buf` from `offset`. Gives the buffer back.
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)>;
+
+    /// Writes `data` at `offset`; with `fua`, durable before it ends.
+    fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>>;
+
+    /// Makes every write durable that completed before this call.
+    fn flush(&self) -> IoFuture<'_, Result<(), ErrorCode>>;
+
+    /// The range is of no use any more; what it reads as afterwards is the disk's choice.
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>>;
+
+    /// Makes the range read as zeroes.
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), ErrorCode>>;
+
+    /// Brings the range closer, where that means something.
+    fn cache(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ErrorCode>>;
+
+    /// What is at `offset`, for at most `len` bytes.
+    fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>>;
+
+    /// Where the bytes at `offset` are, for at most `len` bytes.
+    fn allocation_depth(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Depth, ErrorCode>> {
+        let _ = (offset, len);
+        Box::pin(async { Err(ErrorCode::Inval) })
+    }
+
+    /// What `bitmap` says of `offset`, for at most `len` bytes.
+    fn bitmap_status<'a>(
+        &'a self,
+        bitmap: &'a str,
+        offset: u64,
+        len: u64,
+    ) -> IoFuture<'a, Result<Dirtiness, ErrorCode>> {
+        let _ = (bitmap, offset, len);
+        Box::pin(async { Err(ErrorCode::Inval) })
+    }
+}

@@ -1,0 +1,94 @@
+//! Bytes of one connection that were received and not handled yet.
+
+use std::io;
+
+use buffer::IoBuf;
+
+use crate::limits::RECEIVE_BYTES;
+use crate::transport::Transport;
+
+/// The connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveError {
+    /// The client has gone, perhaps in the middle of a message.
+    #[error("connection closed by the client")]
+    Ended,
+    /// The socket failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The receive buffer.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Shortened while a receive is under way.
+    buf: IoBuf,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { buf: IoBuf::uninit(RECEIVE_BYTES), start: 0, end: 0 }
+    }
+
+    /// What is there.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// The first `count` bytes are handled.
+    pub(crate) fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.end - self.start);
+        self.start += count;
+        if self.start >= self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives at least one byte and at most `most`.
+    pub(crate) async fn receive(&mut self, transport: &Transport, most: usize) -> Result<(), ReceiveError> {
+        self.move_to_front();
+        let mut room = self.buf.split_off(self.end);
+        let rest = room.split_off(most.min(room.len()));
+        let (received, room) = transport.recv(room).await;
+        self.buf.unsplit(room);
+        self.buf.unsplit(rest);
+        match received? {
+            0 => Err(ReceiveError::Ended),
+            count => {
+                self.end += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Receives until `count` bytes are there; at most [`RECEIVE_BYTES`].
+    pub(crate) async fn receive_at_least(
+        &mut self,
+        transport: &Transport,
+        count: usize,
+    ) -> Result<(), ReceiveError> {
+        debug_assert!(count <= RECEIVE_BYTES);
+        while self.bytes().len() < count {
+            self.receive(transport, RECEIVE_BYTES).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves as many bytes as are there to the front of `place`; says how many.
+    pub(crate) fn take_into(&mut self, place: &mut [u8]) -> usize {
+        let count = self.bytes().len().min(place.len());
+        place[..count].copy_from_slice(&self.bytes()[..count]);
+        self.consume(count);
+        count
+    }
+
+    /// What is left is the start of one message: little, unless a handshake is at its end.
+    fn move_to_front(&mut self) {
+        if self.start > 0 {
+            self.buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}

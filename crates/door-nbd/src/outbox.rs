@@ -1,0 +1,197 @@
+//! Replies of one connection on their way out, in batches.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use buffer::{IoBuf, IoBytes, IoVec};
+
+use crate::budget::Permit;
+use crate::limits::{
+    BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SHARED_REPLY_BYTES_MAX,
+};
+use crate::local_event::LocalEvent;
+use crate::transport::Transport;
+
+/// Replies that were not sent yet. Headers, and the data of small inline reads, stand one after
+/// another in a shared buffer, so that a batch of them is one part of one send; larger payloads are
+/// parts of their own.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    transport: Rc<Transport>,
+    queue: RefCell<Queue>,
+    sending: Cell<bool>,
+    failed: Cell<bool>,
+    /// Something was sent.
+    progress: LocalEvent,
+    /// Something is to be sent and nobody does.
+    work: LocalEvent,
+    closed: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// Complete parts.
+    parts: IoVec,
+    /// The shared buffer behind its finished parts; its first `filled` bytes come after `parts`.
+    shared: IoBuf,
+    filled: usize,
+    replies: usize,
+    /// Of the requests that `parts` answer.
+    permits: Vec<Permit>,
+}
+
+impl Queue {
+    fn bytes(&self) -> usize {
+        self.parts.len() + self.filled
+    }
+
+    /// Makes the filled bytes of the shared buffer a part.
+    fn cut(&mut self) {
+        if self.filled > 0 {
+            let part = self.shared.split_to(self.filled).freeze();
+            self.filled = 0;
+            self.parts.push(part);
+        }
+    }
+
+    /// Room for `count` bytes in the shared buffer.
+    fn room(&mut self, count: usize) -> &mut [u8] {
+        if self.shared.len() - self.filled < count {
+            self.cut();
+            self.shared = IoBuf::uninit(REPLY_BUFFER_BYTES.max(count));
+        }
+        &mut self.shared[self.filled..self.filled + count]
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.filled += bytes.len();
+    }
+
+    fn take(&mut self) -> (IoVec, Vec<Permit>) {
+        self.cut();
+        self.replies = 0;
+        (std::mem::take(&mut self.parts), std::mem::take(&mut self.permits))
+    }
+}
+
+impl Outbox {
+    pub(crate) fn new(transport: Rc<Transport>) -> Rc<Self> {
+        let shared = IoBuf::uninit(REPLY_BUFFER_BYTES);
+        let queue = Queue { parts: IoVec::new(), shared, filled: 0, replies: 0, permits: Vec::new() };
+        Rc::new(Self {
+            transport,
+            queue: RefCell::new(queue),
+            sending: Cell::new(false),
+            failed: Cell::new(false),
+            progress: LocalEvent::default(),
+            work: LocalEvent::default(),
+            closed: Cell::new(false),
+        })
+    }
+
+    /// Adds a whole reply of a few bytes.
+    pub(crate) fn push_small(&self, reply: &[u8], permit: Option<Permit>) {
+        let mut queue = self.queue.borrow_mut();
+        queue.put(reply);
+        queue.replies += 1;
+        queue.permits.extend(permit);
+    }
+
+    /// Adds a reply of `head` and `payload`.
+    pub(crate) fn push(&self, head: &[u8], payload: IoBytes, permit: Option<Permit>) {
+        let mut queue = self.queue.borrow_mut();
+        queue.put(head);
+        queue.cut();
+        queue.parts.push(payload);
+        queue.replies += 1;
+        queue.permits.extend(permit);
+    }
+
+    /// Adds a reply of `head` and `len` bytes that `fill` writes; nothing if `fill` says no.
+    pub(crate) fn push_filled(&self, head: &[u8], len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+        if len > SHARED_REPLY_BYTES_MAX {
+            let mut payload = IoBuf::uninit(len);
+            payload.truncate(len);
+            let filled = fill(&mut payload[..len]);
+            if filled {
+                self.push(head, payload.freeze(), None);
+            }
+            return filled;
+        }
+        let mut queue = self.queue.borrow_mut();
+        let room = queue.room(head.len() + len);
+        let (head_room, payload) = room.split_at_mut(head.len());
+        if !fill(payload) {
+            return false;
+        }
+        head_room.copy_from_slice(head);
+        queue.filled += head.len() + len;
+        queue.replies += 1;
+        true
+    }
+
+    /// Whether there is enough for a send.
+    pub(crate) fn is_due(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.replies >= BATCH_REPLIES_MAX || queue.bytes() >= BATCH_BYTES_MAX
+    }
+
+    /// Whether the socket has failed: what is added from now on is dropped.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Has [`Outbox::run`] send what is there, once the tasks that are ready have added theirs.
+    pub(crate) fn nudge(&self) {
+        if !self.sending.get() {
+            self.work.wake();
+        }
+    }
+
+    /// Sends all that is there; if somebody else is sending, only waits until few enough bytes are left.
+    pub(crate) async fn send(&self) {
+        if self.sending.get() {
+            let is_small = || !self.sending.get() || self.queue.borrow().bytes() < BACKLOG_BYTES_MAX;
+            return self.progress.until(is_small).await;
+        }
+        if self.queue.borrow().bytes() == 0 {
+            return;
+        }
+        self.sending.set(true);
+        while self.queue.borrow().bytes() > 0 {
+            let (data, permits) = self.queue.borrow_mut().take();
+            if !self.failed.get()
+                && let Err(error) = self.transport.send_all(data).await
+            {
+                tracing::debug!(%error, "replies cannot be sent");
+                self.failed.set(true);
+            }
+            drop(permits);
+            self.progress.wake();
+        }
+        self.sending.set(false);
+        self.progress.wake();
+    }
+
+    /// Sends all that is there, whoever does it.
+    pub(crate) async fn finish(&self) {
+        self.send().await;
+        self.progress.until(|| !self.sending.get()).await;
+    }
+
+    /// Sends what tasks add, until [`Outbox::close`].
+    pub(crate) async fn run(&self) {
+        while !self.closed.get() {
+            let has_work = || !self.sending.get() && self.queue.borrow().bytes() > 0;
+            self.work.until(|| self.closed.get() || has_work()).await;
+            self.send().await;
+        }
+    }
+
+    /// Ends [`Outbox::run`].
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.work.wake();
+    }
+}

@@ -1,0 +1,91 @@
+//! A server over a disk in memory, on a unix socket, for one test.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part")]
+
+pub mod client;
+#[path = "../../examples/serve_memory/memory_export.rs"]
+pub mod memory_export;
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use door_nbd::{ExportEntry, Exports, Server, ServerOptions, Shutdown};
+use memory_export::MemoryExport;
+use reactor::net::Listener;
+
+pub struct TestServer {
+    pub disk: Arc<MemoryExport>,
+    pub entry: Arc<ExportEntry>,
+    pub shutdown: Shutdown,
+    directory: tempfile::TempDir,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl TestServer {
+    pub fn start(size: u64) -> Self {
+        Self::with(MemoryExport::new(size), ServerOptions::default())
+    }
+
+    /// Serves `disk` as "disk", and an empty disk as "other".
+    pub fn with(disk: MemoryExport, options: ServerOptions) -> Self {
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let disk = Arc::new(disk);
+        let mut exports = Exports::new();
+        let served = Arc::clone(&disk) as Arc<dyn door_nbd::Export>;
+        let entry = exports.add("disk", "a disk in memory", served).expect("the first export");
+        exports.add("other", "", Arc::new(MemoryExport::new(512))).expect("another name");
+        let listener = UnixListener::bind(directory.path().join("socket")).expect("a socket");
+        let listener = Listener::from_unix(listener).expect("a listener");
+        let shutdown = Shutdown::new();
+        let server = Server::new(exports, options, shutdown.clone(), 2);
+        let thread = std::thread::spawn(move || door_nbd::run(&server, &[listener], reactor::available()));
+        Self { disk, entry, shutdown, directory, thread: Some(thread) }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// Waits until the server has ended.
+    pub fn ended(&mut self) {
+        let thread = self.thread.take().expect("a server that runs");
+        thread.join().expect("no panic").expect("event loops");
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.disk.release();
+        self.shutdown.trigger();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("no panic").expect("event loops");
+            }
+        }
+    }
+}
+
+/// Runs a peer; a missing one is a failure, never a skip.
+pub fn peer(program: &str, arguments: &[&str]) -> Output {
+    let run = Command::new(program).args(arguments).output();
+    run.unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"))
+}
+
+/// As [`peer`], and its success is part of the test.
+pub fn peer_succeeds(program: &str, arguments: &[&str]) -> String {
+    let output = peer(program, arguments);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}

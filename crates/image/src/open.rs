@@ -1,0 +1,268 @@
+//! From options to an open disk: files, locks, formats, the chain.
+//!
+//! The chain is walked down in a loop, each name followed only where the policy lets it, and opened
+//! from the bottom up: a chain of any length costs no stack, and one that is too long or comes back
+//! to itself is refused before any of its data is touched.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use qcow2::{Files, Host, Layer, Options, Qcow2, Raw, Work};
+use qcow2_layout::{Header, Incompatible};
+use rustix::fs::{Mode, OFlags};
+use storage::{FileLock, FileStorage, IoBuf, Role as LockRole, Storage};
+
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::names::{Located, Policy, Role};
+use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
+use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
+
+/// Images in a chain at most, unless said otherwise.
+pub const CHAIN_MAX_DEFAULT: usize = 1000;
+
+/// What holds for all images of a process.
+#[derive(Clone, Debug)]
+pub struct OpenRules {
+    /// Where names inside images may lead.
+    pub policy: Policy,
+    /// Images in a chain at most.
+    pub chain_max: usize,
+}
+
+impl Default for OpenRules {
+    fn default() -> Self {
+        Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT }
+    }
+}
+
+/// Tasks of the engine run on the loop of the thread that starts them.
+#[derive(Debug)]
+struct OnThisLoop;
+
+impl Host for OnThisLoop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+}
+
+/// A file of the chain, open and locked.
+#[derive(Debug)]
+struct OpenFile {
+    storage: Arc<dyn Storage>,
+    lock: Option<FileLock>,
+    /// All links resolved: names in the image start here.
+    path: PathBuf,
+}
+
+/// One image of the chain, looked at but not opened by the engine yet.
+#[derive(Debug)]
+struct Found {
+    file: OpenFile,
+    data: Option<OpenFile>,
+    options: LayerOptions,
+    /// `None` for raw.
+    header: Option<Header>,
+}
+
+/// Opens a disk with its whole chain. Runs on a loop ([`reactor::Reactor::run`]).
+///
+/// Costs one or two descriptors an image, and reads headers and tables only.
+pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
+    let mut chain = find_chain(options, rules).await?;
+    let mut locks = Vec::new();
+    let mut layer: Option<Layer> = None;
+    while let Some(found) = chain.pop() {
+        let Found { file, data, options, header } = found;
+        locks.extend(file.lock);
+        let (data, data_lock) = data.map_or((None, None), |data| (Some(data.storage), data.lock));
+        locks.extend(data_lock);
+        layer = Some(match header {
+            None => Layer::Raw(Raw::new(file.storage)),
+            Some(_) => {
+                let active = chain.is_empty();
+                let files = Files { file: file.storage, data, backing: layer.take() };
+                Layer::Qcow2(open_qcow2(files, &options, active).await?)
+            }
+        });
+    }
+    match layer {
+        Some(layer) => {
+            let bitmaps = match &layer {
+                Layer::Qcow2(image) => image.bitmaps().await?,
+                Layer::Raw(_) => Vec::new(),
+            };
+            Ok(Disk::new(layer, bitmaps, options, locks))
+        }
+        None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
+    }
+}
+
+async fn open_qcow2(files: Files, options: &LayerOptions, active: bool) -> Result<Qcow2, OpenError> {
+    let engine = engine_options(options, active);
+    Ok(Qcow2::open(files, engine, Arc::new(OnThisLoop)).await?)
+}
+
+fn engine_options(layer: &LayerOptions, active: bool) -> Options {
+    let qcow2 = &layer.qcow2;
+    Options {
+        writable: active && !layer.read_only,
+        ignore_corrupt: false,
+        cache: qcow2.caches,
+        lazy_refcounts: qcow2.lazy_refcounts,
+        overlap_check: qcow2.overlap_check,
+        discard: layer.discard == Discard::Unmap,
+        pass_discard_request: qcow2.pass_discard_request,
+        pass_discard_snapshot: qcow2.pass_discard_snapshot,
+        pass_discard_other: qcow2.pass_discard_other,
+        discard_no_unref: qcow2.discard_no_unref,
+    }
+}
+
+/// All images of the chain, the active one first.
+async fn find_chain(options: &DiskOptions, rules: &OpenRules) -> Result<Vec<Found>, OpenError> {
+    let mut met = HashSet::new();
+    let mut chain: Vec<Found> = Vec::new();
+    let mut next = Some((by_user(&options.filename)?, options.layer.clone()));
+    while let Some((located, layer)) = next.take() {
+        if !met.insert(located.identity()) {
+            return Err(OpenError::Cycle { path: located.path().to_owned() });
+        }
+        if chain.len() == rules.chain_max {
+            return Err(OpenError::ChainTooLong { max: rules.chain_max });
+        }
+        let found = look_at(located, layer, &options.filename, chain.is_empty(), rules).await?;
+        if let Some(header) = &found.header {
+            next = below(&found, header, rules)?;
+        }
+        chain.push(found);
+    }
+    Ok(chain)
+}
+
+/// The image below `found`, if there is one.
+fn below(
+    found: &Found,
+    header: &Header,
+    rules: &OpenRules,
+) -> Result<Option<(Located, LayerOptions)>, OpenError> {
+    let Some(mut layer) = found.options.below() else { return Ok(None) };
+    let located = match (&layer.file.filename, &header.backing) {
+        (Some(by_option), _) => by_user(by_option)?,
+        (None, Some(name)) => rules.policy.resolve(&found.file.path, name.as_bytes(), Role::Backing)?,
+        (None, None) => return Ok(None),
+    };
+    if layer.format.is_none() {
+        layer.format = header.extensions.backing_format.as_deref().and_then(Format::of_name);
+    }
+    Ok(Some((located, layer)))
+}
+
+async fn look_at(
+    located: Located,
+    options: LayerOptions,
+    given: &Path,
+    active: bool,
+    rules: &OpenRules,
+) -> Result<Found, OpenError> {
+    let writable = active && !options.read_only;
+    let path = located.path().to_owned();
+    let name = if active { given.display().to_string() } else { path.display().to_string() };
+    let file = open_file(&located, &name, &options.file, &options, writable)?;
+    let format = format_of(&file, &options, writable).await?;
+    options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
+    let header = match format {
+        Format::Raw => None,
+        Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+    };
+    let data = match &header {
+        Some(header) if header.incompatible.contains(Incompatible::EXTERNAL_DATA) => {
+            Some(open_data_file(&file, header, &options, writable, rules)?)
+        }
+        _ => None,
+    };
+    Ok(Found { file, data, options, header })
+}
+
+async fn format_of(file: &OpenFile, options: &LayerOptions, writable: bool) -> Result<Format, OpenError> {
+    let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));
+    let (result, start) = file.storage.read(0, IoBuf::uninit(len)).await;
+    result.map_err(|source| OpenError::Find { path: file.path.clone(), source })?;
+    let access = if writable { Access::Write } else { Access::Read };
+    decide(options.format, probe(&start), access)
+        .map_err(|source| OpenError::Format { path: file.path.clone(), source })
+}
+
+fn open_data_file(
+    image: &OpenFile,
+    header: &Header,
+    options: &LayerOptions,
+    writable: bool,
+    rules: &OpenRules,
+) -> Result<OpenFile, OpenError> {
+    let located = match (&options.data_file.filename, &header.extensions.data_file) {
+        (Some(by_option), _) => by_user(by_option)?,
+        (None, Some(name)) => rules.policy.resolve(&image.path, name.as_bytes(), Role::Data)?,
+        (None, None) => {
+            let error = std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "the image keeps its data in another file but does not name it; give data-file.filename=PATH",
+            );
+            return Err(OpenError::Find { path: image.path.clone(), source: error });
+        }
+    };
+    if located.path() == image.path {
+        return Err(OpenError::Cycle { path: image.path.clone() });
+    }
+    let name = located.path().display().to_string();
+    open_file(&located, &name, &options.data_file, options, writable)
+}
+
+fn by_user(path: &Path) -> Result<Located, OpenError> {
+    Located::by_user(path).map_err(|source| OpenError::Find { path: path.to_owned(), source })
+}
+
+fn open_file(
+    located: &Located,
+    name: &str,
+    options: &FileOptions,
+    layer: &LayerOptions,
+    writable: bool,
+) -> Result<OpenFile, OpenError> {
+    let path = located.path().to_owned();
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(located.open_path(), flags, Mode::empty())
+        .map_err(|errno| OpenError::Find { path: PathBuf::from(name), source: errno.into() })?;
+    let backend = match options.aio {
+        Some(Aio::Threads) => reactor::Backend::Threads,
+        Some(Aio::IoUring) | None => reactor::Backend::Ring,
+    };
+    let storage = FileStorage::from_fd(
+        fd,
+        name,
+        &storage::FileOptions {
+            direct: options.direct,
+            read_only: !writable,
+            no_flush: options.no_flush,
+            aio: backend,
+        },
+    )?;
+    let lock = match options.locking {
+        false => None,
+        true => Some(
+            FileLock::acquire_role(storage.fd(), lock_role(layer, writable))
+                .map_err(|source| OpenError::Lock { path: PathBuf::from(name), source })?,
+        ),
+    };
+    Ok(OpenFile { storage: Arc::new(storage), lock, path })
+}
+
+fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {
+    match (writable, layer.force_share) {
+        (true, _) => LockRole::Writer,
+        (false, true) => LockRole::ForceShare,
+        (false, false) => LockRole::Reader,
+    }
+}

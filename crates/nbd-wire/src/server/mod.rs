@@ -1,0 +1,7 @@
+//! The server's half of the handshake.
+
+mod answers;
+mod handshake;
+mod meta;
+
+pub use handshake::{Catalogue, Handshake, HandshakeError, Refusal, Session, Step, Tls};

@@ -1,0 +1,145 @@
+//! Getting clusters of the file, and giving them back when the request that wanted them failed.
+//!
+//! Everything here changes refcounts in memory only. A commit writes them before any table entry
+//! that leads to the clusters (docs/write-order.md).
+
+use qcow2_layout::HOST_OFFSET_LIMIT;
+
+use crate::Error;
+use crate::allocator::Run;
+use crate::image::Inner;
+use crate::overlap::Section;
+use crate::refcount::Claim;
+
+/// Clusters allocated at a time at most: bounds the metadata that one request dirties at once.
+const RUN_CLUSTERS_MAX: u64 = 1 << 16;
+
+impl Inner {
+    /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
+    pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
+        self.scan_for_free_clusters().await?;
+        loop {
+            let run = self.allocator.lock().take(wanted.min(RUN_CLUSTERS_MAX));
+            if let Some(run) = self.claim(run).await? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// Exactly `wanted` consecutive clusters, with refcount 1 from now on.
+    pub(crate) async fn allocate_exactly(&self, wanted: u64) -> Result<Run, Error> {
+        loop {
+            let run = self.allocator.lock().take_exactly(wanted);
+            match self.claim(run).await? {
+                Some(claimed) if claimed.len == wanted => return Ok(claimed),
+                Some(claimed) => self.give_back(claimed).await,
+                None => {}
+            }
+        }
+    }
+
+    /// Looks for free clusters in one more refcount block: a little work for each allocation, so
+    /// that none waits for all of a large file.
+    async fn scan_for_free_clusters(&self) -> Result<(), Error> {
+        let Some(index) = self.allocator.lock().next_scan() else { return Ok(()) };
+        let entries = self.geometry.refcount_block_entries();
+        let first = index * entries;
+        let Some(block) = self.refcounts.block(index).await? else {
+            // No block: all of its clusters are free, where the file has any.
+            let mut allocator = self.allocator.lock();
+            let end = (first + entries).min(allocator.frontier_at_open());
+            allocator.give(first, end.saturating_sub(first));
+            return Ok(());
+        };
+        let order = self.geometry.refcount_order;
+        let mut allocator = self.allocator.lock();
+        let end = allocator.frontier_at_open().saturating_sub(first).min(entries);
+        block.read(|bytes| {
+            let mut run_start = None;
+            for at in 0..=end {
+                let free = at < end && qcow2_layout::refcount_get(bytes, at, order) == Some(0);
+                match (free, run_start) {
+                    (true, None) => run_start = Some(at),
+                    (false, Some(start)) => {
+                        allocator.give(first + start, at - start);
+                        run_start = None;
+                    }
+                    (true, Some(_)) | (false, None) => {}
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Raises the refcounts of `run` to 1, up to the first cluster that turns out to be in use. What
+    /// is left of the run goes back. `None` if the first cluster is in use.
+    async fn claim(&self, run: Run) -> Result<Option<Run>, Error> {
+        let mut claimed = 0;
+        let result = self.claim_all(run, &mut claimed).await;
+        let got = Run { len: claimed, ..run };
+        if let Err(error) = result {
+            self.give_back(got).await;
+            self.allocator.lock().give(run.start + claimed, run.len - claimed);
+            return Err(error);
+        }
+        if claimed < run.len {
+            // The cluster after the claimed ones is in use: it is not ours to give.
+            self.allocator.lock().give(run.start + claimed + 1, run.len - claimed - 1);
+        }
+        Ok((claimed > 0).then_some(got))
+    }
+
+    async fn claim_all(&self, run: Run, claimed: &mut u64) -> Result<(), Error> {
+        if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
+            return Err(self.blame.invalid(format!(
+                "the image file would grow beyond {HOST_OFFSET_LIMIT} bytes, the limit of the format"
+            )));
+        }
+        while *claimed < run.len {
+            match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
+                Claim::Claimed(0) => break,
+                Claim::Claimed(len) => *claimed += len,
+                Claim::NoBlock(index) => self.make_block(index).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes refcount block `index`. Its cluster is a fresh one: in the range of the block itself, of
+    /// a block that exists, or of one that is then made in it as well.
+    async fn make_block(&self, index: u64) -> Result<(), Error> {
+        let _one_at_a_time = self.making_blocks.lock().await;
+        while self.refcounts.table_entry(index)?.is_none() {
+            let cluster = self.allocator.lock().take_fresh(1).start;
+            let home = self.refcounts.block_of(cluster);
+            let made = if home == index {
+                index
+            } else {
+                match self.refcounts.claim(cluster, 1).await? {
+                    Claim::Claimed(0) => continue,
+                    Claim::Claimed(_) => index,
+                    Claim::NoBlock(home) => home,
+                }
+            };
+            self.refcounts.add_block(made, cluster).await?;
+            let offset = cluster << self.geometry.cluster_bits;
+            self.overlap.add(offset, self.geometry.cluster_size(), Section::RefcountBlock);
+        }
+        Ok(())
+    }
+
+    /// Undoes an allocation whose clusters nothing refers to and no request uses any more. What
+    /// cannot be undone is leaked.
+    pub(crate) async fn give_back(&self, run: Run) {
+        for cluster in run.start..run.end() {
+            match self.refcounts.lower(cluster).await {
+                // Not fresh any more: the failed request may have written to it.
+                Ok(0) => self.allocator.lock().give(cluster, 1),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!("leaking a cluster after a failed request: {error}");
+                }
+            }
+        }
+    }
+}

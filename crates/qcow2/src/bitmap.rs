@@ -1,0 +1,164 @@
+//! Persistent bitmaps: found, listed, and marked out of date when the image changes under them.
+
+use std::sync::Arc;
+
+use qcow2_layout::{
+    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry, Header,
+    decode_bitmap_directory, encode_bitmap_directory,
+};
+use storage::{IoBuf, IoBytes, IoVec, Storage};
+use sync::Mutex;
+
+use crate::Error;
+use crate::error::Blame;
+
+/// The bitmaps of the image in `file`. Empty if the header says that they cannot be trusted at all.
+pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<BitmapEntry>, Error> {
+    let blame = Blame::new(file.name());
+    let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+    read_directory(file, header, &geometry, &blame).await
+}
+
+async fn read_directory(
+    file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    blame: &Blame,
+) -> Result<Vec<BitmapEntry>, Error> {
+    let Some(bitmaps) = header.extensions.bitmaps else { return Ok(Vec::new()) };
+    if !header.autoclear.contains(Autoclear::BITMAPS) {
+        return Ok(Vec::new());
+    }
+    let (offset, len) = (bitmaps.directory_offset.0, bitmaps.directory_size);
+    if len > BITMAP_DIRECTORY_BYTES_MAX || offset.checked_add(len).is_none_or(|end| end > file.length()) {
+        return Err(blame.corrupt(format!(
+            "the bitmap directory ({len} bytes at {offset:#x}) reaches past the end of the file ({:#x})",
+            file.length()
+        )));
+    }
+    let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize)).await;
+    result.map_err(blame.io("reading the bitmap directory"))?;
+    decode_bitmap_directory(&bytes, bitmaps.count, geometry)
+        .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))
+}
+
+/// Sets the "in use" flag of every bitmap that records writes: QEMU then knows that they miss writes, shows them as
+/// inconsistent and lets the user remove them. Returns whether anything was written (not flushed).
+pub(crate) async fn mark_in_use(
+    file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    blame: &Blame,
+) -> Result<bool, Error> {
+    let Some(bitmaps) = header.extensions.bitmaps else { return Ok(false) };
+    let mut entries = read_directory(file, header, geometry, blame).await?;
+    let stale = |entry: &BitmapEntry| {
+        entry.flags.contains(BitmapFlags::AUTO) && !entry.flags.contains(BitmapFlags::IN_USE)
+    };
+    if !entries.iter().any(stale) {
+        return Ok(false);
+    }
+    entries
+        .iter_mut()
+        .filter(|entry| stale(entry))
+        .for_each(|entry| entry.flags.set(BitmapFlags::IN_USE, true));
+    let bytes = encode_bitmap_directory(&entries, geometry)
+        .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))?;
+    // In place: nothing but flags differs, so it does not matter where a crash tears the write.
+    debug_assert_eq!(bytes.len() as u64, bitmaps.directory_size);
+    let data = IoVec::from(IoBytes::copy_from(&bytes));
+    let written = file.write(bitmaps.directory_offset.0, data).await;
+    written.map_err(blame.io("marking bitmaps as out of date"))?;
+    Ok(true)
+}
+
+/// One bitmap, read as it is asked for: nothing of it is kept but the cluster that was read last.
+#[derive(Debug)]
+pub struct Bitmap {
+    entry: BitmapEntry,
+    file: Arc<dyn Storage>,
+    geometry: Geometry,
+    blame: Blame,
+    size: u64,
+    latest: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
+}
+
+/// Whether a range was written since the bitmap was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirtiness {
+    /// Bytes, never 0.
+    pub len: u64,
+    /// Whether any of them was written, at the bitmap's granularity.
+    pub dirty: bool,
+}
+
+impl Bitmap {
+    pub(crate) fn new(entry: BitmapEntry, file: Arc<dyn Storage>, geometry: Geometry, size: u64) -> Self {
+        let blame = Blame::new(file.name());
+        Self { entry, file, geometry, blame, size, latest: Mutex::new(None) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    /// Whether every write of the disk is to set bits: such a bitmap is out of date once the disk was
+    /// written here.
+    pub fn is_recording(&self) -> bool {
+        self.entry.flags.contains(BitmapFlags::AUTO)
+    }
+
+    /// What the bitmap says of `offset`, for at most `len` bytes. Ends at the end of one cluster of
+    /// the bitmap at the latest. `offset` lies inside the disk, and `len` is not 0.
+    pub async fn status(&self, offset: u64, len: u64) -> Result<Dirtiness, Error> {
+        let end = (offset + len).min(self.size);
+        let granularity = u32::from(self.entry.granularity_bits);
+        let bits_per_cluster = self.geometry.cluster_size() * 8;
+        let (first, last) = (offset >> granularity, (end - 1) >> granularity);
+        let cluster = first / bits_per_cluster;
+        let last = last.min(cluster * bits_per_cluster + bits_per_cluster - 1);
+        let bits = self.cluster(cluster).await?;
+        let bit = |at: u64| {
+            let at = at % bits_per_cluster;
+            bits.get((at / 8) as usize).is_some_and(|byte| byte >> (at % 8) & 1 == 1)
+        };
+        let dirty = bit(first);
+        let same = (first..=last).take_while(|&at| bit(at) == dirty).count() as u64;
+        Ok(Dirtiness { len: (((first + same) << granularity).min(end)) - offset, dirty })
+    }
+
+    /// Cluster `index` of the bitmap's bits.
+    async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some((latest, bits)) = &*self.latest.lock()
+            && *latest == index
+        {
+            return Ok(Arc::clone(bits));
+        }
+        let bits = Arc::new(self.read_cluster(index).await?);
+        *self.latest.lock() = Some((index, Arc::clone(&bits)));
+        Ok(bits)
+    }
+
+    async fn read_cluster(&self, index: u64) -> Result<Vec<u8>, Error> {
+        let size = 1 << self.geometry.cluster_bits;
+        if index >= u64::from(self.entry.table_entries) {
+            return Err(self.blame.corrupt(format!("bitmap {:?} is shorter than the disk", self.name())));
+        }
+        let (result, word) = self.file.read(self.entry.table_offset.0 + index * 8, IoBuf::uninit(8)).await;
+        result.map_err(self.blame.io("reading a bitmap's table"))?;
+        let (words, _) = word.as_chunks::<8>();
+        let word = words.first().map_or(0, |word| u64::from_be_bytes(*word));
+        let entry = BitmapTableEntry::decode(word, &self.geometry)
+            .map_err(|error| self.blame.corrupt(format!("bitmap {:?}: {error}", self.name())))?;
+        match entry {
+            BitmapTableEntry::Zeroes => Ok(vec![0; size]),
+            BitmapTableEntry::Ones => Ok(vec![0xff; size]),
+            BitmapTableEntry::Data(at) => {
+                let (result, bits) = self.file.read(at.0, IoBuf::uninit(size)).await;
+                result.map_err(self.blame.io("reading a bitmap"))?;
+                Ok(bits.to_vec())
+            }
+        }
+    }
+}

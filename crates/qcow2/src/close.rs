@@ -1,0 +1,38 @@
+//! The end of an image's life: everything written, everything given back.
+
+use std::sync::Arc;
+
+use sync::atomic::Ordering;
+
+use crate::Error;
+use crate::image::Inner;
+
+impl Inner {
+    /// See [`crate::Qcow2::close`].
+    pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Error> {
+        if !self.options.writable {
+            return Ok(());
+        }
+        let _closed = self.gate.close().await;
+        if self.corrupt.load(Ordering::Relaxed) {
+            self.mark_corrupt().await;
+            return Err(self
+                .blame
+                .corrupt("the image is corrupt; what was not flushed before is not written"));
+        }
+        // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
+        // the old one. Each round leaves less to do.
+        while self.is_dirty() || self.frees.is_reclaiming() {
+            self.commit().await?;
+            self.frees.idle().await;
+        }
+        self.commit().await?;
+        if self.lazy_refcounts {
+            self.write_refcounts().await?;
+            self.frees.idle().await;
+            self.write_refcounts().await?;
+            self.barrier().await?;
+        }
+        self.clear_dirty().await
+    }
+}

@@ -1,0 +1,311 @@
+//! Writing metadata in order: the one place where tables reach the medium.
+//!
+//! A commit takes what is dirty when it starts and writes, with a barrier (flush) where the
+//! arrow is: refcounts and earlier data -> L2 tables -> L1 entries -> done. Flushes that wait at the
+//! same time share one commit. docs/write-order.md says what a crash between any two steps leaves.
+
+use std::sync::Arc;
+
+use event_listener::Event;
+use futures_util::stream::{self, TryStreamExt};
+use map_cache::Dirty;
+use storage::{IoBytes, IoVec};
+use sync::Mutex;
+
+use crate::Error;
+use crate::image::Inner;
+use crate::l1::DirtySector;
+use crate::overlap::Section;
+use crate::refcount::DirtyTable;
+
+/// Table writes of one commit that are in flight at the same time.
+const WRITES_AT_ONCE: usize = 32;
+
+/// Largest write made of neighbouring slices.
+const MERGED_BYTES_MAX: usize = 2 << 20;
+
+/// One commit at a time; those who come meanwhile share the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Committer {
+    state: Mutex<State>,
+    finished: Event,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    started: u64,
+    finished: u64,
+    /// How the commit that finished last ended. Later commits repeat what earlier ones failed to
+    /// write, so the latest result holds for everybody before.
+    result: Option<Error>,
+}
+
+/// What to do to be sure of a commit that starts from now on.
+enum Turn {
+    Start,
+    Wait(event_listener::EventListener),
+    Done(Result<(), Error>),
+}
+
+impl Committer {
+    fn next(&self) -> u64 {
+        self.state.lock().started + 1
+    }
+
+    fn turn(&self, target: u64) -> Turn {
+        let mut state = self.state.lock();
+        if state.finished >= target {
+            return Turn::Done(state.result.clone().map_or(Ok(()), Err));
+        }
+        if state.running {
+            return Turn::Wait(self.finished.listen());
+        }
+        state.running = true;
+        state.started += 1;
+        Turn::Start
+    }
+
+    fn finish(&self, result: Result<(), Error>) {
+        let mut state = self.state.lock();
+        state.running = false;
+        state.finished = state.started;
+        state.result = result.err();
+        drop(state);
+        self.finished.notify(usize::MAX);
+    }
+}
+
+/// A commit under way; one that is dropped half-way has failed.
+struct Running(Option<Arc<Inner>>);
+
+impl Running {
+    fn finish(mut self, result: Result<(), Error>) {
+        if let Some(image) = self.0.take() {
+            image.committer.finish(result);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(image) = self.0.take() {
+            image
+                .committer
+                .finish(Err(image.blame.refused("the program stopped while metadata was written")));
+        }
+    }
+}
+
+impl Inner {
+    /// Makes everything durable that completed before this call.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
+        if !self.options.writable {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.commit().await
+    }
+
+    /// Waits for a commit that starts after this call; starts it if nobody else does.
+    pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
+        let target = self.committer.next();
+        loop {
+            match self.committer.turn(target) {
+                Turn::Done(result) => return result,
+                Turn::Wait(finished) => finished.await,
+                Turn::Start => {
+                    let running = Running(Some(Arc::clone(self)));
+                    let image = Arc::clone(self);
+                    self.host.spawn(Box::pin(async move {
+                        let result = image.write_metadata(!image.lazy_refcounts).await;
+                        running.finish(result);
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Whether memory holds enough that should be written soon.
+    pub(crate) fn wants_commit(&self) -> bool {
+        self.cache.wants_write_back() || self.frees.wants_commit()
+    }
+
+    /// Whether anything in memory differs from the file.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.cache.dirty_slices() > 0
+            || self.l1.is_dirty()
+            || self.frees.any_open()
+            || (!self.lazy_refcounts && self.refcounts.is_dirty())
+    }
+
+    pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
+        // Before the copies: the entries that gave up these clusters are then in them.
+        let frees = self.frees.take_open();
+        // Before the refcounts: whatever an entry in a copy leads to has its refcount raised in
+        // memory already, and its data written.
+        let sectors = self.l1.take_dirty();
+        let slices = self.cache.copy_dirty();
+        match self.write_in_order(&sectors, &slices, with_refcounts).await {
+            Ok(()) => {
+                self.cache.written(&slices);
+                self.reclaim(frees);
+                Ok(())
+            }
+            Err(error) => {
+                self.l1.not_written(&sectors);
+                self.frees.reopen(frees);
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_in_order(
+        self: &Arc<Self>,
+        sectors: &[DirtySector],
+        slices: &[Dirty],
+        with_refcounts: bool,
+    ) -> Result<(), Error> {
+        if with_refcounts {
+            self.write_refcounts().await?;
+        }
+        self.barrier().await?;
+        if slices.is_empty() && sectors.is_empty() {
+            return Ok(());
+        }
+        self.write_slices(slices).await?;
+        if !sectors.is_empty() {
+            self.barrier().await?;
+            for sector in sectors {
+                self.write_table(sector.offset, &sector.bytes, Section::ActiveL1).await?;
+            }
+        }
+        self.barrier().await
+    }
+
+    /// Everything that completed before is on the medium when this returns.
+    pub(crate) async fn barrier(&self) -> Result<(), Error> {
+        if self.geometry.external_data {
+            self.data.flush().await.map_err(self.blame.io("flushing the data file"))?;
+        }
+        self.file.flush().await.map_err(self.blame.io("flushing"))
+    }
+
+    /// Refcount blocks first, behind a barrier the table that leads to new ones.
+    pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
+        // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
+        // block that is made later belongs to the next commit, table entry and all.
+        let sectors = self.dirty_table_sectors().await?;
+        let blocks = self.refcounts.copy_dirty()?;
+        stream::iter(blocks.iter().map(Ok))
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(offset, block)| async move {
+                self.write_table(offset.0, &block.bytes, Section::RefcountBlock).await
+            })
+            .await?;
+        blocks.iter().for_each(|(_, block)| block.written());
+        if sectors.is_empty() {
+            return Ok(());
+        }
+        self.barrier().await?;
+        for (offset, bytes) in &sectors {
+            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+        }
+        self.refcounts.table.write().written(&sectors);
+        Ok(())
+    }
+
+    /// The sectors of the refcount table to be written in place, after making room if it has outgrown
+    /// its clusters.
+    async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        loop {
+            self.make_room_for_table().await?;
+            let dirty = self.refcounts.table.read().dirty();
+            match dirty {
+                DirtyTable::Clean => return Ok(Vec::new()),
+                DirtyTable::Sectors(sectors) => return Ok(sectors),
+                DirtyTable::Outgrown(_) => {}
+            }
+        }
+    }
+
+    /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
+    /// medium before the header leads to it, the old one is freed after that.
+    async fn make_room_for_table(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            let dirty = self.refcounts.table.read().dirty();
+            let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
+            let run = self.allocate_exactly(clusters).await?;
+            // The allocation may have made blocks that need a still larger table.
+            let dirty = self.refcounts.table.read().dirty();
+            if matches!(dirty, DirtyTable::Outgrown(needed) if needed > clusters) {
+                self.give_back(run).await;
+                continue;
+            }
+            let moved = self.move_table(run.start << self.geometry.cluster_bits, clusters).await;
+            if moved.is_err() {
+                self.give_back(run).await;
+            }
+            return moved;
+        }
+    }
+
+    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
+        // Table before blocks, as in write_refcounts. The blocks that the new table leads to must be on
+        // the medium before it counts.
+        let bytes = self.refcounts.table.read().encode_all(clusters);
+        let blocks = self.refcounts.copy_dirty()?;
+        for (at, block) in &blocks {
+            self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
+        }
+        self.write_table(offset, &bytes, Section::RefcountTable).await?;
+        self.barrier().await?;
+        self.point_header_at_refcount_table(offset, clusters).await?;
+        let (old_offset, old_clusters) = {
+            let mut table = self.refcounts.table.write();
+            let old = (table.offset(), table.clusters());
+            table.moved(offset, clusters, &bytes);
+            old
+        };
+        blocks.iter().for_each(|(_, block)| block.written());
+        self.overlap.remove(old_offset);
+        self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
+        let start = old_offset >> self.geometry.cluster_bits;
+        self.reclaim(vec![crate::free::Free {
+            start,
+            len: old_clusters,
+            punch: self.options.pass_discard_other,
+        }]);
+        Ok(())
+    }
+
+    async fn write_slices(self: &Arc<Self>, slices: &[Dirty]) -> Result<(), Error> {
+        let mut placed = Vec::with_capacity(slices.len());
+        for slice in slices {
+            placed.push((self.slice_offset(slice.key())?, slice));
+        }
+        placed.sort_unstable_by_key(|(offset, _)| *offset);
+        let slice_bytes = self.shape.slice_bytes();
+        let together = |a: &(u64, &Dirty), b: &(u64, &Dirty)| a.0 + slice_bytes as u64 == b.0;
+        let per_write = (MERGED_BYTES_MAX / slice_bytes).max(1);
+        let writes = placed.chunk_by(together).flat_map(|run| run.chunks(per_write));
+        stream::iter(writes.map(Ok))
+            .try_for_each_concurrent(WRITES_AT_ONCE, |run| async move {
+                let Some((offset, _)) = run.first() else { return Ok(()) };
+                let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
+                let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+                self.write_table(*offset, &bytes, Section::ActiveL2).await
+            })
+            .await
+    }
+
+    /// Writes metadata of one kind, unless metadata of another kind is in the way.
+    pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
+        if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
+            return self.noticing_corruption(Err(self
+                .blame
+                .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
+        }
+        let data = IoVec::from(IoBytes::copy_from(bytes));
+        self.file.write(offset, data).await.map_err(self.blame.io("writing metadata"))
+    }
+}

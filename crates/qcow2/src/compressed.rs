@@ -1,0 +1,106 @@
+//! Reading compressed clusters.
+
+use std::io;
+use std::sync::Arc;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use qcow2_layout::{CompressedCluster, Compression};
+use storage::IoBuf;
+use sync::Mutex;
+use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
+
+use crate::Error;
+use crate::image::Inner;
+
+/// Decompressed clusters kept: neighbouring small reads then decompress once. At the largest
+/// cluster size this is 8 MiB an image.
+const KEPT_CLUSTERS: usize = 4;
+
+/// The compressed clusters that were read last, by their place in the file. Compressed clusters
+/// are never rewritten in place, so an entry stays right as long as the map leads to it.
+#[derive(Debug, Default)]
+pub(crate) struct Decompressed {
+    latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
+}
+
+impl Decompressed {
+    fn get(&self, host: u64) -> Option<Arc<Vec<u8>>> {
+        let mut latest = self.latest.lock();
+        let at = latest.iter().position(|(its_host, _)| *its_host == host)?;
+        latest[..=at].rotate_right(1);
+        latest.first().map(|(_, bytes)| Arc::clone(bytes))
+    }
+
+    fn keep(&self, host: u64, bytes: Arc<Vec<u8>>) {
+        let mut latest = self.latest.lock();
+        latest.truncate(KEPT_CLUSTERS - 1);
+        latest.insert(0, (host, bytes));
+    }
+
+    /// Forgets everything: clusters were freed, and something else may be compressed in their place.
+    pub(crate) fn clear(&self) {
+        self.latest.lock().clear();
+    }
+}
+
+impl Inner {
+    /// The content of a compressed cluster: one cluster of bytes.
+    pub(crate) async fn decompress(&self, cluster: CompressedCluster) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some(bytes) = self.decompressed.get(cluster.host.0) {
+            return Ok(bytes);
+        }
+        self.check_data(cluster.host.0, cluster.len)?;
+        // At most two clusters: the entry has no room for a larger length.
+        let buf = IoBuf::uninit(cluster.len as usize);
+        let (result, packed) = self.data.read(cluster.host.0, buf).await;
+        result.map_err(self.blame.io("reading a compressed cluster"))?;
+        let size = 1 << self.geometry.cluster_bits;
+        let bytes = unpack(self.compression, &packed, size).map_err(|error| {
+            self.blame
+                .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
+        })?;
+        let bytes = Arc::new(bytes);
+        self.decompressed.keep(cluster.host.0, Arc::clone(&bytes));
+        Ok(bytes)
+    }
+}
+
+/// Decompresses `packed`, which may have anything behind its end, to exactly `size` bytes.
+fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    let got = match compression {
+        Compression::Deflate => inflate(packed, &mut bytes)?,
+        Compression::Zstd => unpack_zstd(packed, &mut bytes)?,
+    };
+    if got == size {
+        Ok(bytes)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("it ends after {got} of {size} bytes")))
+    }
+}
+
+fn inflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    let mut stream = Decompress::new(false);
+    loop {
+        let (read, written) = (stream.total_in() as usize, stream.total_out() as usize);
+        let status = stream.decompress(&packed[read..], &mut bytes[written..], FlushDecompress::None)?;
+        let stuck = (read, written) == (stream.total_in() as usize, stream.total_out() as usize);
+        if status == Status::StreamEnd || stuck || stream.total_out() as usize == bytes.len() {
+            return Ok(stream.total_out() as usize);
+        }
+    }
+}
+
+fn unpack_zstd(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    let size = bytes.len();
+    let mut stream = Decoder::new()?;
+    let mut input = InBuffer::around(packed);
+    let mut output = OutBuffer::around(bytes);
+    loop {
+        let before = (input.pos(), output.pos());
+        let hint = stream.run(&mut input, &mut output)?;
+        if output.pos() == size || hint == 0 || (input.pos(), output.pos()) == before {
+            return Ok(output.pos());
+        }
+    }
+}

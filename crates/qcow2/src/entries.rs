@@ -1,0 +1,98 @@
+//! Changing the map: L2 tables that may be written, and their entries.
+
+use std::sync::Arc;
+
+use map_cache::{Outcome, SliceKey};
+use qcow2_layout::{HostOffset, L1Entry, L2Entry};
+use storage::{IoBuf, IoBytes, IoVec};
+
+use crate::Error;
+use crate::image::Inner;
+use crate::overlap::Section;
+
+impl Inner {
+    /// Replaces the entries of consecutive clusters from `guest` on, all in one L2 table that may be
+    /// written ([`Inner::table_for_writing`]). In memory only; never half of them, unless it fails.
+    pub(crate) async fn set_entries(self: &Arc<Self>, guest: u64, entries: &[L2Entry]) -> Result<(), Error> {
+        self.table_for_writing(guest).await?;
+        let mut done = 0;
+        while let Some(rest) = entries.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = guest + ((done as u64) << self.geometry.cluster_bits);
+            let in_slice = (self.shape.slice_end(at) - at).div_ceil(self.geometry.cluster_size());
+            let part = &rest[..rest.len().min(in_slice as usize)];
+            self.set_in_slice(self.shape.key(at), self.shape.index(at), part).await?;
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    async fn set_in_slice(&self, key: SliceKey, first: usize, entries: &[L2Entry]) -> Result<(), Error> {
+        let width = self.shape.entry_words();
+        loop {
+            let outcome = self.cache.modify(key, |slice| {
+                for (index, entry) in (first..).zip(entries) {
+                    let words = entry.encode(&self.geometry);
+                    for (at, word) in words.into_iter().take(width).enumerate() {
+                        slice.set_word(index * width + at, word);
+                    }
+                }
+            });
+            match outcome {
+                Outcome::Modified => return Ok(()),
+                Outcome::Gone => self.load(key).await?,
+            }
+        }
+    }
+
+    /// Makes sure that the L2 table that maps `guest` exists and belongs to the active L1 table alone.
+    pub(crate) async fn table_for_writing(self: &Arc<Self>, guest: u64) -> Result<(), Error> {
+        let index = self.geometry.l1_index(guest);
+        if self.l1_entry(index, guest)?.copied {
+            return Ok(());
+        }
+        let _owned = self.tables.own(index, index + 1).await;
+        let old = self.l1_entry(index, guest)?;
+        if old.copied {
+            return Ok(());
+        }
+        let run = self.allocate(1).await?;
+        let offset = run.start << self.geometry.cluster_bits;
+        if let Err(error) = self.fill_table(offset, old.table).await {
+            self.give_back(run).await;
+            return Err(error);
+        }
+        self.overlap.add(offset, self.geometry.cluster_size(), Section::ActiveL2);
+        // Below 2^22 by the limit on L1 tables.
+        self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
+        if let Some(old) = old.table {
+            self.overlap.remove(old.0);
+            self.free_cluster(old.0, self.options.pass_discard_other);
+        }
+        Ok(())
+    }
+
+    fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
+        let entry = self.l1.get(index, &self.geometry).map_err(|error| self.blame.entry(guest, &error));
+        self.noticing_corruption(entry)
+    }
+
+    /// Writes the whole new table: what the shared one holds, or nothing allocated. It is in the file
+    /// before L1 leads to it in memory, so a commit's first barrier covers it.
+    async fn fill_table(&self, offset: u64, shared: Option<HostOffset>) -> Result<(), Error> {
+        let len = 1 << self.geometry.cluster_bits;
+        let bytes = match shared {
+            None => IoBytes::zeroed(len),
+            Some(old) => {
+                let (result, buf) = self.file.read(old.0, IoBuf::uninit(len)).await;
+                result.map_err(self.blame.io("reading an L2 table"))?;
+                buf.freeze()
+            }
+        };
+        if let Some((at, other)) = self.overlap.touched(offset, len as u64, None) {
+            return self.noticing_corruption(Err(self
+                .blame
+                .corrupt(format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}"))));
+        }
+        self.file.write(offset, IoVec::from(bytes)).await.map_err(self.blame.io("writing an L2 table"))
+    }
+}

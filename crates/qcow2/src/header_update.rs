@@ -1,0 +1,115 @@
+//! Changing the header of an open image: single fields, each inside one sector, so that a crash
+//! leaves the old or the new value.
+
+use qcow2_layout::{Autoclear, Header, Incompatible};
+use storage::{IoBytes, IoVec};
+use sync::atomic::Ordering;
+
+use crate::Error;
+use crate::image::Inner;
+
+/// Offsets in the header (specification, "Header").
+const REFCOUNT_TABLE_AT: u64 = 48;
+const INCOMPATIBLE_AT: u64 = 72;
+const AUTOCLEAR_AT: u64 = 88;
+
+impl Inner {
+    /// What the header must say before the first change of the image: with lazy refcounts the dirty
+    /// bit, for bitmaps that they are out of date from now on. Durable when this returns.
+    #[inline]
+    pub(crate) async fn announce(&self) -> Result<(), Error> {
+        if self.announced.load(Ordering::Acquire) { Ok(()) } else { self.announce_now().await }
+    }
+
+    async fn announce_now(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        if self.announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let bitmaps = crate::bitmap::mark_in_use(&*self.file, &header, &self.geometry, &self.blame).await?;
+        if self.lazy_refcounts && !header.incompatible.contains(Incompatible::DIRTY) {
+            let mut incompatible = header.incompatible;
+            incompatible.insert(Incompatible::DIRTY);
+            self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
+            header.incompatible = incompatible;
+        } else if !bitmaps {
+            self.announced.store(true, Ordering::Release);
+            return Ok(());
+        }
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
+        self.announced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts.
+    pub(crate) async fn clear_dirty(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        if !header.incompatible.contains(Incompatible::DIRTY) {
+            return Ok(());
+        }
+        let mut incompatible = header.incompatible;
+        incompatible.remove(Incompatible::DIRTY);
+        self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
+        header.incompatible = incompatible;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+    }
+
+    /// Sets the corrupt bit, once: whoever opens the image next must know.
+    pub(crate) async fn mark_corrupt(&self) {
+        if !self.options.writable || self.corrupt_marked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut header = self.header.lock().await;
+        if header.version == qcow2_layout::Version::V2 {
+            return;
+        }
+        header.incompatible.insert(Incompatible::CORRUPT);
+        let written = self.write_field(INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await;
+        let flushed = self.file.flush().await.map_err(self.blame.io("flushing the header"));
+        if let Err(error) = written.and(flushed) {
+            tracing::error!("cannot set the corrupt bit: {error}");
+        }
+    }
+
+    /// Clears the autoclear bits of features that we do not know and so cannot keep up to date.
+    pub(crate) async fn clear_unknown_autoclear(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        let unknown = header.autoclear.unknown();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let kept = Autoclear(header.autoclear.0 & !unknown.0);
+        self.write_field(AUTOCLEAR_AT, &kept.0.to_be_bytes()).await?;
+        header.autoclear = kept;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+    }
+
+    /// Lets the header lead to a refcount table that is complete on the medium. Durable when this
+    /// returns.
+    pub(crate) async fn point_header_at_refcount_table(
+        &self,
+        offset: u64,
+        clusters: u64,
+    ) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        // A table has at most 8 MiB.
+        let clusters = clusters as u32;
+        let mut field = [0; 12];
+        field[..8].copy_from_slice(&offset.to_be_bytes());
+        field[8..].copy_from_slice(&clusters.to_be_bytes());
+        self.write_field(REFCOUNT_TABLE_AT, &field).await?;
+        header.refcount_table_offset = qcow2_layout::HostOffset(offset);
+        header.refcount_table_clusters = clusters;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+    }
+
+    async fn write_field(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let data = IoVec::from(IoBytes::copy_from(bytes));
+        self.file.write(at, data).await.map_err(self.blame.io("writing the header"))
+    }
+}
+
+/// Whether the header says that the image was not closed.
+pub fn is_dirty(header: &Header) -> bool {
+    header.incompatible.contains(Incompatible::DIRTY)
+}

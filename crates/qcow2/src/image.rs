@@ -1,0 +1,281 @@
+//! An open image: what all requests share.
+
+use std::sync::Arc;
+
+use async_lock::Mutex as AsyncMutex;
+use map_cache::{Counters, MapCache};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
+use storage::{IoBuf, IoVec, Storage};
+use sync::Mutex;
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::allocator::Allocator;
+use crate::bitmap::Bitmap;
+use crate::cache_sizes::CacheSizes;
+use crate::commit::Committer;
+use crate::compressed::Decompressed;
+use crate::error::Blame;
+use crate::free::Frees;
+use crate::gate::Gate;
+use crate::host::Host;
+use crate::in_flight::InFlight;
+use crate::l1::L1Table;
+use crate::layer::Layer;
+use crate::options::Options;
+use crate::overlap::MetadataMap;
+use crate::refcount::Refcounts;
+use crate::shape::SliceShape;
+use crate::{Error, ZeroOptions};
+
+/// An open qcow2 image. Clones are handles of the same image; every method may be called from any
+/// thread, many at a time. Futures are bound to the thread that made them.
+///
+/// Requests may be of any alignment and must lie inside [`Qcow2::size`]. A request that is dropped
+/// before its end may or may not have happened.
+#[derive(Clone, Debug)]
+pub struct Qcow2 {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// The state of an open image.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) blame: Blame,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) file: Arc<dyn Storage>,
+    /// Where guest data lies: the image file itself or the external data file.
+    pub(crate) data: Arc<dyn Storage>,
+    pub(crate) backing: Option<Layer>,
+    pub(crate) options: Options,
+    pub(crate) cache_sizes: CacheSizes,
+    pub(crate) geometry: Geometry,
+    pub(crate) compression: Compression,
+    /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
+    pub(crate) raw_data: bool,
+    pub(crate) lazy_refcounts: bool,
+    pub(crate) size: AtomicU64,
+    /// The header as it is in the file; held while the file's is changed.
+    pub(crate) header: AsyncMutex<Header>,
+    pub(crate) l1: L1Table,
+    pub(crate) cache: MapCache<Error>,
+    pub(crate) shape: SliceShape,
+    pub(crate) refcounts: Refcounts,
+    pub(crate) allocator: Mutex<Allocator>,
+    /// Held while a refcount block is made.
+    pub(crate) making_blocks: AsyncMutex<()>,
+    pub(crate) overlap: MetadataMap,
+    pub(crate) gate: Gate,
+    /// Guest clusters whose mapping is being changed.
+    pub(crate) clusters: InFlight,
+    /// L2 tables that are being made, by L1 index.
+    pub(crate) tables: InFlight,
+    pub(crate) frees: Frees,
+    pub(crate) committer: Committer,
+    pub(crate) decompressed: Decompressed,
+    /// What must be in the header before the first change of the image is there.
+    pub(crate) announced: AtomicBool,
+    /// Metadata was caught lying: no more writes.
+    pub(crate) corrupt: AtomicBool,
+    /// The header says so, or should.
+    pub(crate) corrupt_marked: AtomicBool,
+}
+
+/// What an open image does and holds, for people and programs that watch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// Counters of the map cache.
+    pub map: Counters,
+    /// The cache sizes in use.
+    pub cache_sizes: CacheSizes,
+    /// Bytes of the disk that the map entries in memory cover, at most.
+    pub covered_bytes: u64,
+    /// Bytes of memory in the refcount cache.
+    pub refcount_bytes: u64,
+    /// Clusters below the end of the file that are known to be free.
+    pub free_clusters: u64,
+    /// The corrupt bit was set since the image was opened.
+    pub corrupt: bool,
+}
+
+impl Qcow2 {
+    /// The guest disk's size in bytes.
+    pub fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    /// Sizes that follow from the header.
+    pub fn geometry(&self) -> Geometry {
+        self.inner.geometry
+    }
+
+    /// The layer below, if there is one.
+    pub fn backing(&self) -> Option<&Layer> {
+        self.inner.backing.as_ref()
+    }
+
+    /// The image file.
+    pub fn file(&self) -> &Arc<dyn Storage> {
+        &self.inner.file
+    }
+
+    /// The cache sizes in use.
+    pub fn cache_sizes(&self) -> CacheSizes {
+        self.inner.cache_sizes
+    }
+
+    /// A copy of the header as it is in the file.
+    pub async fn header(&self) -> Header {
+        self.inner.header.lock().await.clone()
+    }
+
+    /// The bitmaps whose content can be trusted: those that were stored by whoever wrote to the image
+    /// last. Reads the directory.
+    pub async fn bitmaps(&self) -> Result<Vec<Bitmap>, Error> {
+        let entries = crate::bitmap::list(&*self.inner.file, &*self.inner.header.lock().await).await?;
+        let stored = entries.into_iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE));
+        let bitmap =
+            |entry| Bitmap::new(entry, Arc::clone(&self.inner.file), self.inner.geometry, self.size());
+        Ok(stored.map(bitmap).collect())
+    }
+
+    /// Whether the disk was changed since it was opened, so that bitmaps that record changes are out
+    /// of date.
+    pub fn was_changed(&self) -> bool {
+        self.inner.announced.load(Ordering::Acquire)
+    }
+
+    /// What the image does and holds.
+    pub fn status(&self) -> Status {
+        let map = self.inner.cache.counters();
+        let covered =
+            (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        Status {
+            map,
+            cache_sizes: self.inner.cache_sizes,
+            covered_bytes: covered.min(self.size()),
+            refcount_bytes: self.inner.refcounts.resident_bytes(),
+            free_clusters: self.inner.allocator.lock().free_clusters(),
+            corrupt: self.inner.corrupt.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
+    pub fn clean_cache(&self) -> usize {
+        self.inner.cache.clean()
+    }
+
+    /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
+    /// allocation and no lock. A miss may have written part of `buf`.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.inner.try_read(offset, buf)
+    }
+
+    /// Fills `buf` from `offset`, and gives it back.
+    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+        if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
+            return (Err(error), buf);
+        }
+        let (result, buf) = {
+            let _pass = self.inner.gate.enter().await;
+            self.inner.read(offset, buf).await
+        };
+        (self.inner.reporting(result).await, buf)
+    }
+
+    /// Writes `data` at `offset`. Completed means: the image's reads show it, and the next
+    /// [`Qcow2::flush`] makes it durable.
+    pub async fn write(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+        self.inner.check_range(offset, data.len() as u64)?;
+        let result = self.inner.write(offset, data).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it.
+    pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> Result<(), Error> {
+        self.inner.check_range(offset, len)?;
+        let result = self.inner.zero(offset, len, options).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Gives the space of the whole clusters in the range back (if the image was opened with
+    /// `discard=unmap`; otherwise nothing happens). They read as zeroes afterwards.
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.inner.check_range(offset, len)?;
+        let result = self.inner.discard(offset, len).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Makes everything durable that completed before this call. Flushes under way at the same time
+    /// share their barriers.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let result = self.inner.flush().await;
+        self.inner.reporting(result).await
+    }
+
+    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
+    /// flushes still gets its discarded space back.
+    pub async fn write_back(&self) -> Result<(), Error> {
+        if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
+    }
+
+    /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
+    /// refcounts, clears the dirty bit. Nothing may be asked of the image afterwards.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.inner.close().await
+    }
+}
+
+impl Inner {
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size() => Ok(()),
+            _ => Err(self.blame.invalid(format!(
+                "{len} bytes at offset {offset} reach past the end of the disk ({} bytes)",
+                self.size()
+            ))),
+        }
+    }
+
+    /// Whether the image takes changes now.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        if !self.options.writable {
+            return Err(self.blame.refused("the image is opened read-only"));
+        }
+        if self.corrupt.load(Ordering::Relaxed) {
+            return Err(self.blame.refused(
+                "the image is marked corrupt: no more writes; repair it with `cowhand check -r all`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Passes `result` on; if it tells of corruption, the header tells of it too from now on.
+    async fn reporting<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(Error::Corrupt { .. }) = &result
+            && self.corrupt.load(Ordering::Relaxed)
+        {
+            self.mark_corrupt().await;
+        }
+        result
+    }
+
+    /// Hands work that must run to its end to the host, and waits for its result.
+    pub(crate) async fn to_the_end<T: 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + 'static,
+    ) -> Result<T, Error> {
+        let (done, result) = futures_channel::oneshot::channel();
+        self.host.spawn(Box::pin(async move {
+            // Nobody may be waiting any more; the work counts all the same.
+            let _ = done.send(work.await);
+        }));
+        match result.await {
+            Ok(result) => result,
+            Err(_) => Err(self.blame.refused("the program is stopping")),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Guest range -> extent of one layer, from slices in memory.
+
+use map_cache::{Load, Slice, SliceKey};
+use qcow2_layout::{CompressedCluster, L2Entry, Subcluster};
+use storage::IoBuf;
+use sync::atomic::Ordering;
+
+use crate::Error;
+use crate::image::Inner;
+
+/// What one layer knows of a guest range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Bytes, never 0.
+    pub(crate) len: u64,
+    pub(crate) kind: Kind,
+}
+
+/// What the map says of a guest range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// At `host` of the data file; writable there if nothing else refers to it.
+    Data { host: u64, in_place: bool },
+    /// Reads as zeroes; space may be reserved at `host`.
+    Zero { host: Option<u64> },
+    /// The layer below knows; space may be reserved at `host`.
+    Unallocated { host: Option<u64> },
+    /// Part of a compressed cluster, from `skip` bytes into its content on.
+    Compressed { cluster: CompressedCluster, skip: u64 },
+}
+
+/// An extent, or the slice that must be loaded first.
+#[derive(Debug)]
+pub(crate) enum Mapped {
+    Extent(Extent),
+    Missing(SliceKey),
+}
+
+impl Extent {
+    /// Appends `next` if it continues this extent.
+    fn join(&mut self, next: Extent) -> bool {
+        let follows = |here: Option<u64>, there: Option<u64>| here.map(|host| host + self.len) == there;
+        let joins = match (self.kind, next.kind) {
+            (Kind::Data { host, in_place }, Kind::Data { host: there, in_place: also }) => {
+                host + self.len == there && in_place == also
+            }
+            (Kind::Zero { host }, Kind::Zero { host: there })
+            | (Kind::Unallocated { host }, Kind::Unallocated { host: there }) => follows(host, there),
+            (Kind::Compressed { .. }, _) | (_, Kind::Compressed { .. }) => false,
+            (Kind::Data { .. } | Kind::Zero { .. } | Kind::Unallocated { .. }, _) => false,
+        };
+        if joins {
+            self.len += next.len;
+        }
+        joins
+    }
+}
+
+impl Inner {
+    /// What this layer has at `guest`, for at most `len` bytes, as far as one slice tells. No I/O,
+    /// no lock on a hit. `len` is not 0 and the range lies inside the disk.
+    #[inline]
+    pub(crate) fn try_map(&self, guest: u64, len: u64) -> Result<Mapped, Error> {
+        let key = self.shape.key(guest);
+        let end = (guest + len).min(self.shape.slice_end(guest));
+        if let Some(extent) = self.cache.with(key, |slice| self.extent(slice, guest, end)) {
+            return self.noticing_corruption(extent).map(Mapped::Extent);
+        }
+        let entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
+        let entry = self.noticing_corruption(entry.map_err(|error| self.blame.entry(guest, &error)))?;
+        match entry.table {
+            Some(_) => Ok(Mapped::Missing(key)),
+            None => {
+                // A whole table is missing: all of its range is unallocated.
+                let table = self.geometry.bytes_per_l2_table();
+                let end = (guest + len).min((guest / table + 1).saturating_mul(table));
+                Ok(Mapped::Extent(Extent { len: end - guest, kind: Kind::Unallocated { host: None } }))
+            }
+        }
+    }
+
+    /// As [`Inner::try_map`], loading what is missing.
+    pub(crate) async fn map(&self, guest: u64, len: u64) -> Result<Extent, Error> {
+        loop {
+            match self.try_map(guest, len)? {
+                Mapped::Extent(extent) => return Ok(extent),
+                Mapped::Missing(key) => self.load(key).await?,
+            }
+        }
+    }
+
+    /// The entry of the cluster at `guest`.
+    pub(crate) async fn entry(&self, guest: u64) -> Result<L2Entry, Error> {
+        let key = self.shape.key(guest);
+        let index = self.shape.index(guest);
+        loop {
+            if let Some(entry) = self.cache.with(key, |slice| self.decode(slice, index)) {
+                let entry = entry.map_err(|error| self.blame.entry(guest, &error));
+                return self.noticing_corruption(entry);
+            }
+            let l1_entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
+            let l1_entry =
+                self.noticing_corruption(l1_entry.map_err(|error| self.blame.entry(guest, &error)))?;
+            if l1_entry.table.is_none() {
+                return Ok(L2Entry::UNALLOCATED);
+            }
+            self.load(key).await?;
+        }
+    }
+
+    #[inline]
+    fn decode(&self, slice: &Slice, index: usize) -> Result<L2Entry, qcow2_layout::EntryError> {
+        let words = if self.shape.entry_words() == 2 {
+            slice.entry::<2>(index)
+        } else {
+            let [word] = slice.entry::<1>(index);
+            [word, 0]
+        };
+        L2Entry::decode(words, &self.geometry)
+    }
+
+    /// The longest extent of one kind from `guest` to at most `end`.
+    #[inline]
+    fn extent(&self, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
+        let mut extent = self.piece(slice, guest, end)?;
+        while guest + extent.len < end {
+            let next = self.piece(slice, guest + extent.len, end)?;
+            if !extent.join(next) {
+                break;
+            }
+        }
+        Ok(extent)
+    }
+
+    /// The part of one cluster, from `guest` on, that is in one state.
+    #[inline]
+    fn piece(&self, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
+        let entry =
+            self.decode(slice, self.shape.index(guest)).map_err(|error| self.blame.entry(guest, &error))?;
+        let in_cluster = self.geometry.in_cluster(guest);
+        let to_end = (self.geometry.cluster_size() - in_cluster).min(end - guest);
+        let cluster = match entry {
+            L2Entry::Compressed(cluster) => {
+                return Ok(Extent { len: to_end, kind: Kind::Compressed { cluster, skip: in_cluster } });
+            }
+            L2Entry::Standard(cluster) => cluster,
+        };
+        // At most 31: one of 32 subclusters.
+        let subcluster = (in_cluster >> self.geometry.subcluster_bits()) as u32;
+        let (state, run) = cluster.run(subcluster, &self.geometry);
+        let run_end = u64::from(subcluster + run) << self.geometry.subcluster_bits();
+        let len = (run_end - in_cluster).min(to_end);
+        let host = cluster.host.map(|host| host.0 + in_cluster);
+        let kind = match (state, host) {
+            (Subcluster::Normal, Some(host)) => Kind::Data { host, in_place: self.in_place(cluster.copied) },
+            (Subcluster::ZeroPlain | Subcluster::ZeroAlloc, host) => Kind::Zero { host },
+            (Subcluster::UnallocatedPlain | Subcluster::UnallocatedAlloc | Subcluster::Normal, host) => {
+                Kind::Unallocated { host }
+            }
+        };
+        Ok(Extent { len, kind })
+    }
+
+    /// Whether a cluster may be written where it lies. Clusters of an external data file have no
+    /// refcounts: each belongs to its guest cluster.
+    pub(crate) fn in_place(&self, copied: bool) -> bool {
+        copied || self.geometry.external_data
+    }
+
+    /// Brings the slice `key` into memory. Requests for one slice share one read.
+    pub(crate) async fn load(&self, key: SliceKey) -> Result<(), Error> {
+        match self.cache.load(key) {
+            Load::Present => Ok(()),
+            Load::Wait(waiting) => waiting.landed().await,
+            Load::Lead(ticket) => match self.read_slice(key).await {
+                Ok(words) => {
+                    self.cache.insert(key, words.into_iter());
+                    drop(ticket);
+                    Ok(())
+                }
+                Err(error) => {
+                    ticket.fail(error.clone());
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    async fn read_slice(&self, key: SliceKey) -> Result<Vec<u64>, Error> {
+        let offset = self.slice_offset(key)?;
+        let bytes = self.shape.slice_bytes();
+        // Zeroes read past the end would pass for a table in which nothing is allocated.
+        if offset + bytes as u64 > self.file.length().next_multiple_of(self.geometry.cluster_size()) {
+            let detail = format!(
+                "the L2 table of L1 entry {} lies at {offset:#x}, past the end of the file ({:#x})",
+                key.l1_index,
+                self.file.length()
+            );
+            return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+        }
+        let (result, buf) = self.file.read(offset, IoBuf::uninit(bytes)).await;
+        result.map_err(self.blame.io("reading an L2 table"))?;
+        let (words, _) = buf.as_chunks::<8>();
+        Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+    }
+
+    /// Where slice `key` lies in the file.
+    pub(crate) fn slice_offset(&self, key: SliceKey) -> Result<u64, Error> {
+        let guest = self.shape.guest(key, 0);
+        let entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
+        let entry = entry.map_err(|error| self.blame.entry(guest, &error))?;
+        match entry.table {
+            Some(table) => Ok(table.0 + u64::from(key.slice) * self.shape.slice_bytes() as u64),
+            None => Err(self.blame.corrupt(format!("L1 entry {} lost its L2 table", key.l1_index))),
+        }
+    }
+
+    /// Passes `result` on; a contradiction found in the image stops all further writes.
+    #[inline]
+    pub(crate) fn noticing_corruption<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(Error::Corrupt { .. }) = &result {
+            self.corrupt.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}

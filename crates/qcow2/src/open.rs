@@ -1,0 +1,330 @@
+//! Opening an image: from a header that anybody may have written to state that can be trusted.
+
+use std::sync::Arc;
+
+use async_lock::Mutex as AsyncMutex;
+use map_cache::{CacheLimits, MapCache};
+use qcow2_layout::{
+    Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, L1Entry,
+};
+use storage::{IoBuf, Storage};
+use sync::Mutex;
+use sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::allocator::Allocator;
+use crate::cache_sizes::{CachedImage, cache_sizes};
+use crate::commit::Committer;
+use crate::compressed::Decompressed;
+use crate::error::Blame;
+use crate::free::Frees;
+use crate::gate::Gate;
+use crate::image::{Inner, Qcow2};
+use crate::in_flight::InFlight;
+use crate::l1::L1Table;
+use crate::overlap::{MetadataMap, Section};
+use crate::refcount::{RefcountTable, Refcounts};
+use crate::shape::SliceShape;
+use crate::{Error, Host, Layer, Options};
+
+/// Bytes that hold every header field that says how much more there is to read.
+const HEADER_START: usize = 512;
+
+/// The files that an image is made of, opened by the caller: which names may be followed is the
+/// caller's decision.
+#[derive(Debug)]
+pub struct Files {
+    /// The image file.
+    pub file: Arc<dyn Storage>,
+    /// The external data file, if the header has one.
+    pub data: Option<Arc<dyn Storage>>,
+    /// The backing layer, if the header has one.
+    pub backing: Option<Layer>,
+}
+
+/// Reads the header of an image: what it is, and which other files it names. At most one cluster
+/// is read.
+pub async fn read_header(file: &dyn Storage) -> Result<Header, Error> {
+    let blame = Blame::new(file.name());
+    let start = read_up_to(file, &blame, HEADER_START).await?;
+    let refuse = |error: HeaderError| header_error(&blame, &error);
+    let cluster_bits = Header::cluster_bits_of(&start).map_err(refuse)?;
+    let first = read_up_to(file, &blame, 1 << cluster_bits).await?;
+    Header::decode(&first).map_err(refuse)
+}
+
+/// The first `len` bytes, or all there are.
+async fn read_up_to(file: &dyn Storage, blame: &Blame, len: usize) -> Result<IoBuf, Error> {
+    let there = usize::try_from(file.length()).unwrap_or(usize::MAX);
+    let (result, buf) = file.read(0, IoBuf::uninit(len.min(there))).await;
+    result.map_err(blame.io("reading the header"))?;
+    Ok(buf)
+}
+
+fn header_error(blame: &Blame, error: &HeaderError) -> Error {
+    match error.kind() {
+        qcow2_layout::ErrorKind::Unsupported => blame.unsupported(error.to_string()),
+        qcow2_layout::ErrorKind::Corrupt | qcow2_layout::ErrorKind::Invalid => {
+            blame.corrupt(error.to_string())
+        }
+    }
+}
+
+impl Qcow2 {
+    /// Opens an image over `files`. Writable images that were not closed (dirty bit) must be repaired
+    /// first ([`crate::check`]); this refuses them.
+    ///
+    /// Costs the header, L1, refcount table and snapshot table in reads and memory: at most
+    /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first.
+    pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
+        let blame = Blame::new(files.file.name());
+        let header = read_header(&*files.file).await?;
+        check_openable(&header, &files, &options, &blame)?;
+        let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+        let tables = Tables::read(&*files.file, &header, &geometry, &options, &blame).await?;
+        let inner = assemble(files, header, geometry, tables, options, host, blame)?;
+        let image = Qcow2 { inner: Arc::new(inner) };
+        if options.writable {
+            image.inner.clear_unknown_autoclear().await?;
+        }
+        Ok(image)
+    }
+}
+
+fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Blame) -> Result<(), Error> {
+    match header.crypt {
+        CryptMethod::None => {}
+        CryptMethod::Aes => {
+            return Err(blame.unsupported("the image is encrypted (AES); cowhand cannot decrypt it"));
+        }
+        CryptMethod::Luks => {
+            return Err(blame.unsupported("the image is encrypted (LUKS); cowhand cannot decrypt it"));
+        }
+    }
+    let external = header.incompatible.contains(Incompatible::EXTERNAL_DATA);
+    if external != files.data.is_some() {
+        let what = if external { "needs an external data file" } else { "has no external data file" };
+        return Err(blame.invalid(format!("the image {what}")));
+    }
+    if !options.writable {
+        return Ok(());
+    }
+    if files.file.limits().read_only {
+        return Err(blame.refused("the file is opened read-only"));
+    }
+    if header.incompatible.contains(Incompatible::CORRUPT) && !options.ignore_corrupt {
+        return Err(blame.refused(
+            "the image is marked corrupt and cannot be opened for writing; repair it with `cowhand check -r all`, \
+             or open it read-only",
+        ));
+    }
+    if header.incompatible.contains(Incompatible::DIRTY) {
+        return Err(
+            blame.refused("the image was not closed and its refcounts must be repaired before it is written")
+        );
+    }
+    let lazy = options.lazy_refcounts == Some(true);
+    if lazy && header.version == qcow2_layout::Version::V2 {
+        return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
+    }
+    if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
+        return Err(blame.invalid("discard-no-unref=on needs a version 3 image (compat=1.1)"));
+    }
+    Ok(())
+}
+
+/// The tables that are in memory as a whole.
+struct Tables {
+    l1: Vec<u64>,
+    refcounts: Vec<u64>,
+    pieces: Vec<(u64, u64, Section)>,
+}
+
+impl Tables {
+    async fn read(
+        file: &dyn Storage,
+        header: &Header,
+        geometry: &Geometry,
+        options: &Options,
+        blame: &Blame,
+    ) -> Result<Self, Error> {
+        let l1_bytes = u64::from(header.l1_size) * 8;
+        let l1 = read_words(file, blame, "the L1 table", header.l1_table_offset.0, l1_bytes).await?;
+        let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new() };
+        let cluster = geometry.cluster_size();
+        let piece = |offset: u64, len: u64, section| (offset, offset + len, section);
+        tables.pieces.push(piece(0, cluster, Section::MainHeader));
+        tables.pieces.push(piece(header.l1_table_offset.0, l1_bytes, Section::ActiveL1));
+        let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
+        tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
+        if options.writable {
+            let len = u64::from(header.refcount_table_clusters) * cluster;
+            let offset = header.refcount_table_offset.0;
+            tables.refcounts = read_words(file, blame, "the refcount table", offset, len).await?;
+            tables.pieces.push(piece(offset, len, Section::RefcountTable));
+            let table = RefcountTable::new(offset, 0, geometry.cluster_bits, tables.refcounts);
+            tables
+                .pieces
+                .extend(table.blocks(geometry).map(|at| piece(at.0, cluster, Section::RefcountBlock)));
+            tables.refcounts = table.into_words();
+        }
+        tables.read_snapshots(file, header, geometry, options, blame).await?;
+        if let Some(bitmaps) = header.extensions.bitmaps {
+            let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
+            tables.pieces.push(piece);
+        }
+        tables.check_apart(blame, options)?;
+        Ok(tables)
+    }
+
+    /// Where snapshots keep their tables. Read-only images that nobody repairs do without it.
+    async fn read_snapshots(
+        &mut self,
+        file: &dyn Storage,
+        header: &Header,
+        geometry: &Geometry,
+        options: &Options,
+        blame: &Blame,
+    ) -> Result<(), Error> {
+        if header.snapshots == 0 {
+            return Ok(());
+        }
+        let (entries, len) = crate::snapshot::read_table(file, header, blame).await?;
+        let offset = header.snapshots_offset.0;
+        self.pieces.push((offset, offset + len, Section::SnapshotTable));
+        for entry in &entries {
+            let at = entry.l1_table_offset.0;
+            let l1_bytes = u64::from(entry.l1_size) * 8;
+            self.pieces.push((at, at.saturating_add(l1_bytes), Section::InactiveL1));
+            if options.writable && options.overlap_check.checks(Section::InactiveL2) {
+                entry.check(geometry).map_err(|error| blame.corrupt(error.to_string()))?;
+                let words = read_words(file, blame, "the L1 table of a snapshot", at, l1_bytes).await?;
+                let tables = words.into_iter().filter_map(|word| L1Entry::decode(word, geometry).ok()?.table);
+                let cluster = geometry.cluster_size();
+                self.pieces.extend(tables.map(|table| (table.0, table.0 + cluster, Section::InactiveL2)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A writer must not find two L1 entries with one table, or tables inside each other.
+    fn check_apart(&mut self, blame: &Blame, options: &Options) -> Result<(), Error> {
+        if !options.writable || options.ignore_corrupt {
+            return Ok(());
+        }
+        // Tables of snapshots may well be tables of each other and of the active image.
+        let mut sorted: Vec<_> = self
+            .pieces
+            .iter()
+            .filter(|(start, end, section)| start < end && *section != Section::InactiveL2)
+            .collect();
+        sorted.sort_unstable_by_key(|(start, ..)| *start);
+        for pair in sorted.windows(2) {
+            let [(start, end, section), (next, _, other)] = pair else { continue };
+            if end > next {
+                return Err(blame.corrupt(format!(
+                    "{section} at {start:#x} and {other} at {next:#x} overlap; run `cowhand check`"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A table of `bytes` bytes as words in host byte order. Nothing is allocated before the table is
+/// known to lie inside the file.
+pub(crate) async fn read_words(
+    file: &dyn Storage,
+    blame: &Blame,
+    what: &'static str,
+    offset: u64,
+    bytes: u64,
+) -> Result<Vec<u64>, Error> {
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let end = offset.checked_add(bytes);
+    let (Some(end), Ok(len)) = (end, usize::try_from(bytes)) else {
+        return Err(blame.corrupt(format!("{what} at {offset:#x} has an impossible length ({bytes} bytes)")));
+    };
+    if end > file.length() {
+        return Err(blame.corrupt(format!(
+            "{what} ends at {end:#x}, past the end of the file ({:#x}); the file may be truncated",
+            file.length()
+        )));
+    }
+    let (result, buf) = file.read(offset, IoBuf::uninit(len)).await;
+    result.map_err(blame.io("reading a table"))?;
+    let (words, _) = buf.as_chunks::<8>();
+    Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+}
+
+fn assemble(
+    files: Files,
+    header: Header,
+    geometry: Geometry,
+    tables: Tables,
+    options: Options,
+    host: Arc<dyn Host>,
+    blame: Blame,
+) -> Result<Inner, Error> {
+    let cached = CachedImage {
+        disk_bytes: header.guest_size(),
+        cluster_bytes: geometry.cluster_size(),
+        l2_table_entry_bytes: geometry.l2_entry_bytes(),
+    };
+    let cache_sizes =
+        cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;
+    let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
+    let limits = CacheLimits {
+        l1_entries: tables.l1.len(),
+        slices_per_table: shape.slices_per_table(),
+        slices_max: usize::try_from(cache_sizes.l2_count).unwrap_or(usize::MAX),
+    };
+    let refcount_table = RefcountTable::new(
+        header.refcount_table_offset.0,
+        u64::from(header.refcount_table_clusters),
+        geometry.cluster_bits,
+        tables.refcounts,
+    );
+    let frontier = geometry.clusters_for(files.file.length());
+    let blocks = frontier.div_ceil(geometry.refcount_block_entries());
+    let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
+    let file = files.file;
+    Ok(Inner {
+        data: files.data.unwrap_or_else(|| Arc::clone(&file)),
+        backing: files.backing,
+        compression: header.compression,
+        raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
+        lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
+        size: AtomicU64::new(header.guest_size()),
+        l1: L1Table::new(header.l1_table_offset.0, tables.l1.into_iter()),
+        header: AsyncMutex::new(header),
+        cache: MapCache::new(limits),
+        shape,
+        refcounts: Refcounts::new(
+            Arc::clone(&file),
+            blame.clone(),
+            geometry,
+            refcount_table,
+            usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
+        ),
+        allocator: Mutex::new(Allocator::new(frontier, blocks, file.limits().grows_zeroed)),
+        making_blocks: AsyncMutex::new(()),
+        overlap: MetadataMap::new(options.overlap_check, tables.pieces),
+        gate: Gate::default(),
+        clusters: InFlight::default(),
+        tables: InFlight::default(),
+        frees: Frees::default(),
+        committer: Committer::default(),
+        decompressed: Decompressed::default(),
+        announced: AtomicBool::new(false),
+        corrupt: AtomicBool::new(false),
+        corrupt_marked: AtomicBool::new(false),
+        blame,
+        host,
+        file,
+        options,
+        cache_sizes,
+        geometry,
+    })
+}

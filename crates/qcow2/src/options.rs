@@ -1,0 +1,55 @@
+//! How an image is opened.
+
+use crate::cache_sizes::CacheRequest;
+use crate::overlap::OverlapCheck;
+
+/// Runtime options of one image, under QEMU's names with `_` for `-`.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Guest writes are allowed.
+    pub writable: bool,
+    /// Open for writing although the corrupt bit is set (for repair).
+    pub ignore_corrupt: bool,
+    /// Memory for the map and for refcounts.
+    pub cache: CacheRequest,
+    /// `lazy-refcounts`: `None` is what the image says.
+    pub lazy_refcounts: Option<bool>,
+    /// `overlap-check`.
+    pub overlap_check: OverlapCheck,
+    /// `discard=unmap`: guest discards take effect.
+    pub discard: bool,
+    /// `pass-discard-request`: space that the guest discards goes back to the file system.
+    pub pass_discard_request: bool,
+    /// `pass-discard-snapshot`: likewise for space of deleted snapshots.
+    pub pass_discard_snapshot: bool,
+    /// `pass-discard-other`: likewise for clusters freed for other reasons.
+    pub pass_discard_other: bool,
+    /// `discard-no-unref`: discarded clusters stay reserved where they are.
+    pub discard_no_unref: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            writable: false,
+            ignore_corrupt: false,
+            cache: CacheRequest::default(),
+            lazy_refcounts: None,
+            overlap_check: OverlapCheck::default(),
+            discard: false,
+            pass_discard_request: false,
+            pass_discard_snapshot: true,
+            pass_discard_other: false,
+            discard_no_unref: false,
+        }
+    }
+}
+
+/// How a range is made to read as zeroes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroOptions {
+    /// Space may be given back; otherwise what is reserved stays reserved.
+    pub unmap: bool,
+    /// Fail with [`crate::ErrorKind::Unsupported`] rather than write zeroes one by one.
+    pub fast_only: bool,
+}

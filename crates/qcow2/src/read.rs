@@ -1,0 +1,143 @@
+//! Reading guest data.
+
+use futures_util::future::join_all;
+use storage::IoBuf;
+
+use crate::Error;
+use crate::image::Inner;
+use crate::locate::{Located, Source, Step};
+
+/// Pieces of one request that are read at the same time: enough to keep a device busy, bounded
+/// whatever the image looks like.
+const PIECES_AT_ONCE: usize = 64;
+
+impl Inner {
+    /// Reads without waiting; see [`crate::Qcow2::try_read`].
+    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let Some(_pass) = self.gate.try_enter() else { return false };
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
+            return false;
+        }
+        let (mut guest, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let Ok(Step::Located(located)) = self.try_locate(guest, rest.len() as u64) else { return false };
+            let (piece, behind) = rest.split_at_mut(located.len as usize);
+            match located.source {
+                Source::Zero { .. } => piece.fill(0),
+                Source::Plain { storage, offset } if storage.try_read(offset, piece) => {}
+                Source::Raw(raw) if raw.storage.try_read(raw.offset + guest, piece) => {}
+                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return false,
+            }
+            guest += located.len;
+            rest = behind;
+        }
+        true
+    }
+
+    /// Fills `buf` from `offset`; beyond the disk there are zeroes. The caller holds a pass.
+    pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+        let mut done: Option<IoBuf> = None;
+        let mut guest = offset;
+        loop {
+            // The usual request is one piece and needs neither splitting nor a list.
+            let located = match self.locate_if_any(guest, buf.len() as u64).await {
+                Ok(Some(located)) => located,
+                Ok(None) => return (Ok(()), joined(done, buf)),
+                Err(error) => return (Err(error), joined(done, buf)),
+            };
+            if done.is_none() && located.len == buf.len() as u64 {
+                return self.read_piece(guest, located, buf).await;
+            }
+            let (result, filled, rest) = self.read_pieces(guest, located, buf).await;
+            guest += filled.len() as u64;
+            buf = rest;
+            done = Some(joined(done, filled));
+            if let Err(error) = result {
+                return (Err(error), joined(done, buf));
+            }
+        }
+    }
+
+    async fn locate_if_any(&self, guest: u64, len: u64) -> Result<Option<Located<'_>>, Error> {
+        if len == 0 { Ok(None) } else { self.locate(guest, len).await.map(Some) }
+    }
+
+    /// Reads up to [`PIECES_AT_ONCE`] pieces from the front of `buf` in parallel; gives back what
+    /// was read and the rest.
+    async fn read_pieces(
+        &self,
+        guest: u64,
+        first: Located<'_>,
+        mut buf: IoBuf,
+    ) -> (Result<(), Error>, IoBuf, IoBuf) {
+        let mut reads = Vec::new();
+        let first_len = first.len;
+        let mut guest = guest + first_len;
+        let piece = buf.split_to(first_len as usize);
+        reads.push(self.read_piece(guest - first_len, first, piece));
+        let mut located = Ok(());
+        while !buf.is_empty() && reads.len() < PIECES_AT_ONCE {
+            match self.locate(guest, buf.len() as u64).await {
+                Ok(next) => {
+                    let len = next.len;
+                    guest += len;
+                    let piece = buf.split_to(len as usize);
+                    reads.push(self.read_piece(guest - len, next, piece));
+                }
+                Err(error) => {
+                    located = Err(error);
+                    break;
+                }
+            }
+        }
+        let mut filled: Option<IoBuf> = None;
+        let mut result = located;
+        for (read, piece) in join_all(reads).await {
+            filled = Some(joined(filled, piece));
+            result = result.and(read);
+        }
+        (result, joined(filled, buf.split_to(0)), buf)
+    }
+
+    async fn read_piece(
+        &self,
+        guest: u64,
+        located: Located<'_>,
+        mut buf: IoBuf,
+    ) -> (Result<(), Error>, IoBuf) {
+        match located.source {
+            Source::Zero { .. } => {
+                buf.fill(0);
+                (Ok(()), buf)
+            }
+            Source::Plain { storage, offset } => {
+                let (result, buf) = storage.read(offset, buf).await;
+                (result.map_err(self.blame.io("reading data")), buf)
+            }
+            Source::Raw(raw) => {
+                let (result, buf) = raw.storage.read(raw.offset + guest, buf).await;
+                (result.map_err(self.blame.io("reading a raw backing file")), buf)
+            }
+            Source::Compressed { layer, cluster, skip } => match layer.decompress(cluster).await {
+                Ok(bytes) => {
+                    let skip = skip as usize;
+                    let len = buf.len();
+                    buf.copy_from_slice(&bytes[skip..skip + len]);
+                    (Ok(()), buf)
+                }
+                Err(error) => (layer.noticing_corruption(Err(error)), buf),
+            },
+        }
+    }
+}
+
+/// `next` appended to what is there already.
+fn joined(done: Option<IoBuf>, next: IoBuf) -> IoBuf {
+    match done {
+        None => next,
+        Some(mut done) => {
+            done.unsplit(next);
+            done
+        }
+    }
+}

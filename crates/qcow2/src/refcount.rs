@@ -1,0 +1,214 @@
+//! Refcounts: the table in memory, blocks in a cache, both written by a commit.
+
+mod block;
+mod table;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_lock::Mutex as AsyncMutex;
+use qcow2_layout::{Geometry, HostOffset, refcount_get};
+use storage::{IoBuf, Storage};
+use sync::{Mutex, RwLock};
+
+use crate::Error;
+use crate::error::Blame;
+pub(crate) use block::{Block, DirtyBlock};
+pub(crate) use table::{DirtyTable, RefcountTable};
+
+/// Refcounts of every cluster of the file.
+#[derive(Debug)]
+pub(crate) struct Refcounts {
+    file: Arc<dyn Storage>,
+    blame: Blame,
+    geometry: Geometry,
+    pub(crate) table: RwLock<RefcountTable>,
+    blocks: Mutex<HashMap<u64, Arc<Block>>>,
+    blocks_max: usize,
+    /// Held while a block is loaded or made; both are rare.
+    growing: AsyncMutex<()>,
+}
+
+/// What became of an attempt to claim clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// So many clusters, from the first one, now have refcount 1.
+    Claimed(u64),
+    /// The first cluster has no refcount block; make one first.
+    NoBlock(u64),
+}
+
+impl Refcounts {
+    pub(crate) fn new(
+        file: Arc<dyn Storage>,
+        blame: Blame,
+        geometry: Geometry,
+        table: RefcountTable,
+        blocks_max: usize,
+    ) -> Self {
+        Self {
+            file,
+            blame,
+            geometry,
+            table: RwLock::new(table),
+            blocks: Mutex::default(),
+            blocks_max,
+            growing: AsyncMutex::new(()),
+        }
+    }
+
+    /// Index of the block that holds the refcount of `cluster`.
+    pub(crate) fn block_of(&self, cluster: u64) -> u64 {
+        cluster / self.geometry.refcount_block_entries()
+    }
+
+    /// The block at `index` of the table; `None` if there is none, so that all its refcounts are 0.
+    pub(crate) async fn block(&self, index: u64) -> Result<Option<Arc<Block>>, Error> {
+        if let Some(block) = self.resident(index) {
+            return Ok(Some(block));
+        }
+        let _one_at_a_time = self.growing.lock().await;
+        if let Some(block) = self.resident(index) {
+            return Ok(Some(block));
+        }
+        let Some(offset) = self.table_entry(index)? else { return Ok(None) };
+        let buf = IoBuf::uninit(self.cluster_bytes());
+        let (result, bytes) = self.file.read(offset.0, buf).await;
+        result.map_err(self.blame.io("reading a refcount block"))?;
+        let block = Arc::new(Block::new(index, bytes.to_vec()));
+        self.keep(Arc::clone(&block));
+        Ok(Some(block))
+    }
+
+    fn cluster_bytes(&self) -> usize {
+        1 << self.geometry.cluster_bits
+    }
+
+    fn resident(&self, index: u64) -> Option<Arc<Block>> {
+        self.blocks.lock().get(&index).cloned()
+    }
+
+    /// Offset of block `index`, checked against the file: a block past its end holds nothing.
+    pub(crate) fn table_entry(&self, index: u64) -> Result<Option<HostOffset>, Error> {
+        let entry = self.table.read().get(index, &self.geometry);
+        let entry = entry.map_err(|error| self.blame.corrupt(format!("refcount table: {error}")))?;
+        match entry.block {
+            Some(offset) if offset.0 >= self.file.length() && self.resident(index).is_none() => {
+                Err(self.blame.corrupt(format!(
+                    "refcount block {index} is at {offset}, past the end of the file ({:#x})",
+                    self.file.length()
+                )))
+            }
+            block => Ok(block),
+        }
+    }
+
+    fn keep(&self, block: Arc<Block>) {
+        let mut blocks = self.blocks.lock();
+        if blocks.len() >= self.blocks_max {
+            let victim = blocks.values().find(|block| block.evict()).map(|block| block.index());
+            victim.and_then(|index| blocks.remove(&index));
+        }
+        blocks.insert(block.index(), block);
+    }
+
+    /// The refcount of one cluster.
+    pub(crate) async fn get(&self, cluster: u64) -> Result<u64, Error> {
+        let Some(block) = self.block(self.block_of(cluster)).await? else { return Ok(0) };
+        let index = cluster % self.geometry.refcount_block_entries();
+        Ok(block.read(|bytes| refcount_get(bytes, index, self.geometry.refcount_order)).unwrap_or(0))
+    }
+
+    /// Raises refcounts from 0 to 1, from `start` on, at most `len`, up to the first cluster that is
+    /// in use or belongs to the next block. In memory only.
+    pub(crate) async fn claim(&self, start: u64, len: u64) -> Result<Claim, Error> {
+        let index = self.block_of(start);
+        let entries = self.geometry.refcount_block_entries();
+        let first = start % entries;
+        let last = (first + len).min(entries);
+        loop {
+            let Some(block) = self.block(index).await? else { return Ok(Claim::NoBlock(index)) };
+            let order = self.geometry.refcount_order;
+            let claimed = block.modify(|bytes| {
+                let free =
+                    (first..last).take_while(|&at| refcount_get(bytes, at, order) == Some(0)).count() as u64;
+                (first..first + free).for_each(|at| set(bytes, at, order, 1));
+                free
+            });
+            if let Some(claimed) = claimed {
+                return Ok(Claim::Claimed(claimed));
+            }
+        }
+    }
+
+    /// Lowers the refcount of one cluster by one, in memory, and returns what is left.
+    pub(crate) async fn lower(&self, cluster: u64) -> Result<u64, Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let (index, at, order) = (cluster / entries, cluster % entries, self.geometry.refcount_order);
+        loop {
+            let Some(block) = self.block(index).await? else { return Err(self.freed_twice(cluster)) };
+            let lowered = block.modify(|bytes| {
+                let old = refcount_get(bytes, at, order).unwrap_or(0);
+                old.checked_sub(1).inspect(|&left| set(bytes, at, order, left))
+            });
+            if let Some(left) = lowered {
+                return left.ok_or_else(|| self.freed_twice(cluster));
+            }
+        }
+    }
+
+    fn freed_twice(&self, cluster: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
+    }
+
+    /// Makes the block `index` in the cluster `at`, with all refcounts 0 except, where the block
+    /// covers its own cluster, that one. In memory; the table entry is dirty from then on.
+    pub(crate) async fn add_block(&self, index: u64, at: u64) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock().await;
+        let entries = self.geometry.refcount_block_entries();
+        let mut bytes = vec![0; self.cluster_bytes()];
+        if self.block_of(at) == index {
+            set(&mut bytes, at % entries, self.geometry.refcount_order, 1);
+        }
+        let offset = HostOffset(at << self.geometry.cluster_bits);
+        // Both under the table's lock: whoever copies the table and then the dirty blocks has every
+        // block that the copy leads to.
+        let mut table = self.table.write();
+        table.set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
+        self.keep(Arc::new(Block::new_dirty(index, bytes)));
+        Ok(())
+    }
+
+    /// Copies every dirty block, with its place in the file, lowest index first. Copy the table
+    /// before: a table must not lead to a block that is not in the file.
+    pub(crate) fn copy_dirty(&self) -> Result<Vec<(HostOffset, DirtyBlock)>, Error> {
+        let mut dirty: Vec<_> = self.blocks.lock().values().filter_map(Block::copy_if_dirty).collect();
+        dirty.sort_unstable_by_key(|block| block.index());
+        let placed = dirty.into_iter().map(|block| {
+            let offset =
+                self.table.read().get(block.index(), &self.geometry).ok().and_then(|entry| entry.block);
+            match offset {
+                Some(offset) => Ok((offset, block)),
+                None => Err(self.blame.corrupt(format!("refcount block {} lost its place", block.index()))),
+            }
+        });
+        placed.collect()
+    }
+
+    /// Whether any block or the table differs from the file.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.table.read().is_dirty() || self.blocks.lock().values().any(|block| block.is_dirty())
+    }
+
+    /// Bytes of memory that the blocks take.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.blocks.lock().len() as u64 * self.geometry.cluster_size()
+    }
+}
+
+/// `at` lies inside the block and `value` within the refcount width, by construction of the callers.
+fn set(bytes: &mut [u8], at: u64, order: u32, value: u64) {
+    let result = qcow2_layout::refcount_set(bytes, at, order, value);
+    debug_assert!(result.is_ok(), "refcount {at}: {result:?}");
+}

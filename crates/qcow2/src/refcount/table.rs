@@ -1,0 +1,145 @@
+//! The refcount table in memory.
+
+use std::collections::BTreeSet;
+
+use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
+
+/// Entries written at a time: one 512-byte sector, which the medium never tears.
+const SECTOR_ENTRIES: usize = 64;
+/// Bytes of an entry.
+const ENTRY_BYTES: u64 = 8;
+/// Largest table, as in QEMU.
+const TABLE_BYTES_MAX: u64 = 8 << 20;
+
+/// Where each refcount block is, and where the table itself lies in the file.
+#[derive(Debug)]
+pub(crate) struct RefcountTable {
+    offset: u64,
+    clusters: u64,
+    cluster_bits: u32,
+    /// In host byte order; may be longer than what the clusters hold, until the table has moved.
+    words: Vec<u64>,
+    dirty: BTreeSet<usize>,
+}
+
+/// What of the table is to be written.
+#[derive(Debug)]
+pub(crate) enum DirtyTable {
+    /// Nothing.
+    Clean,
+    /// These sectors, in place: offset in the file and bytes.
+    Sectors(Vec<(u64, Vec<u8>)>),
+    /// The table has outgrown its clusters: so many clusters are needed for it elsewhere.
+    Outgrown(u64),
+}
+
+impl RefcountTable {
+    pub(crate) fn new(offset: u64, clusters: u64, cluster_bits: u32, words: Vec<u64>) -> Self {
+        Self { offset, clusters, cluster_bits, words, dirty: BTreeSet::new() }
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn clusters(&self) -> u64 {
+        self.clusters
+    }
+
+    pub(crate) fn into_words(self) -> Vec<u64> {
+        self.words
+    }
+
+    /// Offsets of all blocks that can be decoded.
+    pub(crate) fn blocks<'a>(&'a self, geometry: &'a Geometry) -> impl Iterator<Item = HostOffset> + 'a {
+        self.words.iter().filter_map(|&word| RefcountTableEntry::decode(word, geometry).ok()?.block)
+    }
+
+    pub(crate) fn get(&self, index: u64, geometry: &Geometry) -> Result<RefcountTableEntry, EntryError> {
+        let word = usize::try_from(index).ok().and_then(|index| self.words.get(index)).copied();
+        RefcountTableEntry::decode(word.unwrap_or(0), geometry)
+    }
+
+    /// Enters a new block. The error says that the table cannot grow so far.
+    pub(crate) fn set(&mut self, index: u64, block: HostOffset) -> Result<(), String> {
+        let bytes = (index + 1).saturating_mul(ENTRY_BYTES);
+        let Some(index) = usize::try_from(index).ok().filter(|_| bytes <= TABLE_BYTES_MAX) else {
+            return Err(format!(
+                "refcount block {index} needs a refcount table of {bytes} bytes; at most {TABLE_BYTES_MAX} are allowed"
+            ));
+        };
+        if self.words.len() <= index {
+            self.words.resize(index + 1, 0);
+        }
+        self.words[index] = RefcountTableEntry { block: Some(block) }.encode();
+        self.dirty.insert(index / SECTOR_ENTRIES);
+        Ok(())
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || self.has_outgrown()
+    }
+
+    fn has_outgrown(&self) -> bool {
+        self.words.len() as u64 > self.capacity()
+    }
+
+    fn capacity(&self) -> u64 {
+        (self.clusters << self.cluster_bits) / ENTRY_BYTES
+    }
+
+    /// What is to be written now.
+    pub(crate) fn dirty(&self) -> DirtyTable {
+        if self.has_outgrown() {
+            // Half as much again, so that growing byte by byte costs a logarithmic number of moves.
+            let bytes = (self.words.len() as u64 * 3 / 2 * ENTRY_BYTES).min(TABLE_BYTES_MAX);
+            return DirtyTable::Outgrown(bytes.div_ceil(1 << self.cluster_bits));
+        }
+        if self.dirty.is_empty() {
+            return DirtyTable::Clean;
+        }
+        let sectors = self.dirty.iter().map(|&sector| {
+            let first = sector * SECTOR_ENTRIES;
+            (self.offset + first as u64 * ENTRY_BYTES, self.encode(first, SECTOR_ENTRIES))
+        });
+        DirtyTable::Sectors(sectors.collect())
+    }
+
+    /// `len` entries from `first` on, as they lie in the file; zeroes beyond the last.
+    fn encode(&self, first: usize, len: usize) -> Vec<u8> {
+        let capacity = usize::try_from(self.capacity()).unwrap_or(usize::MAX).saturating_sub(first);
+        let words = self.words.iter().copied().chain(std::iter::repeat(0));
+        words.skip(first).take(len.min(capacity)).flat_map(u64::to_be_bytes).collect()
+    }
+
+    /// The whole table for a home of `clusters` clusters; entries that do not fit are left out.
+    pub(crate) fn encode_all(&self, clusters: u64) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().copied().flat_map(u64::to_be_bytes).collect();
+        bytes.resize(usize::try_from(clusters << self.cluster_bits).unwrap_or(bytes.len()), 0);
+        bytes
+    }
+
+    /// Says that the sectors that [`RefcountTable::dirty`] gave are in the file.
+    pub(crate) fn written(&mut self, sectors: &[(u64, Vec<u8>)]) {
+        for (offset, bytes) in sectors {
+            let sector = ((offset - self.offset) / ENTRY_BYTES) as usize / SECTOR_ENTRIES;
+            let first = sector * SECTOR_ENTRIES;
+            if *bytes == self.encode(first, SECTOR_ENTRIES) {
+                self.dirty.remove(&sector);
+            }
+        }
+    }
+
+    /// Says that the table now lies at `offset` as `bytes`, and the header says so.
+    pub(crate) fn moved(&mut self, offset: u64, clusters: u64, bytes: &[u8]) {
+        self.offset = offset;
+        self.clusters = clusters;
+        let sectors = 0..self.words.len().div_ceil(SECTOR_ENTRIES);
+        let changed = sectors.filter(|&sector| {
+            let at = sector * SECTOR_ENTRIES * ENTRY_BYTES as usize;
+            let now = self.encode(sector * SECTOR_ENTRIES, SECTOR_ENTRIES);
+            bytes.get(at..at + now.len()) != Some(&now[..])
+        });
+        self.dirty = changed.collect();
+    }
+}

@@ -1,0 +1,43 @@
+//! Internal snapshots: where they are.
+
+use qcow2_layout::{DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, decode_snapshots};
+use storage::{IoBuf, Storage};
+
+use crate::Error;
+use crate::error::Blame;
+
+/// Bytes of the snapshot table that are read first; the table says its length only entry by entry.
+const FIRST_BYTES: u64 = 64 << 10;
+
+/// The snapshot table of an image, and its length in bytes.
+pub(crate) async fn read_table(
+    file: &dyn Storage,
+    header: &Header,
+    blame: &Blame,
+) -> Result<(Vec<SnapshotEntry>, u64), Error> {
+    let offset = header.snapshots_offset.0;
+    // QEMU does not write the padding behind the last entry: the file may end before it.
+    let there = file.length().saturating_sub(offset).next_multiple_of(8).min(SNAPSHOT_TABLE_BYTES_MAX);
+    let mut len = there.min(FIRST_BYTES);
+    loop {
+        // At most the limit on snapshot tables, and never more than the file holds.
+        let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize)).await;
+        result.map_err(blame.io("reading the snapshot table"))?;
+        match decode_snapshots(&bytes, header.snapshots) {
+            Ok(decoded) => {
+                let bytes = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();
+                return Ok((decoded.into_iter().map(|DecodedSnapshot { entry, .. }| entry).collect(), bytes));
+            }
+            Err(_) if len < there => len = (len * 8).min(there),
+            Err(error) => return Err(blame.corrupt(format!("the snapshot table: {error}"))),
+        }
+    }
+}
+
+/// The internal snapshots of the image in `file`.
+pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<SnapshotEntry>, Error> {
+    if header.snapshots == 0 {
+        return Ok(Vec::new());
+    }
+    read_table(file, header, &Blame::new(file.name())).await.map(|(entries, _)| entries)
+}

@@ -1,0 +1,289 @@
+//! Write-zeroes and discard: whole subclusters and clusters by metadata alone.
+
+use std::sync::Arc;
+
+use qcow2_layout::{Cluster, L2Entry, Version};
+use storage::{IoBytes, IoVec, Zeroing};
+
+use crate::Error;
+use crate::image::Inner;
+use crate::options::ZeroOptions;
+use crate::write::mask;
+
+/// Zeroes written at a time where metadata cannot say it.
+const WRITTEN_AT_ONCE: u64 = 2 << 20;
+
+/// Entries changed at a time: bounds what one request holds in memory.
+const ENTRIES_AT_ONCE: u64 = 8192;
+
+/// Why clusters are to read as zeroes, and what becomes of their space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    /// Stays where it is, reserved.
+    Keep,
+    /// Is given back.
+    Free { punch: bool },
+    /// Stays reserved in the image, but the file system may have it.
+    PunchOnly,
+}
+
+impl Inner {
+    /// See [`crate::Qcow2::zero`].
+    pub(crate) async fn zero(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        options: ZeroOptions,
+    ) -> Result<(), Error> {
+        self.check_writable()?;
+        self.announce().await?;
+        let image = Arc::clone(self);
+        self.to_the_end(async move {
+            let _pass = image.gate.enter().await;
+            image.zero_range(offset, offset + len, options).await
+        })
+        .await
+    }
+
+    async fn zero_range(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
+        let sub = self.geometry.subcluster_size();
+        let whole_start = start.next_multiple_of(sub);
+        // The last subcluster of the disk may be cut off by its end: then it is whole all the same.
+        let whole_end = if end == self.size() { end.next_multiple_of(sub) } else { end / sub * sub };
+        if self.needs_data(start, end).await? || whole_start >= whole_end {
+            return self.zero_as_data(start, end, options).await;
+        }
+        if start < whole_start {
+            self.zero_as_data(start, whole_start, options).await?;
+        }
+        let space = match options.unmap {
+            true if self.options.discard_no_unref => Space::PunchOnly,
+            true => Space::Free { punch: self.options.pass_discard_request },
+            false => Space::Keep,
+        };
+        self.zero_subclusters(whole_start, whole_end, space).await?;
+        if whole_end < end {
+            self.zero_as_data(whole_end, end, options).await?;
+        }
+        Ok(())
+    }
+
+    /// Version 2 has no zero flag: only where nothing lies below can metadata say "zeroes" there.
+    async fn needs_data(&self, start: u64, end: u64) -> Result<bool, Error> {
+        if self.geometry.version == Version::V3 {
+            return Ok(false);
+        }
+        match &self.backing {
+            Some(backing) => Ok(start < backing.size() && !self.is_zero(start, end).await?),
+            None => Ok(false),
+        }
+    }
+
+    async fn zero_as_data(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
+        let mut guest = start;
+        while guest < end {
+            let upto = (guest + WRITTEN_AT_ONCE).min(end);
+            if !self.is_zero(guest, upto).await? {
+                let small = upto - guest < self.geometry.subcluster_size();
+                if options.fast_only && !small {
+                    return Err(self.blame.unsupported("zeroes would have to be written one by one"));
+                }
+                let data = IoVec::from(IoBytes::zeroed((upto - guest) as usize));
+                self.write_anywhere(guest, data).await?;
+            }
+            guest = upto;
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Qcow2::discard`].
+    pub(crate) async fn discard(self: &Arc<Self>, offset: u64, len: u64) -> Result<(), Error> {
+        self.check_writable()?;
+        let size = self.geometry.cluster_size();
+        let start = offset.next_multiple_of(size);
+        let end = if offset + len == self.size() {
+            (offset + len).next_multiple_of(size)
+        } else {
+            (offset + len) / size * size
+        };
+        if !self.options.discard || start >= end {
+            return Ok(());
+        }
+        self.announce().await?;
+        let image = Arc::clone(self);
+        self.to_the_end(async move {
+            let _pass = image.gate.enter().await;
+            // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
+            // backing file's old content back. Nothing is the right thing to do.
+            if image.geometry.version == Version::V2 && image.backing.is_some() {
+                return Ok(());
+            }
+            let space = match image.options.discard_no_unref {
+                true => Space::PunchOnly,
+                false => Space::Free { punch: image.options.pass_discard_request },
+            };
+            image.zero_subclusters(start, end, space).await
+        })
+        .await
+    }
+
+    /// Makes whole subclusters read as zeroes. `start` and `end` are multiples of the subcluster size.
+    async fn zero_subclusters(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
+        let size = self.geometry.cluster_size();
+        let mut guest = start;
+        while guest < end {
+            let table_end = (guest / self.geometry.bytes_per_l2_table() + 1)
+                .saturating_mul(self.geometry.bytes_per_l2_table());
+            let batch_end = self.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
+            let upto = end.min(table_end).min(batch_end);
+            let bits = self.geometry.cluster_bits;
+            {
+                let _owned = self.clusters.own(guest >> bits, ((upto - 1) >> bits) + 1).await;
+                self.zero_batch(guest, upto, space).await?;
+            }
+            if self.wants_commit() {
+                self.commit().await?;
+            }
+            guest = upto;
+        }
+        Ok(())
+    }
+
+    /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
+    /// freed after that.
+    async fn zero_batch(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
+        let size = self.geometry.cluster_size();
+        if self.raw_data {
+            let zeroed = self.data.zero(start, end.min(self.size()) - start, self.raw_zeroing(space)).await;
+            zeroed.map_err(self.blame.io("zeroing in the data file"))?;
+        }
+        let mut guest = start;
+        let mut changed: Vec<L2Entry> = Vec::new();
+        let mut replaced: Vec<(u64, L2Entry)> = Vec::new();
+        let mut changed_from = self.geometry.cluster_start(start);
+        while guest < end {
+            let cluster_start = self.geometry.cluster_start(guest);
+            let cluster_end = (cluster_start + size).min(end);
+            let old = self.entry(guest).await?;
+            let part = cluster_end - guest < size;
+            if part && matches!(old, L2Entry::Compressed(_)) {
+                self.replace(changed_from, &mut changed, &mut replaced, space).await?;
+                self.write_zeroes_owned(guest, cluster_end).await?;
+                guest = cluster_end;
+                continue;
+            }
+            match self.zeroed(&old, guest, cluster_end, space) {
+                Some(new) => {
+                    if changed.is_empty() {
+                        changed_from = cluster_start;
+                    }
+                    changed.push(new);
+                    replaced.push((cluster_start, old));
+                }
+                None => self.replace(changed_from, &mut changed, &mut replaced, space).await?,
+            }
+            guest = cluster_end;
+        }
+        self.replace(changed_from, &mut changed, &mut replaced, space).await
+    }
+
+    async fn replace(
+        self: &Arc<Self>,
+        from: u64,
+        entries: &mut Vec<L2Entry>,
+        old: &mut Vec<(u64, L2Entry)>,
+        space: Space,
+    ) -> Result<(), Error> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.set_entries(from, entries).await?;
+        for ((guest, old), new) in old.iter().zip(entries.iter()) {
+            self.give_up(*guest, old, new, space).await;
+        }
+        entries.clear();
+        old.clear();
+        Ok(())
+    }
+
+    /// What the entry of a cluster becomes when `start..end` of it is to read as zeroes; `None` if it
+    /// does already, as the caller wants it.
+    fn zeroed(&self, old: &L2Entry, start: u64, end: u64, space: Space) -> Option<L2Entry> {
+        let sub = self.geometry.subcluster_bits();
+        let first = (self.geometry.in_cluster(start) >> sub) as u32;
+        let count = ((end - start) >> sub) as u32;
+        let zeroed = mask(first..first + count);
+        let whole = zeroed == self.geometry.subcluster_mask();
+        let zero_flag = if self.geometry.version == Version::V3 { zeroed } else { 0 };
+        let old = match old {
+            L2Entry::Standard(cluster) => *cluster,
+            L2Entry::Compressed(_) => {
+                debug_assert!(whole, "part of a compressed cluster is zeroed by writing");
+                return Some(L2Entry::Standard(Cluster { zero: zero_flag, ..Cluster::UNALLOCATED }));
+            }
+        };
+        let unallocated = old.alloc == 0 && old.zero == 0 && old.host.is_none();
+        if unallocated && self.backing.is_none() {
+            return None;
+        }
+        // Without the zero flag an entry that has a place is data.
+        let keeps_place = zero_flag != 0
+            && old.host.is_some()
+            && self.in_place(old.copied)
+            && (!whole || space == Space::Keep || space == Space::PunchOnly || self.raw_data);
+        let new = match (keeps_place, whole) {
+            (true, _) => {
+                Cluster { alloc: old.alloc & !zeroed, zero: (old.zero & !zeroed) | zero_flag, ..old }
+            }
+            (false, true) => Cluster { zero: zero_flag, ..Cluster::UNALLOCATED },
+            // Shared with a snapshot: the other subclusters stay where they are.
+            (false, false) => {
+                Cluster { alloc: old.alloc & !zeroed, zero: (old.zero & !zeroed) | zero_flag, ..old }
+            }
+        };
+        (new != old).then_some(L2Entry::Standard(new))
+    }
+
+    /// Frees or punches what an entry that now reads as zeroes referred to.
+    async fn give_up(&self, guest: u64, old: &L2Entry, new: &L2Entry, space: Space) {
+        let kept = matches!(new, L2Entry::Standard(Cluster { host: Some(_), .. }));
+        let size = self.geometry.cluster_size();
+        if self.geometry.external_data {
+            if let (false, Space::Free { punch: true }, L2Entry::Standard(Cluster { host: Some(host), .. })) =
+                (kept || self.raw_data, space, old)
+            {
+                self.punch_data(host.0, size.min(self.size() - guest)).await;
+            }
+        } else if !kept {
+            self.free_entry(old, matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly);
+        } else if let (Space::PunchOnly, L2Entry::Standard(Cluster { alloc: 0, host: Some(host), .. })) =
+            (space, new)
+        {
+            // The image owns the cluster while its guest cluster is owned here: nobody writes to it.
+            self.punch_data(host.0, size).await;
+        }
+    }
+
+    /// Writes zeroes to clusters that the caller owns.
+    async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
+        let mut guest = start;
+        while guest < end {
+            let data = IoVec::from(IoBytes::zeroed((end - guest) as usize));
+            guest += self.write_some(guest, data).await?;
+        }
+        Ok(())
+    }
+
+    fn raw_zeroing(&self, space: Space) -> Zeroing {
+        match space {
+            Space::Keep => Zeroing::Keep,
+            Space::Free { .. } | Space::PunchOnly => Zeroing::Unmap,
+        }
+    }
+
+    async fn punch_data(&self, host: u64, len: u64) {
+        if let Err(error) = self.data.discard(host, len).await {
+            tracing::debug!("{}: cannot give space back to the file system: {error}", self.blame.name());
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Clients: they carry out the steps of a workload and compare what they read with the oracle.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use storage::{IoBuf, IoBytes};
+
+use crate::executor::Sim;
+use crate::failure::FailureKind;
+use crate::model::{Model, Started};
+use crate::request::Tick;
+use crate::subject::{Durability, Management, Subject, Target};
+use crate::workload::{Op, Step};
+use crate::world::World;
+
+/// What buffers hold before a read: a reader that is given bytes nobody wrote sees these.
+const UNREAD: u8 = 0xee;
+
+/// What the clients of one disk share.
+pub(crate) struct Clients {
+    pub world: World,
+    pub model: RefCell<Model>,
+    /// Errors are to be expected, because something below fails.
+    pub faulty: bool,
+    /// What clients were told.
+    pub errors: RefCell<Vec<(String, String)>>,
+    pub alignment: u64,
+    found: RefCell<Option<FailureKind>>,
+}
+
+impl Clients {
+    pub fn new(world: &World, model: Model, faulty: bool, alignment: u64) -> Rc<Self> {
+        Rc::new(Self {
+            world: world.clone(),
+            model: RefCell::new(model),
+            faulty,
+            errors: RefCell::default(),
+            alignment,
+            found: RefCell::default(),
+        })
+    }
+
+    /// Opens, runs all steps and gives the disk that is open at the end.
+    pub async fn run<T: Target>(
+        self: &Rc<Self>,
+        target: &T,
+        sim: &Sim,
+        steps: &[Step],
+    ) -> Result<Option<Rc<T::Subject>>, FailureKind> {
+        let Some(mut subject) = self.open(target, 0).await? else { return Ok(None) };
+        for phase in steps.chunk_by(|one, next| !one.op.is_barrier() && !next.op.is_barrier()) {
+            match phase[0].op {
+                Op::Reopen { variant } => {
+                    self.close(subject).await?;
+                    let Some(opened) = self.open(target, variant).await? else { return Ok(None) };
+                    subject = opened;
+                }
+                Op::Manage(operation) => self.manage(&*subject, operation).await?,
+                Op::Read { .. } | Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. } | Op::Flush => {
+                    self.side_by_side(&subject, sim, phase).await?;
+                }
+            }
+        }
+        Ok(Some(subject))
+    }
+
+    async fn open<T: Target>(&self, target: &T, variant: u32) -> Result<Option<Rc<T::Subject>>, FailureKind> {
+        match target.open(&self.world, variant).await {
+            Ok(subject) => Ok(Some(Rc::new(subject))),
+            Err(error) => {
+                self.told(format!("open as {variant}"), error.to_string())?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Closes the disk when nothing is in flight any more, neither for us nor below.
+    pub async fn close<S: Subject>(&self, subject: Rc<S>) -> Result<(), FailureKind> {
+        self.settle();
+        let closed = subject.close().await;
+        self.settle();
+        match closed {
+            Ok(()) => {
+                // A close that went well has written everything back, but promises no durability.
+                Ok(())
+            }
+            Err(error) => self.told("close".into(), error.to_string()),
+        }
+    }
+
+    fn settle(&self) {
+        self.world.drain();
+        let now = self.world.tick();
+        self.model.borrow_mut().settle(now);
+    }
+
+    async fn side_by_side<S: Subject>(
+        self: &Rc<Self>,
+        subject: &Rc<S>,
+        sim: &Sim,
+        steps: &[Step],
+    ) -> Result<(), FailureKind> {
+        let last = steps.iter().map(|step| step.queue).max().unwrap_or(0);
+        let mut queues = Vec::new();
+        for queue in 0..=last {
+            let steps: Vec<Step> = steps.iter().filter(|step| step.queue == queue).copied().collect();
+            let (clients, subject) = (Rc::clone(self), Rc::clone(subject));
+            queues.push(sim.spawn(async move { clients.queue(&*subject, &steps).await }));
+        }
+        for queue in queues {
+            queue.await;
+        }
+        self.found.take().map_or(Ok(()), Err)
+    }
+
+    async fn queue<S: Subject>(&self, subject: &S, steps: &[Step]) {
+        for step in steps {
+            if self.found.borrow().is_some() {
+                return;
+            }
+            if let Err(found) = self.step(subject, step).await {
+                self.found.borrow_mut().get_or_insert(found);
+            }
+        }
+    }
+
+    async fn step<S: Subject>(&self, subject: &S, step: &Step) -> Result<(), FailureKind> {
+        let polls = step.dropped_after;
+        match step.op {
+            Op::Read { at, len } => match self.clipped(subject, at, len) {
+                Some((at, len)) => self.read(subject, at, len, polls, step).await,
+                None => Ok(()),
+            },
+            Op::Write { at, len, durability } => {
+                let Some((at, len)) = self.clipped(subject, at, len) else { return Ok(()) };
+                let now = self.world.tick();
+                let (started, bytes) = {
+                    let mut model = self.model.borrow_mut();
+                    let (started, version) = model.start_write(at, len, now);
+                    (started, model.bytes(version, at, len as usize))
+                };
+                let data = IoBytes::copy_from(&bytes).into();
+                let result = at_most(subject.write(at, data, durability), polls).await;
+                self.ended(started, result, durability, step)
+            }
+            Op::Zero { at, len, how, durability } => {
+                let Some((at, len)) = self.clipped(subject, at, len) else { return Ok(()) };
+                let now = self.world.tick();
+                let started = self.model.borrow_mut().start_zero(at, len, now);
+                let result = at_most(subject.zero(at, len, how, durability), polls).await;
+                self.ended(started, result, durability, step)
+            }
+            Op::Discard { at, len } => {
+                let Some((at, len)) = self.clipped(subject, at, len) else { return Ok(()) };
+                let now = self.world.tick();
+                let started = self.model.borrow_mut().start_discard(at, len, now);
+                let result = at_most(subject.discard(at, len), polls).await;
+                self.ended(started, result, Durability::AtFlush, step)
+            }
+            Op::Flush => {
+                let now = self.world.tick();
+                let started = self.model.borrow().start_flush(now);
+                match at_most(subject.flush(), polls).await {
+                    Some(Ok(())) => {
+                        let now = self.world.tick();
+                        self.model.borrow_mut().flushed(started, now);
+                        Ok(())
+                    }
+                    Some(Err(error)) => self.told(step.op.to_string(), error.to_string()),
+                    None => Ok(()),
+                }
+            }
+            Op::Reopen { .. } | Op::Manage(_) => Ok(()),
+        }
+    }
+
+    async fn read<S: Subject>(
+        &self,
+        subject: &S,
+        at: u64,
+        len: u64,
+        polls: Option<u32>,
+        step: &Step,
+    ) -> Result<(), FailureKind> {
+        let started = self.world.tick();
+        let mut buf = IoBuf::uninit(len as usize);
+        buf.fill(UNREAD);
+        match at_most(subject.read(at, buf), polls).await {
+            Some((Ok(()), buf)) => self.compare(at, &buf, started),
+            Some((Err(error), _)) => self.told(step.op.to_string(), error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn compare(&self, at: u64, bytes: &[u8], started: Tick) -> Result<(), FailureKind> {
+        let now = self.world.tick();
+        self.model.borrow().check_read(at, bytes, started, now).map_err(FailureKind::Data)
+    }
+
+    fn ended<E: std::fmt::Display>(
+        &self,
+        started: Started,
+        result: Option<Result<(), E>>,
+        durability: Durability,
+        step: &Step,
+    ) -> Result<(), FailureKind> {
+        let now = self.world.tick();
+        let mut model = self.model.borrow_mut();
+        match result {
+            Some(Ok(())) => model.done(started, now, durability == Durability::AtReply),
+            None => model.abandoned(started),
+            Some(Err(error)) => {
+                model.failed(started, now);
+                drop(model);
+                self.told(step.op.to_string(), error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn manage<S: Subject>(&self, subject: &S, operation: Management) -> Result<(), FailureKind> {
+        self.settle();
+        let now = self.world.tick();
+        let started = {
+            let mut model = self.model.borrow_mut();
+            match operation {
+                Management::Resize(size) => Some(model.start_resize(size, now)),
+                Management::SnapshotApply(name) => {
+                    let Some(started) = model.start_snapshot_apply(name, now) else { return Ok(()) };
+                    Some(started)
+                }
+                Management::SnapshotDelete(name) if !model.snapshot_names().contains(&name) => return Ok(()),
+                Management::SnapshotCreate(_) | Management::SnapshotDelete(_) => None,
+            }
+        };
+        let result = subject.manage(operation).await;
+        let now = self.world.tick();
+        let mut model = self.model.borrow_mut();
+        match (result, operation) {
+            (Ok(()), Management::SnapshotCreate(name)) => model.snapshot_created(name, now),
+            // Gone, or, after a failure, perhaps gone: nobody asks for it again.
+            (_, Management::SnapshotDelete(name)) => model.snapshot_deleted(name),
+            (Ok(()), Management::Resize(_) | Management::SnapshotApply(_)) => {
+                if let Some(started) = started {
+                    model.done(started, now, false);
+                }
+            }
+            (Err(error), _) => {
+                if let Some(started) = started {
+                    model.failed(started, now);
+                }
+                drop(model);
+                self.told(format!("{operation:?}"), error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything that was ever touched, and compares.
+    pub async fn read_all<S: Subject>(&self, subject: &S) -> Result<(), FailureKind> {
+        let ranges = self.model.borrow().ranges(subject.size());
+        for (at, len) in ranges {
+            let started = self.world.tick();
+            let bytes = read_range(subject, at, len).await?;
+            self.compare(at, &bytes, started)?;
+        }
+        Ok(())
+    }
+
+    /// A client was told of an error: right if something below failed, otherwise a finding.
+    fn told(&self, op: String, error: String) -> Result<(), FailureKind> {
+        if !self.faulty {
+            return Err(FailureKind::UnexpectedError { op, error });
+        }
+        self.errors.borrow_mut().push((op, error));
+        Ok(())
+    }
+
+    /// The part of the range that lies on the disk, to its alignment.
+    fn clipped<S: Subject>(&self, subject: &S, at: u64, len: u64) -> Option<(u64, u64)> {
+        let size = subject.size();
+        let from = at / self.alignment * self.alignment;
+        let to = (at + len).next_multiple_of(self.alignment).min(size);
+        (from < to).then(|| (from, to - from))
+    }
+}
+
+/// Reads a range when nothing else goes on; an error is a finding.
+pub(crate) async fn read_range<S: Subject>(subject: &S, at: u64, len: u64) -> Result<IoBuf, FailureKind> {
+    let mut buf = IoBuf::uninit(len as usize);
+    buf.fill(UNREAD);
+    match subject.read(at, buf).await {
+        (Ok(()), buf) => Ok(buf),
+        (Err(error), _) => {
+            let op = Op::Read { at, len }.to_string();
+            Err(FailureKind::UnexpectedError { op, error: error.to_string() })
+        }
+    }
+}
+
+/// The output of `future`, or `None` if it is still pending after so many turns; it is then dropped.
+async fn at_most<F: Future>(future: F, polls: Option<u32>) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| match (future.as_mut().poll(context), &mut left) {
+        (Poll::Ready(output), _) => Poll::Ready(Some(output)),
+        (Poll::Pending, Some(0)) => Poll::Ready(None),
+        (Poll::Pending, Some(left)) => {
+            *left -= 1;
+            // Turns are counted, not what the future waits for: it may be dropped while all of it waits.
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+        (Poll::Pending, None) => Poll::Pending,
+    })
+    .await
+}

@@ -1,0 +1,218 @@
+//! Disks that share limits.
+
+mod report;
+mod schedule;
+
+use crate::fair_queue::FairQueue;
+use crate::member::{Member, Waiting};
+use crate::price::Prices;
+use crate::turn::Turn;
+use crate::{Counters, Direction, Limits, Meter, Request, Time, Weight};
+
+pub use report::{GroupReport, MemberReport};
+
+/// Members that share six buckets; a disk with limits of its own is a group of one.
+///
+/// While requests pass, [`Group::enqueue`] says so in a few dozen nanoseconds. Once the buckets are
+/// full, requests queue, each member's in the order in which they came (reads and writes apart), and
+/// [`Group::poll`] lets them go, members in proportion to their weights. Nothing happens between
+/// calls: the caller keeps *one* timer per group, which belongs to the group and not to a member,
+/// sets it to the time that `enqueue` and `poll` name, and calls `poll` then. A timer that is late
+/// loses nothing: the buckets have leaked meanwhile.
+#[derive(Debug)]
+pub struct Group {
+    meter: Meter,
+    prices: Prices,
+    /// What reads and writes take from each other.
+    total_prices: Prices,
+    arrangement: Arrangement,
+    /// One fair queue for all, or one per direction; see [`Arrangement`].
+    queues: [FairQueue; 2],
+    /// Between the two fair queues, where both wait for a total.
+    turn: Turn,
+    /// By index; `None` can be given out again.
+    members: Vec<Option<Member>>,
+    tickets_drawn: u64,
+    counters: Counters,
+}
+
+/// What reads and writes have to do with each other under the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrangement {
+    /// All limits are totals: one fair queue, a member's reads and writes are one share.
+    Together,
+    /// All limits are per direction: two fair queues that never meet.
+    Apart,
+    /// Totals and directions: two fair queues, which take turns at the totals.
+    Mixed,
+}
+
+/// A membership. Not to be copied: [`Group::leave`] takes it back.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MemberId(usize);
+
+/// A request that waits. Numbers are never used twice in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    number: u64,
+    member: usize,
+    direction: Direction,
+}
+
+/// What [`Group::enqueue`] decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// The request is charged: dispatch it.
+    Now,
+    /// The request waits until [`Group::poll`] gives its ticket back.
+    Queued {
+        /// What to wait for.
+        ticket: Ticket,
+        /// When to call [`Group::poll`]. The group's timer must not be later than this.
+        wake: Time,
+    },
+}
+
+impl Group {
+    /// A group without members, its buckets empty.
+    pub fn new(limits: Limits, now: Time) -> Self {
+        Self {
+            meter: Meter::new(limits, now),
+            prices: Prices::new(&limits),
+            total_prices: Prices::of_totals(&limits),
+            arrangement: Arrangement::of(&limits),
+            queues: [FairQueue::default(), FairQueue::default()],
+            turn: Turn::default(),
+            members: Vec::new(),
+            tickets_drawn: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The limits in force.
+    pub const fn limits(&self) -> &Limits {
+        self.meter.limits()
+    }
+
+    /// Adds a member. One that never sends a request costs the others nothing.
+    pub fn join(&mut self, weight: Weight) -> MemberId {
+        let index = self.members.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.members.push(None);
+            self.members.len() - 1
+        });
+        self.members[index] = Some(Member::new(index, weight));
+        MemberId(index)
+    }
+
+    /// Removes a member. Its waiting requests go at once, uncharged: they are appended to `released`,
+    /// the caller dispatches or fails them. The others' timer stays as it is.
+    ///
+    /// # Panics
+    /// Here and below: if `member` is of another group.
+    pub fn leave(&mut self, member: MemberId, now: Time, released: &mut Vec<Ticket>) {
+        self.drain(&member, now, released);
+        self.members[member.0] = None;
+    }
+
+    /// Lets the member's requests go at once and uncharged, those that wait (appended to `released`)
+    /// and all that come, until [`Group::end_drain`]: what a snapshot or a reopening waits for must
+    /// not hang on a limit, and the others are not to pay for it.
+    pub fn drain(&mut self, member: &MemberId, now: Time, released: &mut Vec<Ticket>) {
+        let group = &mut *self;
+        let found = Self::member_mut(&mut group.members, member.0);
+        found.draining = true;
+        for (queue, standing) in group.queues.iter_mut().zip(&mut found.standings) {
+            queue.leave(standing);
+        }
+        for direction in Direction::BOTH {
+            while let Some(Waiting { number, bytes, since }) = found.pop(direction) {
+                let request = Request { direction, bytes };
+                found.counters.release(request, since, now);
+                group.counters.release(request, since, now);
+                released.push(Ticket { number, member: member.0, direction });
+            }
+        }
+    }
+
+    /// Limits the member again.
+    pub fn end_drain(&mut self, member: &MemberId) {
+        Self::member_mut(&mut self.members, member.0).draining = false;
+    }
+
+    /// Changes a member's weight, from its next request on.
+    pub fn set_weight(&mut self, member: &MemberId, weight: Weight) {
+        let group = &mut *self;
+        let found = Self::member_mut(&mut group.members, member.0);
+        found.weight = weight;
+        for (queue, standing) in group.queues.iter_mut().zip(&mut found.standings) {
+            queue.set_weight(standing, weight);
+        }
+    }
+
+    /// Puts new limits in force for all members and empties the buckets, whoever set the old ones.
+    /// Requests that wait stay in line: call [`Group::poll`] next, for some may go.
+    pub fn set_limits(&mut self, limits: Limits, now: Time) {
+        self.meter = Meter::new(limits, now);
+        self.prices = Prices::new(&limits);
+        self.total_prices = Prices::of_totals(&limits);
+        self.arrangement = Arrangement::of(&limits);
+        self.line_up_again();
+    }
+
+    /// Asks permission for a request.
+    pub fn enqueue(&mut self, member: &MemberId, request: Request, now: Time) -> Decision {
+        let drains = Self::member_mut(&mut self.members, member.0).draining;
+        if !drains && self.must_wait(request.direction, now) {
+            return self.draw_ticket(member.0, request, now);
+        }
+        let found = Self::member_mut(&mut self.members, member.0);
+        found.counters.pass(request);
+        self.counters.pass(request);
+        if !drains && !self.meter.limits().is_unlimited() {
+            self.meter.account(request, now);
+            let queue = self.arrangement.queue(request.direction);
+            self.queues[queue].pass(&mut found.standings[queue], self.prices.of(request));
+        }
+        Decision::Now
+    }
+
+    /// Gives up a request that waits: its future was dropped. `false` if it does not wait (any more):
+    /// it has been let go and charged, and is not refunded.
+    pub fn cancel(&mut self, ticket: Ticket, now: Time) -> bool {
+        let group = &mut *self;
+        let Some(Some(found)) = group.members.get_mut(ticket.member) else { return false };
+        let direction = ticket.direction;
+        let Some(Waiting { bytes, .. }) = found.remove(direction, ticket.number) else { return false };
+        let request = Request { direction, bytes };
+        found.counters.unqueue(request, now);
+        group.counters.unqueue(request, now);
+        let queue = group.arrangement.queue(direction);
+        if !group.arrangement.waits(found, queue) {
+            group.queues[queue].leave(&mut found.standings[queue]);
+        }
+        true
+    }
+
+    fn draw_ticket(&mut self, index: usize, request: Request, now: Time) -> Decision {
+        let Request { direction, bytes } = request;
+        let number = self.tickets_drawn;
+        self.tickets_drawn += 1;
+        let found = Self::member_mut(&mut self.members, index);
+        found.push(direction, Waiting { number, bytes, since: now });
+        found.counters.queue(request, now);
+        self.counters.queue(request, now);
+        let queue = self.arrangement.queue(direction);
+        self.queues[queue].arrive(&mut found.standings[queue]);
+        let wake = self.wake(now).unwrap_or(now);
+        Decision::Queued { ticket: Ticket { number, member: index, direction }, wake }
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "a membership cannot be copied, so it outlives its member only by a bug"
+    )]
+    fn member_mut(members: &mut [Option<Member>], index: usize) -> &mut Member {
+        members.get_mut(index).and_then(Option::as_mut).expect("a member of this group")
+    }
+}

@@ -1,0 +1,84 @@
+//! How long requests were delayed, in powers of two.
+
+use std::time::Duration;
+
+/// Number of bins: the last one begins at about 18 minutes.
+const BINS: usize = 32;
+
+/// Nanoseconds below which a delay falls into the first bin, as a power of two (1.024 microseconds).
+const FIRST_BITS: u32 = 10;
+
+/// Counts of delays: bin 0 holds those below 1.024 µs, each further bin those below twice the
+/// bound of the one before, the last one all the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BINS],
+}
+
+impl Histogram {
+    /// Counts one delay. Constant time.
+    pub fn record(&mut self, delay: Duration) {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        let bits = u64::BITS - nanos.leading_zeros();
+        let bin = bits.saturating_sub(FIRST_BITS) as usize;
+        self.counts[bin.min(BINS - 1)] += 1;
+    }
+
+    /// Each bin's exclusive upper bound (`None`: without end) and its count, ascending.
+    pub fn bins(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
+        self.counts.iter().enumerate().map(|(bin, &count)| {
+            let bound = (bin < BINS - 1).then(|| Duration::from_nanos(1 << (FIRST_BITS as usize + bin)));
+            (bound, count)
+        })
+    }
+
+    /// How many delays were counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// An upper bound of the delay that `per_mille` thousandths of the requests stayed below: the
+    /// bound of the bin in question. `None` if nothing was counted, or if it is the last bin.
+    pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
+        let wanted = u128::from(self.count()) * u128::from(per_mille);
+        let mut seen = 0_u128;
+        for (bound, count) in self.bins() {
+            seen += u128::from(count) * 1000;
+            if count > 0 && seen >= wanted {
+                return bound;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_counted_in_the_bin_whose_bound_it_is_below() {
+        for nanos in [0, 1, 1023, 1024, 2047, 2048, 1_000_000, 1 << 39, 1 << 40, 1 << 41, u64::MAX] {
+            let mut histogram = Histogram::default();
+            histogram.record(Duration::from_nanos(nanos));
+            let mut lower = 0;
+            for (bound, count) in histogram.bins() {
+                let upper = bound.map_or(u128::MAX, |bound| bound.as_nanos());
+                let inside = (lower..upper).contains(&u128::from(nanos));
+                assert_eq!(count, u64::from(inside), "{nanos} ns in {lower}..{upper}");
+                lower = upper;
+            }
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_a_bound_that_holds() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile(500), None);
+        for micros in 0..1000 {
+            histogram.record(Duration::from_micros(micros));
+        }
+        let half = histogram.quantile(500).unwrap();
+        assert!((500..=1024).contains(&half.as_micros()), "{half:?}");
+    }
+}

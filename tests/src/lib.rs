@@ -1,0 +1,22 @@
+//! What the black-box tests share: processes with bounds, the daemon, an NBD client of their own,
+//! the tools of others, and bytes that a seed decides.
+//!
+//! Nothing here knows a line of the program under test: it sees what a user sees.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod peer;
+pub mod program;
+pub mod random;
+pub mod run;
+pub mod scratch;
+pub mod server;
+pub mod wire;
+
+pub use client::Client;
+pub use program::cowhand;
+pub use random::Random;
+pub use run::{Outcome, Run};
+pub use scratch::Scratch;
+pub use server::Server;

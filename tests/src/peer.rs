@@ -1,0 +1,79 @@
+//! The tools of others, as oracles and as neighbours.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::run::Run;
+
+/// `qemu-img` with arguments.
+pub fn qemu_img<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
+    Run::new("qemu-img").args(args)
+}
+
+/// `qemu-io` on `image` (a path or a URI) with one command after the other. It goes on after a command
+/// that failed and may still exit with 0: [`qemu_io_ok`] reads what it says.
+pub fn qemu_io<C: AsRef<str>>(options: &[&str], image: &str, commands: &[C]) -> Run {
+    let script: String = commands.iter().map(|command| format!("{}\n", command.as_ref())).collect();
+    Run::new("qemu-io").args(options).arg(image).input(script)
+}
+
+/// The same, insisting that each command succeeded; gives what it said.
+pub fn qemu_io_ok<C: AsRef<str>>(options: &[&str], image: &str, commands: &[C]) -> String {
+    let outcome = qemu_io(options, image, commands).outcome();
+    let said = format!("{}{}", outcome.stdout, outcome.stderr);
+    let bad = ["failed", "rror:", "Pattern verification", "can't open", "No such file", "Invalid", "Usage"];
+    let wrong = bad.iter().any(|word| said.contains(word));
+    assert!(outcome.status.success() && !wrong, "{outcome}");
+    outcome.stdout
+}
+
+/// Asserts that QEMU finds neither corruption nor leaks in the image.
+pub fn assert_clean(image: &Path) {
+    let outcome = qemu_img([Path::new("check"), image]).outcome();
+    assert!(outcome.status.success(), "{outcome}");
+}
+
+/// Asserts that QEMU finds nothing worse than leaks in the image.
+pub fn assert_leaks_at_most(image: &Path) {
+    let outcome = qemu_img([Path::new("check"), image]).outcome();
+    assert!(matches!(outcome.status.code(), Some(0 | 3)), "{outcome}");
+}
+
+/// Every byte of the disk in the image, as `qemu-img convert` reads it.
+pub fn converted(image: &str, format: &str, more: &[&str], into: &Path) -> Vec<u8> {
+    qemu_img(["convert", "-f", format, "-O", "raw"]).args(more).arg(image).arg(into).ok();
+    std::fs::read(into).expect("cannot read what qemu-img wrote")
+}
+
+/// Version of QEMU, major number first.
+pub fn qemu_version() -> (u32, u32) {
+    let text = qemu_img(["--version"]).ok();
+    let version = text.split_whitespace().nth(2).unwrap_or_default();
+    let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse().ok());
+    (numbers.next().expect("qemu-img --version"), numbers.next().unwrap_or(0))
+}
+
+/// A script for nbdsh: Python with a connected or unconnected handle `h`.
+pub fn nbdsh(uri: Option<&str>, script: &str) -> Run {
+    let run = Run::new("nbdsh");
+    let run = match uri {
+        Some(uri) => run.args(["--base-allocation", "-u", uri]),
+        None => run,
+    };
+    run.args(["-c", "-"]).input(script)
+}
+
+/// fio over NBD; gives the JSON that it prints after a line of text.
+pub fn fio(uri: &str, options: &[&str], limit: Duration) -> Value {
+    let run = Run::new("fio")
+        .args(["--ioengine=nbd", "--output-format=json"])
+        .arg(format!("--uri={uri}"))
+        .args(options)
+        .limit(limit);
+    let outcome = run.outcome();
+    assert!(outcome.status.success(), "{outcome}");
+    let start = outcome.stdout.find("\n{").map_or(0, |at| at + 1);
+    serde_json::from_str(&outcome.stdout[start..]).unwrap_or_else(|error| panic!("{error}: {outcome}"))
+}

@@ -1,0 +1,255 @@
+//! The daemon under test, from start to end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::client::Client;
+use crate::run::{descriptors, ended, peak_rss, pidfd, tail};
+use crate::scratch::Scratch;
+use crate::{Outcome, program};
+
+/// How long the daemon may take to listen, or to end: loading a machine fully must not fail a test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether something has happened.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A running `cowhand serve`. Killed when dropped; [`Server::stop`] ends it in order.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    end: OwnedFd,
+    started: Instant,
+    command: String,
+    socket: PathBuf,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    // Last: removed after the process.
+    _scratch: Scratch,
+}
+
+/// How a start went wrong: the process ended before it listened.
+#[derive(Debug)]
+pub struct NotStarted(pub Outcome);
+
+/// A daemon about to be started.
+#[derive(Debug, Default)]
+pub struct Start {
+    args: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    socket: Option<PathBuf>,
+}
+
+impl Start {
+    /// Of `cowhand serve ARGS`, listening on a socket in a directory of its own.
+    pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
+        Self { args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect(), ..Self::default() }
+    }
+
+    /// The socket is this one, and the arguments already say so.
+    #[must_use]
+    pub fn listening_on(mut self, socket: impl AsRef<Path>) -> Self {
+        self.socket = Some(socket.as_ref().to_owned());
+        self
+    }
+
+    /// An environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The directory it runs in.
+    #[must_use]
+    pub fn current_dir(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// Starts it without waiting for anything.
+    pub fn spawn(self) -> Server {
+        let scratch = Scratch::new();
+        let mut command = Command::new(program::path());
+        command.arg("serve");
+        let socket = self.socket.unwrap_or_else(|| {
+            let socket = scratch.file("nbd.sock");
+            command.arg("--socket").arg(&socket);
+            socket
+        });
+        command.args(&self.args).envs(self.environment);
+        if let Some(directory) = self.directory {
+            command.current_dir(directory);
+        }
+        let (stdout, stderr) = (scratch.file("stdout"), scratch.file("stderr"));
+        let create = |path: &Path| File::create(path).expect("cannot create a file");
+        command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
+        let started = Instant::now();
+        let child = command.spawn().expect("cannot run cowhand");
+        let end = pidfd(&child);
+        let command = format!("{command:?}");
+        Server { child, end, started, command, socket, stdout, stderr, _scratch: scratch }
+    }
+
+    /// Starts it and waits until it accepts connections, or has ended.
+    pub fn listen(self) -> Result<Server, NotStarted> {
+        let mut server = self.spawn();
+        let socket = server.socket.clone();
+        match server.wait_until(|_| UnixStream::connect(&socket).is_ok().then_some(())) {
+            Some(()) => Ok(server),
+            None => Err(NotStarted(server.outcome())),
+        }
+    }
+}
+
+impl Server {
+    /// Starts `cowhand serve ARGS` and insists that it listens.
+    pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
+        match Start::new(args).listen() {
+            Ok(server) => server,
+            Err(NotStarted(outcome)) => panic!("cowhand does not serve: {outcome}"),
+        }
+    }
+
+    /// Starts `cowhand serve ARGS` and insists that it ends with an orderly error; gives what it said.
+    pub fn refuses<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+        match Start::new(args).listen() {
+            Ok(server) => panic!("it should not serve: {}", server.command),
+            Err(NotStarted(outcome)) => {
+                assert!(outcome.status.code().is_some_and(|code| code != 0), "{outcome}");
+                outcome.stderr
+            }
+        }
+    }
+
+    /// The socket that it listens on.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The URI of one of its exports.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    /// A client of one of its exports; the empty name is the first.
+    pub fn client(&self, export: &str) -> Client {
+        Client::connect(&self.socket, export)
+            .unwrap_or_else(|error| panic!("cannot connect to {export:?}: {error}\n{}", self.said()))
+    }
+
+    /// Standard output so far.
+    pub fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    /// Standard error so far.
+    pub fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+
+    /// The most memory that it held so far, in bytes.
+    pub fn peak_rss_bytes(&self) -> u64 {
+        peak_rss(self.pid())
+    }
+
+    /// Its open descriptors.
+    pub fn descriptors(&self) -> usize {
+        descriptors(self.pid())
+    }
+
+    /// Looks again and again until `look` finds something; `None` if the process ends first. Fails
+    /// when neither happens.
+    pub fn wait_until<T>(&mut self, mut look: impl FnMut(&Self) -> Option<T>) -> Option<T> {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = look(self) {
+                return Some(found);
+            }
+            if ended(&self.end, LOOK) {
+                return None;
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing happens: {}", self.said());
+        }
+    }
+
+    /// Asks it to end.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("a process id")).expect("a process id");
+        kill_process(pid, signal).expect("cannot signal the daemon");
+    }
+
+    /// Ends it with SIGTERM and insists on exit code 0 and no panic; gives what it printed.
+    pub fn stop(self) -> String {
+        self.stop_with(Signal::TERM)
+    }
+
+    /// The same with another signal.
+    pub fn stop_with(mut self, signal: Signal) -> String {
+        self.signal(signal);
+        let outcome = self.outcome();
+        assert!(outcome.status.success(), "{outcome}");
+        outcome.stdout
+    }
+
+    /// Kills it in the middle of whatever it does.
+    pub fn kill(mut self) {
+        self.child.kill().expect("cannot kill the daemon");
+        let outcome = self.outcome();
+        assert_eq!(outcome.status.signal(), Some(9), "{outcome}");
+    }
+
+    /// Waits for its end and says how it went. Fails if it does not end, or panicked.
+    pub fn outcome(&mut self) -> Outcome {
+        let peak_rss_bytes = self.peak_rss_bytes();
+        assert!(ended(&self.end, PATIENCE), "it does not end: {}", self.said());
+        let status: ExitStatus = self.child.wait().expect("cannot wait for the daemon");
+        let outcome = Outcome {
+            command: self.command.clone(),
+            status,
+            timed_out: false,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+            wall: self.started.elapsed(),
+            peak_rss_bytes,
+            descriptors_max: 0,
+        };
+        assert!(!outcome.panicked(), "it panicked: {outcome}");
+        outcome
+    }
+
+    fn said(&self) -> String {
+        let (stdout, stderr) = (self.stdout(), self.stderr());
+        format!("{}\n--- stdout\n{}\n--- stderr\n{}", self.command, tail(&stdout), tail(&stderr))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Does nothing to a process that was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.said());
+        }
+    }
+}
+
+fn read(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,109 @@
+//! The programs of others that the tests compare with, and how a Debian machine gets them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something that must be there, and the package that brings it. What counts is the thing, not the
+/// package: a machine with QEMU from another source keeps it.
+struct Peer {
+    package: &'static str,
+    found: fn() -> bool,
+}
+
+const PEERS: &[Peer] = &[
+    Peer { package: "qemu-utils", found: || all(&["qemu-img", "qemu-io", "qemu-nbd"]) },
+    // Debian 12 puts it here, later ones too; a backport may bring it with another package.
+    Peer { package: "qemu-system-common", found: || all(&["qemu-storage-daemon"]) },
+    Peer { package: "libnbd-bin", found: || all(&["nbdinfo", "nbdcopy"]) },
+    Peer { package: "python3-libnbd", found: || all(&["nbdsh", "python3"]) },
+    Peer { package: "nbdkit", found: || all(&["nbdkit"]) },
+    Peer { package: "fio", found: || all(&["fio"]) },
+    Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
+    Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },
+    Peer { package: "busybox-static", found: has_static_busybox },
+    Peer { package: "cpio", found: || all(&["cpio"]) },
+    Peer { package: "e2fsprogs", found: || all(&["mke2fs"]) },
+    Peer { package: "xz-utils", found: || all(&["xz"]) },
+];
+
+/// Makes sure that everything is there: installs what is missing where that is allowed.
+///
+/// # Errors
+/// With what is missing, and what to do about it.
+pub fn ensure() -> Result<(), String> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = missing.join(" ");
+    if !is_root() || find("apt-get").is_none() {
+        return Err(format!(
+            "the tests compare with programs that are not installed; packages missing: {packages}\n\
+             run `cargo xtask test` as root on Debian, or install them: apt-get install {packages}"
+        ));
+    }
+    println!("installing {packages}");
+    apt(&["update"])?;
+    let mut install = vec!["install", "--yes", "--no-install-recommends"];
+    install.extend(&missing);
+    apt(&install)?;
+    match self::missing() {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!("installed, and yet not found: what packages {} bring", missing.join(" "))),
+    }
+}
+
+fn missing() -> Vec<&'static str> {
+    PEERS.iter().filter(|peer| !(peer.found)()).map(|peer| peer.package).collect()
+}
+
+fn apt(args: &[&str]) -> Result<(), String> {
+    let status = Command::new("apt-get")
+        .args(["--quiet=2"])
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("apt-get {}: {status}", args.join(" "))),
+        Err(error) => Err(format!("apt-get: {error}")),
+    }
+}
+
+fn is_root() -> bool {
+    // The owner of a process's own directory in /proc is its effective user.
+    std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
+}
+
+fn all(programs: &[&str]) -> bool {
+    programs.iter().all(|program| find(program).is_some())
+}
+
+/// Where a program is, looking where root looks too.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.map(|place| place.join(program)).find(|path| path.is_file())
+}
+
+/// A cloud kernel with its modules.
+fn has_cloud_kernel() -> bool {
+    let Ok(boot) = std::fs::read_dir("/boot") else { return false };
+    boot.flatten().any(|entry| {
+        let name = entry.file_name();
+        let release = name.to_str().and_then(|name| name.strip_prefix("vmlinuz-"));
+        release.is_some_and(|release| {
+            release.ends_with("-cloud-amd64") && Path::new("/lib/modules").join(release).is_dir()
+        })
+    })
+}
+
+/// One without an interpreter: it is put alone into a guest.
+fn has_static_busybox() -> bool {
+    let dynamic = |path: PathBuf| {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        bytes.windows(b"ld-linux".len()).any(|window| window == b"ld-linux")
+    };
+    find("busybox").is_some_and(|path| !dynamic(path))
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask test`: everything that says whether the project is well.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::peers;
+use crate::stage::Stages;
+
+/// Arguments of `cargo xtask test`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these suites: unit, or the name of a black-box suite (may be repeated) [default: all]
+    #[arg(long, value_name = "SUITE")]
+    only: Vec<String>,
+}
+
+/// Every crate's own tests.
+const UNIT: &str = "unit";
+
+/// The black-box suites, quick ones first.
+const SUITES: [&str; 7] = ["serve", "locks", "hostile", "matrix", "neighbours", "kill", "guest"];
+
+/// Runs it.
+pub fn run(args: &Args) -> ExitCode {
+    if let Some(unknown) = args.only.iter().find(|name| *name != UNIT && !SUITES.contains(&name.as_str())) {
+        eprintln!("unknown suite {unknown}; known: {UNIT}, {}", SUITES.join(", "));
+        return ExitCode::FAILURE;
+    }
+    let mut stages = Stages::default();
+    let ready = stages.stage("what the tests compare with", peers::ensure)
+        && stages.command("build", &mut cargo(&["build", "--release", "--package", "cowhand"]))
+        && stages.command("build of the tests", &mut cargo(&["test", "--workspace", "--no-run"]));
+    if ready {
+        let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+        if wanted(UNIT) {
+            let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
+            stages.command("unit: tests of every crate", &mut cargo(&args));
+        }
+        for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
+            let args = ["test", "--package", "black-box", "--test", suite];
+            stages.command(&format!("black box: {suite}"), cargo(&args).env("COWHAND_BIN", binary()));
+        }
+    }
+    if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(args).current_dir(root()).stdin(std::process::Stdio::null());
+    command
+}
+
+/// The workspace's directory.
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
+}
+
+/// The program that was built.
+fn binary() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    root().join(target).join("release").join("cowhand")
+}
