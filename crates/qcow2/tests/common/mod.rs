@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, dead_code, reason = "a test that cannot go on fails; each test uses a part")]
 
+pub mod broken;
 pub mod faulty;
 
 use std::io::{Read, Seek, SeekFrom, Write};
