@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod peers;
 mod stage;
 mod test;
@@ -19,12 +20,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure the server side by side with qemu-nbd and nbdkit
+    Bench(bench::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
         Command::Test(args) => test::run(&args),
     }
 }

@@ -44,6 +44,9 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
+        Command::Serve(args) => serve::run(*args, out),
+        Command::Create(args) => create::run(&args, out),
+        Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),

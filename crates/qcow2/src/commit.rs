@@ -193,7 +193,9 @@ impl Inner {
 
     /// Refcount blocks first, behind a barrier the table that leads to new ones.
     pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
-        self.make_room_for_table().await?;
+        // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
+        // block that is made later belongs to the next commit, table entry and all.
+        let sectors = self.dirty_table_sectors().await?;
         let blocks = self.refcounts.copy_dirty()?;
         stream::iter(blocks.iter().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(offset, block)| async move {
@@ -201,14 +203,29 @@ impl Inner {
             })
             .await?;
         blocks.iter().for_each(|(_, block)| block.written());
-        let dirty = self.refcounts.table.read().dirty();
-        let DirtyTable::Sectors(sectors) = dirty else { return Ok(()) };
+        if sectors.is_empty() {
+            return Ok(());
+        }
         self.barrier().await?;
         for (offset, bytes) in &sectors {
             self.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
         self.refcounts.table.write().written(&sectors);
         Ok(())
+    }
+
+    /// The sectors of the refcount table to be written in place, after making room if it has outgrown
+    /// its clusters.
+    async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        loop {
+            self.make_room_for_table().await?;
+            let dirty = self.refcounts.table.read().dirty();
+            match dirty {
+                DirtyTable::Clean => return Ok(Vec::new()),
+                DirtyTable::Sectors(sectors) => return Ok(sectors),
+                DirtyTable::Outgrown(_) => {}
+            }
+        }
     }
 
     /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
@@ -233,12 +250,13 @@ impl Inner {
     }
 
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
-        // The blocks that the new table leads to must be on the medium before it counts.
+        // Table before blocks, as in write_refcounts. The blocks that the new table leads to must be on
+        // the medium before it counts.
+        let bytes = self.refcounts.table.read().encode_all(clusters);
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
         }
-        let bytes = self.refcounts.table.read().encode_all(clusters);
         self.write_table(offset, &bytes, Section::RefcountTable).await?;
         self.barrier().await?;
         self.point_header_at_refcount_table(offset, clusters).await?;

@@ -78,6 +78,11 @@ impl Gate {
         }
     }
 
+    /// The pass that was detached from this gate.
+    pub(crate) fn attach(&self, detached: Detached) -> Pass<'_> {
+        Pass { gate: self, generation: detached.generation }
+    }
+
     fn leave(&self, generation: usize) {
         if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 {
             self.changed.notify(usize::MAX);
@@ -115,25 +120,16 @@ impl Gate {
     }
 }
 
-/// Keeps a write's pass if the write is forgotten half-way: it may still land, so no cluster that
-/// is freed from then on may ever be given out again (it is leaked instead, which a check repairs).
+/// A pass in transit to work that outlives its request: [`Gate::attach`] makes a pass of it again.
 #[derive(Debug)]
-pub(crate) struct UntilLanded<'a>(Option<Pass<'a>>);
-
-impl<'a> UntilLanded<'a> {
-    pub(crate) fn new(pass: Pass<'a>) -> Self {
-        Self(Some(pass))
-    }
-
-    /// The write is over, well or badly.
-    pub(crate) fn landed(mut self) {
-        self.0.take();
-    }
+#[must_use = "a pass that is never attached again keeps every freed cluster from being used"]
+pub(crate) struct Detached {
+    generation: usize,
 }
 
-impl Drop for UntilLanded<'_> {
-    fn drop(&mut self) {
-        std::mem::forget(self.0.take());
+impl Pass<'_> {
+    pub(crate) fn detach(self) -> Detached {
+        Detached { generation: std::mem::ManuallyDrop::new(self).generation }
     }
 }
 
@@ -179,9 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_write_keeps_its_pass_for_ever() {
+    fn a_pass_counts_while_it_is_detached() {
         let gate = Gate::default();
-        drop(UntilLanded::new(gate.try_enter().unwrap()));
-        assert!(Box::pin(gate.grace()).as_mut().now_or_never().is_none());
+        let detached = gate.try_enter().unwrap().detach();
+        let mut grace = Box::pin(gate.grace());
+        assert!(grace.as_mut().now_or_never().is_none());
+        drop(gate.attach(detached));
+        assert!(grace.as_mut().now_or_never().is_some());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
@@ -13,4 +14,41 @@ pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 pub trait Host: std::fmt::Debug + Send + Sync {
     /// Runs `work` to its end on the calling thread, soon, not inside this call.
     fn spawn(&self, work: Work);
+}
+
+/// Work that the request itself drives while somebody waits for it. If the request is dropped, the
+/// host drives it to its end: what was given to the storage may land at any time, so somebody
+/// must be there to see that it has.
+pub(crate) struct HandedOver<'a, T: 'static> {
+    host: &'a dyn Host,
+    work: Option<Pin<Box<dyn Future<Output = T>>>>,
+}
+
+impl<'a, T> HandedOver<'a, T> {
+    pub(crate) fn new(host: &'a dyn Host, work: impl Future<Output = T> + 'static) -> Self {
+        Self { host, work: Some(Box::pin(work)) }
+    }
+}
+
+impl<T> Future for HandedOver<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let result = work.as_mut().poll(context);
+        if result.is_ready() {
+            self.work = None;
+        }
+        result
+    }
+}
+
+impl<T> Drop for HandedOver<'_, T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.host.spawn(Box::pin(async move {
+                drop(work.await);
+            }));
+        }
+    }
 }

@@ -16,7 +16,8 @@ pub(crate) async fn read_table(
     blame: &Blame,
 ) -> Result<(Vec<SnapshotEntry>, u64), Error> {
     let offset = header.snapshots_offset.0;
-    let there = file.length().saturating_sub(offset).min(SNAPSHOT_TABLE_BYTES_MAX);
+    // QEMU does not write the padding behind the last entry: the file may end before it.
+    let there = file.length().saturating_sub(offset).next_multiple_of(8).min(SNAPSHOT_TABLE_BYTES_MAX);
     let mut len = there.min(FIRST_BYTES);
     loop {
         // At most the limit on snapshot tables, and never more than the file holds.

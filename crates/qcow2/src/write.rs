@@ -11,7 +11,8 @@ use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
 use crate::allocator::Run;
-use crate::gate::{Pass, UntilLanded};
+use crate::gate::Pass;
+use crate::host::HandedOver;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
 
@@ -59,12 +60,15 @@ impl Inner {
         .await
     }
 
-    async fn write_in_place(&self, pass: Pass<'_>, host: u64, data: IoVec) -> Result<(), Error> {
+    /// The pass is held until the write has landed, whoever waits for it.
+    async fn write_in_place(self: &Arc<Self>, pass: Pass<'_>, host: u64, data: IoVec) -> Result<(), Error> {
         self.check_data(host, data.len() as u64)?;
-        let until_landed = UntilLanded::new(pass);
-        let result = self.data.write(host, data).await;
-        until_landed.landed();
-        result.map_err(self.blame.io("writing data"))
+        let (image, pass) = (Arc::clone(self), pass.detach());
+        let write = HandedOver::new(&*self.host, async move {
+            let _pass = image.gate.attach(pass);
+            image.data.write(host, data).await
+        });
+        write.await.map_err(self.blame.io("writing data"))
     }
 
     /// Writes to clusters in any state. Runs to its end.

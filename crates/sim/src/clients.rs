@@ -301,7 +301,7 @@ pub(crate) async fn read_range<S: Subject>(subject: &S, at: u64, len: u64) -> Re
     }
 }
 
-/// The output of `future`, or `None` if it is still pending after so many polls; it is then dropped.
+/// The output of `future`, or `None` if it is still pending after so many turns; it is then dropped.
 async fn at_most<F: Future>(future: F, polls: Option<u32>) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -310,6 +310,8 @@ async fn at_most<F: Future>(future: F, polls: Option<u32>) -> Option<F::Output> 
         (Poll::Pending, Some(0)) => Poll::Ready(None),
         (Poll::Pending, Some(left)) => {
             *left -= 1;
+            // Turns are counted, not what the future waits for: it may be dropped while all of it waits.
+            context.waker().wake_by_ref();
             Poll::Pending
         }
         (Poll::Pending, None) => Poll::Pending,

@@ -191,6 +191,7 @@ where
         ready: Arc::clone(&ready),
     });
     let sim = Sim { world: world.clone(), shared: Rc::clone(&shared) };
+    let _current = Current::enter(sim.clone());
     let mut main = pin!(main(sim));
     let mut executor = Executor { world, shared, rng, tasks: Tasks::new(), wakers: BTreeMap::new() };
     executor.enqueue(MAIN);
@@ -208,6 +209,34 @@ where
         }
     }
     Err(Stuck::Livelock)
+}
+
+thread_local! {
+    static CURRENT: RefCell<Vec<Sim>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The run of this thread, until this is dropped.
+struct Current;
+
+impl Current {
+    fn enter(sim: Sim) -> Self {
+        CURRENT.with_borrow_mut(|current| current.push(sim));
+        Self
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        CURRENT.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Runs `future` beside everything else in the run that this thread is in, for code that has no
+/// [`Sim`] at hand. Outside a run (which ended meanwhile) it is dropped: the machine is off.
+pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    if let Some(sim) = CURRENT.with_borrow(|current| current.last().cloned()) {
+        drop(sim.spawn(future));
+    }
 }
 
 enum Choice {

@@ -27,9 +27,10 @@ mod sweep;
 mod workload;
 mod world;
 
+pub use campaign::CLIENT_DISK;
 pub use content::{Content, SECTOR_BYTES};
 pub use crash::{CrashOptions, CrashState, CrashStates, Recording};
-pub use executor::{STEPS_MAX, Sim, Stuck, Task, run};
+pub use executor::{STEPS_MAX, Sim, Stuck, Task, run, spawn};
 pub use failure::{Failure, FailureKind};
 pub use model::{DiscardedReads, Mismatch, Model, Started};
 pub use request::{IoKind, Leaves, Outcome, Part, Record, Request, Tick};

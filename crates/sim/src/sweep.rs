@@ -44,12 +44,21 @@ impl Sweep {
         while done < self.count && self.time.is_none_or(|time| done == 0 || start.elapsed() < time) {
             let seed = self.first.wrapping_add(done);
             if let Err(failure) = one(seed) {
-                let replayed = failure.replayed_by(format!("cargo xtask sim --seed {seed}"));
+                let replayed = failure.replayed_by(replay(seed));
                 panic!("seed {seed}: {replayed}");
             }
             done += 1;
         }
         done
+    }
+}
+
+/// The test harness names its threads after the tests.
+fn replay(seed: u64) -> String {
+    let thread = std::thread::current();
+    match thread.name() {
+        Some(test) if test != "main" => format!("cargo xtask sim --seed {seed} {test}"),
+        Some(_) | None => format!("cargo xtask sim --seed {seed}"),
     }
 }
 

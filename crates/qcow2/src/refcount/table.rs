@@ -77,7 +77,11 @@ impl RefcountTable {
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.has_outgrown()
+    }
+
+    fn has_outgrown(&self) -> bool {
+        self.words.len() as u64 > self.capacity()
     }
 
     fn capacity(&self) -> u64 {
@@ -86,7 +90,7 @@ impl RefcountTable {
 
     /// What is to be written now.
     pub(crate) fn dirty(&self) -> DirtyTable {
-        if self.words.len() as u64 > self.capacity() {
+        if self.has_outgrown() {
             // Half as much again, so that growing byte by byte costs a logarithmic number of moves.
             let bytes = (self.words.len() as u64 * 3 / 2 * ENTRY_BYTES).min(TABLE_BYTES_MAX);
             return DirtyTable::Outgrown(bytes.div_ceil(1 << self.cluster_bits));
@@ -108,13 +112,10 @@ impl RefcountTable {
         words.skip(first).take(len.min(capacity)).flat_map(u64::to_be_bytes).collect()
     }
 
-    /// The whole table for a home of `clusters` clusters.
+    /// The whole table for a home of `clusters` clusters; entries that do not fit are left out.
     pub(crate) fn encode_all(&self, clusters: u64) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().copied().flat_map(u64::to_be_bytes).collect();
-        bytes.resize(
-            usize::try_from(clusters << self.cluster_bits).unwrap_or(bytes.len()).max(bytes.len()),
-            0,
-        );
+        bytes.resize(usize::try_from(clusters << self.cluster_bits).unwrap_or(bytes.len()), 0);
         bytes
     }
 

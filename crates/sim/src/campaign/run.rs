@@ -15,7 +15,7 @@ use crate::workload::Workload;
 use crate::world::{Fault, Order, World};
 
 /// The number of the disk in the stamps of the data that clients write.
-const CLIENT_DISK: u32 = 1;
+pub const CLIENT_DISK: u32 = 1;
 
 /// Circumstances of a run.
 #[derive(Clone, Debug)]

@@ -106,7 +106,7 @@ impl Maker<'_> {
         Step {
             queue: self.rng.below(u64::from(self.queues)) as u8,
             op,
-            dropped_after: dropped.then(|| 1 + self.rng.below(6) as u32),
+            dropped_after: dropped.then(|| self.rng.below(16) as u32),
         }
     }
 

@@ -74,7 +74,7 @@ pub struct Step {
     pub queue: u8,
     /// What to do.
     pub op: Op,
-    /// The future is dropped when it is still pending after so many polls.
+    /// The future is dropped when it is still pending after so many turns.
     pub dropped_after: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Workload {
         for step in &self.steps {
             write!(f, "  queue {}: {}", step.queue, step.op)?;
             match step.dropped_after {
-                Some(polls) => writeln!(f, ", dropped after {polls} polls")?,
+                Some(polls) => writeln!(f, ", dropped after {polls} turns")?,
                 None => writeln!(f)?,
             }
         }

@@ -1,0 +1,106 @@
+//! Images to start from, made by QEMU's tools, once for each configuration.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use sim::{CLIENT_DISK, Content, fill};
+
+use super::config::{Below, Config, DataIn};
+use super::judge::{self, Frozen};
+use super::qemu::{load, must, scratch};
+
+/// The disks of a configuration as they are at the start.
+#[derive(Debug)]
+pub struct Base {
+    /// Image, then its data file or what lies below it.
+    pub disks: Vec<(&'static str, Content)>,
+    /// Guest ranges that hold stamped data, in the order of their versions.
+    pub preloads: Vec<(u64, u64)>,
+    /// Bytes of the image file that belong to snapshots.
+    pub frozen: Vec<Frozen>,
+}
+
+/// Makes the images of `config`, or gives those made before.
+pub fn base(config: &Config) -> Arc<Base> {
+    static MADE: OnceLock<Mutex<HashMap<&'static str, Arc<Base>>>> = OnceLock::new();
+    let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    Arc::clone(made.entry(config.name).or_insert_with(|| Arc::new(make(config))))
+}
+
+fn make(config: &Config) -> Base {
+    let scratch = scratch();
+    let directory = scratch.path();
+    let mut preloads = make_below(config, directory);
+    let mut create = config.create.to_owned();
+    match config.data_in {
+        DataIn::Image => {}
+        DataIn::File => create += ",data_file=data.raw",
+        DataIn::RawFile => create += ",data_file=data.raw,data_file_raw=on",
+    }
+    match config.below {
+        Below::Nothing => {}
+        Below::Raw(_) => create += ",backing_file=below.raw,backing_fmt=raw",
+        Below::Qcow2(_) => create += ",backing_file=below.qcow2,backing_fmt=qcow2",
+    }
+    let size = config.size.to_string();
+    must("qemu-img", directory, &["create", "-q", "-f", "qcow2", "-o", &create, "image.qcow2", &size]);
+    for &(offset, len) in config.own {
+        preloads.push((offset, len));
+        write(directory, "image.qcow2", preloads.len() as u64, (offset, len), config.compressed);
+    }
+    for snapshot in 0..config.snapshots {
+        must("qemu-img", directory, &["snapshot", "-c", &snapshot.to_string(), "image.qcow2"]);
+    }
+    if config.bitmap {
+        must("qemu-img", directory, &["bitmap", "--add", "image.qcow2", "persistent"]);
+    }
+    let mut disks = vec![("image.qcow2", load(&directory.join("image.qcow2")))];
+    if config.data_in != DataIn::Image {
+        disks.push(("data.raw", load(&directory.join("data.raw"))));
+    }
+    match config.below {
+        Below::Nothing => {}
+        Below::Raw(_) => disks.push(("below.raw", load(&directory.join("below.raw")))),
+        Below::Qcow2(_) => disks.push(("below.qcow2", load(&directory.join("below.qcow2")))),
+    }
+    let frozen = judge::frozen(&disks[0].1);
+    Base { disks, preloads, frozen }
+}
+
+/// What lies below has data at its start and up to its very end.
+fn make_below(config: &Config, directory: &Path) -> Vec<(u64, u64)> {
+    let (name, format, size) = match config.below {
+        Below::Nothing => return Vec::new(),
+        Below::Raw(size) => ("below.raw", "raw", size),
+        Below::Qcow2(size) => ("below.qcow2", "qcow2", size),
+    };
+    let text = size.to_string();
+    must("qemu-img", directory, &["create", "-q", "-f", format, name, &text]);
+    let covered =
+        |range: (u64, u64)| config.own.iter().any(|own| range.0 < own.0 + own.1 && own.0 < range.0 + range.1);
+    let wanted = [(0, 2048), (30_000, 40_000), (size - 10_000, 10_000)];
+    let ranges: Vec<(u64, u64)> = wanted.into_iter().filter(|range| !covered(*range)).collect();
+    for (index, range) in ranges.iter().enumerate() {
+        if format == "raw" {
+            // qemu-io rounds the length of a raw file up; the odd end is what this is about.
+            let bytes = fill(CLIENT_DISK, index as u64 + 1, range.0, range.1 as usize);
+            let file =
+                std::fs::OpenOptions::new().write(true).open(directory.join(name)).expect("made above");
+            file.set_len(size).expect("space in the scratch directory");
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes, range.0).expect("space");
+        } else {
+            write(directory, name, index as u64 + 1, *range, false);
+        }
+    }
+    ranges
+}
+
+/// Lets qemu-io write the bytes of `version` to a range.
+fn write(directory: &Path, image: &str, version: u64, (offset, len): (u64, u64), compressed: bool) {
+    let pattern = directory.join("pattern");
+    std::fs::write(&pattern, fill(CLIENT_DISK, version, offset, len as usize)).expect("space");
+    let flags = if compressed { "-c " } else { "" };
+    let command = format!("write {flags}-s pattern {offset} {len}");
+    must("qemu-io", directory, &["-f", "qcow2", "-c", &command, image]);
+}

@@ -1,0 +1,266 @@
+//! What is simulated: every kind of image, in the sizes where things happen.
+
+use qcow2::Options;
+use qcow2::cache_sizes::CacheRequest;
+
+const K: u64 = 1 << 10;
+const M: u64 = 1 << 20;
+
+/// What lies below an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Below {
+    Nothing,
+    /// A raw file of so many bytes, with data.
+    Raw(u64),
+    /// A qcow2 image of so many bytes, with data.
+    Qcow2(u64),
+}
+
+/// Where guest data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataIn {
+    Image,
+    File,
+    RawFile,
+}
+
+/// One configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Its name in test filters.
+    pub name: &'static str,
+    /// `qemu-img create -o`.
+    pub create: &'static str,
+    /// Bytes of the disk.
+    pub size: u64,
+    pub below: Below,
+    pub data_in: DataIn,
+    /// Guest ranges that hold data from the start, in the image itself.
+    pub own: &'static [(u64, u64)],
+    /// The own data is compressed.
+    pub compressed: bool,
+    /// Snapshots taken of the own data.
+    pub snapshots: usize,
+    /// A persistent bitmap.
+    pub bitmap: bool,
+    pub discard: Discard,
+    pub lazy: bool,
+    /// The smallest caches there can be.
+    pub tiny_cache: bool,
+}
+
+/// What becomes of discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    Ignored,
+    Freed,
+    Punched,
+    NoUnref,
+}
+
+const PLAIN: Config = Config {
+    name: "",
+    create: "",
+    size: 0,
+    below: Below::Nothing,
+    data_in: DataIn::Image,
+    own: &[],
+    compressed: false,
+    snapshots: 0,
+    bitmap: false,
+    discard: Discard::Punched,
+    lazy: false,
+    tiny_cache: false,
+};
+
+/// All of them.
+pub const CONFIGS: &[Config] = &[
+    Config { name: "c512", create: "cluster_size=512", size: 192 * K + 512, ..PLAIN },
+    Config {
+        name: "c512_r1_tiny",
+        create: "cluster_size=512,refcount_bits=1",
+        size: 192 * K,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_r64_tiny",
+        create: "cluster_size=512,refcount_bits=64",
+        size: 256 * K,
+        own: &[(0, 32 * K), (100 * K, 3000)],
+        tiny_cache: true,
+        ..PLAIN
+    },
+    // 64 entries of the refcount table, each for 64 clusters: beyond 2 MiB the table must move.
+    Config {
+        name: "c512_table_grows",
+        create: "cluster_size=512,refcount_bits=64",
+        size: 4 * M,
+        own: &[(0, 1960 * K)],
+        ..PLAIN
+    },
+    Config {
+        name: "c1k_v2_on_raw",
+        create: "compat=0.10,cluster_size=1k",
+        size: 300 * K,
+        below: Below::Raw(200 * K + 100),
+        own: &[(2 * K, 5 * K)],
+        ..PLAIN
+    },
+    Config { name: "c1k_v2", create: "compat=0.10,cluster_size=1k", size: 300 * K, ..PLAIN },
+    Config {
+        name: "c4k_on_qcow2",
+        create: "cluster_size=4k,refcount_bits=8",
+        size: 6 * M,
+        below: Below::Qcow2(4 * M + 512),
+        own: &[(64 * K, 20000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_no_unref",
+        create: "cluster_size=4k,refcount_bits=2",
+        size: 4 * M,
+        below: Below::Raw(M),
+        discard: Discard::NoUnref,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_compressed",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        own: &[(0, 128 * K), (2 * M, 64 * K)],
+        compressed: true,
+        discard: Discard::Freed,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshots",
+        create: "cluster_size=4k,refcount_bits=4",
+        size: 5 * M,
+        own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
+        snapshots: 2,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshots_compressed",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        own: &[(0, 64 * K), (2 * M, 16 * K)],
+        compressed: true,
+        snapshots: 1,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_bitmap",
+        create: "cluster_size=4k",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        bitmap: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K)],
+        lazy: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_on_qcow2",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        below: Below::Qcow2(20 * M + 1536),
+        own: &[(64 * K, 30000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_snapshots",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
+        snapshots: 1,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c64k_subclusters_zstd",
+        create: "cluster_size=64k,extended_l2=on,compression_type=zstd",
+        size: 300 * M,
+        own: &[(0, 256 * K)],
+        compressed: true,
+        ..PLAIN
+    },
+    Config { name: "c64k", create: "cluster_size=64k", size: 1100 * M + 1536, ..PLAIN },
+    Config {
+        name: "c64k_on_short_raw",
+        create: "cluster_size=64k,refcount_bits=32",
+        size: 8 * M,
+        below: Below::Raw(700_001),
+        discard: Discard::Ignored,
+        ..PLAIN
+    },
+    Config { name: "c2m", create: "cluster_size=2M", size: 40 * M, own: &[(3 * M, 5000)], ..PLAIN },
+    Config {
+        name: "c4k_data_file",
+        create: "cluster_size=4k",
+        size: 3 * M,
+        data_in: DataIn::File,
+        own: &[(8 * K, 10_000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_raw_data_file",
+        create: "cluster_size=4k",
+        size: 3 * M,
+        data_in: DataIn::RawFile,
+        own: &[(8 * K, 10_000)],
+        ..PLAIN
+    },
+];
+
+/// The configuration of that name.
+pub fn config(name: &str) -> Config {
+    match CONFIGS.iter().find(|config| config.name == name) {
+        Some(config) => *config,
+        None => panic!("no configuration is named `{name}`"),
+    }
+}
+
+impl Config {
+    /// Bytes of a cluster.
+    pub fn cluster(&self) -> u64 {
+        let value = |option: &'static str| option.strip_prefix("cluster_size=");
+        let text = self.create.split(',').find_map(value).unwrap_or("64k");
+        match (text.strip_suffix('k'), text.strip_suffix('M')) {
+            (Some(number), _) => number.parse::<u64>().map_or(0, |number| number * K),
+            (_, Some(number)) => number.parse::<u64>().map_or(0, |number| number * M),
+            (None, None) => text.parse().unwrap_or(0),
+        }
+    }
+
+    pub fn is_v2(&self) -> bool {
+        self.create.contains("compat=0.10")
+    }
+
+    /// How the image is opened; `variant` 1 turns the size of the caches around.
+    pub fn options(&self, variant: u32) -> Options {
+        let tiny = self.tiny_cache != (variant == 1);
+        let cache = CacheRequest {
+            l2_bytes: tiny.then_some(1),
+            refcount_bytes: tiny.then_some(1),
+            l2_entry_bytes: tiny.then_some(512),
+            ..CacheRequest::default()
+        };
+        Options {
+            writable: true,
+            cache,
+            discard: self.discard != Discard::Ignored,
+            pass_discard_request: self.discard == Discard::Punched,
+            pass_discard_other: self.discard == Discard::Punched,
+            discard_no_unref: self.discard == Discard::NoUnref,
+            ..Options::default()
+        }
+    }
+}

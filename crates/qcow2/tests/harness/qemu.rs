@@ -1,0 +1,98 @@
+//! QEMU's tools as makers and judges of images.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use sim::Content;
+
+/// A scratch directory in memory where there is one.
+pub fn scratch() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    let made = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
+    made.expect("a scratch directory")
+}
+
+/// Runs a tool of QEMU in `directory`.
+pub fn tool(name: &str, directory: &Path, args: &[&str]) -> Output {
+    let output = Command::new(name).args(args).current_dir(directory).output();
+    output.unwrap_or_else(|error| panic!("{name} (package qemu-utils) does not run: {error}"))
+}
+
+/// As [`tool`]; anything but success is a bug of the test.
+pub fn must(name: &str, directory: &Path, args: &[&str]) {
+    let output = tool(name, directory, args);
+    let said = said(&output);
+    assert!(output.status.success() && !said.contains("failed"), "{name} {args:?}: {said}");
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The bytes of a file as a simulated disk; holes stay holes.
+pub fn load(path: &Path) -> Content {
+    let bytes = std::fs::read(path).expect("an image that was just made");
+    let mut content = Content::zeroed(bytes.len() as u64);
+    for (index, chunk) in bytes.chunks(4096).enumerate() {
+        if chunk.iter().any(|&byte| byte != 0) {
+            content.write(index as u64 * 4096, chunk);
+        }
+    }
+    content.settle();
+    content
+}
+
+/// Writes a simulated disk to a file.
+pub fn store(content: &Content, path: &Path) {
+    let mut file = File::create(path).expect("a file in the scratch directory");
+    file.set_len(content.length()).expect("space in the scratch directory");
+    for (offset, bytes) in content.stored() {
+        file.seek(SeekFrom::Start(offset)).expect("a seek in a regular file");
+        file.write_all(&bytes).expect("space in the scratch directory");
+    }
+}
+
+/// Simulated disks as files of a directory, for tools to look at.
+pub struct Bench {
+    directory: tempfile::TempDir,
+    names: Vec<&'static str>,
+}
+
+impl Bench {
+    pub fn new(names: &[&'static str]) -> Self {
+        Self { directory: scratch(), names: names.to_vec() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn put(&self, disks: &[Content]) {
+        for (name, content) in self.names.iter().zip(disks) {
+            store(content, &self.path(name));
+        }
+    }
+
+    /// `qemu-img check`: nothing worse than leaks.
+    pub fn check(&self, disks: &[Content]) -> Result<(), String> {
+        self.put(disks);
+        let output = tool("qemu-img", self.directory.path(), &["check", "-f", "qcow2", self.names[0]]);
+        match output.status.code() {
+            Some(0 | 3) => Ok(()),
+            code => Err(format!("qemu-img check exits with {code:?}: {}", said(&output))),
+        }
+    }
+
+    /// `qemu-img check -r all`; the repaired image.
+    pub fn repair(&self, disks: &[Content]) -> Result<Content, String> {
+        self.put(disks);
+        let args = ["check", "-q", "-r", "all", "-f", "qcow2", self.names[0]];
+        let output = tool("qemu-img", self.directory.path(), &args);
+        match output.status.code() {
+            Some(0) => Ok(load(&self.path(self.names[0]))),
+            code => Err(format!("qemu-img check -r all exits with {code:?}: {}", said(&output))),
+        }
+    }
+}

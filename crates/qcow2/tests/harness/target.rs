@@ -1,0 +1,200 @@
+//! The engine as the simulation sees it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use qcow2::{Error, Files, Host, Layer, Options, Qcow2, Raw, Work, ZeroOptions};
+use sim::{
+    Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
+};
+use storage::{IoBuf, IoBytes, IoVec, Limits, Storage, Zeroing};
+
+use super::base::{Base, base};
+use super::config::{Below, Config, DataIn, Discard};
+use super::judge;
+use super::qemu::Bench;
+
+/// The host of a simulated machine.
+#[derive(Debug)]
+struct Machine;
+
+impl Host for Machine {
+    fn spawn(&self, work: Work) {
+        sim::spawn(work);
+    }
+}
+
+/// A configuration of the engine.
+pub struct Qcow2Target {
+    config: Config,
+    base: Arc<Base>,
+    bench: RefCell<Option<Bench>>,
+}
+
+/// The opened image.
+pub struct Disk(pub Qcow2);
+
+impl Qcow2Target {
+    pub fn new(config: Config) -> Self {
+        Self { config, base: base(&config), bench: RefCell::default() }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// `qemu-img check` on the disks of a world.
+    pub fn asked_of_qemu(&self, disks: &[Content]) -> Result<(), String> {
+        self.with_bench(|bench| bench.check(disks))
+    }
+
+    fn with_bench<T>(&self, ask: impl FnOnce(&Bench) -> T) -> T {
+        let names: Vec<&'static str> = self.base.disks.iter().map(|(name, _)| *name).collect();
+        ask(self.bench.borrow_mut().get_or_insert_with(|| Bench::new(&names)))
+    }
+
+    /// A world with the images of this configuration.
+    pub fn world(&self, seed: u64) -> World {
+        let world = World::new(seed, sim::Order::Immediate);
+        self.add_disks(&world);
+        world
+    }
+
+    fn add_disks(&self, world: &World) {
+        for (name, content) in &self.base.disks {
+            let limits = Limits { read_only: name.starts_with("below"), ..REGULAR_FILE };
+            world.add_disk(name, limits, content.clone());
+        }
+    }
+
+    /// Opens the image of a world with any options.
+    pub async fn open_with(&self, world: &World, options: Options) -> Result<Qcow2, Error> {
+        let second = || Arc::new(world.open(1));
+        let backing = match self.config.below {
+            Below::Nothing => None,
+            Below::Raw(_) => Some(Layer::Raw(Raw::new(second()))),
+            Below::Qcow2(_) => {
+                let files = Files { file: second(), data: None, backing: None };
+                let options = Options { writable: false, ..options };
+                Some(Layer::Qcow2(Qcow2::open(files, options, Arc::new(Machine)).await?))
+            }
+        };
+        let data = (self.config.data_in != DataIn::Image).then(|| second() as Arc<dyn Storage>);
+        let files = Files { file: Arc::new(world.open(0)), data, backing };
+        Qcow2::open(files, options, Arc::new(Machine)).await
+    }
+
+    /// What whoever starts an image after a crash does first: a dirty one is repaired.
+    async fn repaired(&self, world: &World) -> Result<(), String> {
+        if !judge::is_dirty(&world.current(0)) {
+            return Ok(());
+        }
+        let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
+        let repaired = self.with_bench(|bench| bench.repair(&disks))?;
+        let disk = world.open(0);
+        let replace = async {
+            disk.set_length(0).await?;
+            disk.set_length(repaired.length()).await?;
+            for (offset, bytes) in repaired.stored() {
+                disk.write(offset, IoBytes::copy_from(&bytes).into()).await?;
+            }
+            disk.flush().await
+        };
+        replace.await.map_err(|error: std::io::Error| format!("repairing: {error}"))
+    }
+}
+
+impl Target for Qcow2Target {
+    type Subject = Disk;
+
+    fn name(&self) -> String {
+        self.config.name.into()
+    }
+
+    fn abilities(&self) -> Abilities {
+        let v2_above_something = self.config.is_v2() && self.config.below != Below::Nothing;
+        let discarded = match self.config.discard {
+            Discard::Ignored => DiscardedReads::ZeroesOrOld,
+            _ if v2_above_something => DiscardedReads::ZeroesOrOld,
+            _ => DiscardedReads::ZeroesInUnits(self.config.cluster()),
+        };
+        Abilities {
+            size: self.config.size,
+            unit: self.config.cluster(),
+            alignment: 1,
+            discarded,
+            variants: 2,
+            resize: false,
+            snapshots: false,
+        }
+    }
+
+    async fn build(&self, world: &World, model: &mut Model) -> Result<(), String> {
+        self.add_disks(world);
+        for (offset, len) in &self.base.preloads {
+            model.preload(*offset, *len);
+        }
+        Ok(())
+    }
+
+    async fn open(&self, world: &World, variant: u32) -> Result<Disk, Error> {
+        self.open_with(world, self.config.options(variant)).await.map(Disk)
+    }
+
+    async fn check(&self, world: &World) -> Result<(), String> {
+        self.repaired(world).await?;
+        judge::check(&world.current(0), &self.base.frozen)
+    }
+}
+
+impl Subject for Disk {
+    type Error = Error;
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+        // As a door does it: first what is in memory.
+        if self.0.try_read(offset, &mut buf) {
+            return (Ok(()), buf);
+        }
+        self.0.read(offset, buf).await
+    }
+
+    async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {
+        self.0.write(offset, data).await?;
+        self.durable(durability).await
+    }
+
+    async fn zero(&self, offset: u64, len: u64, how: Zeroing, durability: Durability) -> Result<(), Error> {
+        let options = ZeroOptions { unmap: how == Zeroing::Unmap, fast_only: false };
+        self.0.zero(offset, len, options).await?;
+        self.durable(durability).await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.0.discard(offset, len).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.0.flush().await
+    }
+
+    async fn manage(&self, _operation: Management) -> Result<(), Error> {
+        unreachable!("the target says that it cannot")
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.0.close().await
+    }
+}
+
+impl Disk {
+    async fn durable(&self, durability: Durability) -> Result<(), Error> {
+        match durability {
+            Durability::AtFlush => Ok(()),
+            Durability::AtReply => self.0.flush().await,
+        }
+    }
+}

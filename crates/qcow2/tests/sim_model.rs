@@ -1,0 +1,53 @@
+//! Random requests of several queues, some of them dropped half-way, against the oracle.
+
+mod harness;
+
+use harness::{Qcow2Target, config, scale};
+use sim::campaign::{Setup, run_workload};
+use sim::{Shape, Sweep, Target};
+
+/// Steps of one workload.
+const STEPS: usize = 300;
+
+fn model(name: &str, seeds: u64) {
+    let target = Qcow2Target::new(config(name));
+    let queues = 4;
+    Sweep::from_environment(seeds * scale()).run(|seed| {
+        let drops = seed % 2 == 1;
+        let shape = Shape { drops, ..Shape::new(target.abilities(), STEPS, queues) };
+        run_workload(&target, &shape.generate(seed), &Setup::shuffled(seed)).map(drop)
+    });
+}
+
+macro_rules! configurations {
+    ($($name:ident: $seeds:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            model(stringify!($name), $seeds);
+        })*
+    };
+}
+
+configurations! {
+    c512: 20;
+    c512_r1_tiny: 20;
+    c512_r64_tiny: 20;
+    c512_table_grows: 20;
+    c1k_v2_on_raw: 20;
+    c1k_v2: 20;
+    c4k_on_qcow2: 20;
+    c4k_no_unref: 20;
+    c4k_compressed: 20;
+    c4k_snapshots: 20;
+    c4k_snapshots_compressed: 20;
+    c4k_bitmap: 20;
+    c4k_lazy: 20;
+    c16k_subclusters_on_qcow2: 20;
+    c16k_subclusters_snapshots: 20;
+    c64k_subclusters_zstd: 20;
+    c64k: 20;
+    c64k_on_short_raw: 20;
+    c2m: 5;
+    c4k_data_file: 20;
+    c4k_raw_data_file: 20;
+}
