@@ -16,4 +16,4 @@ pub mod size;
 pub use crate::disk::{BlockSizes, Disk};
 pub use crate::error::OpenError;
 pub use crate::nearest::nearest;
-pub use crate::open::{CHAIN_MAX_DEFAULT, OpenRules, open};
+pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};

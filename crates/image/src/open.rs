@@ -80,10 +80,10 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
         locks.extend(data_lock);
         layer = Some(match header {
             None => Layer::Raw(Raw::new(file.storage)),
-            Some(_) => {
+            Some(header) => {
                 let active = chain.is_empty();
                 let files = Files { file: file.storage, data, backing: layer.take() };
-                Layer::Qcow2(open_qcow2(files, &options, active).await?)
+                Layer::Qcow2(open_qcow2(files, &header, &options, active).await?)
             }
         });
     }
@@ -99,9 +99,54 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     }
 }
 
-async fn open_qcow2(files: Files, options: &LayerOptions, active: bool) -> Result<Qcow2, OpenError> {
+/// An image file by itself: for tools that look at metadata without opening the disk.
+#[derive(Debug)]
+pub struct BareImage {
+    /// The file.
+    pub file: Arc<dyn Storage>,
+    /// What it holds.
+    pub format: Format,
+    /// Held while it is looked at.
+    _lock: Option<FileLock>,
+}
+
+/// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
+pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
+    let layer = &options.layer;
+    let writable = !layer.read_only;
+    let located = by_user(&options.filename)?;
+    let name = options.filename.display().to_string();
+    let file = open_file(&located, &name, &layer.file, layer, writable)?;
+    let format = format_of(&file, layer, writable).await?;
+    Ok(BareImage { file: file.storage, format, _lock: file.lock })
+}
+
+async fn open_qcow2(
+    files: Files,
+    header: &Header,
+    options: &LayerOptions,
+    active: bool,
+) -> Result<Qcow2, OpenError> {
     let engine = engine_options(options, active);
+    if engine.writable && qcow2::is_dirty(header) {
+        repair(&*files.file).await?;
+    }
     Ok(Qcow2::open(files, engine, Arc::new(OnThisLoop)).await?)
+}
+
+/// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the
+/// first write.
+async fn repair(file: &dyn Storage) -> Result<(), OpenError> {
+    let path = PathBuf::from(file.name());
+    tracing::warn!("{}: the image was not closed; repairing it", path.display());
+    match qcow2::check(file, qcow2::Repair::All, &mut |_| ()).await {
+        Ok(report) if report.is_clean() => Ok(()),
+        Ok(report) => {
+            let reason = format!("{} corruptions and {} leaks remain", report.corruptions, report.leaks);
+            Err(OpenError::Repair { path, reason })
+        }
+        Err(error) => Err(OpenError::Repair { path, reason: error.to_string() }),
+    }
 }
 
 fn engine_options(layer: &LayerOptions, active: bool) -> Options {
