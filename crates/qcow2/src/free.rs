@@ -119,6 +119,13 @@ struct Reclaiming {
     ended: bool,
 }
 
+impl Reclaiming {
+    /// Nothing was left to do.
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
 impl Drop for Reclaiming {
     fn drop(&mut self) {
         let frees = &self.image.frees;
@@ -146,7 +153,7 @@ impl Inner {
     /// that may still use them.
     pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
         if self.frees.settle(frees) {
-            let mut reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
+            let reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
             self.host.spawn(Box::pin(async move {
                 let image = &reclaiming.image;
                 while let Some(settled) = image.frees.take_settled() {
@@ -154,7 +161,7 @@ impl Inner {
                     image.decompressed.clear();
                     image.release(settled).await;
                 }
-                reclaiming.ended = true;
+                reclaiming.end();
             }));
         }
     }
