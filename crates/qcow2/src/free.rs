@@ -12,6 +12,7 @@ use std::sync::Arc;
 use event_listener::Event;
 use qcow2_layout::CompressedCluster;
 use sync::Mutex;
+use sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 use crate::image::Inner;
@@ -33,6 +34,7 @@ const OPEN_RUNS_MAX: usize = 1 << 16;
 pub(crate) struct Frees {
     state: Mutex<State>,
     idle: Event,
+    leaked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +99,11 @@ impl Frees {
             return None;
         }
         Some(std::mem::take(&mut state.settled))
+    }
+
+    /// Clusters that could not be given back: a check finds and frees them.
+    pub(crate) fn leaked(&self) -> u64 {
+        self.leaked.load(Ordering::Relaxed)
     }
 
     /// Waits until nothing is being reclaimed.
@@ -208,8 +215,10 @@ impl Inner {
         Ok(shared)
     }
 
-    fn leaked(&self, error: Error) {
+    /// A cluster cannot be given back. No request waits for that: it is counted and logged.
+    pub(crate) fn leaked(&self, error: Error) {
         tracing::error!("cannot free a cluster; it is leaked: {error}");
+        self.frees.leaked.fetch_add(1, Ordering::Relaxed);
         let _: Result<(), Error> = self.noticing_corruption(Err(error));
     }
 
