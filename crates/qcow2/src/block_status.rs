@@ -70,13 +70,7 @@ impl Raw {
         let hole = extent.kind == ExtentKind::Hole;
         let reaches_end = host + extent.len >= end;
         let len = if reaches_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
-        Ok(BlockStatus {
-            len: len.min(status.len),
-            zero: hole,
-            data: !hole,
-            offset: Some(host),
-            ..status
-        })
+        Ok(BlockStatus { len: len.min(status.len), zero: hole, data: !hole, offset: Some(host), ..status })
     }
 }
 
