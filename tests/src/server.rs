@@ -55,6 +55,13 @@ impl Start {
         Self { args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect(), ..Self::default() }
     }
 
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
     /// The socket is this one, and the arguments already say so.
     #[must_use]
     pub fn listening_on(mut self, socket: impl AsRef<Path>) -> Self {

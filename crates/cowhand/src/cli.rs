@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, completion, info};
+use crate::{bench, check, completion, create, info, map, serve};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -35,8 +35,16 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Serve disks over NBD
+    Serve(Box<serve::args::Args>),
+    /// Create an image
+    Create(create::Args),
     /// Show what an image says about itself
     Info(info::Args),
+    /// Show where each part of a disk is stored
+    Map(map::Args),
+    /// Check an image's metadata, and repair it
+    Check(check::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
     /// Print a completion script for a shell

@@ -1,3 +1,173 @@
 //! `cowhand create`: a new image.
 
+pub mod make;
 pub mod options;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use image::names::Located;
+use image::options::DiskOptions;
+use image::probe::Format;
+use image::size::{human_size, parse_size};
+
+use self::make::{Existing, make};
+use self::options::NewImage;
+use crate::drive::parse_format;
+use crate::failure::Failure;
+
+/// Arguments of `cowhand create`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Create an image. What was in FILE is lost; a file that somebody uses is refused.\n\n\
+        With a backing file (-b) the new image holds only what will differ from it, and SIZE may be left out: \
+        it is then the backing file's.",
+    after_help = "\
+Examples:
+  cowhand create disk.qcow2 20G
+  cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
+  cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
+  cowhand create -f raw -o preallocation=falloc disk.raw 4G"
+)]
+pub struct Args {
+    /// The image to create
+    #[arg(value_name = "FILE", required_unless_present = "options")]
+    file: Option<PathBuf>,
+
+    /// Size of the disk in bytes, or with k, M, G, T, P, E (powers of 1024)
+    #[arg(value_name = "SIZE")]
+    size: Option<String>,
+
+    /// Format of the image: qcow2 or raw
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = parse_format, default_value = "qcow2")]
+    format: Format,
+
+    /// Creation options: name=value,... (-o help lists them; may be repeated)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+
+    /// The image below: the new one holds what differs from it
+    #[arg(short = 'b', value_name = "PATH")]
+    backing: Option<String>,
+
+    /// Format of the image below: qcow2 or raw (needed with -b)
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = parse_format)]
+    backing_format: Option<Format>,
+
+    /// Do not look at the image below: it need not exist, but then SIZE is needed
+    #[arg(short = 'u')]
+    unsafe_backing: bool,
+
+    /// Say nothing
+    #[arg(short = 'q')]
+    quiet: bool,
+}
+
+/// Creates the image.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if options::asks_for_help(&args.options) {
+        out.write_all(options::help(args.format).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(file) = &args.file else { return Err(Failure::new("no FILE is given")) };
+    let refused =
+        |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", file.display()), error);
+    let mut image = NewImage::parse(&args.options, args.format).map_err(|error| refused(&error))?;
+    set_backing(args, &mut image)?;
+    if let Some(size) = &args.size {
+        image.size = Some(parse_size(size).map_err(|error| refused(&error))?);
+    }
+    let size = size_of(args, file, &image)?;
+    make(file, &image, size, Existing::Replace)?;
+    if !args.quiet {
+        writeln!(out, "{}", created(file, &image, size))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_backing(args: &Args, image: &mut NewImage) -> Result<(), Failure> {
+    let options = &mut image.options;
+    if (args.backing.is_some() || args.backing_format.is_some()) && image.format == Format::Raw {
+        return Err(Failure::new(
+            "a raw image has no backing file; leave -b and -F out, or create a qcow2 image",
+        ));
+    }
+    options.backing_file = args.backing.clone().or(options.backing_file.take());
+    let format = args.backing_format.map(|format| format.name().to_owned());
+    options.backing_format = format.or(options.backing_format.take());
+    match (&options.backing_file, &options.backing_format) {
+        (Some(name), None) => Err(Failure::new(format!(
+            "backing file {name} needs its format (-F qcow2 or -F raw): if it were guessed, the content of a raw \
+             disk could decide what is opened"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The size that was asked for, or the backing file's. Without `-u` the backing file is looked at
+/// in any case: a name that leads nowhere is found now, not at the first start.
+fn size_of(args: &Args, file: &Path, image: &NewImage) -> Result<u64, Failure> {
+    let looked_at = match &image.options.backing_file {
+        Some(name) if !args.unsafe_backing => Some(backing_size(file, name, image)?),
+        _ => None,
+    };
+    image.size.or(looked_at).ok_or_else(|| {
+        let reason = if args.unsafe_backing { "; with -u the backing file is not asked for it" } else { "" };
+        Failure::new(format!(
+            "the size of {} is not given: write it behind the name (20G){reason}",
+            file.display()
+        ))
+    })
+}
+
+fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failure> {
+    let path = file.parent().unwrap_or(Path::new("")).join(name);
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot open backing file {name} of {}", file.display()), error)
+    };
+    let backing = Located::by_user(&path).map_err(|error| failed(&error))?;
+    if Located::by_user(file).is_ok_and(|there| there.identity() == backing.identity()) {
+        return Err(Failure::new(format!("{} would be its own backing file", file.display())));
+    }
+    let mut options = DiskOptions::of_path(&path);
+    options.layer.format = image.options.backing_format.as_deref().and_then(Format::of_name);
+    Ok(crate::info::read_image(&options)?.virtual_size)
+}
+
+fn created(file: &Path, image: &NewImage, size: u64) -> String {
+    let options = &image.options;
+    let mut text =
+        format!("Created {}: {}, {} ({size} bytes)", file.display(), image.format, human_size(size));
+    let mut add = |part: String| {
+        text.push_str(", ");
+        text.push_str(&part);
+    };
+    if image.format == Format::Qcow2 {
+        add(format!("clusters of {}", human_size(options.cluster_size)));
+        add(format!("{}-bit refcounts", options.refcount_bits));
+        let named = [("extended L2", options.extended_l2), ("lazy refcounts", options.lazy_refcounts)];
+        named.iter().filter(|(_, on)| *on).for_each(|(name, _)| add((*name).to_owned()));
+        add(options.compression.name().to_owned());
+    }
+    if options.preallocation != qcow2::Preallocation::Off {
+        add(format!("preallocation {}", options.preallocation.name()));
+    }
+    if let (Some(name), Some(format)) = (&options.backing_file, &options.backing_format) {
+        add(format!("over {name} ({format})"));
+    }
+    if let Some(name) = &options.data_file {
+        add(format!("data in {name}"));
+    }
+    text
+}
+
+/// As [`make()`], for the server: an existing image is left as it is. Says whether one was made.
+pub fn make_if_missing(path: &Path, image: &NewImage) -> Result<bool, Failure> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(false);
+    }
+    let size = image.size.ok_or_else(|| Failure::new("the size of the disk is not given"))?;
+    make(path, image, size, Existing::Refuse)?;
+    Ok(true)
+}

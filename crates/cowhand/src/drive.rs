@@ -69,3 +69,8 @@ pub fn disk_options(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<
 pub fn parse_format(name: &str) -> Result<Format, String> {
     Format::of_name(name).ok_or_else(|| "allowed: qcow2, raw".to_owned())
 }
+
+/// A number of bytes with a suffix, as an argument.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    image::size::parse_size(text).map_err(|error| error.to_string())
+}

@@ -13,6 +13,7 @@ pub const FAILED: u8 = 1;
 pub struct Failure {
     what: String,
     causes: Vec<String>,
+    hint: Option<&'static str>,
     code: u8,
     /// Nobody reads our output any more: nothing is to be said about it.
     silent: bool,
@@ -21,7 +22,7 @@ pub struct Failure {
 impl Failure {
     /// A failure without a cause below it.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), causes: Vec::new(), code: FAILED, silent: false }
+        Self { what: what.into(), causes: Vec::new(), hint: None, code: FAILED, silent: false }
     }
 
     /// A failure that `error` and its sources explain.
@@ -40,6 +41,12 @@ impl Failure {
         failure
     }
 
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn with_hint(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+
     /// Says it on standard error, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
@@ -52,7 +59,8 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.what)?;
-        self.causes.iter().try_for_each(|cause| write!(f, "\n  because: {cause}"))
+        self.causes.iter().try_for_each(|cause| write!(f, "\n  because: {cause}"))?;
+        self.hint.map_or(Ok(()), |hint| write!(f, "\n  hint: {hint}"))
     }
 }
 

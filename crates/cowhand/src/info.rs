@@ -10,6 +10,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use self::model::ImageInfo;
+pub use self::read::read_image;
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;

@@ -44,7 +44,11 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
+        Command::Serve(args) => serve::run(*args, out),
+        Command::Create(args) => create::run(&args, out),
+        Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
+        Command::Check(args) => check::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }

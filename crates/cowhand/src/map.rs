@@ -2,3 +2,116 @@
 
 pub mod extent;
 pub mod show;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use image::{Disk, OpenRules};
+use qcow2::Layer;
+use reactor::Reactor;
+
+use self::extent::{Extent, Joined};
+use self::show::Printer;
+use crate::cli::DRIVE_HELP;
+use crate::drive::{DriveArgs, parse_bytes};
+use crate::failure::Failure;
+use crate::output::OutputFormat;
+
+/// Arguments of `cowhand map`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Show where each part of a disk is stored: in which file of the chain, and where in it.\n\n\
+        The JSON has every byte of the disk, with qemu-img's fields; the table has the parts that hold data.",
+    after_help = DRIVE_HELP
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+
+    /// Begin at this byte of the disk
+    #[arg(short = 's', long, value_name = "OFFSET", value_parser = parse_bytes, default_value = "0")]
+    start_offset: u64,
+
+    /// End after so many bytes [default: the rest of the disk]
+    #[arg(short = 'l', long, value_name = "LENGTH", value_parser = parse_bytes)]
+    max_length: Option<u64>,
+}
+
+/// Shows the map.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.read_only = true;
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot map {}", options.filename.display()), error)
+    };
+    let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
+    let mut printer = Printer::begin(out, args.output)?;
+    for extent in Joined::new(Walk::new(&reactor, &disk, args.start_offset, args.max_length)) {
+        printer.row(&extent.map_err(|error| failed(&error))?)?;
+    }
+    printer.end()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The disk from one offset to another, as the engine describes it.
+struct Walk<'a> {
+    reactor: &'a Reactor,
+    disk: &'a Disk,
+    /// Names of the chain's files, the active one first.
+    files: Vec<String>,
+    at: u64,
+    end: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(reactor: &'a Reactor, disk: &'a Disk, start: u64, length: Option<u64>) -> Self {
+        let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
+        Self { reactor, disk, files: file_names(disk.layer()), at: start, end }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<Extent, qcow2::Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let start = self.at;
+        let status = match self.reactor.run(self.disk.block_status(start, self.end - start)) {
+            Ok(status) => status,
+            Err(error) => {
+                self.at = self.end;
+                return Some(Err(error));
+            }
+        };
+        self.at += status.len;
+        let held = status.offset.is_some() || status.compressed;
+        Some(Ok(Extent {
+            start,
+            length: status.len,
+            depth: status.depth,
+            present: status.present,
+            zero: status.zero,
+            data: status.data,
+            compressed: status.compressed,
+            offset: status.offset,
+            file: self.files.get(status.depth as usize).filter(|_| held).cloned(),
+        }))
+    }
+}
+
+fn file_names(top: &Layer) -> Vec<String> {
+    let layers = std::iter::successors(Some(top), |layer| layer.backing());
+    let name = |layer: &Layer| match layer {
+        Layer::Qcow2(image) => image.file().name().to_owned(),
+        Layer::Raw(raw) => raw.storage.name().to_owned(),
+    };
+    layers.map(name).collect()
+}

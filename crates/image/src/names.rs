@@ -35,8 +35,36 @@ pub struct Policy {
 #[derive(Debug)]
 pub struct Located {
     descriptor: OwnedFd,
-    path: PathBuf,
+    place: Place,
     identity: Identity,
+}
+
+/// Where a file was found, by name and in truth: where the names inside it start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    given: PathBuf,
+    real: PathBuf,
+}
+
+impl Place {
+    /// The path it was found by, links and all.
+    pub fn given(&self) -> &Path {
+        &self.given
+    }
+
+    /// The path with all links resolved.
+    pub fn real(&self) -> &Path {
+        &self.real
+    }
+
+    /// The directory in the path by which it was found and the one it really lies in.
+    fn own_directories(&self) -> io::Result<[PathBuf; 2]> {
+        let named = match self.given.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.canonicalize()?,
+            _ => Path::new(".").canonicalize()?,
+        };
+        Ok([named, self.real.parent().unwrap_or(Path::new("/")).to_owned()])
+    }
 }
 
 /// Which file it is, under whatever name: two equal ones in a chain are a cycle.
@@ -163,25 +191,25 @@ impl Policy {
         Ok(Self { allowed: directories.iter().map(resolve).collect::<io::Result<_>>()? })
     }
 
-    /// Follows the name that stands in the image at `image` (the path it was opened by).
+    /// Follows the name that stands in `image`.
     ///
     /// A relative name starts at the directory in that path, as in QEMU. The image's own directory
     /// is that one, and the one that the image really lies in if the path is a link.
     ///
     /// # Errors
     /// When the name leads nowhere, to something other than a regular file, or outside.
-    pub fn resolve(&self, image: &Path, name: &[u8], role: Role) -> Result<Located, Refused> {
+    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Refused> {
         self.follow(image, name, role).map_err(|reason| Refused {
-            image: image.to_owned(),
+            image: image.given.clone(),
             role: role.words(),
             name: OsStr::from_bytes(name).to_owned(),
             reason,
         })
     }
 
-    fn follow(&self, image: &Path, name: &[u8], role: Role) -> Result<Located, Reason> {
-        let located = open_path(&target(image, name, role)?)?;
-        let Located { descriptor, path, .. } = &located;
+    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
+        let located = open_path(&target(&image.given, name, role)?)?;
+        let Located { descriptor, place: Place { real: path, .. }, .. } = &located;
         let found = FileType::from_raw_mode(rustix::fs::fstat(descriptor).map_err(io::Error::from)?.st_mode);
         if found != FileType::RegularFile {
             let (path, found) = (path.clone(), kind_words(found));
@@ -191,7 +219,7 @@ impl Policy {
             return Err(Reason::KernelFile { path: path.clone() });
         }
         let directory = path.parent().unwrap_or(Path::new("/"));
-        let own = own_directories(image)?;
+        let own = image.own_directories()?;
         if own.iter().any(|own| own == directory) || self.allowed.iter().any(|top| path.starts_with(top)) {
             return Ok(located);
         }
@@ -212,9 +240,14 @@ impl Located {
         }
     }
 
-    /// The file's path with all links resolved, for messages and for names relative to it.
+    /// Where it was found.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The file's path with all links resolved.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.place.real
     }
 
     /// A path that opens exactly this file while `self` lives, wherever its name now leads.
@@ -268,17 +301,8 @@ fn open_path(path: &Path) -> Result<Located, Reason> {
         return Err(Reason::Deleted);
     }
     let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
-    Ok(Located { descriptor, path: resolved, identity })
-}
-
-/// The directory in the image's path and the one it really lies in, links resolved.
-fn own_directories(image: &Path) -> io::Result<[PathBuf; 2]> {
-    let named = match image.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.canonicalize()?,
-        _ => Path::new(".").canonicalize()?,
-    };
-    let real = image.canonicalize()?;
-    Ok([named, real.parent().unwrap_or(Path::new("/")).to_owned()])
+    let place = Place { given: path.to_owned(), real: resolved };
+    Ok(Located { descriptor, place, identity })
 }
 
 fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
@@ -334,10 +358,14 @@ mod tests {
             self.root.path().canonicalize().unwrap().join(name)
         }
 
+        fn place(&self, image: &str) -> Place {
+            Located::by_user(&self.path(image)).unwrap().place().clone()
+        }
+
         fn resolve(&self, image: &str, name: &[u8], allowed: &[&str]) -> Result<PathBuf, Reason> {
             let allowed: Vec<PathBuf> = allowed.iter().map(|name| self.path(name)).collect();
             let policy = Policy::new(&allowed).unwrap();
-            let found = policy.resolve(&self.path(image), name, Role::Backing);
+            let found = policy.resolve(&self.place(image), name, Role::Backing);
             found.map(|located| located.path().to_owned()).map_err(|refused| refused.reason)
         }
     }
@@ -446,7 +474,7 @@ mod tests {
     fn the_file_that_was_checked_is_the_file_that_is_opened() {
         let scene = Scene::new();
         let policy = Policy::default();
-        let located = policy.resolve(&scene.path("images/top"), b"link-in", Role::Backing).unwrap();
+        let located = policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap();
         fs::write(scene.path("elsewhere/secret"), b"secret").unwrap();
         fs::remove_file(scene.path("images/link-in")).unwrap();
         symlink(scene.path("elsewhere/secret"), scene.path("images/link-in")).unwrap();
@@ -467,7 +495,7 @@ mod tests {
     fn a_refusal_says_which_image_which_name_and_what_to_do() {
         let scene = Scene::new();
         let policy = Policy::default();
-        let refused = policy.resolve(&scene.path("images/top"), b"link-out", Role::Data).unwrap_err();
+        let refused = policy.resolve(&scene.place("images/top"), b"link-out", Role::Data).unwrap_err();
         let expected = format!(
             "{} names data file \"link-out\": it leads to {}, outside the image's own directory; if that is right, \
              give --allow-path {}",

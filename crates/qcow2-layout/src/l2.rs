@@ -150,14 +150,18 @@ impl L2Entry {
         }
     }
 
-    /// The words with reserved bits cleared: what a checker reads on with after it reported them.
-    pub fn without_reserved(words: [u64; 2], geometry: &Geometry) -> [u64; 2] {
-        let [entry, bitmap] = words;
+    /// What an entry that [`L2Entry::decode`] refused may still refer to: a checker must not take it for free.
+    /// The host offset may be unaligned, flags and bitmaps are empty; nothing when no place can be told.
+    pub fn host_claim(words: [u64; 2], geometry: &Geometry) -> Option<L2Entry> {
+        let [entry, _] = words;
         if entry & COMPRESSED != 0 {
-            return [entry & !COPIED, if geometry.extended_l2 { 0 } else { bitmap }];
+            let cleared = [entry & !COPIED, 0];
+            return decode_compressed(cleared[0], 0, geometry).ok().map(L2Entry::Compressed);
         }
-        let zero_reserved = geometry.extended_l2 || geometry.version == Version::V2;
-        [entry & !(RESERVED_MASK | if zero_reserved { ZERO } else { 0 }), bitmap]
+        let offset = entry & OFFSET_MASK;
+        let at_start = geometry.external_data && entry & COPIED != 0;
+        let host = (offset != 0 || at_start).then_some(HostOffset(offset))?;
+        Some(L2Entry::Standard(Cluster { host: Some(host), ..Cluster::UNALLOCATED }))
     }
 
     /// The words of an entry with only its COPIED bit changed.

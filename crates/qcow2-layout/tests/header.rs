@@ -145,6 +145,18 @@ fn a_header_that_does_not_fit_gives_up_the_feature_names_first() {
     assert!(matches!(header.encode(), Err(HeaderError::TooLarge { cluster_size: 512, .. })));
 }
 
+#[test]
+fn a_patched_header_changes_tables_and_features_and_no_name() {
+    let old = Header { backing: Some("back".to_owned()), extra: vec![9; 8], ..plain() };
+    let mut first = old.encode().unwrap();
+    let mut new = Header { l1_table_offset: HostOffset(0x9_0000), snapshots: 3, ..old };
+    new.snapshots_offset = HostOffset(0x7_0000);
+    new.incompatible.insert(Incompatible::DIRTY);
+    new.patch(&mut first).unwrap();
+    assert_eq!(Header::decode(&first), Ok(new.clone()));
+    assert!(matches!(new.patch(&mut first[..95]), Err(HeaderError::Truncated { .. })));
+}
+
 prop_compose! {
     fn headers()(
         v3: bool, cluster_bits in 14u32..=21, order in 0u32..=6, size in 0u64..1 << 40,

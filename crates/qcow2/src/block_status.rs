@@ -4,7 +4,7 @@ use storage::ExtentKind;
 
 use crate::Error;
 use crate::image::Qcow2;
-use crate::layer::{Layer, Raw};
+use crate::layer::{Layer, Raw, SECTOR_BYTES};
 use crate::locate::Source;
 
 /// A guest range in one state.
@@ -57,19 +57,20 @@ impl Qcow2 {
 }
 
 impl Raw {
-    /// What the file system says of a raw layer: holes read as zeroes.
+    /// What the file system says of a raw layer: holes read as zeroes. The last sector is in one
+    /// state, also where the storage ends inside it.
     async fn status(&self, guest: u64, status: BlockStatus) -> Result<BlockStatus, Error> {
         let host = self.offset + guest;
+        let end = self.storage.length();
+        if host >= end {
+            return Ok(BlockStatus { offset: Some(host), ..status });
+        }
         let extent = self.storage.extent(host, status.len).await;
         let extent = extent.map_err(self.blame().io("asking for holes"))?;
         let hole = extent.kind == ExtentKind::Hole;
-        Ok(BlockStatus {
-            len: extent.len.min(status.len),
-            zero: hole,
-            data: !hole,
-            offset: Some(host),
-            ..status
-        })
+        let reaches_end = host + extent.len >= end;
+        let len = if reaches_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
+        Ok(BlockStatus { len: len.min(status.len), zero: hole, data: !hole, offset: Some(host), ..status })
     }
 }
 

@@ -96,8 +96,6 @@ impl Frees {
         let mut state = self.state.lock();
         if state.settled.is_empty() {
             state.reclaiming = false;
-            drop(state);
-            self.idle.notify(usize::MAX);
             return None;
         }
         Some(std::mem::take(&mut state.settled))
@@ -120,6 +118,31 @@ impl Frees {
     }
 }
 
+/// Reclaiming under way. Should the host drop it half-way, what it had in hand is leaked, what is
+/// settled later is taken up by another, and nobody waits for it.
+struct Reclaiming {
+    image: Arc<Inner>,
+    /// Another may have begun by now.
+    ended: bool,
+}
+
+impl Reclaiming {
+    /// Nothing was left to do.
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
+impl Drop for Reclaiming {
+    fn drop(&mut self) {
+        let frees = &self.image.frees;
+        if !self.ended {
+            frees.state.lock().reclaiming = false;
+        }
+        frees.idle.notify(usize::MAX);
+    }
+}
+
 impl Inner {
     /// Frees the clusters that a compressed cluster touches: one reference each.
     pub(crate) fn free_compressed(&self, cluster: CompressedCluster, punch: bool) {
@@ -137,13 +160,15 @@ impl Inner {
     /// that may still use them.
     pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
         if self.frees.settle(frees) {
-            let image = Arc::clone(self);
+            let reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
             self.host.spawn(Box::pin(async move {
+                let image = &reclaiming.image;
                 while let Some(settled) = image.frees.take_settled() {
                     image.gate.grace().await;
                     image.decompressed.clear();
                     image.release(settled).await;
                 }
+                reclaiming.end();
             }));
         }
     }

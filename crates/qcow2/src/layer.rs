@@ -7,6 +7,9 @@ use storage::{IoBuf, IoVec, Storage, Zeroing};
 use crate::error::Blame;
 use crate::{Error, Qcow2};
 
+/// What sizes of disks are multiples of.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
 /// What a disk is made of: a qcow2 image with what lies below it, or raw bytes.
 #[derive(Clone, Debug)]
 pub enum Layer {
@@ -28,9 +31,10 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// The whole of `storage` as a disk.
+    /// The whole of `storage` as a disk, which is a whole number of sectors: what the last one lacks
+    /// in the storage reads as zeroes.
     pub fn new(storage: Arc<dyn Storage>) -> Self {
-        let size = storage.length();
+        let size = storage.length().next_multiple_of(SECTOR_BYTES);
         Self { storage, offset: 0, size }
     }
 }

@@ -11,6 +11,7 @@ mod allocator;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
+mod check;
 mod close;
 mod commit;
 mod compressed;
@@ -39,6 +40,7 @@ mod write;
 mod zero;
 
 pub use block_status::BlockStatus;
+pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
 pub use create::{CreateError, CreateOptions, Preallocation, create};
 pub use error::{Error, ErrorKind};
 pub use header_update::is_dirty;

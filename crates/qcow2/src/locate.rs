@@ -47,7 +47,8 @@ impl Inner {
         loop {
             let size = layer.size();
             if guest >= size {
-                return Ok(Step::Located(Located { len, depth, source: unknown() }));
+                let source = Source::Zero { explicit: false, host: None };
+                return Ok(Step::Located(Located { len, depth, source }));
             }
             len = len.min(size - guest);
             let extent = match layer.try_map(guest, len)? {
@@ -62,8 +63,8 @@ impl Inner {
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
-                Kind::Unallocated { .. } => match &layer.backing {
-                    Some(Layer::Qcow2(below)) => {
+                Kind::Unallocated { host } => match &layer.backing {
+                    Some(Layer::Qcow2(below)) if guest < below.inner.size() => {
                         layer = &below.inner;
                         depth += 1;
                         continue;
@@ -76,7 +77,8 @@ impl Inner {
                             source: Source::Raw(raw),
                         }));
                     }
-                    Some(Layer::Raw(_)) | None => unknown(),
+                    // Nothing below, or what is below is shorter: this layer has the last word.
+                    Some(_) | None => Source::Zero { explicit: false, host },
                 },
             };
             return Ok(Step::Located(Located { len, depth, source }));
@@ -106,8 +108,4 @@ impl Inner {
             )))),
         }
     }
-}
-
-fn unknown() -> Source<'static> {
-    Source::Zero { explicit: false, host: None }
 }

@@ -173,12 +173,16 @@ impl Refcounts {
             set(&mut bytes, at % entries, self.geometry.refcount_order, 1);
         }
         let offset = HostOffset(at << self.geometry.cluster_bits);
-        self.table.write().set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
+        // Both under the table's lock: whoever copies the table and then the dirty blocks has every
+        // block that the copy leads to.
+        let mut table = self.table.write();
+        table.set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
         self.keep(Arc::new(Block::new_dirty(index, bytes)));
         Ok(())
     }
 
-    /// Copies every dirty block, with its place in the file, lowest index first.
+    /// Copies every dirty block, with its place in the file, lowest index first. Copy the table
+    /// before: a table must not lead to a block that is not in the file.
     pub(crate) fn copy_dirty(&self) -> Result<Vec<(HostOffset, DirtyBlock)>, Error> {
         let mut dirty: Vec<_> = self.blocks.lock().values().filter_map(Block::copy_if_dirty).collect();
         dirty.sort_unstable_by_key(|block| block.index());

@@ -31,3 +31,10 @@ pub(crate) async fn write_words(
     }
     Ok(())
 }
+
+/// Reads `len` bytes at `offset`; bytes beyond the end are zeroes.
+pub(crate) async fn read_bytes(file: &dyn Storage, offset: u64, len: u64) -> io::Result<IoBuf> {
+    let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let (done, buf) = file.read(offset, IoBuf::uninit(len)).await;
+    done.map(|()| buf)
+}

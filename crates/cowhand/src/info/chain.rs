@@ -87,8 +87,9 @@ fn below(current: &Next, opened: &Opened, policy: &Policy) -> Result<Option<Next
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot follow the chain below {}", current.shown.display()), error)
     };
-    let located =
-        policy.resolve(&current.shown, name.as_bytes(), Role::Backing).map_err(|error| failed(&error))?;
+    let located = policy
+        .resolve(current.located.place(), name.as_bytes(), Role::Backing)
+        .map_err(|error| failed(&error))?;
     if layer.format.is_none() {
         layer.format = named_format(header).map_err(|error| failed(&error))?;
     }

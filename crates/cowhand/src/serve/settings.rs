@@ -14,7 +14,7 @@ use super::args::Args;
 use super::config::{Config, ConfigDrive};
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::export_names;
-use crate::create::options::CreateOptions;
+use crate::create::options::NewImage;
 use crate::failure::Failure;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
@@ -30,7 +30,7 @@ pub struct Settings {
     /// The disks and their exports' names.
     pub exports: Vec<Export>,
     /// How missing images are created, if they are.
-    pub create: Option<CreateOptions>,
+    pub create: Option<NewImage>,
     /// Where names in images may lead.
     pub policy: Policy,
     /// Connections of each export.
@@ -43,6 +43,8 @@ pub struct Settings {
     pub threads: usize,
     /// `--pid-file`.
     pub pid_file: Option<PathBuf>,
+    /// `--log`.
+    pub log: String,
 }
 
 /// A disk to serve.
@@ -93,13 +95,14 @@ impl Settings {
         let names = export_names(&disks, args.export.as_deref())?;
         let tls = tls_files(&args)?;
         Ok(Self {
-            create: create_options(&args)?,
+            create: new_image(&args)?,
             policy: Policy::new(&args.allow_path)
                 .map_err(|error| Failure::because("cannot allow a directory", &error))?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, tls.is_some(), surroundings)?,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             pid_file: args.pid_file,
+            log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
             tls,
             exports: names.into_iter().zip(disks).map(|(name, disk)| Export { name, disk }).collect(),
         })
@@ -128,7 +131,7 @@ fn disk_of_tree(tree: OptionTree) -> Result<DiskOptions, Failure> {
         .map_err(|error| Failure::because(format!("cannot understand drive {}", file.display()), &error))
 }
 
-fn create_options(args: &Args) -> Result<Option<CreateOptions>, Failure> {
+fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::because("cannot create a disk as asked", error);
     let Some(size) = &args.create else {
         return match args.create_options.is_empty() {
@@ -142,10 +145,9 @@ fn create_options(args: &Args) -> Result<Option<CreateOptions>, Failure> {
         ));
     }
     let format = args.format.unwrap_or(Format::Qcow2);
-    let mut options = CreateOptions::parse(&args.create_options, format).map_err(|error| failed(&error))?;
-    options.check_rules().map_err(|error| failed(&error))?;
-    options.size = Some(parse_size(size).map_err(|error| failed(&error))?);
-    Ok(Some(options))
+    let mut image = NewImage::parse(&args.create_options, format).map_err(|error| failed(&error))?;
+    image.size = Some(parse_size(size).map_err(|error| failed(&error))?);
+    Ok(Some(image))
 }
 
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
@@ -218,7 +220,7 @@ mod tests {
             ..args(&["disk.qcow2"])
         };
         let create = Settings::new(given, HERE).unwrap().create.unwrap();
-        assert_eq!((create.size, create.cluster_size), (Some(20 << 30), Some(128 << 10)));
+        assert_eq!((create.size, create.options.cluster_size), (Some(20 << 30), 128 << 10));
     }
 
     #[test]

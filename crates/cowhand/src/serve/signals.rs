@@ -16,7 +16,6 @@ pub fn termination() -> io::Result<UnixStream> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, writable.try_clone()?)?;
     }
-    readable.set_nonblocking(true)?;
     Ok(readable)
 }
 
@@ -29,7 +28,6 @@ mod tests {
     #[test]
     fn a_signal_becomes_a_byte() {
         let mut stream = termination().unwrap();
-        stream.set_nonblocking(false).unwrap();
         let own = rustix::process::getpid();
         rustix::process::kill_process(own, rustix::process::Signal::TERM).unwrap();
         let mut byte = [0; 1];

@@ -71,10 +71,12 @@ impl StatusLine {
         // The line is an extra: that it cannot be shown stops nothing.
         let _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
     }
+}
 
-    /// Removes the line, so that what follows stands on its own.
-    pub fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
+/// Removes the line, so that what follows stands on its own.
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[2K");
         }
     }

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod create;
 mod info;
+mod map;
 mod peer;
+mod serve;
 mod usage;

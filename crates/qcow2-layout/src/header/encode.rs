@@ -7,6 +7,11 @@ use super::{
 };
 use crate::{Incompatible, Version};
 
+/// Where the fields behind the backing file's place start.
+const CLUSTER_BITS_AT: usize = 20;
+/// Where the feature bits of version 3 end.
+const FEATURES_END: usize = 96;
+
 impl Header {
     /// The bytes of the header, its extensions and the backing file's name. The rest of the first
     /// cluster is zeroes, and the caller's to write.
@@ -27,6 +32,26 @@ impl Header {
             Err(HeaderError::TooLarge { .. }) => self.encode_with(false),
             done => done,
         }
+    }
+
+    /// Overwrites the fields that do not depend on names and extensions - size, tables, feature bits - in
+    /// the first bytes of an image (at least 104, 72 in version 2). They all lie in the first 512 bytes,
+    /// so one sector written in place changes them at once or not at all.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    pub fn patch(&self, first: &mut [u8]) -> Result<(), HeaderError> {
+        let mut fixed = Vec::with_capacity(HEADER_BYTES_V3);
+        self.encode_version_2(&mut fixed, 0, 0);
+        let mut end = HEADER_BYTES_V2;
+        if self.version == Version::V3 {
+            self.encode_version_3(&mut fixed, 0);
+            end = FEATURES_END;
+        }
+        let truncated = HeaderError::Truncated { len: first.len(), needed: end };
+        let target = first.get_mut(CLUSTER_BITS_AT..end).ok_or(truncated.clone())?;
+        target.copy_from_slice(fixed.get(CLUSTER_BITS_AT..end).ok_or(truncated)?);
+        Ok(())
     }
 
     fn check_names(&self) -> Result<(), HeaderError> {

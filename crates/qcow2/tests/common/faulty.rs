@@ -11,12 +11,14 @@ pub struct Faulty {
     pub inner: MemoryStorage,
     left: AtomicU64,
     limits: Limits,
+    /// A range that cannot be read: start and length.
+    unreadable: (u64, u64),
 }
 
 impl Faulty {
     pub fn new(inner: MemoryStorage, left: u64) -> Self {
         let limits = inner.limits();
-        Self { inner, left: AtomicU64::new(left), limits }
+        Self { inner, left: AtomicU64::new(left), limits, unreadable: (0, 0) }
     }
 
     /// A block device with these bytes.
@@ -25,6 +27,18 @@ impl Faulty {
         device.limits.resizable = false;
         device.limits.grows_zeroed = false;
         device
+    }
+
+    /// The same, with bytes that cannot be read.
+    pub fn with_unreadable(mut self, offset: u64, len: u64) -> Self {
+        self.unreadable = (offset, len);
+        self
+    }
+
+    /// The same, opened read-only.
+    pub fn read_only(mut self) -> Self {
+        self.limits.read_only = true;
+        self
     }
 
     fn change(&self) -> io::Result<()> {
@@ -47,6 +61,10 @@ impl Storage for Faulty {
     }
 
     fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        let (start, len) = self.unreadable;
+        if offset < start + len && start < offset + buf.len() as u64 {
+            return Box::pin(async { (Err(io::Error::other("a bad sector")), buf) });
+        }
         self.inner.read(offset, buf)
     }
 

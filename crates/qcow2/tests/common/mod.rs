@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, dead_code, reason = "a test that cannot go on fails; each test uses a part")]
 
+pub mod broken;
 pub mod faulty;
+pub mod recorder;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,78 @@
+//! The disks: those that are missing are created, all are opened.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use image::{Disk, OpenRules};
+use reactor::Reactor;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::settings::{Export, Settings};
+use crate::create::make_if_missing;
+use crate::create::options::NewImage;
+use crate::failure::Failure;
+
+/// A disk that is open, and what it is called.
+#[derive(Debug)]
+pub struct Served {
+    /// What clients call it.
+    pub name: String,
+    /// The image, as it was named.
+    pub path: PathBuf,
+    /// It was made just now.
+    pub created: bool,
+    /// The disk.
+    pub disk: Arc<Disk>,
+}
+
+impl Served {
+    /// For people who list exports: the file's name.
+    pub fn description(&self) -> String {
+        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+}
+
+/// Opens all disks, in order.
+///
+/// # Errors
+/// For the first that cannot be created or opened.
+pub fn open_all(reactor: &Reactor, settings: &Settings) -> Result<Vec<Served>, Failure> {
+    let rules = OpenRules { policy: settings.policy.clone(), ..OpenRules::default() };
+    settings.exports.iter().map(|export| open(reactor, export, settings.create.as_ref(), &rules)).collect()
+}
+
+fn open(
+    reactor: &Reactor,
+    export: &Export,
+    create: Option<&NewImage>,
+    rules: &OpenRules,
+) -> Result<Served, Failure> {
+    let path = &export.disk.filename;
+    let created = match create {
+        Some(image) => {
+            let format = export.disk.layer.format.unwrap_or(image.format);
+            make_if_missing(path, &NewImage { format, ..image.clone() })?
+        }
+        None => false,
+    };
+    let disk =
+        reactor.run(image::open(&export.disk, rules)).map_err(|error| cannot_open(path, create, &error))?;
+    Ok(Served { name: export.name.clone(), path: path.clone(), created, disk: Arc::new(disk) })
+}
+
+fn cannot_open(path: &Path, create: Option<&NewImage>, error: &image::OpenError) -> Failure {
+    let failure = Failure::because(format!("cannot serve {}", path.display()), error);
+    match create.is_none() && path.symlink_metadata().is_err() {
+        true => failure.with_hint("to make a new disk, give --create SIZE"),
+        false => failure,
+    }
+}
+
+/// Chains take a descriptor an image: the limit is raised as far as it may be.
+pub fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit on open files stays as it is");
+    }
+}

@@ -1,0 +1,156 @@
+//! Who refers to which cluster.
+
+use super::counts::{Counts, Full};
+use super::pass::Pass;
+use super::report::{Finding, Owner};
+use super::{CheckError, report};
+
+/// A LUKS header with its key slots takes 2 MiB; more than this is not one.
+const LUKS_BYTES_MAX: u64 = 64 << 20;
+
+/// References to clusters.
+pub(super) struct Claims {
+    /// References from everything but the refcount structure.
+    pub(super) references: Counts,
+    /// References from the refcount table (to blocks) and the header (to the table).
+    pub(super) structure: Counts,
+    /// The first metadata that claimed a cluster, as a code.
+    owners: Counts,
+    /// Clusters with contradicting claims.
+    pub(super) overlaps: Counts,
+}
+
+/// How a claim went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Nothing speaks against it.
+    Good,
+    /// Part of it is something else too.
+    Overlapping,
+    /// It lies beyond the end of the file; not counted.
+    Outside,
+}
+
+impl Claims {
+    pub(super) fn new(reference_bytes_max: u64, bytes_max: u64) -> Self {
+        Self {
+            references: Counts::new(reference_bytes_max),
+            structure: Counts::new(bytes_max),
+            owners: Counts::new(bytes_max),
+            overlaps: Counts::new(bytes_max),
+        }
+    }
+
+    /// All references to a cluster.
+    pub(super) fn count(&self, cluster: u64) -> u64 {
+        u64::from(self.references.get(cluster)) + u64::from(self.structure.get(cluster))
+    }
+
+    /// The first cluster from `from` on that anything refers to.
+    pub(super) fn next(&self, from: u64) -> Option<u64> {
+        match (self.references.next(from), self.structure.next(from)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Who claimed a cluster first; data if no metadata did.
+    pub(super) fn owner(&self, cluster: u64) -> Owner {
+        owner_of(self.owners.get(cluster))
+    }
+
+    /// Counts a claim on one cluster and says whether it contradicts an earlier one. Data may be shared by
+    /// data, and an L2 table by the L1 tables of snapshots; nothing else may be shared.
+    fn claim(&mut self, owner: Owner, cluster: u64, times: u32) -> Result<bool, Full> {
+        let sharable = matches!(owner, Owner::Data | Owner::L2);
+        let before = self.count(cluster);
+        let overlap = (before > 0 && !(sharable && self.owner(cluster) == owner)) || (times > 1 && !sharable);
+        if overlap {
+            self.overlaps.set(cluster, 1)?;
+        }
+        if owner != Owner::Data && self.owners.get(cluster) == 0 {
+            self.owners.set(cluster, code_of(owner))?;
+        }
+        let counts = match owner {
+            Owner::RefcountTable | Owner::RefcountBlock => &mut self.structure,
+            Owner::Data
+            | Owner::Header
+            | Owner::L1
+            | Owner::L2
+            | Owner::SnapshotTable
+            | Owner::Luks
+            | Owner::BitmapDirectory
+            | Owner::BitmapTable
+            | Owner::BitmapData => &mut self.references,
+        };
+        counts.add(cluster, times)?;
+        Ok(overlap)
+    }
+}
+
+impl Pass<'_> {
+    /// Counts `times` references from `owner` to every cluster that the range touches.
+    ///
+    /// The last cluster of a file may be cut short, so a claim may end less than a cluster behind the end.
+    pub(super) fn claim(
+        &mut self,
+        owner: Owner,
+        offset: u64,
+        len: u64,
+        times: u32,
+    ) -> Result<Claim, CheckError> {
+        if len == 0 {
+            return Ok(Claim::Good);
+        }
+        let end = offset.saturating_add(len);
+        let outside = end.saturating_sub(self.file_length) >= self.geometry.cluster_size();
+        if outside || (owner == Owner::Luks && len > LUKS_BYTES_MAX) {
+            let file_length = self.file_length;
+            self.found(&report::Finding::BeyondEnd { owner, offset, len, file_length });
+            return Ok(Claim::Outside);
+        }
+        let mut claim = Claim::Good;
+        for cluster in self.cluster_of(offset)..=self.cluster_of(end - 1) {
+            let overlap = self.claims.claim(owner, cluster, times);
+            if overlap.map_err(self.full(self.claims.references.bytes_max()))? {
+                claim = Claim::Overlapping;
+            }
+        }
+        Ok(claim)
+    }
+
+    /// Tells of overlaps whose refcounts agree with the references: nothing else would show them.
+    pub(super) fn report_overlaps(&mut self) {
+        let mut from = 0;
+        while let Some(cluster) = self.claims.overlaps.next(from) {
+            if self.comparison.mismatch(cluster).is_none() {
+                let (offset, owner) = (self.offset_of(cluster), self.claims.owner(cluster));
+                self.found(&Finding::Overlap { offset, owner });
+            }
+            from = cluster + 1;
+        }
+    }
+}
+
+/// Code 0 means that no metadata claimed the cluster.
+const OWNERS: [Owner; 11] = [
+    Owner::Data,
+    Owner::Header,
+    Owner::L1,
+    Owner::L2,
+    Owner::SnapshotTable,
+    Owner::Luks,
+    Owner::BitmapDirectory,
+    Owner::BitmapTable,
+    Owner::BitmapData,
+    Owner::RefcountTable,
+    Owner::RefcountBlock,
+];
+
+fn code_of(owner: Owner) -> u32 {
+    (0u32..).zip(OWNERS).find(|(_, other)| *other == owner).map_or(0, |(code, _)| code)
+}
+
+fn owner_of(code: u32) -> Owner {
+    OWNERS.get(code as usize).copied().unwrap_or(Owner::Data)
+}

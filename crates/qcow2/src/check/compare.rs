@@ -1,0 +1,230 @@
+//! Refcounts on disk against references found.
+
+use std::collections::BTreeSet;
+
+use qcow2_layout::{HostOffset, RefcountTableEntry, refcount_get};
+
+use super::CheckError;
+use super::claims::Claim;
+use super::counts::Counts;
+use super::pass::Pass;
+use super::report::{Finding, Owner};
+use crate::table_io::PIECE_BYTES;
+
+/// What the refcounts on disk said.
+pub(super) struct Comparison {
+    /// Blocks that can be relied on: index in the refcount table, and place.
+    pub(super) blocks: Vec<(u64, HostOffset)>,
+    /// Of those, blocks with a wrong refcount.
+    pub(super) wrong_blocks: BTreeSet<u64>,
+    /// For clusters with references whose refcount is wrong: the refcount, at most 2, plus one.
+    wrong: Counts,
+    /// Clusters from here on are neither in the file nor referred to.
+    pub(super) end: u64,
+    /// Neighbours with the same fault are told of together.
+    run: Option<Run>,
+    /// One more than the last cluster with a refcount or a reference.
+    pub(super) used_end: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    cluster: u64,
+    clusters: u64,
+    refcount: u64,
+    references: u64,
+}
+
+impl Comparison {
+    pub(super) fn new(wrong: Counts) -> Self {
+        Self { blocks: Vec::new(), wrong_blocks: BTreeSet::new(), wrong, end: 0, run: None, used_end: 0 }
+    }
+
+    /// The wrong refcount of a cluster with references: 0, 1, or 2 for all larger ones.
+    pub(super) fn mismatch(&self, cluster: u64) -> Option<u64> {
+        u64::from(self.wrong.get(cluster)).checked_sub(1)
+    }
+
+    /// All refcounts have been written anew.
+    pub(super) fn forget_mismatches(&mut self) {
+        self.wrong = Counts::new(self.wrong.bytes_max());
+    }
+}
+
+impl Pass<'_> {
+    /// Claims the refcount table and its blocks. What cannot be used marks the structure for a rebuild.
+    pub(super) async fn claim_refcounts(&mut self) -> Result<(), CheckError> {
+        let start = self.header.refcount_table_offset.0;
+        let bytes = u64::from(self.header.refcount_table_clusters) * self.geometry.cluster_size();
+        if bytes == 0 {
+            self.rebuild = true;
+            self.found(&Finding::NoRefcountTable);
+            return Ok(());
+        }
+        match self.claim(Owner::RefcountTable, start, bytes, 1)? {
+            Claim::Good => {}
+            Claim::Overlapping => self.rebuild = true,
+            Claim::Outside => {
+                self.rebuild = true;
+                return Ok(());
+            }
+        }
+        let mut done = 0;
+        while done < bytes {
+            let len = PIECE_BYTES.min(bytes - done);
+            if let Some(piece) = self.read_piece(Owner::RefcountTable, start + done, len).await {
+                self.claim_blocks(start, done, &piece)?;
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn claim_blocks(&mut self, start: u64, done: u64, piece: &[u8]) -> Result<(), CheckError> {
+        for (place, word) in (done..).step_by(8).zip(piece.as_chunks::<8>().0) {
+            let word = u64::from_be_bytes(*word);
+            match RefcountTableEntry::decode(word, &self.geometry) {
+                Ok(RefcountTableEntry { block: None }) => {}
+                Ok(RefcountTableEntry { block: Some(block) }) => {
+                    let cluster_size = self.geometry.cluster_size();
+                    if self.claim(Owner::RefcountBlock, block.0, cluster_size, 1)? == Claim::Good {
+                        self.comparison.blocks.push((place / 8, block));
+                    } else {
+                        self.rebuild = true;
+                    }
+                }
+                Err(error) => {
+                    self.rebuild = true;
+                    self.found(&Finding::Entry { at: HostOffset(start + place), error });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every refcount with the references that were found.
+    pub(super) async fn compare(&mut self) -> Result<(), CheckError> {
+        self.comparison.end = self.geometry.clusters_for(self.file_length);
+        let entries = self.geometry.refcount_block_entries();
+        let blocks = std::mem::take(&mut self.comparison.blocks);
+        let mut from = 0;
+        for (index, block) in &blocks {
+            let first = index * entries;
+            self.compare_without_block(from, first)?;
+            self.compare_with_block(first, *block).await?;
+            from = first + entries;
+        }
+        self.compare_without_block(from, u64::MAX)?;
+        self.end_run();
+        self.comparison.blocks = blocks;
+        self.find_claimed_blocks();
+        self.report_overlaps();
+        self.report.image_end_offset = self.comparison.used_end << self.geometry.cluster_bits;
+        Ok(())
+    }
+
+    /// Clusters from `from` to `to` have no refcounts at all: all references to them are too many.
+    fn compare_without_block(&mut self, mut from: u64, to: u64) -> Result<(), CheckError> {
+        while let Some(cluster) = self.claims.next(from).filter(|&cluster| cluster < to) {
+            self.rebuild = true;
+            self.compare_cluster(cluster, 0)?;
+            from = cluster + 1;
+        }
+        Ok(())
+    }
+
+    async fn compare_with_block(&mut self, first: u64, block: HostOffset) -> Result<(), CheckError> {
+        let errors = self.report.check_errors;
+        let cluster_size = self.geometry.cluster_size();
+        let Some(bytes) = self.read_piece(Owner::RefcountBlock, block.0, cluster_size).await else {
+            if self.report.check_errors == errors {
+                self.compare_zero_block(first)?;
+            }
+            return Ok(());
+        };
+        for index in 0..self.geometry.refcount_block_entries() {
+            let cluster = first + index;
+            if cluster >= self.comparison.end {
+                // Behind the end of the file only references matter.
+                let Some(next) = self.claims.next(cluster) else { break };
+                if next >= first + self.geometry.refcount_block_entries() {
+                    break;
+                }
+            }
+            let refcount = refcount_get(&bytes, index, self.geometry.refcount_order).unwrap_or(0);
+            self.compare_cluster(cluster, refcount)?;
+        }
+        Ok(())
+    }
+
+    /// As a block that is a hole says: every refcount is zero.
+    fn compare_zero_block(&mut self, first: u64) -> Result<(), CheckError> {
+        let end = first + self.geometry.refcount_block_entries();
+        let mut from = first;
+        while let Some(cluster) = self.claims.next(from).filter(|&cluster| cluster < end) {
+            self.compare_cluster(cluster, 0)?;
+            from = cluster + 1;
+        }
+        Ok(())
+    }
+
+    fn compare_cluster(&mut self, cluster: u64, refcount: u64) -> Result<(), CheckError> {
+        let references = self.claims.count(cluster);
+        if refcount == 0 && references == 0 {
+            return Ok(());
+        }
+        if cluster >= self.comparison.end && references == 0 {
+            return Ok(());
+        }
+        self.comparison.used_end = self.comparison.used_end.max(cluster + 1);
+        if refcount == references {
+            return Ok(());
+        }
+        if references > 0 {
+            let stored = self.comparison.wrong.set(cluster, refcount.min(2) as u32 + 1);
+            stored.map_err(self.full(self.comparison.wrong.bytes_max()))?;
+        }
+        self.comparison.wrong_blocks.insert(cluster / self.geometry.refcount_block_entries());
+        self.extend_run(Run { cluster, clusters: 1, refcount, references });
+        Ok(())
+    }
+
+    fn extend_run(&mut self, next: Run) {
+        if let Some(run) = &mut self.comparison.run
+            && run.cluster + run.clusters == next.cluster
+            && (run.refcount, run.references) == (next.refcount, next.references)
+        {
+            run.clusters += 1;
+            return;
+        }
+        self.end_run();
+        self.comparison.run = Some(next);
+    }
+
+    fn end_run(&mut self) {
+        if let Some(Run { cluster, clusters, refcount, references }) = self.comparison.run.take() {
+            self.found(&Finding::Refcount { cluster, clusters, refcount, references });
+        }
+    }
+
+    /// A block that something else claimed later must not be written to.
+    fn find_claimed_blocks(&mut self) {
+        let (claims, geometry) = (&self.claims, &self.geometry);
+        let claimed = |block: &HostOffset| claims.count(block.0 >> geometry.cluster_bits) > 1;
+        let before = self.comparison.blocks.len();
+        self.comparison.blocks.retain(|(_, block)| !claimed(block));
+        if self.comparison.blocks.len() < before {
+            self.rebuild = true;
+        }
+        let start = self.cluster_of(self.header.refcount_table_offset.0);
+        let clusters = u64::from(self.header.refcount_table_clusters);
+        if (start..start + clusters).any(|cluster| self.claims.count(cluster) > 1) {
+            self.rebuild = true;
+        }
+    }
+
+    /// The refcount of a cluster on disk: 0, 1, or 2 and more as 2.
+    pub(super) fn refcount_on_disk(&self, cluster: u64) -> u64 {
+        self.comparison.mismatch(cluster).unwrap_or_else(|| self.claims.count(cluster).min(2))
+    }
+}

@@ -1,0 +1,204 @@
+//! One reading of all metadata.
+
+use std::ops::Range;
+
+use qcow2_layout::{Geometry, Header, HostOffset, SnapshotEntry};
+use storage::{ExtentKind, IoBuf, Storage};
+
+use super::claims::Claims;
+use super::counts::{Counts, Full};
+use super::report::{CheckReport, Finding, Owner, Progress, Severity};
+use super::{CheckError, compare::Comparison};
+use crate::table_io::read_bytes;
+
+/// Memory for counters of one kind that every image gets, whatever its size.
+const COUNT_BYTES_BASE: u64 = 24 << 20;
+/// The same for references to clusters: 1 TiB of data in 64 KiB clusters takes 32 MiB.
+const REFERENCE_BYTES_BASE: u64 = 112 << 20;
+/// Beyond that, the bytes that a file really holds per byte of counters. A cluster has at least 512 bytes,
+/// the thinnest spread counter takes about 100.
+const CONTENT_PER_COUNT_BYTE: u64 = 2;
+/// Tables smaller than this are read without asking first whether they are holes.
+const HOLE_BYTES_MIN: u64 = 4096;
+
+/// What one reading finds, and what a repair needs of it.
+pub(super) struct Pass<'a> {
+    pub(super) file: &'a dyn Storage,
+    pub(super) header: Header,
+    pub(super) geometry: Geometry,
+    /// Bytes of the file when the pass began.
+    pub(super) file_length: u64,
+    /// Who refers to what.
+    pub(super) claims: Claims,
+    /// L2 tables still to be scanned: how many L1 entries refer to each.
+    pub(super) l2_tables: Counts,
+    /// What the refcounts on disk said.
+    pub(super) comparison: Comparison,
+    pub(super) snapshots: Snapshots,
+    /// Every reference was found: what nobody refers to is free.
+    pub(super) complete: bool,
+    /// The refcount structure cannot be mended in place.
+    pub(super) rebuild: bool,
+    pub(super) report: CheckReport,
+    extent: KnownExtent,
+    progress: &'a mut dyn FnMut(Progress<'_>),
+}
+
+/// A range of the file that is a hole, or is not.
+#[derive(Default)]
+struct KnownExtent {
+    range: Range<u64>,
+    hole: bool,
+}
+
+/// The snapshot table as it was read.
+#[derive(Default)]
+pub(super) struct Snapshots {
+    pub(super) entries: Vec<SnapshotEntry>,
+    /// Bytes of the table.
+    pub(super) bytes: u64,
+    /// The table must be written anew to be valid.
+    pub(super) faulty: bool,
+}
+
+impl<'a> Pass<'a> {
+    /// Reads and compares everything.
+    pub(super) async fn run(
+        file: &'a dyn Storage,
+        progress: &'a mut dyn FnMut(Progress<'_>),
+    ) -> Result<Self, CheckError> {
+        let header = read_header(file).await?;
+        let geometry = header.geometry()?;
+        let content = file.allocated_bytes().unwrap_or_else(|| file.length()) / CONTENT_PER_COUNT_BYTE;
+        let counts = || Counts::new(COUNT_BYTES_BASE + content);
+        let mut pass = Self {
+            file,
+            geometry,
+            file_length: file.length(),
+            claims: Claims::new(REFERENCE_BYTES_BASE + content, COUNT_BYTES_BASE + content),
+            l2_tables: counts(),
+            comparison: Comparison::new(counts()),
+            snapshots: Snapshots::default(),
+            complete: true,
+            rebuild: false,
+            report: CheckReport {
+                total_clusters: geometry.clusters_for(header.guest_size()),
+                ..CheckReport::default()
+            },
+            header,
+            extent: KnownExtent::default(),
+            progress,
+        };
+        pass.count_references().await?;
+        pass.compare().await?;
+        pass.check_copied().await?;
+        Ok(pass)
+    }
+
+    async fn count_references(&mut self) -> Result<(), CheckError> {
+        self.claim(Owner::Header, 0, self.geometry.cluster_size(), 1)?;
+        let tables = self.claim_l1_tables().await?;
+        if let Some(luks) = self.header.extensions.crypto {
+            self.claim(Owner::Luks, luks.offset.0, luks.len, 1)?;
+        }
+        self.count_bitmaps().await?;
+        self.claim_refcounts().await?;
+        self.count_l2_tables(&tables).await?;
+        self.scan_l2_tables().await
+    }
+
+    /// Whether there is something that a repair could be asked for: findings, or marks in the header.
+    pub(super) fn wants_repair(&self) -> bool {
+        use qcow2_layout::Incompatible;
+        let marked = !self.header.incompatible.is_empty()
+            && (self.header.incompatible.contains(Incompatible::DIRTY)
+                || self.header.incompatible.contains(Incompatible::CORRUPT));
+        self.report.check_errors == 0 && (marked || !self.report.is_clean())
+    }
+
+    /// Tells of something and counts it.
+    pub(super) fn found(&mut self, finding: &Finding) {
+        match (finding.severity(), finding) {
+            (Severity::Leak, Finding::Refcount { clusters, .. }) => self.report.leaks += clusters,
+            (Severity::Corruption, Finding::Refcount { clusters, .. }) => self.report.corruptions += clusters,
+            (Severity::Leak, _) => self.report.leaks += 1,
+            (Severity::Corruption, _) => self.report.corruptions += 1,
+            (Severity::Error, _) => {
+                self.report.check_errors += 1;
+                self.complete = false;
+            }
+            (Severity::Note, _) => {}
+        }
+        self.progress(Progress::Found(finding));
+    }
+
+    /// Something is damaged so that references may be missing: nothing may be freed any more.
+    pub(super) fn found_incomplete(&mut self, finding: &Finding) {
+        self.complete = false;
+        self.found(finding);
+    }
+
+    pub(super) fn progress(&mut self, progress: Progress<'_>) {
+        (self.progress)(progress);
+    }
+
+    /// Reads a piece of a table. `None` when there is nothing but zeroes, or when it cannot be read, which
+    /// is counted.
+    pub(super) async fn read_piece(&mut self, owner: Owner, offset: u64, len: u64) -> Option<IoBuf> {
+        if len >= HOLE_BYTES_MIN && self.is_hole(offset, len).await {
+            return None;
+        }
+        match read_bytes(self.file, offset, len).await {
+            Ok(buf) => Some(buf),
+            Err(error) => {
+                self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                None
+            }
+        }
+    }
+
+    /// Whether the part of the range that lies in the file is a hole. The extent that was asked about last is
+    /// remembered: tables that nobody wrote often share one.
+    async fn is_hole(&mut self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.file_length);
+        if offset >= end {
+            return false;
+        }
+        if !self.extent.range.contains(&offset) {
+            // A medium that cannot tell is read.
+            let Ok(extent) = self.file.extent(offset, self.file_length - offset).await else { return false };
+            let hole = extent.kind == ExtentKind::Hole;
+            self.extent = KnownExtent { range: offset..offset.saturating_add(extent.len), hole };
+        }
+        self.extent.hole && end <= self.extent.range.end
+    }
+
+    /// Something is about to be written: holes may vanish.
+    pub(super) fn forget_extent(&mut self) {
+        self.extent = KnownExtent::default();
+    }
+
+    /// The index of the cluster at `offset`.
+    pub(super) fn cluster_of(&self, offset: u64) -> u64 {
+        offset >> self.geometry.cluster_bits
+    }
+
+    /// The offset of cluster `index`.
+    pub(super) fn offset_of(&self, index: u64) -> HostOffset {
+        HostOffset(index << self.geometry.cluster_bits)
+    }
+
+    pub(super) fn full(&self, limit: u64) -> impl Fn(Full) -> CheckError + use<> {
+        let allocated = self.file.allocated_bytes().unwrap_or(self.file_length);
+        move |Full| CheckError::TooManyReferences { limit, allocated }
+    }
+}
+
+async fn read_header(file: &dyn Storage) -> Result<Header, CheckError> {
+    let io =
+        |source| CheckError::Io { name: file.name().to_owned(), doing: "read the header", offset: 0, source };
+    let start = read_bytes(file, 0, file.length().min(512)).await.map_err(io)?;
+    let cluster_size = 1u64 << Header::cluster_bits_of(&start)?;
+    let first = read_bytes(file, 0, file.length().min(cluster_size)).await.map_err(io)?;
+    Ok(Header::decode_for_check(&first)?)
+}
