@@ -1,3 +1,141 @@
 //! `cowhand check`: whether an image's metadata is right, and its repair.
 
 pub mod report;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use image::probe::Format;
+use qcow2::{Progress, Repair, Stage};
+use reactor::Reactor;
+
+use self::report::{CheckReport, code};
+use crate::cli::DRIVE_HELP;
+use crate::drive::DriveArgs;
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Findings that are shown one by one; the counts have them all.
+const FINDINGS_SHOWN_MAX: u64 = 100;
+
+/// Arguments of `cowhand check`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Check an image's metadata: every cluster that is referenced must be counted, and the reverse.\n\n\
+        With -r the image is repaired, in an order that an interruption at any moment does not make worse.\n\
+        The image must not be in use.\n\n\
+        Exit codes: 0 nothing is wrong (any more), 1 the check could not be completed, 2 corruption,\n\
+        3 leaked clusters only, 63 the format has nothing to check.",
+    after_help = DRIVE_HELP
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// Repair leaked clusters, or all that can be repaired
+    #[arg(short = 'r', long, value_enum, value_name = "WHAT")]
+    repair: Option<What>,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+
+    /// Say nothing about single findings
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+/// What `-r` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Clusters that nothing uses
+    Leaks,
+    /// Leaks, refcounts, COPIED flags, dirty and corrupt marks
+    All,
+}
+
+impl What {
+    fn repair(asked: Option<Self>) -> Repair {
+        match asked {
+            None => Repair::None,
+            Some(Self::Leaks) => Repair::Leaks,
+            Some(Self::All) => Repair::All,
+        }
+    }
+}
+
+/// Checks an image.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.read_only = args.repair.is_none();
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot check {}", options.filename.display()), error)
+    };
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let image = reactor.run(image::open_bare(&options)).map_err(|error| failed(&error))?;
+    if image.format == Format::Raw {
+        eprintln!("cowhand: {}: a raw image has no metadata to check", options.filename.display());
+        return Ok(ExitCode::from(code::UNSUPPORTED));
+    }
+    let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);
+    let result =
+        reactor.run(qcow2::check(&*image.file, What::repair(args.repair), &mut |seen| told.tell(&seen)));
+    told.end();
+    let report =
+        CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
+    match args.output {
+        OutputFormat::Json => write_json(out, &report)?,
+        OutputFormat::Human => report.write_human(out)?,
+    }
+    Ok(ExitCode::from(report.code()))
+}
+
+/// What was said of a check under way, on standard error: findings, and on a terminal how far it is.
+struct Told {
+    quiet: bool,
+    terminal: bool,
+    findings: u64,
+    percent: Option<u64>,
+}
+
+impl Told {
+    fn new(quiet: bool) -> Self {
+        Self { quiet, terminal: std::io::stderr().is_terminal(), findings: 0, percent: None }
+    }
+
+    fn tell(&mut self, seen: &Progress<'_>) {
+        match seen {
+            Progress::Stage(Stage::Check | Stage::Repair | Stage::Verify) => self.percent = None,
+            Progress::Scanned { done, total } => self.scanned(*done, *total),
+            Progress::Found(finding) => {
+                self.findings += 1;
+                if !self.quiet && self.findings <= FINDINGS_SHOWN_MAX {
+                    self.clear();
+                    eprintln!("{finding}");
+                }
+            }
+        }
+    }
+
+    fn scanned(&mut self, done: u64, total: u64) {
+        let percent = done.saturating_mul(100) / total.max(1);
+        if self.terminal && !self.quiet && self.percent != Some(percent) {
+            self.percent = Some(percent);
+            eprint!("\r{percent:3} % ");
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal && self.percent.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn end(&mut self) {
+        self.clear();
+        if !self.quiet && self.findings > FINDINGS_SHOWN_MAX {
+            eprintln!("... and {} more", self.findings - FINDINGS_SHOWN_MAX);
+        }
+    }
+}

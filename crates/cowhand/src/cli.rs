@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, completion, create, info, map, serve};
+use crate::{bench, check, completion, create, info, map, serve};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -43,6 +43,8 @@ pub enum Command {
     Info(info::Args),
     /// Show where each part of a disk is stored
     Map(map::Args),
+    /// Check an image's metadata, and repair it
+    Check(check::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
     /// Print a completion script for a shell

@@ -48,6 +48,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Create(args) => create::run(&args, out),
         Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
+        Command::Check(args) => check::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }

@@ -8,13 +8,14 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qcow2::{Files, Host, Layer, Options, Qcow2, Raw, Work};
+use qcow2::{Files, Layer, Options, Qcow2, Raw};
 use qcow2_layout::{Header, Incompatible};
 use rustix::fs::{Mode, OFlags};
 use storage::{FileLock, FileStorage, IoBuf, Role as LockRole, Storage};
 
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::house::House;
 use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
@@ -34,16 +35,6 @@ pub struct OpenRules {
 impl Default for OpenRules {
     fn default() -> Self {
         Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT }
-    }
-}
-
-/// Tasks of the engine run on the loop of the thread that starts them.
-#[derive(Debug)]
-struct OnThisLoop;
-
-impl Host for OnThisLoop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
     }
 }
 
@@ -72,6 +63,7 @@ struct Found {
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut locks = Vec::new();
+    let house = House::default();
     let mut layer: Option<Layer> = None;
     while let Some(found) = chain.pop() {
         let Found { file, data, options, header } = found;
@@ -80,10 +72,10 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
         locks.extend(data_lock);
         layer = Some(match header {
             None => Layer::Raw(Raw::new(file.storage)),
-            Some(_) => {
+            Some(header) => {
                 let active = chain.is_empty();
                 let files = Files { file: file.storage, data, backing: layer.take() };
-                Layer::Qcow2(open_qcow2(files, &options, active).await?)
+                Layer::Qcow2(open_qcow2(files, &header, &options, active, &house).await?)
             }
         });
     }
@@ -93,15 +85,61 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
                 Layer::Qcow2(image) => image.bitmaps().await?,
                 Layer::Raw(_) => Vec::new(),
             };
-            Ok(Disk::new(layer, bitmaps, options, locks))
+            Ok(Disk::new(layer, bitmaps, options, locks, house))
         }
         None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
     }
 }
 
-async fn open_qcow2(files: Files, options: &LayerOptions, active: bool) -> Result<Qcow2, OpenError> {
+/// An image file by itself: for tools that look at metadata without opening the disk.
+#[derive(Debug)]
+pub struct BareImage {
+    /// The file.
+    pub file: Arc<dyn Storage>,
+    /// What it holds.
+    pub format: Format,
+    /// Held while it is looked at.
+    _lock: Option<FileLock>,
+}
+
+/// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
+pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
+    let layer = &options.layer;
+    let writable = !layer.read_only;
+    let located = by_user(&options.filename)?;
+    let name = options.filename.display().to_string();
+    let file = open_file(&located, &name, &layer.file, layer, writable)?;
+    let format = format_of(&file, layer, writable).await?;
+    Ok(BareImage { file: file.storage, format, _lock: file.lock })
+}
+
+async fn open_qcow2(
+    files: Files,
+    header: &Header,
+    options: &LayerOptions,
+    active: bool,
+    house: &House,
+) -> Result<Qcow2, OpenError> {
     let engine = engine_options(options, active);
-    Ok(Qcow2::open(files, engine, Arc::new(OnThisLoop)).await?)
+    if engine.writable && qcow2::is_dirty(header) {
+        repair(&*files.file).await?;
+    }
+    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
+}
+
+/// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the
+/// first write.
+async fn repair(file: &dyn Storage) -> Result<(), OpenError> {
+    let path = PathBuf::from(file.name());
+    tracing::warn!("{}: the image was not closed; repairing it", path.display());
+    match qcow2::check(file, qcow2::Repair::All, &mut |_| ()).await {
+        Ok(report) if report.is_clean() => Ok(()),
+        Ok(report) => {
+            let reason = format!("{} corruptions and {} leaks remain", report.corruptions, report.leaks);
+            Err(OpenError::Repair { path, reason })
+        }
+        Err(error) => Err(OpenError::Repair { path, reason: error.to_string() }),
+    }
 }
 
 fn engine_options(layer: &LayerOptions, active: bool) -> Options {

@@ -93,6 +93,8 @@ pub struct Status {
     pub refcount_bytes: u64,
     /// Clusters below the end of the file that are known to be free.
     pub free_clusters: u64,
+    /// Clusters leaked because giving them back failed.
+    pub leaked_clusters: u64,
     /// The corrupt bit was set since the image was opened.
     pub corrupt: bool,
 }
@@ -155,6 +157,7 @@ impl Qcow2 {
             covered_bytes: covered.min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
+            leaked_clusters: self.inner.frees.leaked(),
             corrupt: self.inner.corrupt.load(Ordering::Relaxed),
         }
     }

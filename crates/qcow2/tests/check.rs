@@ -8,6 +8,7 @@ use std::path::Path;
 
 use common::broken::{KINDS, Kind, Places, set_word, word};
 use common::faulty::Faulty;
+use common::recorder::{Recorder, crash_states};
 use common::{at, load, qemu_check, qemu_img, run, save};
 use qcow2::{CheckReport, Finding, Progress, Repair, check};
 use qcow2_layout::{Header, Incompatible};
@@ -581,4 +582,41 @@ fn a_repair_cut_short_is_completed_by_the_next_one() {
             }
         }
     });
+}
+
+#[test]
+fn a_crash_that_keeps_any_part_of_a_repair_leaves_nothing_worse_than_before() {
+    const SECTORS_OF_AN_EPOCH: usize = 6;
+    let mut asked = 0u32;
+    for_each_case(|case, damage, path| {
+        if !matches!(damage.expect, Expect::Same | Expect::Verdict | Expect::TheirsFails) {
+            return;
+        }
+        let file = Recorder::new(&case.broken);
+        run(check(&file, Repair::All, &mut |_| {})).unwrap();
+        for state in crash_states(&case.broken, &file.epochs(), SECTORS_OF_AN_EPOCH) {
+            let bytes = state.to_bytes();
+            let dirty = Header::decode_for_check(&bytes).unwrap().incompatible.contains(Incompatible::DIRTY);
+            let (now, _) = checked(&state, Repair::None);
+            let finished = now.is_clean();
+            let untouched = bytes == case.broken;
+            let version_2 = case.label.ends_with("version-2");
+            assert!(dirty || finished || untouched || version_2, "{}: {now:?}", case.label);
+            let (after, findings) = checked(&state, Repair::All);
+            assert!(after.is_clean(), "{}: {after:?} {:?}", case.label, few(&findings));
+            asked += 1;
+            if asked.is_multiple_of(40) {
+                save(&state, path);
+                assert_eq!(qemu_check(path, None).0, 0, "{}", case.label);
+                if damage.harmless {
+                    let healthy = path.with_extension("healthy");
+                    std::fs::write(&healthy, &case.healthy).unwrap();
+                    let names = [path.to_str().unwrap(), healthy.to_str().unwrap()];
+                    let arguments = ["compare", "-f", "qcow2", "-F", "qcow2", names[0], names[1]];
+                    qemu_img(path.parent().unwrap(), &arguments);
+                }
+            }
+        }
+    });
+    assert!(asked > 500, "{asked}");
 }

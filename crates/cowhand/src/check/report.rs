@@ -63,6 +63,24 @@ pub mod code {
 }
 
 impl CheckReport {
+    /// The engine's counts for the qcow2 image called `filename`.
+    pub fn of(filename: &str, counts: &qcow2::CheckReport) -> Self {
+        Self {
+            filename: filename.to_owned(),
+            format: "qcow2".to_owned(),
+            check_errors: counts.check_errors,
+            image_end_offset: counts.image_end_offset,
+            corruptions: counts.corruptions,
+            leaks: counts.leaks,
+            corruptions_fixed: counts.corruptions_fixed,
+            leaks_fixed: counts.leaks_fixed,
+            total_clusters: counts.total_clusters,
+            allocated_clusters: counts.allocated_clusters,
+            fragmented_clusters: counts.fragmented_clusters,
+            compressed_clusters: counts.compressed_clusters,
+        }
+    }
+
     /// The exit code that says it.
     pub fn code(&self) -> u8 {
         match self {

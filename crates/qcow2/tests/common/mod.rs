@@ -4,6 +4,7 @@
 
 pub mod broken;
 pub mod faulty;
+pub mod recorder;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
