@@ -4,6 +4,7 @@
 
 mod bench;
 mod peers;
+mod sim;
 mod stage;
 mod test;
 
@@ -22,6 +23,8 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
+    /// Simulate crashes, faults and clients of the engine, from a seed
+    Sim(sim::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
@@ -29,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Test(args) => test::run(&args),
     }
 }

@@ -39,6 +39,16 @@ impl Qcow2Target {
         Self { config, base: base(&config), bench: RefCell::default() }
     }
 
+    /// The same with an image that was tampered with.
+    pub fn patched(config: Config, patch: impl FnOnce(&mut Content)) -> Self {
+        let made = base(&config);
+        let mut disks = made.disks.clone();
+        patch(&mut disks[0].1);
+        disks[0].1.settle();
+        let base = Base { disks, preloads: made.preloads.clone(), frozen: made.frozen.clone() };
+        Self { config, base: Arc::new(base), bench: RefCell::default() }
+    }
+
     pub fn config(&self) -> &Config {
         &self.config
     }
