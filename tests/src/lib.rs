@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod holder;
 pub mod peer;
 pub mod program;
 pub mod random;
@@ -15,6 +16,7 @@ pub mod server;
 pub mod wire;
 
 pub use client::Client;
+pub use holder::Holder;
 pub use program::cowhand;
 pub use random::Random;
 pub use run::{Outcome, Run};

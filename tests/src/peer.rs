@@ -55,14 +55,11 @@ pub fn qemu_version() -> (u32, u32) {
     (numbers.next().expect("qemu-img --version"), numbers.next().unwrap_or(0))
 }
 
-/// A script for nbdsh: Python with a connected or unconnected handle `h`.
-pub fn nbdsh(uri: Option<&str>, script: &str) -> Run {
-    let run = Run::new("nbdsh");
-    let run = match uri {
-        Some(uri) => run.args(["--base-allocation", "-u", uri]),
-        None => run,
-    };
-    run.args(["-c", "-"]).input(script)
+/// A script for nbdsh: Python with a handle `h` that is connected to `uri`. libnbd's module belongs to
+/// the system's Python, which need not be the first one in the path.
+pub fn nbdsh(uri: &str, script: &str) -> Run {
+    let shell = ["-m", "nbd", "--base-allocation", "-u", uri, "-c", "-"];
+    Run::new("/usr/bin/python3").args(shell).input(script)
 }
 
 /// fio over NBD; gives the JSON that it prints after a line of text.

@@ -15,7 +15,7 @@ const PEERS: &[Peer] = &[
     // Debian 12 puts it here, later ones too; a backport may bring it with another package.
     Peer { package: "qemu-system-common", found: || all(&["qemu-storage-daemon"]) },
     Peer { package: "libnbd-bin", found: || all(&["nbdinfo", "nbdcopy"]) },
-    Peer { package: "python3-libnbd", found: || all(&["nbdsh", "python3"]) },
+    Peer { package: "python3-libnbd", found: has_libnbd_for_python },
     Peer { package: "nbdkit", found: || all(&["nbdkit"]) },
     Peer { package: "fio", found: || all(&["fio"]) },
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
@@ -85,6 +85,12 @@ fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     places.map(|place| place.join(program)).find(|path| path.is_file())
+}
+
+/// libnbd's module belongs to the system's Python, which need not be the first one in the path.
+fn has_libnbd_for_python() -> bool {
+    let import = Command::new("/usr/bin/python3").args(["-c", "import nbd"]).stderr(Stdio::null()).status();
+    import.is_ok_and(|status| status.success())
 }
 
 /// A cloud kernel with its modules.

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use door_nbd::{Exports, Server, ServerOptions, Shutdown, TlsPolicy};
 use image::size::human_size;
+use qcow2::cache_sizes::CacheSizes;
 use reactor::Reactor;
 
 use self::args::Args;
@@ -95,6 +96,9 @@ fn announce(out: &mut dyn Write, served: &[Served], listening: &Listening, tls: 
         let read_only = if disk.disk.read_only() { ", read-only" } else { "" };
         let (size, path) = (human_size(disk.disk.size()), disk.path.display());
         writeln!(out, "{}: {size}, {path}{created}{read_only}", disk.name)?;
+        if let Some(status) = disk.disk.status() {
+            writeln!(out, "  caches    {}", caches(&status.cache_sizes))?;
+        }
         for address in &listening.addresses {
             for (tool, line) in paste::lines(address, &disk.name, tls) {
                 writeln!(out, "  {tool:<9} {line}")?;
@@ -103,4 +107,11 @@ fn announce(out: &mut dyn Write, served: &[Served], listening: &Listening, tls: 
     }
     out.flush()?;
     Ok(())
+}
+
+/// The cache sizes in use, whatever was asked for.
+fn caches(sizes: &CacheSizes) -> String {
+    let (l2, slice) = (human_size(sizes.l2_bytes), human_size(sizes.l2_entry_bytes));
+    let covers = if sizes.covers_disk { "covers the disk" } else { "less than the disk has" };
+    format!("l2 {l2} in slices of {slice} ({covers}), refcounts {}", human_size(sizes.refcount_bytes))
 }

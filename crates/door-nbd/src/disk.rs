@@ -66,6 +66,10 @@ impl Export for Disk {
         Box::pin(async move { self.prefetch(offset, len).await.map_err(told) })
     }
 
+    fn idle(&self) -> IoFuture<'_, ()> {
+        Box::pin(Disk::idle(self))
+    }
+
     fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>> {
         Box::pin(async move {
             let status = Disk::block_status(self, offset, len).await.map_err(told)?;

@@ -114,6 +114,11 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// Brings the range closer, where that means something.
     fn cache(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ErrorCode>>;
 
+    /// Waits until nothing that requests left behind is at work: a loop does not end before.
+    fn idle(&self) -> IoFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// What is at `offset`, for at most `len` bytes.
     fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>>;
 

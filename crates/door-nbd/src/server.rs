@@ -109,6 +109,9 @@ impl Server {
         }
         self.loops[index].arriving.lock().clear();
         lane.end().await;
+        for export in self.exports.entries() {
+            export.disk().idle().await;
+        }
     }
 
     /// Gives `stream` to the loop with the fewest connections.

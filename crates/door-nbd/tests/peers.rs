@@ -2,6 +2,13 @@
 
 mod support;
 
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nbd_wire::client::Wanted;
+use nbd_wire::{CommandFlags, Dialect, ErrorCode, command_number as n};
+use support::client::Client;
 use support::memory_export::PAGE;
 use support::{TestServer, peer, peer_succeeds};
 
@@ -184,4 +191,73 @@ fn fio_verifies_what_four_connections_write() {
     let counted = server.entry.counters().snapshot();
     assert!(counted.write.requests > 1000 && counted.errors() == 0, "{counted:?}");
     assert!(server.disk.peek(0, PAGE as usize).iter().any(|&byte| byte != 0));
+}
+
+/// A server that others wrote.
+struct OtherServer(Child);
+
+impl OtherServer {
+    fn start(program: &str, arguments: &[&str], socket: &Path) -> Self {
+        let child = Command::new(program).args(arguments).stderr(Stdio::null()).spawn();
+        let server = Self(child.unwrap_or_else(|error| panic!("{program} is needed for this test: {error}")));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(Instant::now() < deadline, "{program} does not listen");
+            std::thread::yield_now();
+        }
+        server
+    }
+}
+
+impl Drop for OtherServer {
+    fn drop(&mut self) {
+        // Fails only if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Every request that a client can send, and a refused one, against another server's export "".
+fn exercise(socket: &Path, dialect: Dialect) {
+    let contexts = vec!["base:allocation".to_owned()];
+    let wanted = Wanted { export: String::new(), tls: false, dialect, contexts };
+    let mut client = Client::negotiate(socket, wanted).expect("the server to agree");
+    assert_eq!(client.agreed.size, 4 * MIB);
+    client.send_write(1, 4096, &pattern(100_000));
+    assert_eq!(client.reply(0).result, Ok(()));
+    client.send_read(2, 4096, 100_000);
+    assert!(client.reply(100_000).data == pattern(100_000));
+    let flags = CommandFlags::NONE;
+    assert!(client.call(Client::header(n::FLUSH, flags, 3, (0, 0)), &[]).is_ok());
+    assert!(client.call(Client::header(n::WRITE_ZEROES, flags, 4, (4096, 4096)), &[]).is_ok());
+    client.send_read(5, 4096, 4096);
+    assert!(client.reply(4096).data == [0; 4096]);
+    let past_the_end = Client::header(n::READ, flags, 6, (4 * MIB - 1, 2));
+    assert_eq!(client.call(past_the_end, &[]), Err(ErrorCode::Inval));
+    if client.agreed.dialect > Dialect::Simple {
+        let status = Client::header(n::BLOCK_STATUS, flags, 7, (0, MIB));
+        let found = client.call(status, &[]).expect("a status").status;
+        assert_eq!(found.len(), 1);
+        assert!(found[0].1.iter().map(|extent| extent.len).sum::<u64>() >= 4096);
+    }
+    client.send(Client::header(n::DISCONNECT, flags, 0, (0, 0)), &[]);
+}
+
+#[test]
+fn our_half_of_the_client_works_with_the_servers_of_others() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let (socket, image) = (scratch.path().join("socket"), scratch.path().join("image"));
+    let socket_name = socket.to_str().expect("a path");
+    for dialect in [Dialect::Simple, Dialect::Structured, Dialect::Extended] {
+        let _nbdkit = OtherServer::start("nbdkit", &["-f", "-U", socket_name, "memory", "4M"], &socket);
+        exercise(&socket, dialect);
+        std::fs::remove_file(&socket).expect("the socket of a server that goes");
+
+        std::fs::write(&image, vec![0; 4 << 20]).expect("space");
+        let image_name = image.to_str().expect("a path");
+        let arguments = ["-t", "-e", "0", "-k", socket_name, "-f", "raw", image_name];
+        let _qemu = OtherServer::start("qemu-nbd", &arguments, &socket);
+        exercise(&socket, dialect);
+        std::fs::remove_file(&socket).expect("the socket of a server that goes");
+    }
 }

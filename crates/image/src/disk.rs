@@ -7,6 +7,7 @@ use qcow2::bitmap::{Bitmap, Dirtiness};
 use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 
+use crate::house::House;
 use crate::options::{DetectZeroes, Discard, DiskOptions};
 
 /// How often metadata that nobody flushes is written all the same: bounds what a guest that never
@@ -26,6 +27,7 @@ pub struct Disk {
     detect_zeroes: DetectZeroes,
     cache_clean_interval: Option<Duration>,
     bitmaps: Vec<Bitmap>,
+    house: House,
     /// Held until the disk goes.
     _locks: Vec<FileLock>,
 }
@@ -45,6 +47,7 @@ impl Disk {
         bitmaps: Vec<Bitmap>,
         options: &DiskOptions,
         locks: Vec<FileLock>,
+        house: House,
     ) -> Self {
         let top = &options.layer;
         let interval = u64::from(top.qcow2.cache_clean_interval_s);
@@ -56,6 +59,7 @@ impl Disk {
             detect_zeroes: top.detect_zeroes,
             cache_clean_interval: (interval > 0).then(|| Duration::from_secs(interval)),
             bitmaps,
+            house,
             _locks: locks,
         }
     }
@@ -190,6 +194,12 @@ impl Disk {
             return Ok(None);
         }
         bitmap.status(offset, len).await.map(Some)
+    }
+
+    /// Waits until nothing that requests left behind is at work any more. A loop on which requests
+    /// ran must go on running until then.
+    pub async fn idle(&self) {
+        self.house.idle().await;
     }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable.

@@ -6,6 +6,7 @@ pub mod cache_mode;
 mod disk;
 pub mod drive;
 mod error;
+mod house;
 pub mod names;
 mod nearest;
 mod open;

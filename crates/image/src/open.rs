@@ -8,13 +8,14 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qcow2::{Files, Host, Layer, Options, Qcow2, Raw, Work};
+use qcow2::{Files, Layer, Options, Qcow2, Raw};
 use qcow2_layout::{Header, Incompatible};
 use rustix::fs::{Mode, OFlags};
 use storage::{FileLock, FileStorage, IoBuf, Role as LockRole, Storage};
 
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::house::House;
 use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
@@ -34,16 +35,6 @@ pub struct OpenRules {
 impl Default for OpenRules {
     fn default() -> Self {
         Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT }
-    }
-}
-
-/// Tasks of the engine run on the loop of the thread that starts them.
-#[derive(Debug)]
-struct OnThisLoop;
-
-impl Host for OnThisLoop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
     }
 }
 
@@ -72,6 +63,7 @@ struct Found {
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut locks = Vec::new();
+    let house = House::default();
     let mut layer: Option<Layer> = None;
     while let Some(found) = chain.pop() {
         let Found { file, data, options, header } = found;
@@ -83,7 +75,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
             Some(header) => {
                 let active = chain.is_empty();
                 let files = Files { file: file.storage, data, backing: layer.take() };
-                Layer::Qcow2(open_qcow2(files, &header, &options, active).await?)
+                Layer::Qcow2(open_qcow2(files, &header, &options, active, &house).await?)
             }
         });
     }
@@ -93,7 +85,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
                 Layer::Qcow2(image) => image.bitmaps().await?,
                 Layer::Raw(_) => Vec::new(),
             };
-            Ok(Disk::new(layer, bitmaps, options, locks))
+            Ok(Disk::new(layer, bitmaps, options, locks, house))
         }
         None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
     }
@@ -126,12 +118,13 @@ async fn open_qcow2(
     header: &Header,
     options: &LayerOptions,
     active: bool,
+    house: &House,
 ) -> Result<Qcow2, OpenError> {
     let engine = engine_options(options, active);
     if engine.writable && qcow2::is_dirty(header) {
         repair(&*files.file).await?;
     }
-    Ok(Qcow2::open(files, engine, Arc::new(OnThisLoop)).await?)
+    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
 }
 
 /// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the

@@ -136,9 +136,7 @@ impl Inner {
                 // Not fresh any more: the failed request may have written to it.
                 Ok(0) => self.allocator.lock().give(cluster, 1),
                 Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!("leaking a cluster after a failed request: {error}");
-                }
+                Err(error) => self.leaked(error),
             }
         }
     }

@@ -34,7 +34,7 @@ impl Qcow2 {
         if len == 0 {
             return Err(self.inner.blame.invalid("the status of no bytes is not defined"));
         }
-        let _pass = self.inner.gate.enter().await;
+        let _pass = self.inner.enter().await?;
         let located = self.inner.locate(offset, len).await?;
         let status = BlockStatus {
             len: located.len,
@@ -70,13 +70,7 @@ impl Raw {
         let hole = extent.kind == ExtentKind::Hole;
         let reaches_end = host + extent.len >= end;
         let len = if reaches_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
-        Ok(BlockStatus {
-            len: len.min(status.len),
-            zero: hole,
-            data: !hole,
-            offset: Some(host),
-            ..status
-        })
+        Ok(BlockStatus { len: len.min(status.len), zero: hole, data: !hole, offset: Some(host), ..status })
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use event_listener::Event;
-use futures_util::stream::{self, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
 use storage::{IoBytes, IoVec};
 use sync::Mutex;
@@ -36,9 +36,9 @@ struct State {
     running: bool,
     started: u64,
     finished: u64,
-    /// How the commit that finished last ended. Later commits repeat what earlier ones failed to
-    /// write, so the latest result holds for everybody before.
-    result: Option<Error>,
+    /// The number of the last commit that failed, and why. Whoever waits for it or for an earlier one
+    /// is told, also if a later commit made good what it missed: no error goes unreported.
+    failed: Option<(u64, Error)>,
 }
 
 /// What to do to be sure of a commit that starts from now on.
@@ -49,6 +49,17 @@ enum Turn {
 }
 
 impl Committer {
+    /// Waits until no commit is under way.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let finished = self.finished.listen();
+            if !self.state.lock().running {
+                return;
+            }
+            finished.await;
+        }
+    }
+
     fn next(&self) -> u64 {
         self.state.lock().started + 1
     }
@@ -56,7 +67,8 @@ impl Committer {
     fn turn(&self, target: u64) -> Turn {
         let mut state = self.state.lock();
         if state.finished >= target {
-            return Turn::Done(state.result.clone().map_or(Ok(()), Err));
+            let failed = state.failed.as_ref().filter(|(number, _)| *number >= target);
+            return Turn::Done(failed.map_or(Ok(()), |(_, error)| Err(error.clone())));
         }
         if state.running {
             return Turn::Wait(self.finished.listen());
@@ -70,7 +82,9 @@ impl Committer {
         let mut state = self.state.lock();
         state.running = false;
         state.finished = state.started;
-        state.result = result.err();
+        if let Err(error) = result {
+            state.failed = Some((state.started, error));
+        }
         drop(state);
         self.finished.notify(usize::MAX);
     }
@@ -104,6 +118,7 @@ impl Inner {
             return Ok(());
         }
         self.check_writable()?;
+        let _pass = self.enter().await?;
         self.commit().await
     }
 
@@ -197,11 +212,10 @@ impl Inner {
         // block that is made later belongs to the next commit, table entry and all.
         let sectors = self.dirty_table_sectors().await?;
         let blocks = self.refcounts.copy_dirty()?;
-        stream::iter(blocks.iter().map(Ok))
-            .try_for_each_concurrent(WRITES_AT_ONCE, |(offset, block)| async move {
-                self.write_table(offset.0, &block.bytes, Section::RefcountBlock).await
-            })
-            .await?;
+        let writes = blocks
+            .iter()
+            .map(|(offset, block)| self.write_table(offset.0, &block.bytes, Section::RefcountBlock));
+        all_of(writes).await?;
         blocks.iter().for_each(|(_, block)| block.written());
         if sectors.is_empty() {
             return Ok(());
@@ -241,17 +255,21 @@ impl Inner {
                 self.give_back(run).await;
                 continue;
             }
-            let moved = self.move_table(run.start << self.geometry.cluster_bits, clusters).await;
-            if moved.is_err() {
-                self.give_back(run).await;
+            let offset = run.start << self.geometry.cluster_bits;
+            match self.write_new_table(offset, clusters).await {
+                Ok(bytes) => return self.move_table(offset, clusters, &bytes).await,
+                Err(error) => {
+                    self.give_back(run).await;
+                    return Err(error);
+                }
             }
-            return moved;
         }
     }
 
-    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
-        // Table before blocks, as in write_refcounts. The blocks that the new table leads to must be on
-        // the medium before it counts.
+    /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
+    /// when this returns.
+    async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
+        // Table before blocks, as in write_refcounts.
         let bytes = self.refcounts.table.read().encode_all(clusters);
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
@@ -259,14 +277,20 @@ impl Inner {
         }
         self.write_table(offset, &bytes, Section::RefcountTable).await?;
         self.barrier().await?;
+        blocks.iter().for_each(|(_, block)| block.written());
+        Ok(bytes)
+    }
+
+    /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
+    /// the old header or the new one: neither table is given back, one of them is leaked.
+    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
         self.point_header_at_refcount_table(offset, clusters).await?;
         let (old_offset, old_clusters) = {
             let mut table = self.refcounts.table.write();
             let old = (table.offset(), table.clusters());
-            table.moved(offset, clusters, &bytes);
+            table.moved(offset, clusters, bytes);
             old
         };
-        blocks.iter().for_each(|(_, block)| block.written());
         self.overlap.remove(old_offset);
         self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
         let start = old_offset >> self.geometry.cluster_bits;
@@ -288,14 +312,13 @@ impl Inner {
         let together = |a: &(u64, &Dirty), b: &(u64, &Dirty)| a.0 + slice_bytes as u64 == b.0;
         let per_write = (MERGED_BYTES_MAX / slice_bytes).max(1);
         let writes = placed.chunk_by(together).flat_map(|run| run.chunks(per_write));
-        stream::iter(writes.map(Ok))
-            .try_for_each_concurrent(WRITES_AT_ONCE, |run| async move {
-                let Some((offset, _)) = run.first() else { return Ok(()) };
-                let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
-                let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
-                self.write_table(*offset, &bytes, Section::ActiveL2).await
-            })
-            .await
+        let write = |run: &[(u64, &Dirty)]| {
+            let offset = run.first().map_or(0, |(offset, _)| *offset);
+            let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
+            let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+            async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
+        };
+        all_of(writes.map(write)).await
     }
 
     /// Writes metadata of one kind, unless metadata of another kind is in the way.
@@ -308,4 +331,11 @@ impl Inner {
         let data = IoVec::from(IoBytes::copy_from(bytes));
         self.file.write(offset, data).await.map_err(self.blame.io("writing metadata"))
     }
+}
+
+/// Runs writes side by side and waits for every one of them, also after one has failed: a write that
+/// is abandoned may land later, over what the next commit writes there.
+async fn all_of(writes: impl Iterator<Item = impl Future<Output = Result<(), Error>>>) -> Result<(), Error> {
+    let ended = stream::iter(writes).buffer_unordered(WRITES_AT_ONCE);
+    ended.fold(Ok(()), |all, one| async move { all.and(one) }).await
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use event_listener::Event;
 use qcow2_layout::CompressedCluster;
 use sync::Mutex;
+use sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 use crate::image::Inner;
@@ -33,6 +34,7 @@ const OPEN_RUNS_MAX: usize = 1 << 16;
 pub(crate) struct Frees {
     state: Mutex<State>,
     idle: Event,
+    leaked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -94,11 +96,14 @@ impl Frees {
         let mut state = self.state.lock();
         if state.settled.is_empty() {
             state.reclaiming = false;
-            drop(state);
-            self.idle.notify(usize::MAX);
             return None;
         }
         Some(std::mem::take(&mut state.settled))
+    }
+
+    /// Clusters that could not be given back: a check finds and frees them.
+    pub(crate) fn leaked(&self) -> u64 {
+        self.leaked.load(Ordering::Relaxed)
     }
 
     /// Waits until nothing is being reclaimed.
@@ -110,6 +115,31 @@ impl Frees {
             }
             idle.await;
         }
+    }
+}
+
+/// Reclaiming under way. Should the host drop it half-way, what it had in hand is leaked, what is
+/// settled later is taken up by another, and nobody waits for it.
+struct Reclaiming {
+    image: Arc<Inner>,
+    /// Another may have begun by now.
+    ended: bool,
+}
+
+impl Reclaiming {
+    /// Nothing was left to do.
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
+impl Drop for Reclaiming {
+    fn drop(&mut self) {
+        let frees = &self.image.frees;
+        if !self.ended {
+            frees.state.lock().reclaiming = false;
+        }
+        frees.idle.notify(usize::MAX);
     }
 }
 
@@ -130,13 +160,15 @@ impl Inner {
     /// that may still use them.
     pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
         if self.frees.settle(frees) {
-            let image = Arc::clone(self);
+            let reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
             self.host.spawn(Box::pin(async move {
+                let image = &reclaiming.image;
                 while let Some(settled) = image.frees.take_settled() {
                     image.gate.grace().await;
                     image.decompressed.clear();
                     image.release(settled).await;
                 }
+                reclaiming.end();
             }));
         }
     }
@@ -183,8 +215,10 @@ impl Inner {
         Ok(shared)
     }
 
-    fn leaked(&self, error: Error) {
+    /// A cluster cannot be given back. No request waits for that: it is counted and logged.
+    pub(crate) fn leaked(&self, error: Error) {
         tracing::error!("cannot free a cluster; it is leaked: {error}");
+        self.frees.leaked.fetch_add(1, Ordering::Relaxed);
         let _: Result<(), Error> = self.noticing_corruption(Err(error));
     }
 

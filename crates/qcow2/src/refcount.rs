@@ -3,7 +3,7 @@
 mod block;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_lock::Mutex as AsyncMutex;
@@ -23,7 +23,8 @@ pub(crate) struct Refcounts {
     blame: Blame,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
-    blocks: Mutex<HashMap<u64, Arc<Block>>>,
+    /// Ordered, so that the same requests always evict the same blocks.
+    blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
     blocks_max: usize,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,

@@ -82,12 +82,18 @@ impl Clients {
         self.settle();
         let closed = subject.close().await;
         self.settle();
+        if subject.background_errors() > 0 {
+            self.told("background work".into(), format!("{} errors counted", subject.background_errors()))?;
+        }
         match closed {
             Ok(()) => {
                 // A close that went well has written everything back, but promises no durability.
                 Ok(())
             }
-            Err(error) => self.told("close".into(), error.to_string()),
+            Err(error) => {
+                self.model.borrow_mut().close_failed();
+                self.told("close".into(), error.to_string())
+            }
         }
     }
 

@@ -67,6 +67,11 @@ pub trait Subject: 'static {
     /// Does what [`Abilities`] say it can do; never called with anything else.
     fn manage(&self, operation: Management) -> impl Future<Output = Result<(), Self::Error>>;
 
+    /// Errors of work that belongs to no request, as the disk counts them for whoever watches it.
+    fn background_errors(&self) -> u64 {
+        0
+    }
+
     /// Writes back what is only in memory; the last call.
     fn close(&self) -> impl Future<Output = Result<(), Self::Error>>;
 }

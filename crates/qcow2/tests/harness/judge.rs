@@ -24,6 +24,9 @@ struct Walk<'a> {
     refcount_table: Vec<u64>,
     /// What snapshots refer to: offset and length.
     snapshots: Vec<(u64, u64)>,
+    /// Who refers to this cluster, if anybody asks.
+    asked: Option<u64>,
+    answer: Vec<String>,
 }
 
 /// The header.
@@ -51,13 +54,13 @@ pub fn check(file: &Content, frozen: &[Frozen]) -> Result<(), String> {
             return Err(format!("{} bytes of a snapshot at {:#x} changed", bytes.len(), part.offset));
         }
     }
-    Walk::of(file, &header)?.compare(&header)
+    Walk::of(file, &header, None)?.compare(&header)
 }
 
 /// Everything that the snapshots of an image are made of.
 pub fn frozen(file: &Content) -> Vec<Frozen> {
     let header = header(file).expect("an image of qemu-img");
-    let walk = Walk::of(file, &header).expect("an image of qemu-img");
+    let walk = Walk::of(file, &header, None).expect("an image of qemu-img");
     let part = |&(offset, len): &(u64, u64)| {
         let mut bytes = vec![0; len as usize];
         file.read(offset, &mut bytes);
@@ -67,22 +70,17 @@ pub fn frozen(file: &Content) -> Vec<Frozen> {
 }
 
 impl<'a> Walk<'a> {
-    fn of(file: &'a Content, header: &Header) -> Result<Self, String> {
+    fn of(file: &'a Content, header: &Header, asked: Option<u64>) -> Result<Self, String> {
         let geometry = header.geometry().map_err(|error| error.to_string())?;
-        let mut walk = Self {
-            file,
-            geometry,
-            references: Vec::new(),
-            refcount_table: Vec::new(),
-            snapshots: Vec::new(),
-        };
-        walk.refer(0, 1)?;
+        let (references, refcount_table, snapshots, answer) = Default::default();
+        let mut walk = Self { file, geometry, references, refcount_table, snapshots, asked, answer };
+        walk.refer(0, 1, || "header".into())?;
         let table_bytes = u64::from(header.refcount_table_clusters) << geometry.cluster_bits;
-        walk.refer(header.refcount_table_offset.0, table_bytes)?;
+        walk.refer(header.refcount_table_offset.0, table_bytes, || "refcount table".into())?;
         walk.refcount_table = walk.words(header.refcount_table_offset.0, table_bytes / 8);
         for index in 0..walk.refcount_table.len() as u64 {
             if let Some(block) = walk.block(index)? {
-                walk.refer(block, 1)?;
+                walk.refer(block, 1, || format!("refcount block {index}"))?;
             }
         }
         walk.map(header.l1_table_offset.0, u64::from(header.l1_size), false)?;
@@ -92,16 +90,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Counts a reference to every cluster that the range touches.
-    fn refer(&mut self, offset: u64, len: u64) -> Result<(), String> {
+    fn refer(&mut self, offset: u64, len: u64, who: impl Fn() -> String) -> Result<(), String> {
         if len == 0 {
             return Ok(());
         }
         let bits = self.geometry.cluster_bits;
         let (first, last) = (offset >> bits, (offset + len - 1) >> bits);
         if offset > self.file.length() {
-            return Err(format!("a reference to {offset:#x}, past the end of the file"));
+            return Err(format!("a reference to {offset:#x}, past the end of the file, by {}", who()));
         }
         for cluster in first..=last {
+            if self.asked == Some(cluster) {
+                self.answer.push(who());
+            }
             let cluster = cluster as usize;
             if cluster >= self.references.len() {
                 self.references.resize(cluster + 1, 0);
@@ -126,14 +127,14 @@ impl<'a> Walk<'a> {
     /// An L1 table with all it leads to.
     fn map(&mut self, l1: u64, entries: u64, of_snapshot: bool) -> Result<(), String> {
         self.keep(of_snapshot, l1, entries * 8);
-        self.refer(l1, entries * 8)?;
+        self.refer(l1, entries * 8, || "L1 table".into())?;
         for word in self.words(l1, entries) {
             let entry = L1Entry::decode(word, &self.geometry).map_err(|error| error.to_string())?;
             let Some(table) = entry.table else { continue };
             self.keep(of_snapshot, table.0, self.geometry.cluster_size());
-            self.refer(table.0, 1)?;
+            self.refer(table.0, 1, || format!("L2 table of an L1 table at {l1:#x}"))?;
             for (_, entry) in self.table(table.0)? {
-                self.entry(&entry, of_snapshot)?;
+                self.entry(&entry, of_snapshot, table.0)?;
             }
         }
         Ok(())
@@ -154,7 +155,7 @@ impl<'a> Walk<'a> {
         Ok(entries)
     }
 
-    fn entry(&mut self, entry: &L2Entry, of_snapshot: bool) -> Result<(), String> {
+    fn entry(&mut self, entry: &L2Entry, of_snapshot: bool, table: u64) -> Result<(), String> {
         let (offset, len) = match entry {
             L2Entry::Compressed(cluster) => (cluster.host.0, cluster.len),
             L2Entry::Standard(cluster) if !self.geometry.external_data => match cluster.host {
@@ -164,7 +165,7 @@ impl<'a> Walk<'a> {
             L2Entry::Standard(_) => return Ok(()),
         };
         self.keep(of_snapshot, offset, len);
-        self.refer(offset, len)
+        self.refer(offset, len, || format!("{entry:?} of the L2 table at {table:#x}"))
     }
 
     fn keep(&mut self, of_snapshot: bool, offset: u64, len: u64) {
@@ -184,7 +185,7 @@ impl<'a> Walk<'a> {
         let entries = decode_snapshots(&bytes, header.snapshots).map_err(|error| error.to_string())?;
         let len = entries.iter().map(|snapshot| snapshot.bytes as u64).sum();
         self.keep(true, offset, len);
-        self.refer(offset, len)?;
+        self.refer(offset, len, || "snapshot table".into())?;
         for snapshot in entries {
             self.map(snapshot.entry.l1_table_offset.0, u64::from(snapshot.entry.l1_size), true)?;
         }
@@ -196,19 +197,19 @@ impl<'a> Walk<'a> {
         if !header.autoclear.contains(Autoclear::BITMAPS) {
             return Ok(());
         }
-        self.refer(bitmaps.directory_offset.0, bitmaps.directory_size)?;
+        self.refer(bitmaps.directory_offset.0, bitmaps.directory_size, || "bitmap directory".into())?;
         let mut bytes = vec![0; bitmaps.directory_size as usize];
         self.file.read(bitmaps.directory_offset.0, &mut bytes);
         let entries = decode_bitmap_directory(&bytes, bitmaps.count, &self.geometry)
             .map_err(|error| error.to_string())?;
         for entry in entries {
             let (table, len) = (entry.table_offset.0, u64::from(entry.table_entries));
-            self.refer(table, len * 8)?;
+            self.refer(table, len * 8, || "bitmap table".into())?;
             for word in self.words(table, len) {
                 let found =
                     BitmapTableEntry::decode(word, &self.geometry).map_err(|error| error.to_string())?;
                 if let BitmapTableEntry::Data(host) = found {
-                    self.refer(host.0, 1)?;
+                    self.refer(host.0, 1, || "bitmap".into())?;
                 }
             }
         }
@@ -237,7 +238,10 @@ impl<'a> Walk<'a> {
         for (cluster, &references) in self.references.iter().enumerate() {
             let stored = refcount(cluster as u64);
             if stored < u64::from(references) {
-                return Err(format!("cluster {cluster} has {references} references and refcount {stored}"));
+                let who = Walk::of(self.file, header, Some(cluster as u64))?.answer.join("; ");
+                return Err(format!(
+                    "cluster {cluster} has {references} references and refcount {stored}: {who}"
+                ));
             }
         }
         let copied = |host: u64, copied: bool, what: &str| {

@@ -185,6 +185,10 @@ impl Subject for Disk {
         unreachable!("the target says that it cannot")
     }
 
+    fn background_errors(&self) -> u64 {
+        self.0.status().leaked_clusters
+    }
+
     async fn close(&self) -> Result<(), Error> {
         self.0.close().await
     }

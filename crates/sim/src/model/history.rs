@@ -178,6 +178,13 @@ impl History {
         });
     }
 
+    /// What no flush covered may be lost, whole or in part.
+    pub fn forfeit(&mut self) {
+        for op in std::mem::take(&mut self.not_durable) {
+            self.ops[op].state = OpState::Uncertain;
+        }
+    }
+
     pub fn freeze(&self, at: Tick, size: u64) -> Frozen {
         Frozen { sectors: self.sectors.clone(), at, size }
     }

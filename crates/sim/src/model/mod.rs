@@ -158,6 +158,12 @@ impl Model {
         self.acknowledgements.push(now);
     }
 
+    /// Closing the disk failed, and the client was told: what no flush covered may be lost, as after a
+    /// crash. Nothing may be in flight.
+    pub fn close_failed(&mut self) {
+        self.history.forfeit();
+    }
+
     /// When a client was told that something is durable.
     pub fn acknowledgements(&self) -> &[Tick] {
         &self.acknowledgements

@@ -150,3 +150,15 @@ fn forgetting_history_keeps_what_a_reader_may_still_see() {
     model.forget_history(7);
     assert!(model.check_read(0, &second, 8, 9).is_ok() && model.check_read(0, &[0; 1024], 8, 9).is_err());
 }
+
+#[test]
+fn what_no_flush_covered_may_be_lost_when_closing_fails() {
+    let mut model = Model::new(1, 4096, DiscardedReads::ZeroesOrOld);
+    let (started, version) = model.start_write(0, 512, 1);
+    let bytes = model.bytes(version, 0, 512);
+    model.done(started, 2, false);
+    assert!(model.check_read(0, &[0; 512], 3, 3).is_err());
+    model.close_failed();
+    assert!(model.check_read(0, &[0; 512], 4, 4).is_ok());
+    assert!(model.check_read(0, &bytes, 4, 4).is_ok());
+}

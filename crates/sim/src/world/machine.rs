@@ -17,6 +17,9 @@ use crate::crash::Recording;
 use crate::request::{IoKind, Outcome, Part, Record, Request, Tick};
 use crate::rng::Rng;
 
+/// If set, every request that ends is printed.
+const TRACE_VARIABLE: &str = "COWHAND_SIM_TRACE";
+
 /// One request in so many is kept back until nothing else can go on: late landings are where the bugs are.
 const SLOW_ONE_IN: u64 = 8;
 
@@ -39,6 +42,7 @@ pub(crate) struct Machine {
     ready: Vec<u64>,
     slow: Vec<u64>,
     history: Option<History>,
+    trace: bool,
 }
 
 pub(crate) struct Disk {
@@ -93,6 +97,7 @@ impl Machine {
             ready: Vec::new(),
             slow: Vec::new(),
             history: None,
+            trace: std::env::var_os(TRACE_VARIABLE).is_some(),
         }
     }
 
@@ -227,6 +232,9 @@ impl Machine {
         slot.record.completed = Some(completed);
         let (result, part) = self.perform(&mut slot);
         slot.record.outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed(part) };
+        if self.trace {
+            println!("{}: {}", slot.record, if result.is_ok() { "ok" } else { "failed" });
+        }
         self.keep(slot.record.clone());
         if slot.abandoned {
             return None;

@@ -1,0 +1,71 @@
+//! Every I/O below the engine fails, once or from then on; the disk works on and loses nothing.
+
+mod harness;
+
+use harness::{Qcow2Target, config, scale};
+use sim::campaign::{FaultCounts, FaultPlan, fail_every_io, minimize};
+use sim::{CrashOptions, FaultKind, Order, Persistence, Shape, Sweep, Target, Workload};
+
+/// The ways to fail, taken in turns by the seeds.
+const WAYS: [(FaultKind, Persistence, Order); 6] = [
+    (FaultKind::Io, Persistence::Once, Order::Immediate),
+    (FaultKind::Io, Persistence::Once, Order::Shuffled),
+    (FaultKind::NoSpace, Persistence::FromThenOn, Order::Shuffled),
+    (FaultKind::Short, Persistence::Once, Order::Shuffled),
+    (FaultKind::NoSpace, Persistence::Once, Order::Immediate),
+    (FaultKind::Io, Persistence::FromThenOn, Order::Shuffled),
+];
+
+fn faults(name: &str, seeds: u64, steps: usize) {
+    let target = Qcow2Target::new(config(name));
+    let mut total = FaultCounts::default();
+    Sweep::from_environment(seeds * scale()).run(|seed| {
+        let (how, persistence, order) = WAYS[seed as usize % WAYS.len()];
+        let shape = Shape { drops: seed % 4 == 3, ..Shape::new(target.abilities(), steps, 3) };
+        let crash = CrashOptions { share: (256, 1), samples: 4, tears: 1, seed, exhaustive_atoms_max: 5 };
+        let plan = FaultPlan { persistence, order, crash: Some(crash), ..FaultPlan::once(how) };
+        match fail_every_io(&target, &shape.generate(seed), seed, &plan) {
+            Ok(counts) => total += counts,
+            Err(failure) => {
+                let again = |workload: &Workload| fail_every_io(&target, workload, seed, &plan).map(drop);
+                return Err(minimize(failure, 200, again));
+            }
+        }
+        Ok(())
+    });
+    println!("{name}: {total:?}");
+    assert!(total.positions > 0 && total.errors > 0, "{total:?}: nothing failed");
+}
+
+macro_rules! configurations {
+    ($($name:ident: $seeds:expr, $steps:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            faults(stringify!($name), $seeds, $steps);
+        })*
+    };
+}
+
+configurations! {
+    c512: 12, 30;
+    c512_r1_tiny: 12, 30;
+    c512_r64_tiny: 12, 30;
+    c512_table_grows: 6, 40;
+    c1k_v2_on_raw: 12, 30;
+    c1k_v2: 12, 30;
+    c4k_on_qcow2: 12, 30;
+    c4k_no_unref: 12, 30;
+    c4k_compressed: 12, 30;
+    c4k_snapshots: 12, 30;
+    c4k_snapshots_compressed: 12, 30;
+    c4k_bitmap: 12, 30;
+    c4k_lazy: 4, 20;
+    c16k_subclusters_on_qcow2: 12, 30;
+    c16k_subclusters_snapshots: 12, 30;
+    c64k_subclusters_zstd: 12, 30;
+    c64k: 12, 30;
+    c64k_on_short_raw: 12, 30;
+    c2m: 2, 12;
+    c4k_data_file: 12, 30;
+    c4k_raw_data_file: 12, 30;
+}
