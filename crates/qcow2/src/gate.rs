@@ -4,7 +4,7 @@
 //! cluster that was freed may be punched or given out again only after all requests have left that
 //! were inside when it was freed ([`Gate::grace`]): one of them may still read or write it.
 
-use event_listener::Event;
+use sync::Event;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// Counts the requests inside, in two generations.
