@@ -162,7 +162,12 @@ impl<E: Clone> MapCache<E> {
             return Outcome::Gone;
         };
         slice.touch();
-        let Some(mut modification) = slice.modify() else { return Outcome::Gone };
+        let Some(mut modification) = slice.modify() else {
+            // Whoever evicts it empties the slot under this lock: the next look-up is a miss, and does
+            // not find the same slice again and again.
+            drop(self.clock.lock());
+            return Outcome::Gone;
+        };
         modify(&mut modification);
         let was_dirty = modification.was_dirty();
         drop(modification);
