@@ -13,7 +13,11 @@ pub(crate) struct Gate {
     generation: AtomicU64,
     inside: [Count; 2],
     closed: AtomicBool,
-    changed: Event,
+    /// A generation has nobody inside any more.
+    emptied: Event,
+    /// Apart from `emptied`: those who wait to enter look in and leave again, and would wake each other
+    /// for as long as the gate is closed.
+    opened: Event,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +44,7 @@ pub(crate) struct Closed<'a>(&'a Gate);
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         self.0.closed.store(false, SeqCst);
-        self.0.changed.notify(usize::MAX);
+        self.0.opened.notify(usize::MAX);
     }
 }
 
@@ -71,7 +75,7 @@ impl Gate {
             if let Some(pass) = self.try_enter() {
                 return pass;
             }
-            let opened = self.changed.listen();
+            let opened = self.opened.listen();
             if self.closed.load(SeqCst) {
                 opened.await;
             }
@@ -85,7 +89,7 @@ impl Gate {
 
     fn leave(&self, generation: usize) {
         if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 {
-            self.changed.notify(usize::MAX);
+            self.emptied.notify(usize::MAX);
         }
     }
 
@@ -112,9 +116,9 @@ impl Gate {
             if self.inside[generation].0.load(SeqCst) == 0 {
                 return;
             }
-            let changed = self.changed.listen();
+            let emptied = self.emptied.listen();
             if self.inside[generation].0.load(SeqCst) != 0 {
-                changed.await;
+                emptied.await;
             }
         }
     }
