@@ -261,7 +261,7 @@ fn two_connections_see_one_disk() {
 #[test]
 fn where_io_uring_is_forbidden_everything_works_all_the_same() {
     let disk = MemoryExport::new(4 * MIB);
-    let mut server = TestServer::over(reactor::Backend::Threads, disk, door_nbd::ServerOptions::default());
+    let mut server = TestServer::over(|| reactor::Backend::Threads, disk, door_nbd::ServerOptions::default());
     let mut client = Client::connect(&server.socket(), Dialect::Extended, &["base:allocation"]);
     let data = bytes(9, 3_000_000);
     server.disk.hold(0);

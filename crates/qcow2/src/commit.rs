@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use event_listener::Event;
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
 use storage::{IoBytes, IoVec};
-use sync::Mutex;
+use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
 use crate::image::Inner;
@@ -44,7 +43,7 @@ struct State {
 /// What to do to be sure of a commit that starts from now on.
 enum Turn {
     Start,
-    Wait(event_listener::EventListener),
+    Wait(EventListener),
     Done(Result<(), Error>),
 }
 

@@ -4,7 +4,7 @@
 //! cluster that was freed may be punched or given out again only after all requests have left that
 //! were inside when it was freed ([`Gate::grace`]): one of them may still read or write it.
 
-use event_listener::Event;
+use sync::Event;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// Counts the requests inside, in two generations.
@@ -15,7 +15,11 @@ pub(crate) struct Gate {
     closed: AtomicBool,
     /// The gate stays closed.
     ended: AtomicBool,
-    changed: Event,
+    /// A generation has nobody inside any more.
+    emptied: Event,
+    /// Apart from `emptied`: those who wait to enter look in and leave again, and would wake each other
+    /// for as long as the gate is closed.
+    opened: Event,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +54,7 @@ impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let ended = self.0.ended.load(SeqCst);
         self.0.closed.store(ended, SeqCst);
-        self.0.changed.notify(usize::MAX);
+        self.0.opened.notify(usize::MAX);
     }
 }
 
@@ -81,7 +85,7 @@ impl Gate {
             if let Some(pass) = self.try_enter() {
                 return Some(pass);
             }
-            let opened = self.changed.listen();
+            let opened = self.opened.listen();
             if self.ended.load(SeqCst) {
                 return None;
             }
@@ -98,7 +102,7 @@ impl Gate {
 
     fn leave(&self, generation: usize) {
         if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 {
-            self.changed.notify(usize::MAX);
+            self.emptied.notify(usize::MAX);
         }
     }
 
@@ -125,9 +129,9 @@ impl Gate {
             if self.inside[generation].0.load(SeqCst) == 0 {
                 return;
             }
-            let changed = self.changed.listen();
+            let emptied = self.emptied.listen();
             if self.inside[generation].0.load(SeqCst) != 0 {
-                changed.await;
+                emptied.await;
             }
         }
     }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use async_lock::Mutex as AsyncMutex;
 use map_cache::{Counters, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
 use storage::{IoBuf, IoVec, Storage};
-use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{AsyncMutex, Mutex};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;

@@ -6,10 +6,9 @@ mod table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use async_lock::Mutex as AsyncMutex;
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
-use sync::{Mutex, RwLock};
+use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
 use crate::error::Blame;
