@@ -36,6 +36,9 @@ pub fn run(args: &Args) -> ExitCode {
         if wanted(UNIT) {
             let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
             stages.command("unit: tests of every crate", &mut cargo(&args));
+            let args =
+                ["test", "--package", "qcow2", "--features", "deliberate-bugs", "--test", "deliberate_bugs"];
+            stages.command("unit: bugs put in on purpose are found", &mut cargo(&args));
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             let args = ["test", "--package", "black-box", "--test", suite];
