@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod interleave;
 mod peers;
 mod stage;
 mod test;
@@ -22,6 +23,8 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
+    /// Explore thread interleavings of the map cache and the engine
+    Interleave(interleave::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
@@ -29,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Interleave(args) => interleave::run(&args),
         Command::Test(args) => test::run(&args),
     }
 }
