@@ -4,7 +4,10 @@ mod harness;
 
 use harness::{Qcow2Target, config, scale};
 use sim::campaign::{Setup, run_workload};
-use sim::{Shape, Sweep, Target};
+use sim::{Failure, FailureKind, Shape, Sweep, Target};
+
+/// Of so many runs one is shown to `qemu-img convert` and `qemu-img check` at its end.
+const ASKED_OF_QEMU_ONE_IN: u64 = 10;
 
 /// Steps of one workload.
 const STEPS: usize = 300;
@@ -15,7 +18,13 @@ fn run(name: &str, seeds: u64) {
     Sweep::from_environment(seeds * scale()).run(|seed| {
         let drops = seed % 2 == 1;
         let shape = Shape { drops, ..Shape::new(target.abilities(), STEPS, queues) };
-        run_workload(&target, &shape.generate(seed), &Setup::shuffled(seed)).map(drop)
+        let workload = shape.generate(seed);
+        let ran = run_workload(&target, &workload, &Setup::shuffled(seed))?;
+        if seed % ASKED_OF_QEMU_ONE_IN != 0 {
+            return Ok(());
+        }
+        let asked = target.read_by_qemu(&ran.world, &ran.model).map_err(FailureKind::Check);
+        asked.map_err(|kind| Box::new(Failure::new(kind, target.name(), seed, &workload)))
     });
 }
 

@@ -81,7 +81,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(kind: FailureKind, target: String, seed: u64, workload: &Workload) -> Self {
+    /// A failure without faults and crash.
+    pub fn new(kind: FailureKind, target: String, seed: u64, workload: &Workload) -> Self {
         Self { kind, target, seed, workload: workload.clone(), faults: Vec::new(), crash: None, replay: None }
     }
 

@@ -1,7 +1,7 @@
 //! What is simulated: every kind of image, in the sizes where things happen.
 
-use qcow2::Options;
 use qcow2::cache_sizes::CacheRequest;
+use qcow2::{Options, OverlapCheck};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -256,8 +256,10 @@ impl Config {
         self.create.contains("compat=0.10")
     }
 
-    /// How the image is opened; `variant` 1 turns the size of the caches around.
+    /// How the image is opened; variant 1 turns the size of the caches around, 2 lazy refcounts, and looks
+    /// at everything that a write might hit.
     pub fn options(&self, variant: u32) -> Options {
+        let turned = variant == 2 && !self.is_v2();
         let tiny = self.tiny_cache != (variant == 1);
         let cache = CacheRequest {
             l2_bytes: tiny.then_some(1),
@@ -272,6 +274,8 @@ impl Config {
             pass_discard_request: self.discard == Discard::Punched,
             pass_discard_other: self.discard == Discard::Punched,
             discard_no_unref: self.discard == Discard::NoUnref,
+            lazy_refcounts: turned.then_some(!self.lazy),
+            overlap_check: if turned { OverlapCheck::ALL } else { OverlapCheck::default() },
             ..Options::default()
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -73,6 +74,23 @@ impl Bench {
         for (name, content) in self.names.iter().zip(disks) {
             store(content, &self.path(name));
         }
+    }
+
+    /// Lets `qemu-img convert` read the whole disk, and gives ranges of what it read.
+    pub fn read(&self, disks: &[Content], ranges: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, String> {
+        self.put(disks);
+        let args = ["convert", "-f", "qcow2", "-O", "raw", self.names[0], "converted"];
+        let output = tool("qemu-img", self.directory.path(), &args);
+        if !output.status.success() {
+            return Err(format!("qemu-img convert: {}", said(&output)));
+        }
+        let file = File::open(self.path("converted")).expect("just made");
+        let read = |&(offset, len): &(u64, u64)| {
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, offset).expect("inside the disk");
+            bytes
+        };
+        Ok(ranges.iter().map(read).collect())
     }
 
     /// `qemu-img check`: nothing worse than leaks. A dirty image may be anything before its repair, so

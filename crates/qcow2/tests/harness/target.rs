@@ -58,6 +58,20 @@ impl Qcow2Target {
         self.with_bench(|bench| bench.check(disks))
     }
 
+    /// What QEMU reads of the closed disks of a world, as the oracle judges it.
+    pub fn read_by_qemu(&self, world: &World, model: &Model) -> Result<(), String> {
+        let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
+        let ranges = model.ranges(self.config.size);
+        let read = self.with_bench(|bench| bench.read(&disks, &ranges))?;
+        let now = world.tick();
+        for ((offset, _), bytes) in ranges.iter().zip(read) {
+            model
+                .check_read(*offset, &bytes, now, now)
+                .map_err(|mismatch| format!("QEMU reads {mismatch}"))?;
+        }
+        self.asked_of_qemu(&disks)
+    }
+
     fn with_bench<T>(&self, ask: impl FnOnce(&Bench) -> T) -> T {
         let names: Vec<&'static str> = self.base.disks.iter().map(|(name, _)| *name).collect();
         ask(self.bench.borrow_mut().get_or_insert_with(|| Bench::new(&names)))
@@ -134,7 +148,7 @@ impl Target for Qcow2Target {
             unit: self.config.cluster(),
             alignment: 1,
             discarded,
-            variants: 2,
+            variants: 3,
             resize: false,
             snapshots: false,
         }
