@@ -97,10 +97,15 @@ impl Model {
             .iter()
             .map(|operation| client.send(&operation.request()).expect("the server is gone"))
             .collect();
-        for _ in operations {
-            let reply = client.receive().expect("the server is gone");
-            let index = cookies.iter().position(|cookie| *cookie == reply.cookie).expect("a cookie of ours");
-            self.apply(&operations[index], &reply);
+        let mut waiting: Vec<_> = cookies.iter().copied().zip(operations).collect();
+        while !waiting.is_empty() {
+            let reply = client.receive().unwrap_or_else(|error| {
+                let left: Vec<String> = waiting.iter().map(|(_, operation)| operation.to_string()).collect();
+                panic!("no answer to {}: {error}", left.join(", "))
+            });
+            let index = waiting.iter().position(|(cookie, _)| *cookie == reply.cookie);
+            let (_, operation) = waiting.swap_remove(index.expect("a cookie of ours"));
+            self.apply(operation, &reply);
         }
         for operation in operations {
             self.look_again(client, operation);

@@ -1,10 +1,13 @@
 //! An NBD client of our own: simple replies only, many requests in flight if wanted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
 
 use crate::wire::{self, Command};
 
@@ -20,6 +23,8 @@ pub struct Client {
     next_cookie: u64,
     /// Bytes that the reply to each request carries, if it succeeds.
     in_flight: HashMap<u64, u32>,
+    /// What was answered while we were still sending.
+    arrived: VecDeque<Reply>,
 }
 
 /// What is asked. `data` goes with writes only.
@@ -93,7 +98,14 @@ impl Client {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        let mut client = Self { stream, size: 0, flags: 0, next_cookie: 1, in_flight: HashMap::new() };
+        let mut client = Self {
+            stream,
+            size: 0,
+            flags: 0,
+            next_cookie: 1,
+            in_flight: HashMap::new(),
+            arrived: VecDeque::new(),
+        };
         client.greet()?;
         client.go(export)?;
         Ok(client)
@@ -128,12 +140,40 @@ impl Client {
         bytes.extend(request.data);
         let answered_bytes = if request.command == Command::Read { request.len } else { 0 };
         self.in_flight.insert(cookie, answered_bytes);
-        self.stream.write_all(&bytes)?;
+        self.send_all(&bytes)?;
         Ok(cookie)
+    }
+
+    /// Sends without ceasing to listen: a server may stop reading until its replies are taken.
+    fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let silence = Timespec::try_from(SILENCE).expect("a short time");
+        while !bytes.is_empty() {
+            let mut fds = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
+            check(poll(&mut fds, Some(&silence))? > 0, "the server neither reads nor answers")?;
+            let ready = fds[0].revents();
+            if ready.contains(PollFlags::OUT) {
+                match send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(sent) => bytes = &bytes[sent..],
+                    Err(rustix::io::Errno::AGAIN) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            } else {
+                let reply = self.receive_next()?;
+                self.arrived.push_back(reply);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the next reply.
     pub fn receive(&mut self) -> io::Result<Reply> {
+        match self.arrived.pop_front() {
+            Some(reply) => Ok(reply),
+            None => self.receive_next(),
+        }
+    }
+
+    fn receive_next(&mut self) -> io::Result<Reply> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
         let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));

@@ -22,6 +22,7 @@ pub(crate) struct Refcounts {
     blame: Blame,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
+    /// Ordered, so that the same requests always evict the same blocks.
     blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
     blocks_max: usize,
     /// Held while a block is loaded or made; both are rare.
