@@ -41,6 +41,9 @@ pub fn run(args: &Args) -> ExitCode {
         if wanted(UNIT) {
             let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
             stages.command("unit: tests of every crate", &mut cargo(&args));
+            let args =
+                ["test", "--package", "qcow2", "--features", "deliberate-bugs", "--test", "deliberate_bugs"];
+            stages.command("unit: bugs put in on purpose are found", &mut cargo(&args));
         }
         if wanted(INTERLEAVINGS) {
             stages.stage("interleavings: schedules of map cache and engine", interleave::stage);

@@ -12,6 +12,7 @@ use storage::{IoBytes, IoVec};
 use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
+use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
@@ -156,6 +157,11 @@ impl Inner {
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
         // Before the copies: the entries that gave up these clusters are then in them.
         let frees = self.frees.take_open();
+        if deliberate::has(Bug::PunchTooEarly) {
+            for free in &frees {
+                self.punch(*free).await;
+            }
+        }
         // Before the refcounts: whatever an entry in a copy leads to has its refcount raised in
         // memory already, and its data written.
         let sectors = self.l1.take_dirty();
@@ -180,10 +186,16 @@ impl Inner {
         slices: &[Dirty],
         with_refcounts: bool,
     ) -> Result<(), Error> {
+        if deliberate::has(Bug::RefcountAfterL2) {
+            self.write_slices(slices).await?;
+            self.barrier().await?;
+        }
         if with_refcounts {
             self.write_refcounts().await?;
         }
-        self.barrier().await?;
+        if !deliberate::has(Bug::MissingFlush) {
+            self.barrier().await?;
+        }
         if slices.is_empty() && sectors.is_empty() {
             return Ok(());
         }

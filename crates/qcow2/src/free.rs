@@ -14,6 +14,7 @@ use sync::atomic::{AtomicU64, Ordering};
 use sync::{Event, Mutex};
 
 use crate::Error;
+use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 
 /// Clusters that lost one reference.
@@ -163,7 +164,9 @@ impl Inner {
             self.host.spawn(Box::pin(async move {
                 let image = &reclaiming.image;
                 while let Some(settled) = image.frees.take_settled() {
-                    image.gate.grace().await;
+                    if !deliberate::has(Bug::GraceSkipped) {
+                        image.gate.grace().await;
+                    }
                     image.decompressed.clear();
                     image.release(settled).await;
                 }
@@ -194,13 +197,18 @@ impl Inner {
             joins
         });
         for run in unused {
-            self.punch(run).await;
+            if !deliberate::has(Bug::PunchTooLate) {
+                self.punch(run).await;
+            }
             for cluster in run.start..run.start + run.len {
                 match self.refcounts.lower(cluster).await {
                     Ok(0) => self.allocator.lock().give(cluster, 1),
                     Ok(_) => {}
                     Err(error) => self.leaked(error),
                 }
+            }
+            if deliberate::has(Bug::PunchTooLate) {
+                self.punch(run).await;
             }
         }
     }
@@ -221,7 +229,7 @@ impl Inner {
         let _: Result<(), Error> = self.noticing_corruption(Err(error));
     }
 
-    async fn punch(&self, run: Free) {
+    pub(crate) async fn punch(&self, run: Free) {
         if !run.punch {
             return;
         }

@@ -16,6 +16,10 @@ mod close;
 mod commit;
 mod compressed;
 mod create;
+#[cfg(feature = "deliberate-bugs")]
+pub mod deliberate;
+#[cfg(not(feature = "deliberate-bugs"))]
+mod deliberate;
 mod entries;
 mod error;
 mod free;

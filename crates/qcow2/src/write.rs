@@ -11,6 +11,7 @@ use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
 use crate::allocator::Run;
+use crate::deliberate::{self, Bug};
 use crate::gate::Pass;
 use crate::host::HandedOver;
 use crate::image::Inner;
@@ -76,7 +77,8 @@ impl Inner {
         let end = offset + data.len() as u64;
         let bits = self.geometry.cluster_bits;
         {
-            let _owned = self.clusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
+            let owned = self.clusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
+            let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
             let mut guest = offset;
             while guest < end {
                 let rest = data.slice((guest - offset) as usize, data.len());
@@ -223,7 +225,6 @@ impl Inner {
             end: fill_end,
             fresh: run.fresh,
         };
-        self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
         let entries = (0..run.len).zip(old).map(|(index, old)| {
             let at = first_cluster + index * size;
             let alloc = mask(self.subclusters(start.max(at), fill_end.min(at + size)));
@@ -234,7 +235,12 @@ impl Inner {
             let host = Some(HostOffset(host + index * size));
             L2Entry::Standard(Cluster { host, copied: true, alloc, zero })
         });
-        Ok((end - guest, entries.collect()))
+        let entries: Vec<_> = entries.collect();
+        if deliberate::has(Bug::WriteOrderSwapped) {
+            self.set_entries(first_cluster, &entries).await?;
+        }
+        self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+        Ok((end - guest, entries))
     }
 
     /// The guest range of the cluster at `cluster` that its new place must hold: the request's part

@@ -1,0 +1,53 @@
+//! Bugs put in on purpose, to show that the simulation can fail (docs/testing.md). Without the
+//! feature `deliberate-bugs` every question is the constant `false` and costs nothing.
+
+/// A bug that other implementations really had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// L2 entries are published before the data they lead to is written.
+    WriteOrderSwapped,
+    /// L2 tables reach the medium before the refcounts of what they lead to.
+    RefcountAfterL2,
+    /// No barrier between data and refcounts on one side and L2 tables on the other.
+    MissingFlush,
+    /// Space is punched when the entry changes in memory, not when the medium has forgotten it.
+    PunchTooEarly,
+    /// A freed cluster is given to the allocator before it is punched.
+    PunchTooLate,
+    /// Who finds a slice being loaded loads it too, over what was changed meanwhile.
+    SingleFlightBroken,
+    /// Writers and zeroers do not own the guest clusters whose mapping they change.
+    LockDropped,
+    /// Freed clusters are used again while requests that found them still run.
+    GraceSkipped,
+}
+
+#[cfg(feature = "deliberate-bugs")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PRESENT: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Puts a bug into everything that runs on this thread from now on.
+    pub fn put_in(bug: Option<Bug>) {
+        PRESENT.set(bug);
+    }
+
+    pub(crate) fn has(bug: Bug) -> bool {
+        PRESENT.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "deliberate-bugs")]
+pub(crate) use switch::has;
+#[cfg(feature = "deliberate-bugs")]
+pub use switch::put_in;
+
+#[cfg(not(feature = "deliberate-bugs"))]
+pub(crate) const fn has(_bug: Bug) -> bool {
+    false
+}

@@ -1,0 +1,81 @@
+//! The simulation can fail: each bug that is put in on purpose is found, and soon.
+//!
+//! `cargo test -p qcow2 --features deliberate-bugs --test deliberate_bugs`
+
+mod harness;
+
+use harness::{Qcow2Target, config};
+use qcow2::deliberate::{Bug, put_in};
+use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
+use sim::{CrashOptions, Failure, Shape, Target, Workload};
+
+/// Seeds among which a bug must be found: all of them take seconds.
+const SEEDS: u64 = 400;
+
+/// The first of the seeds that finds the bug. Without the bug that seed must find nothing.
+fn found(bug: Bug, name: &str, one: impl Fn(&Qcow2Target, u64) -> Result<(), Box<Failure>>) {
+    let target = Qcow2Target::new(config(name));
+    put_in(Some(bug));
+    let first = (0..SEEDS).find_map(|seed| one(&target, seed).err().map(|failure| (seed, failure)));
+    put_in(None);
+    let Some((seed, failure)) = first else { panic!("{bug:?} is not found in {SEEDS} seeds of {name}") };
+    println!("{bug:?}: {name}, seed {seed}: {}", failure.kind);
+    if let Err(failure) = one(&target, seed) {
+        panic!("not the bug was found but another one: {failure}");
+    }
+}
+
+fn workload(target: &Qcow2Target, steps: usize, queues: u8, seed: u64) -> Workload {
+    Shape::new(target.abilities(), steps, queues).generate(seed)
+}
+
+fn by_crashing(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
+    let states = CrashOptions { seed, exhaustive_atoms_max: 6, samples: 8, tears: 1, share: (4, 1) };
+    let plan = CrashPlan { states, go_on_in_one_of: 0, go_on_steps: 0 };
+    let workload = workload(target, 30, 3, seed);
+    crash_everywhere(target, &workload, &Setup::shuffled(seed), &plan, &mut |_| Ok(())).map(drop)
+}
+
+fn by_the_model(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
+    run_workload(target, &workload(target, 200, 4, seed), &Setup::shuffled(seed)).map(drop)
+}
+
+#[test]
+fn write_order_swapped() {
+    found(Bug::WriteOrderSwapped, "c4k", by_crashing);
+}
+
+#[test]
+fn refcount_after_l2() {
+    found(Bug::RefcountAfterL2, "c4k", by_crashing);
+}
+
+#[test]
+fn missing_flush() {
+    found(Bug::MissingFlush, "c4k", by_crashing);
+}
+
+#[test]
+fn punch_too_early() {
+    found(Bug::PunchTooEarly, "c4k_snapshots", by_crashing);
+}
+
+#[test]
+fn punch_too_late() {
+    found(Bug::PunchTooLate, "c512_r64_tiny", by_the_model);
+}
+
+#[test]
+fn single_flight_broken() {
+    found(Bug::SingleFlightBroken, "c512_r64_tiny", by_the_model);
+}
+
+#[test]
+fn lock_dropped() {
+    found(Bug::LockDropped, "c4k", by_the_model);
+}
+
+#[test]
+fn grace_skipped() {
+    found(Bug::GraceSkipped, "c512_r64_tiny", by_the_model);
+}
