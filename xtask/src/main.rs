@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod fuzz;
 mod peers;
+mod sim;
 mod stage;
 mod test;
 
@@ -22,6 +24,10 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
+    /// Search for inputs that break what reads foreign bytes
+    Fuzz(fuzz::Args),
+    /// Simulate crashes, faults and clients of the engine, from a seed
+    Sim(sim::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
@@ -29,6 +35,8 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Test(args) => test::run(&args),
     }
 }

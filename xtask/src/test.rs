@@ -19,7 +19,7 @@ pub struct Args {
 const UNIT: &str = "unit";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 7] = ["serve", "locks", "hostile", "matrix", "neighbours", "kill", "guest"];
+const SUITES: [&str; 8] = ["serve", "sandbox", "locks", "hostile", "matrix", "neighbours", "kill", "guest"];
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {

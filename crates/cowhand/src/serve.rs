@@ -1,7 +1,7 @@
 //! `cowhand serve`: disks over NBD until told to stop.
 //!
-//! The order of things: settings, signals, images that are missing, disks, sockets; then the lines to paste, and
-//! systemd is told. At the end: no new requests, those in flight are answered, disks are closed (metadata
+//! The order of things: settings, signals, images that are missing, disks, sockets; then what is not needed any more is
+//! given up, the lines to paste are shown, and systemd is told. At the end: no new requests, those in flight are answered, disks are closed (metadata
 //! written, locks given back), socket and pid file removed.
 
 pub mod args;
@@ -13,6 +13,7 @@ pub mod listening;
 pub mod log;
 pub mod paste;
 pub mod pid_file;
+pub mod sandbox;
 pub mod settings;
 pub mod signals;
 pub mod socket_path;
@@ -32,6 +33,7 @@ use self::args::Args;
 use self::disks::Served;
 use self::listening::Listening;
 use self::pid_file::PidFile;
+use self::sandbox::Sandbox;
 use self::settings::{Settings, Surroundings, TlsFiles};
 use crate::create::options;
 use crate::failure::Failure;
@@ -62,6 +64,10 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let options = ServerOptions { connections_per_export: settings.shared, tls, ..ServerOptions::default() };
     let server = Server::new(exports(&served)?, options, shutdown.clone(), settings.threads);
 
+    if settings.sandbox == Sandbox::On {
+        let names = [listening.name(), settings.pid_file.as_deref()];
+        sandbox::enter(&names.into_iter().flatten().collect::<Vec<_>>());
+    }
     announce(out, &served, &listening, settings.tls.is_some())?;
     systemd::ready(&format!("serving {} disks", served.len()));
     supervise::until_told(&reactor, &server, &shutdown, &listening.listeners, &served, signals)?;

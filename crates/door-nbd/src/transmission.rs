@@ -65,6 +65,8 @@ pub(crate) struct Transmission {
     shutdown: Shutdown,
     inline: Inline,
     last_write_was_large: bool,
+    /// Sends so far.
+    batches: u32,
 }
 
 impl Transmission {
@@ -87,6 +89,7 @@ impl Transmission {
             shutdown: shutdown.clone(),
             inline: Inline::default(),
             last_write_was_large: false,
+            batches: 0,
         }
     }
 
@@ -106,22 +109,15 @@ impl Transmission {
     }
 
     async fn receive_requests(&mut self) -> End {
-        let mut batches = 0;
         loop {
             if let Err(end) = self.handle_batch().await {
                 return end;
             }
-            self.count_inline();
-            self.outbox.send().await;
-            if self.outbox.has_failed() {
-                return End::CannotSend;
+            if let Err(end) = self.send().await {
+                return end;
             }
             if self.shutdown.is_triggered() {
                 return End::Shutdown;
-            }
-            batches += 1;
-            if batches % BATCHES_BEFORE_YIELD == 0 {
-                reactor::yield_now().await;
             }
             let large = std::mem::take(&mut self.last_write_was_large);
             let most = if large { RECEIVE_BYTES_AFTER_LARGE } else { RECEIVE_BYTES };
@@ -143,14 +139,22 @@ impl Transmission {
                 }
             }
             if self.outbox.is_due() {
-                self.count_inline();
-                self.outbox.send().await;
-                if self.outbox.has_failed() {
-                    return Err(End::CannotSend);
-                }
+                self.send().await?;
             }
         }
         Ok(())
+    }
+
+    /// Sends what was answered. Now and then the other connections of this loop get their turn: a
+    /// client that asks and reads fast enough would never have us wait.
+    async fn send(&mut self) -> Result<(), End> {
+        self.count_inline();
+        self.outbox.send().await;
+        self.batches = self.batches.wrapping_add(1);
+        if self.batches.is_multiple_of(BATCHES_BEFORE_YIELD) {
+            reactor::yield_now().await;
+        }
+        if self.outbox.has_failed() { Err(End::CannotSend) } else { Ok(()) }
     }
 
     async fn start(&mut self, head: &RequestHeader, command: Command) -> Result<(), End> {

@@ -6,7 +6,7 @@ use nbd_wire::{
     BlockStatusFilter, CommandFlags, Descriptor, Dialect, ErrorCode, ExportFlags, command_number as n,
 };
 use support::TestServer;
-use support::client::Client;
+use support::client::{Client, Reply};
 use support::memory_export::{MemoryExport, PAGE};
 
 const ALL: [Dialect; 3] = [Dialect::Simple, Dialect::Structured, Dialect::Extended];
@@ -256,4 +256,22 @@ fn two_connections_see_one_disk() {
     second.send_read(2, 4096, 4);
     assert_eq!(second.reply(4).data, b"seen");
     assert_eq!(server.entry.connections(), 2);
+}
+
+#[test]
+fn where_io_uring_is_forbidden_everything_works_all_the_same() {
+    let disk = MemoryExport::new(4 * MIB);
+    let mut server = TestServer::over(|| reactor::Backend::Threads, disk, door_nbd::ServerOptions::default());
+    let mut client = Client::connect(&server.socket(), Dialect::Extended, &["base:allocation"]);
+    let data = bytes(9, 3_000_000);
+    server.disk.hold(0);
+    client.send_write(1, 0, &data);
+    client.send_read(2, 3 * MIB, PAGE);
+    assert_eq!(client.reply(0).cookie, 2);
+    server.disk.release();
+    assert_eq!(client.reply(0), Reply { cookie: 1, result: Ok(()), data: vec![], status: vec![] });
+    client.send_read(3, 0, 3_000_000);
+    assert!(client.reply(0).data == data);
+    server.shutdown.trigger();
+    server.ended();
 }

@@ -56,6 +56,8 @@ pub struct MapCache<E> {
     directory: Directory,
     limits: CacheLimits,
     clock: Mutex<Clock>,
+    /// Exactly the slices that are dirty. Changed under the lock of the slice in question, which comes
+    /// before this one.
     dirty: Mutex<BTreeMap<SliceKey, Arc<Slice>>>,
     dirty_count: AtomicUsize,
     /// A slice came in and none could leave for it: all were dirty.
@@ -162,18 +164,23 @@ impl<E: Clone> MapCache<E> {
             return Outcome::Gone;
         };
         slice.touch();
-        let Some(mut modification) = slice.modify() else { return Outcome::Gone };
+        let Some(mut modification) = slice.modify() else {
+            // Whoever evicts it empties the slot under this lock: the next look-up is a miss, and does
+            // not find the same slice again and again.
+            drop(self.clock.lock());
+            return Outcome::Gone;
+        };
         modify(&mut modification);
-        let was_dirty = modification.was_dirty();
-        drop(modification);
-        if !was_dirty {
+        if !modification.was_dirty() {
             self.mark_dirty(key, &slice);
         }
+        drop(modification);
         Outcome::Modified
     }
 
-    /// A dirty slice cannot be evicted, so entering it after the modification is early enough: whoever
-    /// copies the dirty set before that misses a modification that nobody has acknowledged yet.
+    /// Enters a slice into the dirty set while its modification is still hidden from everybody: whoever
+    /// sees it may build on it (write to a cluster that it leads to) and flush, and that flush must find
+    /// the slice.
     fn mark_dirty(&self, key: SliceKey, slice: &Arc<Slice>) {
         let mut dirty = self.dirty.lock();
         dirty.insert(key, Arc::clone(slice));
@@ -205,13 +212,13 @@ impl<E: Clone> MapCache<E> {
 
     /// Says that the storage holds these copies; those not modified since become evictable.
     pub fn written(&self, copies: &[Dirty]) {
-        let mut dirty = self.dirty.lock();
         for copy in copies {
-            if copy.slice.written(copy.modified) {
+            copy.slice.written(copy.modified, || {
+                let mut dirty = self.dirty.lock();
                 dirty.remove(&copy.key());
-            }
+                self.dirty_count.store(dirty.len(), Ordering::Relaxed);
+            });
         }
-        self.dirty_count.store(dirty.len(), Ordering::Relaxed);
         self.crowded.store(false, Ordering::Relaxed);
         self.write_backs.fetch_add(copies.len() as u64, Ordering::Relaxed);
     }

@@ -1,7 +1,6 @@
 //! L1 index -> node -> slot, as arrays.
 
-use arc_swap::ArcSwapOption;
-use std::sync::OnceLock;
+use sync::{ArcSwapOption, OnceLock};
 
 use crate::slice::{Slice, SliceKey};
 
@@ -38,7 +37,7 @@ impl Directory {
     pub(crate) fn slot_or_new(&self, key: SliceKey) -> Option<&Slot> {
         let l1_index = key.l1_index as usize;
         let chunk = self.chunks.get(l1_index / NODES_PER_CHUNK)?;
-        let nodes = chunk.get_or_init(|| Box::new([const { Node::new() }; NODES_PER_CHUNK]));
+        let nodes = chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Node::new())));
         let node = nodes.get(l1_index % NODES_PER_CHUNK)?;
         let slots = node.get_or_init(|| (0..self.slices_per_table).map(|_| Slot::empty()).collect());
         slots.get(key.slice as usize)

@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::OnceLock;
 
-use event_listener::{Event, EventListener};
-use sync::{Arc, Mutex};
+use sync::{Arc, Event, EventListener, Mutex, OnceLock};
 
 use crate::slice::SliceKey;
 

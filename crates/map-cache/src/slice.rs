@@ -119,11 +119,14 @@ impl Slice {
         (self.words.iter().map(|word| word.load(Ordering::Relaxed)).collect(), state.modified)
     }
 
-    /// Says that the storage now holds the copy taken at `modified`. Returns whether the slice is clean.
-    pub(crate) fn written(&self, modified: u64) -> bool {
+    /// Says that the storage now holds the copy taken at `modified`. Calls `clean` if nothing was
+    /// modified since, before anything can be.
+    pub(crate) fn written(&self, modified: u64, clean: impl FnOnce()) {
         let mut state = self.state.lock();
         state.written = state.written.max(modified);
-        state.modified == state.written
+        if state.modified == state.written {
+            clean();
+        }
     }
 
     /// Marks the slice as gone unless it is dirty. Returns whether it is gone.

@@ -43,20 +43,20 @@ async fn read_directory(
 }
 
 /// Sets the "in use" flag of every bitmap that records writes: QEMU then knows that they miss writes, shows them as
-/// inconsistent and lets the user remove them. Returns whether anything was written (not flushed).
+/// inconsistent and lets the user remove them. Not flushed.
 pub(crate) async fn mark_in_use(
     file: &dyn Storage,
     header: &Header,
     geometry: &Geometry,
     blame: &Blame,
-) -> Result<bool, Error> {
-    let Some(bitmaps) = header.extensions.bitmaps else { return Ok(false) };
+) -> Result<(), Error> {
+    let Some(bitmaps) = header.extensions.bitmaps else { return Ok(()) };
     let mut entries = read_directory(file, header, geometry, blame).await?;
     let stale = |entry: &BitmapEntry| {
         entry.flags.contains(BitmapFlags::AUTO) && !entry.flags.contains(BitmapFlags::IN_USE)
     };
     if !entries.iter().any(stale) {
-        return Ok(false);
+        return Ok(());
     }
     entries
         .iter_mut()
@@ -68,8 +68,7 @@ pub(crate) async fn mark_in_use(
     debug_assert_eq!(bytes.len() as u64, bitmaps.directory_size);
     let data = IoVec::from(IoBytes::copy_from(&bytes));
     let written = file.write(bitmaps.directory_offset.0, data).await;
-    written.map_err(blame.io("marking bitmaps as out of date"))?;
-    Ok(true)
+    written.map_err(blame.io("marking bitmaps as out of date"))
 }
 
 /// One bitmap, read as it is asked for: nothing of it is kept but the cluster that was read last.

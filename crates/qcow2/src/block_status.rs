@@ -34,7 +34,7 @@ impl Qcow2 {
         if len == 0 {
             return Err(self.inner.blame.invalid("the status of no bytes is not defined"));
         }
-        let _pass = self.inner.gate.enter().await;
+        let _pass = self.inner.enter().await?;
         let located = self.inner.locate(offset, len).await?;
         let status = BlockStatus {
             len: located.len,

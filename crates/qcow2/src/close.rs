@@ -13,7 +13,15 @@ impl Inner {
         if !self.options.writable {
             return Ok(());
         }
-        let _closed = self.gate.close().await;
+        self.gate.close().await.for_ever();
+        let result = self.write_everything().await;
+        // Nothing of ours may reach the file once the caller has let go of it, also after a failure.
+        self.committer.idle().await;
+        self.frees.idle().await;
+        result
+    }
+
+    async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
         if self.corrupt.load(Ordering::Relaxed) {
             self.mark_corrupt().await;
             return Err(self

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use event_listener::Event;
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
 use storage::{IoBytes, IoVec};
-use sync::Mutex;
+use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
 use crate::image::Inner;
@@ -44,11 +43,22 @@ struct State {
 /// What to do to be sure of a commit that starts from now on.
 enum Turn {
     Start,
-    Wait(event_listener::EventListener),
+    Wait(EventListener),
     Done(Result<(), Error>),
 }
 
 impl Committer {
+    /// Waits until no commit is under way.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let finished = self.finished.listen();
+            if !self.state.lock().running {
+                return;
+            }
+            finished.await;
+        }
+    }
+
     fn next(&self) -> u64 {
         self.state.lock().started + 1
     }
@@ -107,6 +117,7 @@ impl Inner {
             return Ok(());
         }
         self.check_writable()?;
+        let _pass = self.enter().await?;
         self.commit().await
     }
 
@@ -243,17 +254,21 @@ impl Inner {
                 self.give_back(run).await;
                 continue;
             }
-            let moved = self.move_table(run.start << self.geometry.cluster_bits, clusters).await;
-            if moved.is_err() {
-                self.give_back(run).await;
+            let offset = run.start << self.geometry.cluster_bits;
+            match self.write_new_table(offset, clusters).await {
+                Ok(bytes) => return self.move_table(offset, clusters, &bytes).await,
+                Err(error) => {
+                    self.give_back(run).await;
+                    return Err(error);
+                }
             }
-            return moved;
         }
     }
 
-    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<(), Error> {
-        // Table before blocks, as in write_refcounts. The blocks that the new table leads to must be on
-        // the medium before it counts.
+    /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
+    /// when this returns.
+    async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
+        // Table before blocks, as in write_refcounts.
         let bytes = self.refcounts.table.read().encode_all(clusters);
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
@@ -261,14 +276,20 @@ impl Inner {
         }
         self.write_table(offset, &bytes, Section::RefcountTable).await?;
         self.barrier().await?;
+        blocks.iter().for_each(|(_, block)| block.written());
+        Ok(bytes)
+    }
+
+    /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
+    /// the old header or the new one: neither table is given back, one of them is leaked.
+    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
         self.point_header_at_refcount_table(offset, clusters).await?;
         let (old_offset, old_clusters) = {
             let mut table = self.refcounts.table.write();
             let old = (table.offset(), table.clusters());
-            table.moved(offset, clusters, &bytes);
+            table.moved(offset, clusters, bytes);
             old
         };
-        blocks.iter().for_each(|(_, block)| block.written());
         self.overlap.remove(old_offset);
         self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
         let start = old_offset >> self.geometry.cluster_bits;

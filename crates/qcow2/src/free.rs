@@ -9,10 +9,9 @@
 
 use std::sync::Arc;
 
-use event_listener::Event;
 use qcow2_layout::CompressedCluster;
-use sync::Mutex;
 use sync::atomic::{AtomicU64, Ordering};
+use sync::{Event, Mutex};
 
 use crate::Error;
 use crate::image::Inner;

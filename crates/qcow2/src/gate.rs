@@ -4,7 +4,7 @@
 //! cluster that was freed may be punched or given out again only after all requests have left that
 //! were inside when it was freed ([`Gate::grace`]): one of them may still read or write it.
 
-use event_listener::Event;
+use sync::Event;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// Counts the requests inside, in two generations.
@@ -13,7 +13,13 @@ pub(crate) struct Gate {
     generation: AtomicU64,
     inside: [Count; 2],
     closed: AtomicBool,
-    changed: Event,
+    /// The gate stays closed.
+    ended: AtomicBool,
+    /// A generation has nobody inside any more.
+    emptied: Event,
+    /// Apart from `emptied`: those who wait to enter look in and leave again, and would wake each other
+    /// for as long as the gate is closed.
+    opened: Event,
 }
 
 #[derive(Debug, Default)]
@@ -37,10 +43,18 @@ impl Drop for Pass<'_> {
 #[derive(Debug)]
 pub(crate) struct Closed<'a>(&'a Gate);
 
+impl Closed<'_> {
+    /// Nobody enters any more. Those who wait to are sent away.
+    pub(crate) fn for_ever(self) {
+        self.0.ended.store(true, SeqCst);
+    }
+}
+
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.0.closed.store(false, SeqCst);
-        self.0.changed.notify(usize::MAX);
+        let ended = self.0.ended.load(SeqCst);
+        self.0.closed.store(ended, SeqCst);
+        self.0.opened.notify(usize::MAX);
     }
 }
 
@@ -65,13 +79,16 @@ impl Gate {
         }
     }
 
-    /// Enters; waits while the gate is closed.
-    pub(crate) async fn enter(&self) -> Pass<'_> {
+    /// Enters; waits while the gate is closed. `None` if it is closed for ever.
+    pub(crate) async fn enter(&self) -> Option<Pass<'_>> {
         loop {
             if let Some(pass) = self.try_enter() {
-                return pass;
+                return Some(pass);
             }
-            let opened = self.changed.listen();
+            let opened = self.opened.listen();
+            if self.ended.load(SeqCst) {
+                return None;
+            }
             if self.closed.load(SeqCst) {
                 opened.await;
             }
@@ -85,7 +102,7 @@ impl Gate {
 
     fn leave(&self, generation: usize) {
         if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 {
-            self.changed.notify(usize::MAX);
+            self.emptied.notify(usize::MAX);
         }
     }
 
@@ -112,9 +129,9 @@ impl Gate {
             if self.inside[generation].0.load(SeqCst) == 0 {
                 return;
             }
-            let changed = self.changed.listen();
+            let emptied = self.emptied.listen();
             if self.inside[generation].0.load(SeqCst) != 0 {
-                changed.await;
+                emptied.await;
             }
         }
     }
@@ -172,6 +189,17 @@ mod tests {
         let closed = close.as_mut().now_or_never().unwrap();
         drop(closed);
         assert!(gate.try_enter().is_some());
+    }
+
+    #[test]
+    fn who_waits_at_a_gate_that_closes_for_ever_is_sent_away() {
+        let gate = Gate::default();
+        let closed = gate.close().now_or_never().unwrap();
+        let mut waiting = Box::pin(gate.enter());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        closed.for_ever();
+        assert!(waiting.as_mut().now_or_never().unwrap().is_none());
+        assert!(gate.try_enter().is_none());
     }
 
     #[test]

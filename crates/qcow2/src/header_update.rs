@@ -1,6 +1,8 @@
 //! Changing the header of an open image: single fields, each inside one sector, so that a crash
 //! leaves the old or the new value.
 
+use std::sync::Arc;
+
 use qcow2_layout::{Autoclear, Header, Incompatible};
 use storage::{IoBytes, IoVec};
 use sync::atomic::Ordering;
@@ -17,8 +19,16 @@ impl Inner {
     /// What the header must say before the first change of the image: with lazy refcounts the dirty
     /// bit, for bitmaps that they are out of date from now on. Durable when this returns.
     #[inline]
-    pub(crate) async fn announce(&self) -> Result<(), Error> {
-        if self.announced.load(Ordering::Acquire) { Ok(()) } else { self.announce_now().await }
+    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
+        if self.announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let image = Arc::clone(self);
+        self.to_the_end(async move {
+            let _pass = image.enter().await?;
+            image.announce_now().await
+        })
+        .await
     }
 
     async fn announce_now(&self) -> Result<(), Error> {
@@ -26,17 +36,17 @@ impl Inner {
         if self.announced.load(Ordering::Acquire) {
             return Ok(());
         }
-        let bitmaps = crate::bitmap::mark_in_use(&*self.file, &header, &self.geometry, &self.blame).await?;
+        crate::bitmap::mark_in_use(&*self.file, &header, &self.geometry, &self.blame).await?;
         if self.lazy_refcounts && !header.incompatible.contains(Incompatible::DIRTY) {
             let mut incompatible = header.incompatible;
             incompatible.insert(Incompatible::DIRTY);
             self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
             header.incompatible = incompatible;
-        } else if !bitmaps {
-            self.announced.store(true, Ordering::Release);
-            return Ok(());
         }
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
+        // Also if an earlier attempt wrote all of it: its flush may have failed.
+        if self.lazy_refcounts || header.extensions.bitmaps.is_some() {
+            self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
+        }
         self.announced.store(true, Ordering::Release);
         Ok(())
     }
@@ -55,20 +65,25 @@ impl Inner {
     }
 
     /// Sets the corrupt bit, once: whoever opens the image next must know.
-    pub(crate) async fn mark_corrupt(&self) {
+    pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
         if !self.options.writable || self.corrupt_marked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut header = self.header.lock().await;
-        if header.version == qcow2_layout::Version::V2 {
-            return;
-        }
-        header.incompatible.insert(Incompatible::CORRUPT);
-        let written = self.write_field(INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await;
-        let flushed = self.file.flush().await.map_err(self.blame.io("flushing the header"));
-        if let Err(error) = written.and(flushed) {
+        let image = Arc::clone(self);
+        let marked = self.to_the_end(async move { image.mark_corrupt_now().await });
+        if let Err(error) = marked.await {
             tracing::error!("cannot set the corrupt bit: {error}");
         }
+    }
+
+    async fn mark_corrupt_now(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        if header.version == qcow2_layout::Version::V2 {
+            return Ok(());
+        }
+        header.incompatible.insert(Incompatible::CORRUPT);
+        self.write_field(INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await?;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
     }
 
     /// Clears the autoclear bits of features that we do not know and so cannot keep up to date.

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use async_lock::Mutex as AsyncMutex;
 use map_cache::{Counters, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
 use storage::{IoBuf, IoVec, Storage};
-use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{AsyncMutex, Mutex};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
@@ -16,7 +15,7 @@ use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
-use crate::gate::Gate;
+use crate::gate::{Gate, Pass};
 use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
@@ -179,7 +178,10 @@ impl Qcow2 {
             return (Err(error), buf);
         }
         let (result, buf) = {
-            let _pass = self.inner.gate.enter().await;
+            let _pass = match self.inner.enter().await {
+                Ok(pass) => pass,
+                Err(error) => return (Err(error), buf),
+            };
             self.inner.read(offset, buf).await
         };
         (self.inner.reporting(result).await, buf)
@@ -222,7 +224,8 @@ impl Qcow2 {
     }
 
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
-    /// refcounts, clears the dirty bit. Nothing may be asked of the image afterwards.
+    /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
+    /// failed: then what was not flushed may be lost.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }
@@ -256,8 +259,13 @@ impl Inner {
         Ok(())
     }
 
+    /// Waits for the right to use the map and the clusters it names.
+    pub(crate) async fn enter(&self) -> Result<Pass<'_>, Error> {
+        self.gate.enter().await.ok_or_else(|| self.blame.refused("the image is closed"))
+    }
+
     /// Passes `result` on; if it tells of corruption, the header tells of it too from now on.
-    async fn reporting<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+    async fn reporting<T>(self: &Arc<Self>, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(Error::Corrupt { .. }) = &result
             && self.corrupt.load(Ordering::Relaxed)
         {

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use event_listener::Event;
-use sync::Mutex;
+use sync::{Event, Mutex};
 
 /// Ranges of numbers (guest clusters, or indices of L2 tables) that are being changed.
 #[derive(Debug, Default)]

@@ -46,8 +46,11 @@ impl L1Table {
     /// Replaces entry `index`, in memory; the sector is dirty from then on.
     pub(crate) fn set(&self, index: usize, entry: L1Entry) {
         if let Some(word) = self.entries.get(index) {
+            // Both under the lock: whoever finds the new entry uses its table, and the flush after that
+            // must find the sector dirty.
+            let mut dirty = self.dirty.lock();
             word.store(entry.encode(), Ordering::Release);
-            self.dirty.lock().insert(index / SECTOR_ENTRIES);
+            dirty.insert(index / SECTOR_ENTRIES);
         }
     }
 

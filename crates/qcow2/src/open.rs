@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use async_lock::Mutex as AsyncMutex;
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, L1Entry,
 };
 use storage::{IoBuf, Storage};
-use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU64};
+use sync::{AsyncMutex, Mutex};
 
 use crate::allocator::Allocator;
 use crate::cache_sizes::{CachedImage, cache_sizes};

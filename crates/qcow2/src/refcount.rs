@@ -3,13 +3,12 @@
 mod block;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use async_lock::Mutex as AsyncMutex;
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
-use sync::{Mutex, RwLock};
+use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
 use crate::error::Blame;
@@ -23,7 +22,8 @@ pub(crate) struct Refcounts {
     blame: Blame,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
-    blocks: Mutex<HashMap<u64, Arc<Block>>>,
+    /// Ordered, so that the same requests always evict the same blocks.
+    blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
     blocks_max: usize,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,

@@ -44,7 +44,7 @@ impl Inner {
             return Ok(());
         }
         self.announce().await?;
-        let pass = self.gate.enter().await;
+        let pass = self.enter().await?;
         if let Mapped::Extent(extent) = self.try_map(offset, data.len() as u64)?
             && let Kind::Data { host, in_place: true } = extent.kind
             && extent.len == data.len() as u64
@@ -54,7 +54,7 @@ impl Inner {
         drop(pass);
         let image = Arc::clone(self);
         self.to_the_end(async move {
-            let _pass = image.gate.enter().await;
+            let _pass = image.enter().await?;
             image.write_anywhere(offset, data).await
         })
         .await

@@ -39,7 +39,7 @@ impl Inner {
         self.announce().await?;
         let image = Arc::clone(self);
         self.to_the_end(async move {
-            let _pass = image.gate.enter().await;
+            let _pass = image.enter().await?;
             image.zero_range(offset, offset + len, options).await
         })
         .await
@@ -112,7 +112,7 @@ impl Inner {
         self.announce().await?;
         let image = Arc::clone(self);
         self.to_the_end(async move {
-            let _pass = image.gate.enter().await;
+            let _pass = image.enter().await?;
             // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
             // backing file's old content back. Nothing is the right thing to do.
             if image.geometry.version == Version::V2 && image.backing.is_some() {

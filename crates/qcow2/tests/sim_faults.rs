@@ -16,7 +16,7 @@ const WAYS: [(FaultKind, Persistence, Order); 6] = [
     (FaultKind::Io, Persistence::FromThenOn, Order::Shuffled),
 ];
 
-fn faults(name: &str, seeds: u64, steps: usize) {
+fn run(name: &str, seeds: u64, steps: usize) {
     let target = Qcow2Target::new(config(name));
     let mut total = FaultCounts::default();
     Sweep::from_environment(seeds * scale()).run(|seed| {
@@ -39,10 +39,12 @@ fn faults(name: &str, seeds: u64, steps: usize) {
 
 macro_rules! configurations {
     ($($name:ident: $seeds:expr, $steps:expr;)*) => {
-        $(#[test]
-        fn $name() {
-            faults(stringify!($name), $seeds, $steps);
-        })*
+        mod faults {
+            $(#[test]
+            fn $name() {
+                super::run(stringify!($name), $seeds, $steps);
+            })*
+        }
     };
 }
 
@@ -53,6 +55,7 @@ configurations! {
     c512_table_grows: 6, 40;
     c1k_v2_on_raw: 12, 30;
     c1k_v2: 12, 30;
+    c4k: 12, 30;
     c4k_on_qcow2: 12, 30;
     c4k_no_unref: 12, 30;
     c4k_compressed: 12, 30;

@@ -9,7 +9,7 @@ use sim::{Shape, Sweep, Target};
 /// Steps of one workload.
 const STEPS: usize = 300;
 
-fn model(name: &str, seeds: u64) {
+fn run(name: &str, seeds: u64) {
     let target = Qcow2Target::new(config(name));
     let queues = 4;
     Sweep::from_environment(seeds * scale()).run(|seed| {
@@ -21,10 +21,12 @@ fn model(name: &str, seeds: u64) {
 
 macro_rules! configurations {
     ($($name:ident: $seeds:expr;)*) => {
-        $(#[test]
-        fn $name() {
-            model(stringify!($name), $seeds);
-        })*
+        mod model {
+            $(#[test]
+            fn $name() {
+                super::run(stringify!($name), $seeds);
+            })*
+        }
     };
 }
 
@@ -35,6 +37,7 @@ configurations! {
     c512_table_grows: 20;
     c1k_v2_on_raw: 20;
     c1k_v2: 20;
+    c4k: 20;
     c4k_on_qcow2: 20;
     c4k_no_unref: 20;
     c4k_compressed: 20;

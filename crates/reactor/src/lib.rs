@@ -31,6 +31,7 @@ mod work;
 pub use backend::{Backend, available};
 pub use fs::blocking;
 pub use inner::Stats;
+pub use pool::end_blocking_threads;
 pub use reactor::{Reactor, stats};
 pub use task::{Task, spawn, yield_now};
 pub use time::{Sleep, sleep, sleep_until};

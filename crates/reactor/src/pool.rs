@@ -25,10 +25,27 @@ struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Threads end when they find nothing to do.
+    ending: bool,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), threads: 0, idle: 0 });
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), threads: 0, idle: 0, ending: false });
 static ARRIVED: Condvar = Condvar::new();
+static GONE: Condvar = Condvar::new();
+
+/// Waits until the blocking calls under way are done and the threads for them have ended. Later calls get new
+/// threads, which inherit what the thread that makes them has given up in between.
+///
+/// Not to be called where other loops keep starting calls: it would wait for them.
+pub fn end_blocking_threads() {
+    let mut queue = QUEUE.lock();
+    queue.ending = true;
+    ARRIVED.notify_all();
+    while queue.threads > 0 {
+        GONE.wait(&mut queue);
+    }
+    queue.ending = false;
+}
 
 /// Has `work` done by some thread, which then hands it back to `remote` under `key`.
 pub(crate) fn start(remote: &Arc<Remote>, key: usize, work: Work) {
@@ -68,11 +85,17 @@ fn serve() {
             queue = QUEUE.lock();
             continue;
         }
+        if queue.ending {
+            queue.threads -= 1;
+            GONE.notify_all();
+            return;
+        }
         queue.idle += 1;
         let timed_out = ARRIVED.wait_for(&mut queue, IDLE_MAX).timed_out();
         queue.idle -= 1;
         if timed_out && queue.jobs.is_empty() {
             queue.threads -= 1;
+            GONE.notify_all();
             return;
         }
     }

@@ -149,7 +149,11 @@ impl Content {
 
     /// Bytes of storage in use.
     pub fn stored_bytes(&self) -> u64 {
-        self.stored_pages(0..u64::MAX).len() as u64 * PAGE_BYTES
+        let more = |(page, bytes): (&u64, &Option<Arc<Page>>)| {
+            i64::from(bytes.is_some()) - i64::from(self.base.contains_key(page))
+        };
+        let pages = self.base.len() as i64 + self.overlay.iter().map(more).sum::<i64>();
+        pages.unsigned_abs() * PAGE_BYTES
     }
 
     fn page(&self, page: u64) -> Option<&Arc<Page>> {

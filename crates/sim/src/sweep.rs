@@ -1,12 +1,14 @@
 //! Many seeds, one after the other: how many is decided by the environment of the test.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
 /// The first seed; also the only one, if no minutes are given.
 pub const SEED_VARIABLE: &str = "COWHAND_SIM_SEED";
-/// For how many minutes to go on with the seeds that follow.
+/// For how many minutes (a number with or without a fraction) to go on with the seeds that follow.
 pub const MINUTES_VARIABLE: &str = "COWHAND_SIM_MINUTES";
 
 /// Which seeds to run.
@@ -24,13 +26,18 @@ impl Sweep {
     /// If a variable is set and not a number.
     pub fn from_environment(count: u64) -> Self {
         let seed = number(SEED_VARIABLE);
-        let time = number(MINUTES_VARIABLE).map(|minutes| Duration::from_secs(minutes * 60));
+        let time = number(MINUTES_VARIABLE).map(|minutes: f64| Duration::from_secs_f64(minutes * 60.0));
         let count = match (seed, time) {
             (_, Some(_)) => u64::MAX,
             (Some(_), None) => 1,
             (None, None) => count,
         };
         Self { first: seed.unwrap_or(0), count, time }
+    }
+
+    /// Whether the environment says what to run, rather than the test.
+    pub fn is_asked_for(&self) -> bool {
+        self.time.is_some() || number::<u64>(SEED_VARIABLE).is_some()
     }
 
     /// Runs one seed after the other until all are done, the time is over, or one fails; gives the
@@ -62,7 +69,7 @@ fn replay(seed: u64) -> String {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+fn number<T: FromStr<Err: Display>>(variable: &str) -> Option<T> {
     let text = std::env::var(variable).ok()?;
     match text.parse() {
         Ok(number) => Some(number),

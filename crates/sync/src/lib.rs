@@ -1,61 +1,30 @@
-//! Locks and atomics behind one name.
+//! Locks, atomics and events behind one name.
 //!
-//! Ordinary builds get `parking_lot` and `core`; built with `--cfg shuttle` the same names are
-//! shuttle's, so that a test can explore thread interleavings of the code as it ships.
+//! Ordinary builds get `parking_lot`, `core`, `event-listener`, `arc-swap` and `async-lock`; built with
+//! `--cfg shuttle` the same names lead to shuttle, so that a test can explore thread interleavings of the
+//! code as it ships (`explore`; `cargo xtask interleave` runs such tests).
 
 #![forbid(unsafe_code)]
 
+#[cfg(shuttle)]
+pub mod explore;
+#[cfg(shuttle)]
+mod explored;
+
+#[cfg(not(shuttle))]
+pub use arc_swap::ArcSwapOption;
+#[cfg(not(shuttle))]
+pub use async_lock::Mutex as AsyncMutex;
 #[cfg(not(shuttle))]
 pub use core::sync::atomic;
 #[cfg(not(shuttle))]
+pub use event_listener::{Event, EventListener};
+#[cfg(not(shuttle))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(shuttle))]
-pub use std::sync::Arc;
+pub use std::sync::{Arc, OnceLock};
 
 #[cfg(shuttle)]
-pub use explored::{Mutex, RwLock};
+pub use explored::{ArcSwapOption, AsyncMutex, Event, EventListener, Mutex, OnceLock, RwLock};
 #[cfg(shuttle)]
 pub use shuttle::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
-
-/// Shuttle's locks with the interface of `parking_lot`'s: no poisoning.
-#[cfg(shuttle)]
-mod explored {
-    use super::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
-
-    /// A lock for one owner at a time.
-    #[derive(Debug, Default)]
-    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
-
-    impl<T> Mutex<T> {
-        /// A lock around `value`.
-        pub fn new(value: T) -> Self {
-            Self(shuttle::sync::Mutex::new(value))
-        }
-
-        /// Waits for the lock.
-        pub fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-        }
-    }
-
-    /// A lock for many readers or one writer.
-    #[derive(Debug, Default)]
-    pub struct RwLock<T>(shuttle::sync::RwLock<T>);
-
-    impl<T> RwLock<T> {
-        /// A lock around `value`.
-        pub fn new(value: T) -> Self {
-            Self(shuttle::sync::RwLock::new(value))
-        }
-
-        /// Waits until there is no writer.
-        pub fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-        }
-
-        /// Waits until there is neither writer nor reader.
-        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-            self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner())
-        }
-    }
-}

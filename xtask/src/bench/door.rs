@@ -52,17 +52,19 @@ const CASES: [Case; 12] = [
 /// Runs the cases and prints their rows as they are done.
 pub fn run(args: &Args, effort: Effort) -> Result<(), String> {
     build()?;
-    std::fs::create_dir_all(&args.directory)
-        .map_err(|error| format!("{}: {error}", args.directory.display()))?;
-    let image = args.directory.join("bench.qcow2");
-    let raw = args.directory.join("bench.raw");
+    let unusable = |error: std::io::Error| format!("{}: {error}", args.directory.display());
+    std::fs::create_dir_all(&args.directory).map_err(unusable)?;
+    // Some servers take absolute paths only.
+    let directory = args.directory.canonicalize().map_err(unusable)?;
+    let image = directory.join("bench.qcow2");
+    let raw = directory.join("bench.raw");
     make_images(&image, &raw)?;
     let mut text = table::head();
     print!("{text}");
     for case in
         CASES.iter().filter(|case| args.only.as_ref().is_none_or(|only| case.name.contains(only.as_str())))
     {
-        let rows = table::rows(case.name, &measure(case, effort, &image, &raw, &args.directory)?);
+        let rows = table::rows(case.name, &measure(case, effort, &image, &raw, &directory)?);
         print!("{rows}");
         text += &rows;
     }

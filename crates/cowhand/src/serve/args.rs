@@ -8,6 +8,7 @@ use clap::ArgAction;
 use image::probe::Format;
 
 use super::endpoint::parse_listen;
+use super::sandbox::Sandbox;
 use crate::cli::DRIVE_HELP;
 use crate::drive::parse_format;
 
@@ -92,6 +93,10 @@ pub struct Args {
     /// Write the process's number to FILE, and remove it at the end
     #[arg(long, value_name = "FILE", help_heading = "Process")]
     pub pid_file: Option<PathBuf>,
+
+    /// Once everything is open, give up the file system, new programs and connections [default: on]
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, help_heading = "Process")]
+    pub sandbox: Option<Sandbox>,
 
     /// What to log to standard error: error, warn, info, debug, trace, or by module (qcow2=debug) [default: warn]
     #[arg(long, value_name = "FILTER", help_heading = "Process")]

@@ -7,6 +7,7 @@ use image::drive::{OptionTree, parse_drive};
 use serde::Deserialize;
 
 use super::endpoint::parse_listen;
+use super::sandbox::Sandbox;
 use crate::drive::parse_format;
 use crate::failure::Failure;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub threads: Option<u32>,
     /// As `--pid-file`.
     pub pid_file: Option<PathBuf>,
+    /// As `--sandbox`.
+    pub sandbox: Option<Sandbox>,
     /// As `--log`.
     pub log: Option<String>,
 }
@@ -133,6 +136,7 @@ impl Config {
         fill(&mut args.tls_client_ca, self.tls_client_ca);
         fill(&mut args.threads, self.threads);
         fill(&mut args.pid_file, self.pid_file);
+        fill(&mut args.sandbox, self.sandbox);
         fill(&mut args.log, self.log);
         Ok(if args.drives.is_empty() { self.drive } else { Vec::new() })
     }

@@ -19,7 +19,7 @@ pub struct Listening {
     /// Their addresses.
     pub addresses: Vec<Address>,
     /// Removes its name from the file system when it goes.
-    _named: Option<NamedSocket>,
+    named: Option<NamedSocket>,
 }
 
 impl Listening {
@@ -36,10 +36,15 @@ impl Listening {
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
                 let listener = Listener::from_tcp(listener).map_err(failed)?;
-                Ok(Self { listeners: vec![listener], addresses: vec![address], _named: None })
+                Ok(Self { listeners: vec![listener], addresses: vec![address], named: None })
             }
             Endpoint::Inherited => Self::inherited(inherited),
         }
+    }
+
+    /// The socket's name in the file system, if it has one that goes with it.
+    pub fn name(&self) -> Option<&Path> {
+        self.named.as_ref().map(NamedSocket::path)
     }
 
     fn named(socket: NamedSocket) -> Result<Self, Failure> {
@@ -47,12 +52,12 @@ impl Listening {
             |error| Failure::because(format!("cannot listen on {}", socket.path().display()), &error);
         let listener = socket.listener().and_then(Listener::from_unix).map_err(failed)?;
         let path = std::path::absolute(socket.path()).map_err(failed)?;
-        Ok(Self { listeners: vec![listener], addresses: vec![Address::Unix(path)], _named: Some(socket) })
+        Ok(Self { listeners: vec![listener], addresses: vec![Address::Unix(path)], named: Some(socket) })
     }
 
     fn inherited(inherited: Vec<Inherited>) -> Result<Self, Failure> {
         let failed = |error| Failure::because("cannot use a socket that systemd handed over", &error);
-        let mut listening = Self { listeners: Vec::new(), addresses: Vec::new(), _named: None };
+        let mut listening = Self { listeners: Vec::new(), addresses: Vec::new(), named: None };
         for socket in inherited {
             let (address, listener) = match socket {
                 Inherited::Unix(socket) => {

@@ -14,6 +14,7 @@ use super::args::Args;
 use super::config::{Config, ConfigDrive};
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::export_names;
+use super::sandbox::Sandbox;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub threads: usize,
     /// `--pid-file`.
     pub pid_file: Option<PathBuf>,
+    /// `--sandbox`.
+    pub sandbox: Sandbox,
     /// `--log`.
     pub log: String,
 }
@@ -102,6 +105,7 @@ impl Settings {
             endpoint: endpoint(&args, tls.is_some(), surroundings)?,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             pid_file: args.pid_file,
+            sandbox: args.sandbox.unwrap_or_default(),
             log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
             tls,
             exports: names.into_iter().zip(disks).map(|(name, disk)| Export { name, disk }).collect(),

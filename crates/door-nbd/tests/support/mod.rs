@@ -30,6 +30,12 @@ impl TestServer {
 
     /// Serves `disk` as "disk", and an empty disk as "other".
     pub fn with(disk: MemoryExport, options: ServerOptions) -> Self {
+        Self::over(reactor::available, disk, options)
+    }
+
+    /// `backend` is asked on a thread of the server: a ring that goes interrupts the system calls of the
+    /// thread that made it.
+    pub fn over(backend: fn() -> reactor::Backend, disk: MemoryExport, options: ServerOptions) -> Self {
         let directory = tempfile::tempdir().expect("a scratch directory");
         let disk = Arc::new(disk);
         let mut exports = Exports::new();
@@ -40,7 +46,7 @@ impl TestServer {
         let listener = Listener::from_unix(listener).expect("a listener");
         let shutdown = Shutdown::new();
         let server = Server::new(exports, options, shutdown.clone(), 2);
-        let thread = std::thread::spawn(move || door_nbd::run(&server, &[listener], reactor::available()));
+        let thread = std::thread::spawn(move || door_nbd::run(&server, &[listener], backend()));
         Self { disk, entry, shutdown, directory, thread: Some(thread) }
     }
 

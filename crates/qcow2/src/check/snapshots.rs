@@ -37,7 +37,9 @@ impl Pass<'_> {
     /// The length of the table stands nowhere: read more until it is enough.
     async fn decode_snapshots(&mut self) -> Option<Vec<DecodedSnapshot>> {
         let offset = self.header.snapshots_offset.0;
-        let available = self.file_length.saturating_sub(offset).min(SNAPSHOT_TABLE_BYTES_MAX);
+        // QEMU does not write the padding behind the last entry: the file may end before it.
+        let available =
+            self.file_length.saturating_sub(offset).next_multiple_of(8).min(SNAPSHOT_TABLE_BYTES_MAX);
         let mut len = available.min(FIRST_BYTES);
         loop {
             let table = match read_bytes(self.file, offset, len).await {

@@ -108,6 +108,7 @@ pub const CONFIGS: &[Config] = &[
         ..PLAIN
     },
     Config { name: "c1k_v2", create: "compat=0.10,cluster_size=1k", size: 300 * K, ..PLAIN },
+    Config { name: "c4k", create: "cluster_size=4k", size: 6 * M, own: &[(0, 12 * K)], ..PLAIN },
     Config {
         name: "c4k_on_qcow2",
         create: "cluster_size=4k,refcount_bits=8",

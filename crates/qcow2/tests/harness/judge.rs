@@ -2,6 +2,8 @@
 //!
 //! It shares the decoders with the engine and nothing else. Leaks are fine, everything else is not.
 
+use std::collections::BTreeMap;
+
 use qcow2_layout::{
     Autoclear, BitmapTableEntry, Geometry, Header, Incompatible, L1Entry, L2Entry, RefcountTableEntry,
     decode_bitmap_directory, decode_snapshots, refcount_get,
@@ -27,6 +29,21 @@ struct Walk<'a> {
     /// Who refers to this cluster, if anybody asks.
     asked: Option<u64>,
     answer: Vec<String>,
+    /// Start of each cluster in use, and what it is.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+/// What a cluster of the image file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Header,
+    RefcountTable,
+    RefcountBlock,
+    L1,
+    L2,
+    Data,
+    Snapshot,
+    Bitmap,
 }
 
 /// The header.
@@ -69,18 +86,26 @@ pub fn frozen(file: &Content) -> Vec<Frozen> {
     walk.snapshots.iter().map(part).collect()
 }
 
+/// What each cluster in use is, by its offset in the file.
+pub fn pieces(file: &Content) -> BTreeMap<u64, Piece> {
+    let header = header(file).expect("a sound image");
+    Walk::of(file, &header, None).expect("a sound image").pieces
+}
+
 impl<'a> Walk<'a> {
     fn of(file: &'a Content, header: &Header, asked: Option<u64>) -> Result<Self, String> {
         let geometry = header.geometry().map_err(|error| error.to_string())?;
-        let (references, refcount_table, snapshots, answer) = Default::default();
-        let mut walk = Self { file, geometry, references, refcount_table, snapshots, asked, answer };
-        walk.refer(0, 1, || "header".into())?;
+        let (references, refcount_table, snapshots, answer, pieces) = Default::default();
+        let mut walk = Self { file, geometry, references, refcount_table, snapshots, asked, answer, pieces };
+        walk.refer(0, 1, Piece::Header, || "header".into())?;
         let table_bytes = u64::from(header.refcount_table_clusters) << geometry.cluster_bits;
-        walk.refer(header.refcount_table_offset.0, table_bytes, || "refcount table".into())?;
+        walk.refer(header.refcount_table_offset.0, table_bytes, Piece::RefcountTable, || {
+            "refcount table".into()
+        })?;
         walk.refcount_table = walk.words(header.refcount_table_offset.0, table_bytes / 8);
         for index in 0..walk.refcount_table.len() as u64 {
             if let Some(block) = walk.block(index)? {
-                walk.refer(block, 1, || format!("refcount block {index}"))?;
+                walk.refer(block, 1, Piece::RefcountBlock, || format!("refcount block {index}"))?;
             }
         }
         walk.map(header.l1_table_offset.0, u64::from(header.l1_size), false)?;
@@ -90,7 +115,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Counts a reference to every cluster that the range touches.
-    fn refer(&mut self, offset: u64, len: u64, who: impl Fn() -> String) -> Result<(), String> {
+    fn refer(&mut self, offset: u64, len: u64, piece: Piece, who: impl Fn() -> String) -> Result<(), String> {
         if len == 0 {
             return Ok(());
         }
@@ -103,6 +128,7 @@ impl<'a> Walk<'a> {
             if self.asked == Some(cluster) {
                 self.answer.push(who());
             }
+            self.pieces.entry(cluster << bits).or_insert(piece);
             let cluster = cluster as usize;
             if cluster >= self.references.len() {
                 self.references.resize(cluster + 1, 0);
@@ -127,12 +153,12 @@ impl<'a> Walk<'a> {
     /// An L1 table with all it leads to.
     fn map(&mut self, l1: u64, entries: u64, of_snapshot: bool) -> Result<(), String> {
         self.keep(of_snapshot, l1, entries * 8);
-        self.refer(l1, entries * 8, || "L1 table".into())?;
+        self.refer(l1, entries * 8, Piece::L1, || "L1 table".into())?;
         for word in self.words(l1, entries) {
             let entry = L1Entry::decode(word, &self.geometry).map_err(|error| error.to_string())?;
             let Some(table) = entry.table else { continue };
             self.keep(of_snapshot, table.0, self.geometry.cluster_size());
-            self.refer(table.0, 1, || format!("L2 table of an L1 table at {l1:#x}"))?;
+            self.refer(table.0, 1, Piece::L2, || format!("L2 table of an L1 table at {l1:#x}"))?;
             for (_, entry) in self.table(table.0)? {
                 self.entry(&entry, of_snapshot, table.0)?;
             }
@@ -165,7 +191,7 @@ impl<'a> Walk<'a> {
             L2Entry::Standard(_) => return Ok(()),
         };
         self.keep(of_snapshot, offset, len);
-        self.refer(offset, len, || format!("{entry:?} of the L2 table at {table:#x}"))
+        self.refer(offset, len, Piece::Data, || format!("{entry:?} of the L2 table at {table:#x}"))
     }
 
     fn keep(&mut self, of_snapshot: bool, offset: u64, len: u64) {
@@ -185,7 +211,7 @@ impl<'a> Walk<'a> {
         let entries = decode_snapshots(&bytes, header.snapshots).map_err(|error| error.to_string())?;
         let len = entries.iter().map(|snapshot| snapshot.bytes as u64).sum();
         self.keep(true, offset, len);
-        self.refer(offset, len, || "snapshot table".into())?;
+        self.refer(offset, len, Piece::Snapshot, || "snapshot table".into())?;
         for snapshot in entries {
             self.map(snapshot.entry.l1_table_offset.0, u64::from(snapshot.entry.l1_size), true)?;
         }
@@ -197,19 +223,21 @@ impl<'a> Walk<'a> {
         if !header.autoclear.contains(Autoclear::BITMAPS) {
             return Ok(());
         }
-        self.refer(bitmaps.directory_offset.0, bitmaps.directory_size, || "bitmap directory".into())?;
+        self.refer(bitmaps.directory_offset.0, bitmaps.directory_size, Piece::Bitmap, || {
+            "bitmap directory".into()
+        })?;
         let mut bytes = vec![0; bitmaps.directory_size as usize];
         self.file.read(bitmaps.directory_offset.0, &mut bytes);
         let entries = decode_bitmap_directory(&bytes, bitmaps.count, &self.geometry)
             .map_err(|error| error.to_string())?;
         for entry in entries {
             let (table, len) = (entry.table_offset.0, u64::from(entry.table_entries));
-            self.refer(table, len * 8, || "bitmap table".into())?;
+            self.refer(table, len * 8, Piece::Bitmap, || "bitmap table".into())?;
             for word in self.words(table, len) {
                 let found =
                     BitmapTableEntry::decode(word, &self.geometry).map_err(|error| error.to_string())?;
                 if let BitmapTableEntry::Data(host) = found {
-                    self.refer(host.0, 1, || "bitmap".into())?;
+                    self.refer(host.0, 1, Piece::Bitmap, || "bitmap".into())?;
                 }
             }
         }

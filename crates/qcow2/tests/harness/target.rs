@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use qcow2::{Error, Files, Host, Layer, Options, Qcow2, Raw, Work, ZeroOptions};
+use qcow2::{Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, Work, ZeroOptions, check};
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
 };
-use storage::{IoBuf, IoBytes, IoVec, Limits, Storage, Zeroing};
+use storage::{IoBuf, IoVec, Limits, Storage, Zeroing};
 
 use super::base::{Base, base};
 use super::config::{Below, Config, DataIn, Discard};
@@ -37,6 +37,16 @@ pub struct Disk(pub Qcow2);
 impl Qcow2Target {
     pub fn new(config: Config) -> Self {
         Self { config, base: base(&config), bench: RefCell::default() }
+    }
+
+    /// The same with an image that was tampered with.
+    pub fn patched(config: Config, patch: impl FnOnce(&mut Content)) -> Self {
+        let made = base(&config);
+        let mut disks = made.disks.clone();
+        patch(&mut disks[0].1);
+        disks[0].1.settle();
+        let base = Base { disks, preloads: made.preloads.clone(), frozen: made.frozen.clone() };
+        Self { config, base: Arc::new(base), bench: RefCell::default() }
     }
 
     pub fn config(&self) -> &Config {
@@ -84,23 +94,21 @@ impl Qcow2Target {
         Qcow2::open(files, options, Arc::new(Machine)).await
     }
 
-    /// What whoever starts an image after a crash does first: a dirty one is repaired.
-    async fn repaired(&self, world: &World) -> Result<(), String> {
-        if !judge::is_dirty(&world.current(0)) {
-            return Ok(());
-        }
-        let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
-        let repaired = self.with_bench(|bench| bench.repair(&disks))?;
-        let disk = world.open(0);
-        let replace = async {
-            disk.set_length(0).await?;
-            disk.set_length(repaired.length()).await?;
-            for (offset, bytes) in repaired.stored() {
-                disk.write(offset, IoBytes::copy_from(&bytes).into()).await?;
+    /// What whoever starts an image after a crash does first: a dirty one is repaired. `check` may then
+    /// find nothing worse than leaks.
+    async fn checked(&self, world: &World) -> Result<(), String> {
+        let repair = if judge::is_dirty(&world.current(0)) { Repair::All } else { Repair::None };
+        let mut found = Vec::new();
+        let mut listen = |seen: Progress<'_>| {
+            if let Progress::Found(finding) = seen {
+                found.push(finding.to_string());
             }
-            disk.flush().await
         };
-        replace.await.map_err(|error: std::io::Error| format!("repairing: {error}"))
+        let report = check(&world.open(0), repair, &mut listen).await.map_err(|error| error.to_string())?;
+        match (report.corruptions, report.check_errors) {
+            (0, 0) => Ok(()),
+            _ => Err(format!("{report:?}: {}", found.join("; "))),
+        }
     }
 }
 
@@ -142,7 +150,7 @@ impl Target for Qcow2Target {
     }
 
     async fn check(&self, world: &World) -> Result<(), String> {
-        self.repaired(world).await?;
+        self.checked(world).await?;
         judge::check(&world.current(0), &self.base.frozen)
     }
 }

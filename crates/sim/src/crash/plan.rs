@@ -16,7 +16,7 @@ pub struct CrashOptions {
     pub samples: u32,
     /// So many ways to tear each request of several sectors.
     pub tears: u32,
-    /// Of the states found, this share is given, chosen by the seed: (of so many, so many).
+    /// Only this share of the states is built, chosen by the seed: (of so many, so many).
     pub share: (u64, u64),
     /// For what is left to chance.
     pub seed: u64,

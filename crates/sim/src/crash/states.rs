@@ -246,10 +246,14 @@ impl Iterator for CrashStates {
                 self.next_event()?;
                 continue;
             };
+            // Chosen before it is built: building is most of the work.
             let (of, give) = self.options.share;
+            if give < of && !self.rng.chance(give, of) {
+                continue;
+            }
             self.built += 1;
             let disks = self.build(&plan);
-            if !self.is_new(&disks) || !(give >= of || self.rng.chance(give, of)) {
+            if !self.is_new(&disks) {
                 continue;
             }
             let (recording, atoms) = (Arc::clone(&self.recording), Arc::clone(&self.atoms));

@@ -1,0 +1,263 @@
+//! Laws of the slice cache under explored thread interleavings: `cargo xtask interleave`.
+
+#![cfg(shuttle)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+
+use map_cache::{CacheLimits, Load, MapCache, Outcome, SliceKey};
+use sync::atomic::{AtomicU64, Ordering::SeqCst};
+use sync::explore::{block_on, explore, pause, thread};
+use sync::{Arc, Mutex};
+
+type Words = [u64; 2];
+
+/// A cache and what lies below it.
+struct Disk {
+    cache: MapCache<&'static str>,
+    stored: Mutex<BTreeMap<SliceKey, Words>>,
+    /// Held while a commit runs: there is one at a time.
+    committing: Mutex<()>,
+    reads: AtomicU64,
+}
+
+fn key(slice: u32) -> SliceKey {
+    SliceKey { l1_index: slice / 2, slice: slice % 2 }
+}
+
+fn disk(slices_max: usize) -> Arc<Disk> {
+    Arc::new(Disk {
+        cache: MapCache::new(CacheLimits { l1_entries: 4, slices_per_table: 2, slices_max }),
+        stored: Mutex::default(),
+        committing: Mutex::default(),
+        reads: AtomicU64::new(0),
+    })
+}
+
+impl Disk {
+    fn stored(&self, key: SliceKey) -> Words {
+        self.stored.lock().get(&key).copied().unwrap_or_default()
+    }
+
+    /// Brings a slice into memory as the engine does.
+    fn load(&self, key: SliceKey) {
+        match self.cache.load(key) {
+            Load::Present => {}
+            Load::Wait(waiting) => block_on(waiting.landed()).unwrap(),
+            Load::Lead(ticket) => {
+                self.reads.fetch_add(1, SeqCst);
+                let words = self.stored(key);
+                self.cache.insert(key, words.into_iter());
+                drop(ticket);
+            }
+        }
+    }
+
+    fn read(&self, key: SliceKey) -> Words {
+        loop {
+            if let Some(words) = self.cache.with(key, |slice| slice.entry::<2>(0)) {
+                return words;
+            }
+            self.load(key);
+        }
+    }
+
+    /// Adds one to both words.
+    fn raise(&self, key: SliceKey) {
+        loop {
+            let outcome = self.cache.modify(key, |slice| {
+                let [one, two] = [slice.word(0), slice.word(1)];
+                slice.set_word(0, one + 1);
+                slice.set_word(1, two + 1);
+            });
+            match outcome {
+                Outcome::Modified => return,
+                Outcome::Gone => self.load(key),
+            }
+        }
+    }
+
+    /// Makes everything that was modified before this call part of what is stored.
+    fn commit(&self) {
+        let _one_at_a_time = self.committing.lock();
+        let copies = self.cache.copy_dirty();
+        for copy in &copies {
+            pause();
+            self.stored.lock().insert(copy.key(), copy.words[..].try_into().unwrap());
+        }
+        self.cache.written(&copies);
+    }
+}
+
+/// Runs all of these at once, to their end.
+fn together(disk: &Arc<Disk>, threads: impl IntoIterator<Item = fn(&Disk)>) {
+    let start = |body: fn(&Disk)| {
+        let disk = Arc::clone(disk);
+        thread::spawn(move || body(&disk))
+    };
+    let threads: Vec<_> = threads.into_iter().map(start).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn an_extended_entry_is_never_seen_torn() {
+    explore(|| {
+        let disk = disk(4);
+        let read = |disk: &Disk| {
+            for _ in 0..2 {
+                let [one, two] = disk.read(key(0));
+                assert_eq!(one, two, "half of a modification");
+            }
+        };
+        let read_all = |disk: &Disk| {
+            disk.load(key(0));
+            let words = disk.cache.with(key(0), |slice| slice.read(|word| [word(0), word(1)]));
+            assert!(words.is_some_and(|[one, two]| one == two), "half of a modification: {words:?}");
+        };
+        let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
+        together(&disk, [read as fn(&Disk), read_all, raise, raise]);
+        assert_eq!(disk.read(key(0)), [4, 4]);
+    });
+}
+
+#[test]
+fn no_modification_is_lost_to_eviction_or_write_back() {
+    explore(|| {
+        let disk = disk(1);
+        let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
+        let evict = |disk: &Disk| {
+            disk.read(key(1));
+            disk.cache.clear();
+            disk.read(key(2));
+        };
+        let commit = |disk: &Disk| (0..2).for_each(|_| disk.commit());
+        together(&disk, [raise as fn(&Disk), raise, evict, commit]);
+        assert_eq!(disk.read(key(0)), [4, 4]);
+        disk.commit();
+        assert_eq!(disk.stored(key(0)), [4, 4], "what memory holds is stored by a commit");
+        assert_eq!(disk.cache.dirty_slices(), 0);
+    });
+}
+
+#[test]
+fn what_was_modified_before_a_commit_is_in_it() {
+    explore(|| {
+        let disk = disk(2);
+        disk.load(key(0));
+        let raise_and_commit = |disk: &Disk| {
+            for _ in 0..2 {
+                disk.raise(key(0));
+                let raised = disk.read(key(0))[0];
+                disk.commit();
+                let stored = disk.stored(key(0))[0];
+                assert!(stored >= raised, "memory had {raised} before the commit; stored is {stored}");
+            }
+        };
+        let evict = |disk: &Disk| {
+            disk.cache.clear();
+            disk.read(key(1));
+        };
+        together(&disk, [raise_and_commit as fn(&Disk), raise_and_commit, evict]);
+        assert_eq!(disk.stored(key(0)), [4, 4]);
+    });
+}
+
+#[test]
+fn a_reader_never_sees_an_older_value_after_a_newer_one() {
+    explore(|| {
+        let disk = disk(1);
+        let read = |disk: &Disk| {
+            let mut latest = 0;
+            for _ in 0..3 {
+                let [value, _] = disk.read(key(0));
+                assert!(value >= latest, "{value} after {latest}");
+                latest = value;
+            }
+        };
+        let raise = |disk: &Disk| {
+            for _ in 0..2 {
+                disk.raise(key(0));
+                disk.commit();
+            }
+        };
+        let evict = |disk: &Disk| {
+            disk.read(key(1));
+            disk.read(key(3));
+        };
+        together(&disk, [read as fn(&Disk), raise, evict]);
+    });
+}
+
+#[test]
+fn slices_that_are_read_at_once_are_loaded_once_each() {
+    explore(|| {
+        let disk = disk(4);
+        let read = |disk: &Disk| {
+            assert_eq!(disk.read(key(0)), [0, 0]);
+            assert_eq!(disk.read(key(1)), [0, 0]);
+        };
+        let read_backwards = |disk: &Disk| {
+            assert_eq!(disk.read(key(1)), [0, 0]);
+            assert_eq!(disk.read(key(0)), [0, 0]);
+        };
+        together(&disk, [read as fn(&Disk), read_backwards, read]);
+        assert_eq!(disk.reads.load(SeqCst), 2);
+        assert_eq!(disk.cache.counters().resident_slices, 2);
+    });
+}
+
+#[test]
+fn a_load_that_fails_or_is_abandoned_leaves_nobody_waiting() {
+    explore(|| {
+        let disk = disk(4);
+        let start = |which: u64| {
+            let disk = Arc::clone(&disk);
+            thread::spawn(move || match disk.cache.load(key(0)) {
+                Load::Present => None,
+                Load::Wait(waiting) => block_on(waiting.landed()).err(),
+                Load::Lead(ticket) => {
+                    disk.reads.fetch_add(1, SeqCst);
+                    if which == 0 {
+                        ticket.fail("disk on fire");
+                        return Some("disk on fire");
+                    }
+                    // A request that was dropped.
+                    drop(ticket);
+                    None
+                }
+            })
+        };
+        let failing = start(0);
+        let others: Vec<_> = (1..4).map(start).collect();
+        let failed = failing.join().unwrap();
+        for other in others {
+            let error = other.join().unwrap();
+            assert!(error.is_none() || failed.is_some(), "an error that no load had");
+        }
+        assert!(disk.reads.load(SeqCst) >= 1);
+        assert_eq!(disk.read(key(0)), [0, 0], "the next one tries again");
+    });
+}
+
+#[test]
+fn memory_is_accounted_for_whoever_comes_and_goes() {
+    explore(|| {
+        let disk = disk(2);
+        let read = |disk: &Disk| {
+            (0..4).for_each(|slice| {
+                disk.read(key(slice));
+            })
+        };
+        let clean = |disk: &Disk| {
+            (0..2).for_each(|_| {
+                disk.cache.clean();
+            })
+        };
+        together(&disk, [read as fn(&Disk), read, clean]);
+        disk.cache.clear();
+        let counters = disk.cache.counters();
+        assert_eq!((counters.resident_slices, counters.resident_bytes), (0, 0));
+        assert_eq!(counters.loads, counters.evictions);
+        assert!((0..4).all(|slice| disk.cache.with(key(slice), |_| ()).is_none()));
+    });
+}
