@@ -4,6 +4,7 @@
 
 mod bench;
 mod fuzz;
+mod interleave;
 mod peers;
 mod sim;
 mod stage;
@@ -28,6 +29,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Simulate crashes, faults and clients of the engine, from a seed
     Sim(sim::Args),
+    /// Explore thread interleavings of the map cache and the engine
+    Interleave(interleave::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Interleave(args) => interleave::run(&args),
         Command::Test(args) => test::run(&args),
     }
 }

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::interleave;
 use crate::peers;
 use crate::stage::Stages;
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these suites: unit, or the name of a black-box suite (may be repeated) [default: all]
+    /// Only these suites: unit, interleavings, or the name of a black-box suite (may be repeated) [default: all]
     #[arg(long, value_name = "SUITE")]
     only: Vec<String>,
 }
@@ -18,13 +19,17 @@ pub struct Args {
 /// Every crate's own tests.
 const UNIT: &str = "unit";
 
+/// Schedules of the map cache and the engine, explored.
+const INTERLEAVINGS: &str = "interleavings";
+
 /// The black-box suites, quick ones first.
 const SUITES: [&str; 8] = ["serve", "sandbox", "locks", "hostile", "matrix", "neighbours", "kill", "guest"];
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
-    if let Some(unknown) = args.only.iter().find(|name| *name != UNIT && !SUITES.contains(&name.as_str())) {
-        eprintln!("unknown suite {unknown}; known: {UNIT}, {}", SUITES.join(", "));
+    let known = |name: &str| [UNIT, INTERLEAVINGS].contains(&name) || SUITES.contains(&name);
+    if let Some(unknown) = args.only.iter().find(|name| !known(name)) {
+        eprintln!("unknown suite {unknown}; known: {UNIT}, {INTERLEAVINGS}, {}", SUITES.join(", "));
         return ExitCode::FAILURE;
     }
     let mut stages = Stages::default();
@@ -36,6 +41,9 @@ pub fn run(args: &Args) -> ExitCode {
         if wanted(UNIT) {
             let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
             stages.command("unit: tests of every crate", &mut cargo(&args));
+        }
+        if wanted(INTERLEAVINGS) {
+            stages.stage("interleavings: schedules of map cache and engine", interleave::stage);
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             let args = ["test", "--package", "black-box", "--test", suite];

@@ -24,6 +24,8 @@ mod header_update;
 mod host;
 mod image;
 mod in_flight;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod l1;
 mod layer;
 mod locate;
