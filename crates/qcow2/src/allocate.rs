@@ -3,10 +3,12 @@
 //! Everything here changes refcounts in memory only. A commit writes them before any table entry
 //! that leads to the clusters (docs/write-order.md).
 
+use std::io::ErrorKind;
+
 use qcow2_layout::HOST_OFFSET_LIMIT;
 
 use crate::Error;
-use crate::allocator::Run;
+use crate::allocator::{Allocator, Run};
 use crate::image::Inner;
 use crate::overlap::Section;
 use crate::refcount::Claim;
@@ -19,9 +21,23 @@ impl Inner {
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
         self.scan_for_free_clusters().await?;
         loop {
-            let run = self.allocator.lock().take(wanted.min(RUN_CLUSTERS_MAX));
+            let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
             if let Some(run) = self.claim(run).await? {
                 return Ok(run);
+            }
+        }
+    }
+
+    /// What `take` takes. Where the medium ends, every refcount block is looked at before giving up.
+    async fn taken(&self, take: impl Fn(&mut Allocator) -> Option<Run>) -> Result<Run, Error> {
+        loop {
+            let run = take(&mut self.allocator.lock());
+            match run {
+                Some(run) => return Ok(run),
+                None if self.scan_for_free_clusters().await? => {}
+                None => {
+                    return Err(self.blame.io("looking for free clusters")(ErrorKind::StorageFull.into()));
+                }
             }
         }
     }
@@ -29,7 +45,7 @@ impl Inner {
     /// Exactly `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate_exactly(&self, wanted: u64) -> Result<Run, Error> {
         loop {
-            let run = self.allocator.lock().take_exactly(wanted);
+            let run = self.taken(|allocator| allocator.take_exactly(wanted)).await?;
             match self.claim(run).await? {
                 Some(claimed) if claimed.len == wanted => return Ok(claimed),
                 Some(claimed) => self.give_back(claimed).await,
@@ -39,9 +55,9 @@ impl Inner {
     }
 
     /// Looks for free clusters in one more refcount block: a little work for each allocation, so
-    /// that none waits for all of a large file.
-    async fn scan_for_free_clusters(&self) -> Result<(), Error> {
-        let Some(index) = self.allocator.lock().next_scan() else { return Ok(()) };
+    /// that none waits for all of a large file. Says whether there was one left.
+    async fn scan_for_free_clusters(&self) -> Result<bool, Error> {
+        let Some(index) = self.allocator.lock().next_scan() else { return Ok(false) };
         let entries = self.geometry.refcount_block_entries();
         let first = index * entries;
         let Some(block) = self.refcounts.block(index).await? else {
@@ -49,7 +65,7 @@ impl Inner {
             let mut allocator = self.allocator.lock();
             let end = (first + entries).min(allocator.frontier_at_open());
             allocator.give(first, end.saturating_sub(first));
-            return Ok(());
+            return Ok(true);
         };
         let order = self.geometry.refcount_order;
         let mut allocator = self.allocator.lock();
@@ -68,7 +84,7 @@ impl Inner {
                 }
             }
         });
-        Ok(())
+        Ok(true)
     }
 
     /// Raises the refcounts of `run` to 1, up to the first cluster that turns out to be in use. What
@@ -105,12 +121,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes refcount block `index`. Its cluster is a fresh one: in the range of the block itself, of
+    /// Makes refcount block `index`. Its cluster is a fresh one, as long as there are any: in the range of the block itself, of
     /// a block that exists, or of one that is then made in it as well.
     async fn make_block(&self, index: u64) -> Result<(), Error> {
         let _one_at_a_time = self.making_blocks.lock().await;
         while self.refcounts.table_entry(index)?.is_none() {
-            let cluster = self.allocator.lock().take_fresh(1).start;
+            let fresh_first =
+                |allocator: &mut Allocator| allocator.take_fresh(1).or_else(|| allocator.take(1));
+            let cluster = self.taken(fresh_first).await?.start;
             let home = self.refcounts.block_of(cluster);
             let made = if home == index {
                 index

@@ -27,8 +27,10 @@ impl Run {
 pub(crate) struct Allocator {
     /// Start -> length; neighbours are joined.
     free: BTreeMap<u64, u64>,
-    /// First cluster beyond everything that the file ever held.
+    /// First cluster beyond everything that the file ever held; on a device, that the image did.
     frontier: u64,
+    /// First cluster that the file can never have: the end of a device.
+    end: u64,
     /// The frontier when the image was opened: only clusters below it need scanning.
     frontier_at_open: u64,
     /// Whether what lies beyond the frontier reads as zeroes.
@@ -46,11 +48,17 @@ impl Allocator {
         Self {
             free: BTreeMap::new(),
             frontier,
+            end: u64::MAX,
             frontier_at_open: frontier,
             grows_zeroed,
             scanned_blocks: 0,
             blocks,
         }
+    }
+
+    /// The same for a medium of so many clusters, which cannot grow.
+    pub(crate) fn ending_at(self, end: u64) -> Self {
+        Self { end, ..self }
     }
 
     /// The next refcount block to scan, if any is left.
@@ -67,34 +75,41 @@ impl Allocator {
         self.frontier_at_open
     }
 
-    /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones.
-    pub(crate) fn take(&mut self, wanted: u64) -> Run {
+    /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones. `None` if
+    /// no more are known and the medium ends.
+    pub(crate) fn take(&mut self, wanted: u64) -> Option<Run> {
         match self.free.pop_first() {
             Some((start, len)) if len > wanted => {
                 self.free.insert(start + wanted, len - wanted);
-                Run { start, len: wanted, fresh: false }
+                Some(Run { start, len: wanted, fresh: false })
             }
-            Some((start, len)) => Run { start, len, fresh: false },
-            None => self.take_fresh(wanted),
+            Some((start, len)) => Some(Run { start, len, fresh: false }),
+            None => match wanted.min(self.end.saturating_sub(self.frontier)) {
+                0 => None,
+                there => self.take_fresh(there),
+            },
         }
     }
 
-    /// Takes exactly `wanted` consecutive clusters.
-    pub(crate) fn take_exactly(&mut self, wanted: u64) -> Run {
+    /// Takes exactly `wanted` consecutive clusters. `None` as [`Allocator::take`].
+    pub(crate) fn take_exactly(&mut self, wanted: u64) -> Option<Run> {
         let found = self.free.iter().find(|&(_, &len)| len >= wanted).map(|(&start, &len)| (start, len));
         let Some((start, len)) = found else { return self.take_fresh(wanted) };
         self.free.remove(&start);
         if len > wanted {
             self.free.insert(start + wanted, len - wanted);
         }
-        Run { start, len: wanted, fresh: false }
+        Some(Run { start, len: wanted, fresh: false })
     }
 
-    /// Takes `wanted` clusters that were never used.
-    pub(crate) fn take_fresh(&mut self, wanted: u64) -> Run {
+    /// Takes `wanted` clusters that were never used; `None` if the medium ends before.
+    pub(crate) fn take_fresh(&mut self, wanted: u64) -> Option<Run> {
+        if wanted > self.end.saturating_sub(self.frontier) {
+            return None;
+        }
         let run = Run { start: self.frontier, len: wanted, fresh: self.grows_zeroed };
         self.frontier += wanted;
-        run
+        Some(run)
     }
 
     /// Adds clusters that are free now. Some may be known already: whoever lowered a refcount gives
@@ -130,11 +145,11 @@ mod tests {
         let mut allocator = Allocator::new(100, 0, true);
         allocator.give(10, 3);
         allocator.give(50, 1);
-        assert_eq!(allocator.take(2), Run { start: 10, len: 2, fresh: false });
-        assert_eq!(allocator.take(2), Run { start: 12, len: 1, fresh: false });
-        assert_eq!(allocator.take(9), Run { start: 50, len: 1, fresh: false });
-        assert_eq!(allocator.take(9), Run { start: 100, len: 9, fresh: true });
-        assert_eq!(allocator.take_fresh(1).start, 109);
+        assert_eq!(allocator.take(2), Some(Run { start: 10, len: 2, fresh: false }));
+        assert_eq!(allocator.take(2), Some(Run { start: 12, len: 1, fresh: false }));
+        assert_eq!(allocator.take(9), Some(Run { start: 50, len: 1, fresh: false }));
+        assert_eq!(allocator.take(9), Some(Run { start: 100, len: 9, fresh: true }));
+        assert_eq!(allocator.take_fresh(1).unwrap().start, 109);
     }
 
     #[test]
@@ -143,8 +158,18 @@ mod tests {
         for (start, len) in [(10, 2), (20, 3), (9, 12), (22, 1), (21, 9)] {
             allocator.give(start, len);
         }
-        assert_eq!(allocator.take(100), Run { start: 9, len: 21, fresh: false });
+        assert_eq!(allocator.take(100), Some(Run { start: 9, len: 21, fresh: false }));
         assert_eq!(allocator.free_clusters(), 0);
+    }
+
+    #[test]
+    fn a_medium_that_cannot_grow_has_an_end() {
+        let mut allocator = Allocator::new(100, 0, false).ending_at(103);
+        assert_eq!(allocator.take_exactly(4), None);
+        assert_eq!(allocator.take(9), Some(Run { start: 100, len: 3, fresh: false }));
+        assert_eq!((allocator.take(1), allocator.take_fresh(1)), (None, None));
+        allocator.give(101, 1);
+        assert_eq!(allocator.take(1), Some(Run { start: 101, len: 1, fresh: false }));
     }
 
     #[test]
@@ -154,8 +179,8 @@ mod tests {
         allocator.give(11, 2);
         allocator.give(10, 1);
         allocator.give(13, 1);
-        assert_eq!(allocator.take_exactly(4), Run { start: 10, len: 4, fresh: false });
+        assert_eq!(allocator.take_exactly(4), Some(Run { start: 10, len: 4, fresh: false }));
         assert_eq!(allocator.free_clusters(), 1);
-        assert_eq!(allocator.take_exactly(2), Run { start: 100, len: 2, fresh: true });
+        assert_eq!(allocator.take_exactly(2), Some(Run { start: 100, len: 2, fresh: true }));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, L1Entry,
+    RefcountTableEntry, refcount_get,
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
@@ -24,6 +25,10 @@ use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
 use crate::shape::SliceShape;
 use crate::{Error, Host, Layer, Options};
+
+/// Refcount blocks without any refcount that are read in search of the end of an image on a device:
+/// an image can have a million of them.
+const EMPTY_BLOCKS_MAX: u32 = 64;
 
 /// Bytes that hold every header field that says how much more there is to read.
 const HEADER_START: usize = 512;
@@ -136,6 +141,7 @@ struct Tables {
     l1: Vec<u64>,
     refcounts: Vec<u64>,
     pieces: Vec<(u64, u64, Section)>,
+    allocator: Allocator,
 }
 
 impl Tables {
@@ -148,7 +154,8 @@ impl Tables {
     ) -> Result<Self, Error> {
         let l1_bytes = u64::from(header.l1_size) * 8;
         let l1 = read_words(file, blame, "the L1 table", header.l1_table_offset.0, l1_bytes).await?;
-        let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new() };
+        let allocator = allocator(geometry.clusters_for(file.length()), geometry, file);
+        let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new(), allocator };
         let cluster = geometry.cluster_size();
         let piece = |offset: u64, len: u64, section| (offset, offset.saturating_add(len), section);
         tables.pieces.push(piece(0, cluster, Section::MainHeader));
@@ -156,6 +163,9 @@ impl Tables {
         let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
         tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
         tables.read_refcount_table(file, header, geometry, options, blame).await?;
+        if options.writable && !file.limits().resizable {
+            tables.allocator = tables.allocator_on_device(file, geometry, blame).await?;
+        }
         tables.read_snapshots(file, header, geometry, options, blame).await?;
         if let Some(bitmaps) = header.extensions.bitmaps {
             let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
@@ -225,6 +235,35 @@ impl Tables {
         Ok(())
     }
 
+    /// A device has its whole length from the start: where the image ends stands in the refcounts.
+    async fn allocator_on_device(
+        &self,
+        file: &dyn Storage,
+        geometry: &Geometry,
+        blame: &Blame,
+    ) -> Result<Allocator, Error> {
+        let end = file.length() >> geometry.cluster_bits;
+        let entries = geometry.refcount_block_entries();
+        let mut empty_blocks = 0;
+        for (index, &word) in self.refcounts.iter().enumerate().rev() {
+            let Some(block) = RefcountTableEntry::decode(word, geometry).ok().and_then(|entry| entry.block)
+            else {
+                continue;
+            };
+            let first = index as u64 * entries;
+            let (result, bytes) = file.read(block.0, IoBuf::uninit(1 << geometry.cluster_bits)).await;
+            result.map_err(blame.io("reading a refcount block"))?;
+            let used = |at: &u64| refcount_get(&bytes, *at, geometry.refcount_order) != Some(0);
+            let last = (0..entries).rev().find(used);
+            empty_blocks += 1;
+            if last.is_some() || empty_blocks == EMPTY_BLOCKS_MAX {
+                let frontier = last.map_or(first + entries, |last| first + last + 1);
+                return Ok(allocator(frontier.min(end), geometry, file).ending_at(end));
+            }
+        }
+        Ok(allocator(end, geometry, file).ending_at(end))
+    }
+
     /// A writer must not find two L1 entries with one table, or tables inside each other.
     fn check_apart(&mut self, blame: &Blame, options: &Options) -> Result<(), Error> {
         if !options.writable || options.ignore_corrupt {
@@ -277,6 +316,11 @@ pub(crate) async fn read_words(
     Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
 }
 
+fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
+    let blocks = frontier.div_ceil(geometry.refcount_block_entries());
+    Allocator::new(frontier, blocks, file.limits().grows_zeroed)
+}
+
 fn assemble(
     files: Files,
     header: Header,
@@ -305,8 +349,6 @@ fn assemble(
         geometry.cluster_bits,
         tables.refcounts,
     );
-    let frontier = geometry.clusters_for(files.file.length());
-    let blocks = frontier.div_ceil(geometry.refcount_block_entries());
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
     Ok(Inner {
@@ -327,7 +369,7 @@ fn assemble(
             refcount_table,
             usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
         ),
-        allocator: Mutex::new(Allocator::new(frontier, blocks, file.limits().grows_zeroed)),
+        allocator: Mutex::new(tables.allocator),
         making_blocks: AsyncMutex::new(()),
         overlap: MetadataMap::new(options.overlap_check, tables.pieces),
         gate: Gate::default(),

@@ -64,6 +64,7 @@ configurations! {
     c1k_v2_on_raw: 6000, 40;
     c1k_v2: 4000, 40;
     c4k: 4000, 40;
+    c4k_device: 4000, 40;
     c4k_on_qcow2: 8000, 40;
     c4k_no_unref: 6000, 40;
     c4k_compressed: 8000, 40;

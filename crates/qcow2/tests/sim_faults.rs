@@ -56,6 +56,7 @@ configurations! {
     c1k_v2_on_raw: 12, 30;
     c1k_v2: 12, 30;
     c4k: 12, 30;
+    c4k_device: 12, 30;
     c4k_on_qcow2: 12, 30;
     c4k_no_unref: 12, 30;
     c4k_compressed: 12, 30;

@@ -38,6 +38,7 @@ configurations! {
     c1k_v2_on_raw: 20;
     c1k_v2: 20;
     c4k: 20;
+    c4k_device: 20;
     c4k_on_qcow2: 20;
     c4k_no_unref: 20;
     c4k_compressed: 20;

@@ -64,6 +64,13 @@ fn make(config: &Config) -> Base {
         Below::Raw(_) => disks.push(("below.raw", load(&directory.join("below.raw")))),
         Below::Qcow2(_) => disks.push(("below.qcow2", load(&directory.join("below.qcow2")))),
     }
+    if let Some(more) = config.device {
+        let image = &mut disks[0].1;
+        let end = image.length();
+        image.grow(end + more);
+        image.fill(end, more, 0xdb);
+        image.settle();
+    }
     let frozen = judge::frozen(&disks[0].1);
     Base { disks, preloads, frozen }
 }

@@ -47,6 +47,8 @@ pub struct Config {
     pub lazy: bool,
     /// The smallest caches there can be.
     pub tiny_cache: bool,
+    /// The image lies on a block device of so many bytes more, with garbage behind the image.
+    pub device: Option<u64>,
 }
 
 /// What becomes of discards.
@@ -71,6 +73,7 @@ const PLAIN: Config = Config {
     discard: Discard::Punched,
     lazy: false,
     tiny_cache: false,
+    device: None,
 };
 
 /// All of them.
@@ -109,6 +112,14 @@ pub const CONFIGS: &[Config] = &[
     },
     Config { name: "c1k_v2", create: "compat=0.10,cluster_size=1k", size: 300 * K, ..PLAIN },
     Config { name: "c4k", create: "cluster_size=4k", size: 6 * M, own: &[(0, 12 * K)], ..PLAIN },
+    Config {
+        name: "c4k_device",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(6 * M),
+        ..PLAIN
+    },
     Config {
         name: "c4k_on_qcow2",
         create: "cluster_size=4k,refcount_bits=8",

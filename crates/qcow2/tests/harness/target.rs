@@ -72,7 +72,10 @@ impl Qcow2Target {
 
     fn add_disks(&self, world: &World) {
         for (name, content) in &self.base.disks {
-            let limits = Limits { read_only: name.starts_with("below"), ..REGULAR_FILE };
+            let device =
+                Limits { grows_zeroed: false, discards_to_zero: false, resizable: false, ..REGULAR_FILE };
+            let file = if self.config.device.is_some() { device } else { REGULAR_FILE };
+            let limits = Limits { read_only: name.starts_with("below"), ..file };
             world.add_disk(name, limits, content.clone());
         }
     }

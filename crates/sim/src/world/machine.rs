@@ -110,14 +110,8 @@ impl Machine {
         content.settle();
         let durable = content.clone();
         let name = name.to_owned();
-        self.disks.push(Disk {
-            name,
-            limits,
-            current: content,
-            durable,
-            capacity: None,
-            unflushed: Vec::new(),
-        });
+        let capacity = (!limits.resizable).then(|| content.length());
+        self.disks.push(Disk { name, limits, current: content, durable, capacity, unflushed: Vec::new() });
         self.disks.len() - 1
     }
 
