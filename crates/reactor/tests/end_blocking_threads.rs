@@ -1,7 +1,5 @@
 //! Threads for blocking calls can be ended, and come back. Alone in its process: they belong to all of it.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use reactor::{Backend, Reactor, blocking, end_blocking_threads};
 
 #[test]
