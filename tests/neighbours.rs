@@ -274,6 +274,7 @@ fn fio_finds_what_it_wrote_with_four_jobs_on_four_connections() {
         "--size=64M",
         "--offset_increment=256M",
         "--verify=crc32c-intel",
+        "--verify_state_save=0",
         "--verify_backlog=512",
         "--verify_fatal=1",
         "--fsync=64",
@@ -303,6 +304,7 @@ fn fio_finds_what_it_wrote_past_the_page_cache() {
         "--size=64M",
         "--io_size=24M",
         "--verify=crc32c-intel",
+        "--verify_state_save=0",
         "--do_verify=1",
         "--verify_fatal=1",
     ];

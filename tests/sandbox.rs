@@ -28,13 +28,19 @@ fn assert_sandboxed(server: &Server) {
     all(status(server.pid(), "Seccomp"), "2");
 }
 
+/// A server that accepts clients: it announces its disks once it is behind the fences, though its socket listens before.
+fn started(start: Start) -> Server {
+    let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+    server.wait_until(|server| (!server.stdout().is_empty()).then_some(())).expect("it serves");
+    server
+}
+
 /// Serves a new disk with `options`, copies to and from it, verifies under load, ends it.
 fn serves_all_its_life(options: &str) {
     let scratch = Scratch::new();
     let (disk, pid_file) = (scratch.name("disk.qcow2"), scratch.file("pid"));
     let start = Start::new(["--create", "64M", "--log", "info", "--pid-file"]).arg(&pid_file);
-    let server =
-        start.arg(format!("file={disk}{options}")).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let server = started(start.arg(format!("file={disk}{options}")));
     assert_sandboxed(&server);
     let uri = server.uri("disk");
     let bytes: Vec<u8> = (0..8u32 << 20).map(|at| (at >> 10) as u8 | 1).collect();
@@ -74,7 +80,7 @@ fn a_sandboxed_server_speaks_tls() {
     let key = scratch.write("key.pem", made.signing_key.serialize_pem().as_bytes());
     let disk = scratch.name("disk.qcow2");
     let server = Start::new(["--create", "16M"]).arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key);
-    let server = server.arg(&disk).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let server = started(server.arg(&disk));
     assert_sandboxed(&server);
     let (socket, certificates) = (server.socket().display(), scratch.path().display());
     let uri =

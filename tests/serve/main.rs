@@ -1,1 +1,20 @@
-//! x
+//! The main job as a user sees it: one command serves disks, says how to reach them, and ends in order.
+
+#![forbid(unsafe_code)]
+
+mod clients;
+mod drives;
+mod ending;
+mod main_job;
+mod surroundings;
+mod tls;
+
+use black_box::Scratch;
+use black_box::peer::qemu_img;
+
+/// A fresh image; gives its path.
+fn create(scratch: &Scratch, name: &str, size: &str) -> String {
+    let path = scratch.name(name);
+    qemu_img(["create", "-q", "-f", "qcow2", &path, size]).ok();
+    path
+}

@@ -62,6 +62,13 @@ impl Start {
         self
     }
 
+    /// More arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
     /// The socket is this one, and the arguments already say so.
     #[must_use]
     pub fn listening_on(mut self, socket: impl AsRef<Path>) -> Self {

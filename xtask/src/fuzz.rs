@@ -48,7 +48,10 @@ const CASE_SECONDS_MAX: u32 = 10;
 const CASE_BYTES_MAX: u32 = 4096;
 
 /// Longest case that is kept: the corpus is read at every test.
-const KEPT_BYTES_MAX: u64 = 512;
+const KEPT_BYTES_MAX: u64 = 256;
+
+/// Most cases that one run adds to a corpus, those that cover most first.
+const KEPT_FILES_MAX: usize = 60;
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
@@ -87,23 +90,33 @@ fn fuzz(stages: &mut Stages, target: &str, args: &Args) {
 /// The corpus, and of what was found the short cases that cover more, as few as possible.
 fn keep(stages: &mut Stages, target: &str, found: &Path) {
     let merged = work(target, "merged");
+    // What an earlier run left there would count as covered.
+    let _ = std::fs::remove_dir_all(&merged);
+    let merged = made(merged);
     let mut merge = engine(target);
-    merge.args(["-merge=1", "-verbosity=0", &format!("-max_len={KEPT_BYTES_MAX}")]);
+    merge.args(["-set_cover_merge=1", "-verbosity=0", &format!("-max_len={KEPT_BYTES_MAX}")]);
     merge.arg(&merged).arg(corpus(target)).arg(found);
     if !stages.command(&format!("{target}: the cases worth keeping"), &mut merge) {
         return;
     }
     stages.stage(&format!("{target}: into the corpus"), || {
-        copy_short(&merged, &corpus(target)).map_err(|error| error.to_string())
+        copy_best(&merged, &corpus(target)).map_err(|error| error.to_string())
     });
 }
 
-fn copy_short(from: &Path, into: &Path) -> io::Result<()> {
+/// libFuzzer writes those that cover most first.
+fn copy_best(from: &Path, into: &Path) -> io::Result<()> {
+    let mut files = Vec::new();
     for file in from.read_dir()? {
         let file = file?;
-        if file.metadata()?.len() <= KEPT_BYTES_MAX {
-            std::fs::copy(file.path(), into.join(file.file_name()))?;
+        let metadata = file.metadata()?;
+        if metadata.len() <= KEPT_BYTES_MAX {
+            files.push((metadata.modified()?, file));
         }
+    }
+    files.sort_by_key(|(modified, _)| *modified);
+    for (_, file) in files.iter().take(KEPT_FILES_MAX) {
+        std::fs::copy(file.path(), into.join(file.file_name()))?;
     }
     Ok(())
 }

@@ -107,9 +107,17 @@ fn has_cloud_kernel() -> bool {
 
 /// One without an interpreter: it is put alone into a guest.
 fn has_static_busybox() -> bool {
-    let dynamic = |path: PathBuf| {
-        let bytes = std::fs::read(path).unwrap_or_default();
-        bytes.windows(b"ld-linux".len()).any(|window| window == b"ld-linux")
+    find("busybox").and_then(|path| std::fs::read(path).ok()).is_some_and(|elf| !has_interpreter(&elf))
+}
+
+/// Whether a 64-bit ELF file names a dynamic linker (a program header of type PT_INTERP).
+fn has_interpreter(elf: &[u8]) -> bool {
+    const PT_INTERP: [u8; 4] = 3u32.to_le_bytes();
+    let number = |at: usize, len: usize| {
+        let bytes = elf.get(at..at + len).unwrap_or_default();
+        bytes.iter().rev().fold(0usize, |number, &byte| number << 8 | usize::from(byte))
     };
-    find("busybox").is_some_and(|path| !dynamic(path))
+    let (headers, size, count) = (number(0x20, 8), number(0x36, 2), number(0x38, 2));
+    (0..count)
+        .any(|index| elf.get(headers + index * size..).is_some_and(|header| header.starts_with(&PT_INTERP)))
 }

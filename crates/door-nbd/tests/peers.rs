@@ -180,6 +180,7 @@ fn fio_verifies_what_four_connections_write() {
         "--size=16M",
         "--offset_increment=16M",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--verify_fatal=1",
         "--verify_backlog=64",
         "--fsync=50",

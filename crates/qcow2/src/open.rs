@@ -157,24 +157,14 @@ impl Tables {
         let allocator = allocator(geometry.clusters_for(file.length()), geometry, file);
         let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new(), allocator };
         let cluster = geometry.cluster_size();
-        let piece = |offset: u64, len: u64, section| (offset, offset + len, section);
+        let piece = |offset: u64, len: u64, section| (offset, offset.saturating_add(len), section);
         tables.pieces.push(piece(0, cluster, Section::MainHeader));
         tables.pieces.push(piece(header.l1_table_offset.0, l1_bytes, Section::ActiveL1));
         let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
         tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
-        if options.writable {
-            let len = u64::from(header.refcount_table_clusters) * cluster;
-            let offset = header.refcount_table_offset.0;
-            tables.refcounts = read_words(file, blame, "the refcount table", offset, len).await?;
-            tables.pieces.push(piece(offset, len, Section::RefcountTable));
-            let table = RefcountTable::new(offset, 0, geometry.cluster_bits, tables.refcounts);
-            tables
-                .pieces
-                .extend(table.blocks(geometry).map(|at| piece(at.0, cluster, Section::RefcountBlock)));
-            tables.refcounts = table.into_words();
-            if !file.limits().resizable {
-                tables.allocator = tables.allocator_on_device(file, geometry, blame).await?;
-            }
+        tables.read_refcount_table(file, header, geometry, options, blame).await?;
+        if options.writable && !file.limits().resizable {
+            tables.allocator = tables.allocator_on_device(file, geometry, blame).await?;
         }
         tables.read_snapshots(file, header, geometry, options, blame).await?;
         if let Some(bitmaps) = header.extensions.bitmaps {
@@ -183,6 +173,34 @@ impl Tables {
         }
         tables.check_apart(blame, options)?;
         Ok(tables)
+    }
+
+    /// Where refcounts are, and for writing the table itself. A reader needs them only to know
+    /// metadata from data: it does without a table that cannot be read.
+    async fn read_refcount_table(
+        &mut self,
+        file: &dyn Storage,
+        header: &Header,
+        geometry: &Geometry,
+        options: &Options,
+        blame: &Blame,
+    ) -> Result<(), Error> {
+        let cluster = geometry.cluster_size();
+        let offset = header.refcount_table_offset.0;
+        let len = u64::from(header.refcount_table_clusters) * cluster;
+        self.pieces.push((offset, offset.saturating_add(len), Section::RefcountTable));
+        let words = match read_words(file, blame, "the refcount table", offset, len).await {
+            Ok(words) => words,
+            Err(_) if !options.writable => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let table = RefcountTable::new(offset, 0, geometry.cluster_bits, words);
+        let blocks = table.blocks(geometry);
+        self.pieces.extend(blocks.map(|at| (at.0, at.0.saturating_add(cluster), Section::RefcountBlock)));
+        if options.writable {
+            self.refcounts = table.into_words();
+        }
+        Ok(())
     }
 
     /// Where snapshots keep their tables. Read-only images that nobody repairs do without it.
@@ -199,7 +217,7 @@ impl Tables {
         }
         let (entries, len) = crate::snapshot::read_table(file, header, blame).await?;
         let offset = header.snapshots_offset.0;
-        self.pieces.push((offset, offset + len, Section::SnapshotTable));
+        self.pieces.push((offset, offset.saturating_add(len), Section::SnapshotTable));
         for entry in &entries {
             let at = entry.l1_table_offset.0;
             let l1_bytes = u64::from(entry.l1_size) * 8;
@@ -209,7 +227,9 @@ impl Tables {
                 let words = read_words(file, blame, "the L1 table of a snapshot", at, l1_bytes).await?;
                 let tables = words.into_iter().filter_map(|word| L1Entry::decode(word, geometry).ok()?.table);
                 let cluster = geometry.cluster_size();
-                self.pieces.extend(tables.map(|table| (table.0, table.0 + cluster, Section::InactiveL2)));
+                self.pieces.extend(
+                    tables.map(|table| (table.0, table.0.saturating_add(cluster), Section::InactiveL2)),
+                );
             }
         }
         Ok(())

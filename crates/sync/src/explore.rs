@@ -57,8 +57,8 @@ pub fn explore(test: impl Fn() + Send + Sync + 'static) {
             eprintln!(
                 "{name} failed. To see it again, with all schedules before it:\n\
                  cargo xtask interleave --test {name} --each {iterations} --seed {seed}\n\
-                 or the failing schedule (printed above, all one word) alone:\n\
-                 cargo xtask interleave --test {name} --schedule SCHEDULE"
+                 or the failing schedule alone, printed above (all of its lines, in quotes):\n\
+                 cargo xtask interleave --test {name} --schedule 'SCHEDULE'"
             );
             resume_unwind(panic);
         }

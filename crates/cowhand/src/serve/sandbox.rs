@@ -8,7 +8,7 @@
 //! - Landlock: no file is opened, made, renamed or executed, no TCP port bound or connected to, no process outside
 //!   signalled. What is open stays open. Left is the right to remove files in the directories of our own socket
 //!   and pid file: landlock knows directories only.
-//! - seccomp: the calls in [`DENIED`] fail with EPERM, and with them processes (threads are needed) and all sockets but
+//! - seccomp: the calls in `DENIED` fail with EPERM, and with them processes (threads are needed) and all sockets but
 //!   local ones (systemd is told of the end over one).
 //!
 //! seccomp does not see what io_uring does, Landlock does: so that neither file system nor network opens up there.

@@ -106,3 +106,34 @@ fn two_who_need_a_new_refcount_block_make_one() {
     // A block has 64 entries: both runs may begin in the first and end in the next.
     check(&[&[(50, true), (2, false)], &[(50, true), (3, true)]]);
 }
+
+#[test]
+fn a_cluster_that_is_freed_while_it_is_scanned_is_known_twice_and_handed_out_once() {
+    explore(|| {
+        let before = World::new();
+        let old: Vec<Run> = (0..3).map(|_| block_on(before.image.inner.allocate(1)).unwrap()).collect();
+        before.write(0, 1);
+        before.close();
+        let world = World::on(&before.medium.durable());
+        let clusters = Mutex::new(old.iter().map(|run| run.start).collect());
+        let owned = Arc::new(Owned { world, clusters });
+        let free = {
+            let owned = Arc::clone(&owned);
+            thread::spawn(move || old.into_iter().for_each(|run| owned.give_back(run)))
+        };
+        let allocate = || {
+            let owned = Arc::clone(&owned);
+            thread::spawn(move || {
+                let first = owned.allocate(1);
+                owned.allocate(1);
+                owned.give_back(first);
+                owned.allocate(2);
+            })
+        };
+        let threads = [free, allocate(), allocate()];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for &cluster in &*owned.clusters.lock() {
+            assert_eq!(block_on(owned.world.image.inner.refcounts.get(cluster)).unwrap(), 1);
+        }
+    });
+}

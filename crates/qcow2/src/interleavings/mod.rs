@@ -52,7 +52,12 @@ struct World {
 impl World {
     /// A new, empty image, open for writing.
     fn new() -> Arc<Self> {
-        let medium = Arc::new(Medium::new(empty_image()));
+        Self::on(empty_image())
+    }
+
+    /// An image that is there already, open for writing.
+    fn on(bytes: &[u8]) -> Arc<Self> {
+        let medium = Arc::new(Medium::new(bytes));
         let host = Arc::new(Threads::default());
         let options = Options {
             writable: true,
