@@ -191,7 +191,8 @@ impl Tables {
         self.pieces.push((offset, offset.saturating_add(len), Section::RefcountTable));
         let words = match read_words(file, blame, "the refcount table", offset, len).await {
             Ok(words) => words,
-            Err(_) if !options.writable => return Ok(()),
+            // What is only read does without refcounts; the medium's failures are told all the same.
+            Err(Error::Corrupt { .. }) if !options.writable => return Ok(()),
             Err(error) => return Err(error),
         };
         let table = RefcountTable::new(offset, 0, geometry.cluster_bits, words);
