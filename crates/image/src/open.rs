@@ -7,11 +7,12 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qcow2::{Files, Layer, Options, Qcow2, Raw};
 use qcow2_layout::{Header, Incompatible};
 use rustix::fs::{Mode, OFlags};
-use storage::{FileLock, FileStorage, IoBuf, Role as LockRole, Storage};
+use storage::{FileLock, FileStorage, IoBuf, LockError, Role as LockRole, Storage};
 
 use crate::disk::Disk;
 use crate::error::OpenError;
@@ -22,6 +23,11 @@ use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 
 /// Images in a chain at most, unless said otherwise.
 pub const CHAIN_MAX_DEFAULT: usize = 1000;
+
+/// How long a lock is waited for that no living process is seen to hold.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks at it.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// What holds for all images of a process.
 #[derive(Clone, Debug)]
@@ -108,7 +114,7 @@ pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     let writable = !layer.read_only;
     let located = by_user(&options.filename)?;
     let name = options.filename.display().to_string();
-    let file = open_file(&located, &name, &layer.file, layer, writable)?;
+    let file = open_file(&located, &name, &layer.file, layer, writable).await?;
     let format = format_of(&file, layer, writable).await?;
     Ok(BareImage { file: file.storage, format, _lock: file.lock })
 }
@@ -207,7 +213,7 @@ async fn look_at(
     let writable = active && !options.read_only;
     let path = located.path().to_owned();
     let name = if active { given.display().to_string() } else { path.display().to_string() };
-    let file = open_file(&located, &name, &options.file, &options, writable)?;
+    let file = open_file(&located, &name, &options.file, &options, writable).await?;
     let format = format_of(&file, &options, writable).await?;
     options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
     let header = match format {
@@ -216,7 +222,7 @@ async fn look_at(
     };
     let data = match &header {
         Some(header) if header.incompatible.contains(Incompatible::EXTERNAL_DATA) => {
-            Some(open_data_file(&file, header, &options, writable, rules)?)
+            Some(open_data_file(&file, header, &options, writable, rules).await?)
         }
         _ => None,
     };
@@ -232,7 +238,7 @@ async fn format_of(file: &OpenFile, options: &LayerOptions, writable: bool) -> R
         .map_err(|source| OpenError::Format { path: file.place.real().to_owned(), source })
 }
 
-fn open_data_file(
+async fn open_data_file(
     image: &OpenFile,
     header: &Header,
     options: &LayerOptions,
@@ -254,14 +260,14 @@ fn open_data_file(
         return Err(OpenError::Cycle { path: image.place.real().to_owned() });
     }
     let name = located.path().display().to_string();
-    open_file(&located, &name, &options.data_file, options, writable)
+    open_file(&located, &name, &options.data_file, options, writable).await
 }
 
 fn by_user(path: &Path) -> Result<Located, OpenError> {
     Located::by_user(path).map_err(|source| OpenError::Find { path: path.to_owned(), source })
 }
 
-fn open_file(
+async fn open_file(
     located: &Located,
     name: &str,
     options: &FileOptions,
@@ -290,11 +296,26 @@ fn open_file(
     let lock = match options.locking {
         false => None,
         true => Some(
-            FileLock::acquire_role(storage.fd(), lock_role(layer, writable))
+            lock(&storage, lock_role(layer, writable))
+                .await
                 .map_err(|source| OpenError::Lock { path: PathBuf::from(name), source })?,
         ),
     };
     Ok(OpenFile { storage: Arc::new(storage), lock, place })
+}
+
+/// Takes the lock. A process that was killed may hold it for a moment after it is gone: the kernel
+/// first ends what it had in flight. Nobody is then found to hold it, and it is worth waiting.
+async fn lock(storage: &FileStorage, role: LockRole) -> Result<FileLock, LockError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match FileLock::acquire_role(storage.fd(), role) {
+            Err(LockError::Busy { holders, .. }) if holders.is_empty() && Instant::now() < deadline => {
+                reactor::sleep(LOCK_RETRY).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {
