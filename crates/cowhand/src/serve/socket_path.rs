@@ -113,10 +113,18 @@ fn remove_dead(path: &Path) -> io::Result<()> {
         ));
     }
     match UnixStream::connect(path) {
+        // A server that was killed may be answered for a moment longer, by the kernel alone.
+        Ok(stream) if is_gone(&stream) => fs::remove_file(path),
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the process that listens at the other end has ended.
+fn is_gone(stream: &UnixStream) -> bool {
+    let listener = rustix::net::sockopt::socket_peercred(stream);
+    listener.is_ok_and(|peer| !Path::new(&format!("/proc/{}", peer.pid.as_raw_nonzero())).exists())
 }
 
 /// A directory that only we can enter: `$XDG_RUNTIME_DIR/cowhand`, or `/tmp/cowhand-UID`.
