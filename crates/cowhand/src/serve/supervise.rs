@@ -47,6 +47,8 @@ pub fn until_told(
         systemd::stopping();
         tracing::info!("ending: requests in flight are answered, new ones are not taken");
         shutdown.trigger();
+        // Nobody is to wait for a limit any more: what waits is answered first.
+        served.iter().for_each(|disk| disk.disk.lift_limits());
         own.run(patiently(&ended, &signals));
         door.join()
     });
