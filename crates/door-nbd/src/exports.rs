@@ -230,7 +230,7 @@ impl Place {
     }
 
     fn take(entry: Arc<ExportEntry>, most: u32) -> Result<Self, Refusal> {
-        let one_more = |connections: u32| (connections < most).then_some(connections + 1);
+        let one_more = |connections: u32| (connections < most).then(|| connections + 1);
         match entry.connections.try_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
             Ok(_) => {
                 let place = Self { entry };
