@@ -6,11 +6,12 @@ use map_cache::{Counters, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
+use crate::chain::{Chain, ChainStatus};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
     pub(crate) backing: Option<Layer>,
+    /// The map of all that lies below.
+    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
@@ -84,6 +87,8 @@ pub(crate) struct Inner {
 pub struct Status {
     /// Counters of the map cache.
     pub map: Counters,
+    /// The map of the layers below, once it was needed.
+    pub chain: Option<ChainStatus>,
     /// The cache sizes in use.
     pub cache_sizes: CacheSizes,
     /// Bytes of the disk that the map entries in memory cover, at most.
@@ -150,10 +155,12 @@ impl Qcow2 {
         let map = self.inner.cache.counters();
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let chain = self.inner.chain_if_made().map(Chain::status);
         Status {
             map,
+            chain,
             cache_sizes: self.inner.cache_sizes,
-            covered_bytes: covered.min(self.size()),
+            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
             leaked_clusters: self.inner.frees.leaked(),
@@ -163,7 +170,7 @@ impl Qcow2 {
 
     /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
     pub fn clean_cache(&self) -> usize {
-        self.inner.cache.clean()
+        self.inner.cache.clean() + self.inner.chain_if_made().map_or(0, Chain::clean)
     }
 
     /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
@@ -232,6 +239,11 @@ impl Qcow2 {
 }
 
 impl Inner {
+    /// The map of what lies below, if anybody has asked it yet.
+    fn chain_if_made(&self) -> Option<&Chain> {
+        self.chain.get()?.as_deref()
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }

@@ -11,6 +11,7 @@ mod allocator;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
+mod chain;
 mod check;
 mod close;
 mod commit;
@@ -46,6 +47,7 @@ mod write;
 mod zero;
 
 pub use block_status::BlockStatus;
+pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
 pub use create::{CreateError, CreateOptions, Preallocation, create};
 pub use error::{Error, ErrorKind};

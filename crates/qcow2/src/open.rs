@@ -9,7 +9,7 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock};
 
 use crate::allocator::Allocator;
 use crate::cache_sizes::{CachedImage, cache_sizes};
@@ -355,6 +355,7 @@ fn assemble(
     Ok(Inner {
         data: files.data.unwrap_or_else(|| Arc::clone(&file)),
         backing: files.backing,
+        chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),

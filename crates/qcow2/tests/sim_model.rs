@@ -49,6 +49,8 @@ configurations! {
     c4k: 20;
     c4k_device: 20;
     c4k_on_qcow2: 20;
+    c64k_on_chain: 20;
+    c4k_on_chain_tiny: 20;
     c4k_no_unref: 20;
     c4k_compressed: 20;
     c4k_snapshots: 20;
