@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 
 use crate::house::House;
@@ -194,6 +194,15 @@ impl Disk {
             return Ok(None);
         }
         bitmap.status(offset, len).await.map(Some)
+    }
+
+    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2
+    /// images can be resized.
+    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        match &self.layer {
+            Layer::Qcow2(image) => image.resize(size, options).await,
+            Layer::Raw(raw) => Err(raw.unsupported("the size of a raw disk is that of its file")),
+        }
     }
 
     /// Waits until nothing that requests left behind is at work any more. A loop on which requests
