@@ -65,4 +65,11 @@ configurations! {
     c2m: 5;
     c4k_data_file: 20;
     c4k_raw_data_file: 20;
+    c512_resized: 20;
+    c4k_resized_under_longer: 20;
+    c1k_v2_resized: 20;
+    c4k_compressed_resized: 20;
+    c4k_lazy_resized: 20;
+    c16k_subclusters_resized: 20;
+    c4k_raw_data_file_resized: 20;
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use qcow2::{Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, Work, ZeroOptions, check};
+use qcow2::{
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, Work, ZeroOptions, check,
+};
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
 };
@@ -61,7 +63,7 @@ impl Qcow2Target {
     /// What QEMU reads of the closed disks of a world, as the oracle judges it.
     pub fn read_by_qemu(&self, world: &World, model: &Model) -> Result<(), String> {
         let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
-        let ranges = model.ranges(self.config.size);
+        let ranges = model.ranges(model.size());
         let read = self.with_bench(|bench| bench.read(&disks, &ranges))?;
         let now = world.tick();
         for ((offset, _), bytes) in ranges.iter().zip(read) {
@@ -161,7 +163,7 @@ impl Target for Qcow2Target {
             alignment: 1,
             discarded,
             variants: 3,
-            resize: false,
+            resize: self.config.resized,
             snapshots: false,
         }
     }
@@ -218,8 +220,15 @@ impl Subject for Disk {
         self.0.flush().await
     }
 
-    async fn manage(&self, _operation: Management) -> Result<(), Error> {
-        unreachable!("the target says that it cannot")
+    async fn manage(&self, operation: Management) -> Result<(), Error> {
+        match operation {
+            Management::Resize(size) => {
+                self.0.resize(size, ResizeOptions { shrink: true, ..ResizeOptions::default() }).await
+            }
+            Management::SnapshotCreate(_) | Management::SnapshotApply(_) | Management::SnapshotDelete(_) => {
+                unreachable!("the target says that it cannot")
+            }
+        }
     }
 
     fn background_errors(&self) -> u64 {
