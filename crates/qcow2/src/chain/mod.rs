@@ -30,7 +30,7 @@ const SLICE_BYTES: u64 = SLICE_UNITS as u64 * 8;
 
 /// log2 of the slices under one entry of the cache's directory.
 const SLICES_BITS: u32 = 6;
-/// Entries of the cache's directory at most: 256 KiB. With units of 512 bytes they cover 64 TiB, with
+/// Entries of the cache's directory at most. With units of 512 bytes they cover 64 TiB, with
 /// 64 KiB 8 PiB; what lies beyond is walked.
 const DIRECTORY_MAX: u64 = 1 << 20;
 
@@ -88,8 +88,6 @@ impl Chain {
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
         let covered = top.size().min(DIRECTORY_MAX << table_bits);
         let limits = CacheLimits {
-            // At most DIRECTORY_MAX.
-            l1_entries: covered.div_ceil(1 << table_bits) as usize,
             slices_per_table: 1 << SLICES_BITS,
             slices_max: usize::try_from((memory_bytes / SLICE_BYTES).max(SLICES_MIN)).unwrap_or(usize::MAX),
         };
