@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use map_cache::{Counters, MapCache};
-use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::layer::Layer;
-use crate::options::Options;
+use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
@@ -36,6 +36,9 @@ pub struct Qcow2 {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// A version 2 image cannot say "zeroes here, and the place is kept".
+pub(crate) const NO_UNREF_NEEDS_V3: &str = "discard-no-unref=on needs a version 3 image (compat=1.1)";
+
 /// The state of an open image.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -46,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) data: Arc<dyn Storage>,
     pub(crate) backing: Option<Layer>,
     pub(crate) options: Options,
+    /// Those of the options that can change.
+    pub(crate) discards: RwLock<DiscardOptions>,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
     pub(crate) compression: Compression,
@@ -161,6 +166,23 @@ impl Qcow2 {
         }
     }
 
+    /// What happens to space that is not used any more.
+    pub fn discards(&self) -> DiscardOptions {
+        self.inner.discards()
+    }
+
+    /// Changes what happens to space that is not used any more, for the requests that come.
+    ///
+    /// # Errors
+    /// If `discard_no_unref` is set for an image of version 2; then nothing changes.
+    pub fn set_discards(&self, discards: DiscardOptions) -> Result<(), Error> {
+        if discards.discard_no_unref && self.inner.geometry.version == Version::V2 {
+            return Err(self.inner.blame.invalid(NO_UNREF_NEEDS_V3));
+        }
+        *self.inner.discards.write() = discards;
+        Ok(())
+    }
+
     /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
     pub fn clean_cache(&self) -> usize {
         self.inner.cache.clean()
@@ -234,6 +256,10 @@ impl Qcow2 {
 impl Inner {
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn discards(&self) -> DiscardOptions {
+        *self.discards.read()
     }
 
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
