@@ -107,8 +107,10 @@ fn totals(server: &Arc<Server>, served: &[Served]) -> Totals {
     for disk in served {
         totals.disk_bytes += disk.disk.size();
         if let Some(status) = disk.disk.status() {
-            totals.hits += status.map.hits;
-            totals.misses += status.map.misses;
+            for map in [Some(status.map), status.chain.map(|chain| chain.map)].into_iter().flatten() {
+                totals.hits += map.hits;
+                totals.misses += map.misses;
+            }
             totals.covered_bytes += status.covered_bytes;
         }
     }
