@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
 
@@ -250,6 +250,15 @@ impl Disk {
         let status = bitmap.status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
         inside.end(status, bytes).map(Some)
+    }
+
+    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2
+    /// images can be resized.
+    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        match &self.layer {
+            Layer::Qcow2(image) => image.resize(size, options).await,
+            Layer::Raw(raw) => Err(raw.unsupported("the size of a raw disk is that of its file")),
+        }
     }
 
     /// Waits until nothing that requests left behind is at work any more. A loop on which requests

@@ -14,8 +14,6 @@ use crate::slice::{Modify, Slice, SliceKey};
 /// Size and shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Entries of the L1 table.
-    pub l1_entries: usize,
     /// Slices of one L2 table.
     pub slices_per_table: usize,
     /// Slices kept in memory; a few more while all of them are dirty.
@@ -77,7 +75,7 @@ impl<E: Clone> MapCache<E> {
     /// An empty cache.
     pub fn new(limits: CacheLimits) -> Self {
         Self {
-            directory: Directory::new(limits.l1_entries, limits.slices_per_table),
+            directory: Directory::new(limits.slices_per_table),
             limits,
             clock: Mutex::new(Clock::default()),
             dirty: Mutex::new(BTreeMap::new()),

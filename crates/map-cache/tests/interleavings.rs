@@ -27,7 +27,7 @@ fn key(slice: u32) -> SliceKey {
 
 fn disk(slices_max: usize) -> Arc<Disk> {
     Arc::new(Disk {
-        cache: MapCache::new(CacheLimits { l1_entries: 4, slices_per_table: 2, slices_max }),
+        cache: MapCache::new(CacheLimits { slices_per_table: 2, slices_max }),
         stored: Mutex::default(),
         committing: Mutex::default(),
         reads: AtomicU64::new(0),

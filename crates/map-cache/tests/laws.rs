@@ -3,7 +3,7 @@
 use map_cache::{CacheLimits, Load, MapCache, Outcome, SliceKey};
 
 fn cache(slices_max: usize) -> MapCache<&'static str> {
-    MapCache::new(CacheLimits { l1_entries: 100, slices_per_table: 8, slices_max })
+    MapCache::new(CacheLimits { slices_per_table: 8, slices_max })
 }
 
 fn key(slice: u32) -> SliceKey {
@@ -28,7 +28,7 @@ fn a_loaded_slice_is_found_and_holds_its_words() {
 #[test]
 fn keys_outside_the_table_are_misses_and_insert_nothing() {
     let cache = cache(2);
-    for outside in [SliceKey { l1_index: 6400, slice: 0 }, SliceKey { l1_index: 0, slice: 8 }] {
+    for outside in [SliceKey { l1_index: 1 << 22, slice: 0 }, SliceKey { l1_index: 0, slice: 8 }] {
         cache.insert(outside, [1].into_iter());
         assert_eq!(cache.with(outside, |_| ()), None);
     }

@@ -124,6 +124,7 @@ impl Inner {
 
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
+        self.check_not_stopped()?;
         let target = self.committer.next();
         loop {
             match self.committer.turn(target) {

@@ -6,11 +6,12 @@ use map_cache::{Counters, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
+use crate::chain::{Chain, ChainStatus};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -24,7 +25,7 @@ use crate::options::Options;
 use crate::overlap::MetadataMap;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
-use crate::{Error, ZeroOptions};
+use crate::{Error, ResizeOptions, ZeroOptions};
 
 /// An open qcow2 image. Clones are handles of the same image; every method may be called from any
 /// thread, many at a time. Futures are bound to the thread that made them.
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
     pub(crate) backing: Option<Layer>,
+    /// The map of all that lies below.
+    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
@@ -77,6 +80,10 @@ pub(crate) struct Inner {
     pub(crate) corrupt: AtomicBool,
     /// The header says so, or should.
     pub(crate) corrupt_marked: AtomicBool,
+    /// The medium may have another header than memory: no more writes.
+    pub(crate) stopped: AtomicBool,
+    /// Held by whoever changes the disk as a whole: size, snapshots, its end.
+    pub(crate) managing: AsyncMutex<()>,
 }
 
 /// What an open image does and holds, for people and programs that watch it.
@@ -84,6 +91,8 @@ pub(crate) struct Inner {
 pub struct Status {
     /// Counters of the map cache.
     pub map: Counters,
+    /// The map of the layers below, once it was needed.
+    pub chain: Option<ChainStatus>,
     /// The cache sizes in use.
     pub cache_sizes: CacheSizes,
     /// Bytes of the disk that the map entries in memory cover, at most.
@@ -150,10 +159,12 @@ impl Qcow2 {
         let map = self.inner.cache.counters();
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let chain = self.inner.chain_if_made().map(Chain::status);
         Status {
             map,
+            chain,
             cache_sizes: self.inner.cache_sizes,
-            covered_bytes: covered.min(self.size()),
+            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
             leaked_clusters: self.inner.frees.leaked(),
@@ -163,7 +174,7 @@ impl Qcow2 {
 
     /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
     pub fn clean_cache(&self) -> usize {
-        self.inner.cache.clean()
+        self.inner.cache.clean() + self.inner.chain_if_made().map_or(0, Chain::clean)
     }
 
     /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
@@ -223,6 +234,25 @@ impl Qcow2 {
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
+    /// Changes the size of the disk to `size` bytes, a multiple of 512, while it is in use. What is added
+    /// reads as zeroes; what is cut off is gone. Durable when it returns.
+    ///
+    /// Requests are held back only while an L1 table is moved, and while the end is cut off. Costs a
+    /// write of the header, and work in proportion to what is preallocated, cut off, or must be hidden of
+    /// a backing file that is longer than the disk was.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
+    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
+    /// of the storage leaves the old size, or after cutting off the new one with space still in use.
+    ///
+    /// # Crash
+    /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
+    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        let result = self.inner.resize(size, options).await;
+        self.inner.reporting(result).await
+    }
+
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
     /// failed: then what was not flushed may be lost.
@@ -232,6 +262,11 @@ impl Qcow2 {
 }
 
 impl Inner {
+    /// The map of what lies below, if anybody has asked it yet.
+    fn chain_if_made(&self) -> Option<&Chain> {
+        self.chain.get()?.as_deref()
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
@@ -251,12 +286,24 @@ impl Inner {
         if !self.options.writable {
             return Err(self.blame.refused("the image is opened read-only"));
         }
+        self.check_not_stopped()?;
         if self.corrupt.load(Ordering::Relaxed) {
             return Err(self.blame.refused(
                 "the image is marked corrupt: no more writes; repair it with `cowhand check -r all`",
             ));
         }
         Ok(())
+    }
+
+    /// Whether the medium is known to lead to what memory holds.
+    pub(crate) fn check_not_stopped(&self) -> Result<(), Error> {
+        match self.stopped.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(self.blame.refused(
+                "writing the header failed and the file may have the old one or the new one: no more writes \
+                 until the image is opened again",
+            )),
+        }
     }
 
     /// Waits for the right to use the map and the clusters it names.

@@ -9,7 +9,7 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock};
 
 use crate::allocator::Allocator;
 use crate::cache_sizes::{CachedImage, cache_sizes};
@@ -24,6 +24,7 @@ use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
 use crate::shape::SliceShape;
+use crate::table_io::PIECE_BYTES;
 use crate::{Error, Host, Layer, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
@@ -311,10 +312,17 @@ pub(crate) async fn read_words(
             file.length()
         )));
     }
-    let (result, buf) = file.read(offset, IoBuf::uninit(len)).await;
-    result.map_err(blame.io("reading a table"))?;
-    let (words, _) = buf.as_chunks::<8>();
-    Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+    let mut words = Vec::new();
+    words.try_reserve_exact(len / 8).map_err(|_| blame.no_memory(what))?;
+    let mut at = offset;
+    while at < end {
+        let piece = (end - at).min(PIECE_BYTES);
+        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
+        result.map_err(blame.io("reading a table"))?;
+        words.extend(buf.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)));
+        at += piece;
+    }
+    Ok(words)
 }
 
 fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
@@ -340,7 +348,6 @@ fn assemble(
         cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;
     let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
     let limits = CacheLimits {
-        l1_entries: tables.l1.len(),
         slices_per_table: shape.slices_per_table(),
         slices_max: usize::try_from(cache_sizes.l2_count).unwrap_or(usize::MAX),
     };
@@ -351,15 +358,18 @@ fn assemble(
         tables.refcounts,
     );
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
+    let l1 =
+        L1Table::new(header.l1_table_offset.0, &tables.l1).map_err(|_| blame.no_memory("the L1 table"))?;
     let file = files.file;
     Ok(Inner {
         data: files.data.unwrap_or_else(|| Arc::clone(&file)),
         backing: files.backing,
+        chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
         size: AtomicU64::new(header.guest_size()),
-        l1: L1Table::new(header.l1_table_offset.0, tables.l1.into_iter()),
+        l1,
         header: AsyncMutex::new(header),
         cache: MapCache::new(limits),
         shape,
@@ -382,6 +392,8 @@ fn assemble(
         announced: AtomicBool::new(false),
         corrupt: AtomicBool::new(false),
         corrupt_marked: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        managing: AsyncMutex::new(()),
         blame,
         host,
         file,

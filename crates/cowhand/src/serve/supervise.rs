@@ -122,8 +122,10 @@ fn totals(inventory: &Inventory) -> Totals {
         let Ok(disk) = node.disk() else { continue };
         totals.disk_bytes += disk.disk.size();
         if let Some(status) = disk.disk.status() {
-            totals.hits += status.map.hits;
-            totals.misses += status.map.misses;
+            for map in [Some(status.map), status.chain.map(|chain| chain.map)].into_iter().flatten() {
+                totals.hits += map.hits;
+                totals.misses += map.misses;
+            }
             totals.covered_bytes += status.covered_bytes;
         }
     }
