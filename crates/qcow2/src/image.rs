@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use map_cache::{Counters, MapCache};
-use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex, OnceLock};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::layer::Layer;
-use crate::options::Options;
+use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
@@ -37,6 +37,9 @@ pub struct Qcow2 {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// A version 2 image cannot say "zeroes here, and the place is kept".
+pub(crate) const NO_UNREF_NEEDS_V3: &str = "discard-no-unref=on needs a version 3 image (compat=1.1)";
+
 /// The state of an open image.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -49,6 +52,8 @@ pub(crate) struct Inner {
     /// The map of all that lies below.
     pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
+    /// Those of the options that can change.
+    pub(crate) discards: RwLock<DiscardOptions>,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
     pub(crate) compression: Compression,
@@ -172,6 +177,23 @@ impl Qcow2 {
         }
     }
 
+    /// What happens to space that is not used any more.
+    pub fn discards(&self) -> DiscardOptions {
+        self.inner.discards()
+    }
+
+    /// Changes what happens to space that is not used any more, for the requests that come.
+    ///
+    /// # Errors
+    /// If `discard_no_unref` is set for an image of version 2; then nothing changes.
+    pub fn set_discards(&self, discards: DiscardOptions) -> Result<(), Error> {
+        if discards.discard_no_unref && self.inner.geometry.version == Version::V2 {
+            return Err(self.inner.blame.invalid(NO_UNREF_NEEDS_V3));
+        }
+        *self.inner.discards.write() = discards;
+        Ok(())
+    }
+
     /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
     pub fn clean_cache(&self) -> usize {
         self.inner.cache.clean() + self.inner.chain_if_made().map_or(0, Chain::clean)
@@ -269,6 +291,10 @@ impl Inner {
 
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn discards(&self) -> DiscardOptions {
+        *self.discards.read()
     }
 
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {

@@ -58,6 +58,6 @@ pub use host::{Host, Work};
 pub use image::{Qcow2, Status};
 pub use layer::{Layer, Raw};
 pub use open::{Files, read_header};
-pub use options::{Options, ZeroOptions};
+pub use options::{DiscardOptions, Options, ZeroOptions};
 pub use overlap::{OverlapCheck, Section};
 pub use resize::ResizeOptions;

@@ -9,7 +9,7 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex, OnceLock};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
 use crate::cache_sizes::{CachedImage, cache_sizes};
@@ -18,7 +18,7 @@ use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
-use crate::image::{Inner, Qcow2};
+use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
@@ -132,7 +132,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
         return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("discard-no-unref=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
 }
@@ -397,6 +397,7 @@ fn assemble(
         blame,
         host,
         file,
+        discards: RwLock::new(options.discards()),
         options,
         cache_sizes,
         geometry,
