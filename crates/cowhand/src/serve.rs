@@ -87,7 +87,7 @@ fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
 }
 
 fn exports(served: &[Served]) -> Result<Exports, Failure> {
-    let mut exports = Exports::new();
+    let exports = Exports::new();
     for disk in served {
         let added = exports.add(disk.name.clone(), disk.description(), disk.disk.clone());
         added.map_err(|error| Failure::because("cannot serve all disks", &error))?;

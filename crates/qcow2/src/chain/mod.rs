@@ -88,8 +88,6 @@ impl Chain {
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
         let covered = top.size().min(DIRECTORY_MAX << table_bits);
         let limits = CacheLimits {
-            // At most DIRECTORY_MAX.
-            l1_entries: covered.div_ceil(1 << table_bits) as usize,
             slices_per_table: 1 << SLICES_BITS,
             slices_max: usize::try_from((memory_bytes / SLICE_BYTES).max(SLICES_MIN)).unwrap_or(usize::MAX),
         };
