@@ -51,6 +51,10 @@ pub struct Args {
     #[arg(long)]
     no_docs: bool,
 
+    /// Measure this program instead of building one: to compare two states of the code
+    #[arg(long, value_name = "PROGRAM")]
+    cowhand: Option<PathBuf>,
+
     /// Rounds of each figure
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
@@ -95,7 +99,10 @@ pub fn run(args: &Args) -> ExitCode {
 fn measure(args: &Args) -> Result<bool, String> {
     let entries = chosen(&args.only)?;
     let scratch = Scratch::new(&args.dir, SPACE_BYTES)?;
-    let cowhand = build()?;
+    let cowhand = match &args.cowhand {
+        Some(program) => program.canonicalize().map_err(|error| format!("{}: {error}", program.display()))?,
+        None => build()?,
+    };
     let usual = match args.quick {
         true => Effort { rounds: 1, seconds: 0.1, quick: true },
         false => Effort { rounds: 3, seconds: 0.5, quick: false },
@@ -153,7 +160,19 @@ fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Tabl
 /// Builds the program and says where it is: beside the directory this program is in, whatever
 /// `CARGO_TARGET_DIR` says.
 fn build() -> Result<PathBuf, String> {
-    process::run(Command::new("cargo").args(["build", "--quiet", "--release", "--package", "cowhand"]))?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--release", "--package", "cowhand"]);
+    // What `cargo run` said about this program: build scripts that look at it would run again each time.
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| {
+            name.to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        })
+        .for_each(|name| {
+            cargo.env_remove(name);
+        });
+    process::run(&mut cargo)?;
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let target = own.parent().and_then(Path::parent).ok_or("this program is nowhere")?;
     Ok(target.join("release/cowhand"))

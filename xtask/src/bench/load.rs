@@ -47,7 +47,7 @@ pub enum Access {
     },
     /// Random. QEMU reads through a shuffled disk, whose head the image begins with.
     Random,
-    /// Anywhere, where a cache covers the disk: QEMU goes in wide steps, without the shuffled disk's cost.
+    /// Anywhere, where a cache covers the disk: wide steps, the same for both, without the shuffled disk's cost.
     RandomCovered,
     /// Each cluster of this size once in random order, behind the head of a shuffled disk.
     Allocating {

@@ -8,37 +8,41 @@ use super::{KIB, MIB};
 use crate::bench::image::{Shape, check, shuffle_clusters};
 use crate::bench::sample::Pair;
 use crate::bench::table::{Form, Table, Verdict, bytes, compared, heads};
-use crate::bench::{Bench, process};
+use crate::bench::{Bench, Effort, process};
 
+const RANDOM_ORDER: &str = "random order";
 /// Depths that are measured.
 const DEPTHS: [u32; 2] = [1, 64];
 
-/// Table C.
+/// Table C: so many rows that it has fewer rounds than table A.
 pub fn run(bench: &Bench) -> Result<Table, String> {
+    let effort = Effort { rounds: bench.effort.rounds.min(2), ..bench.effort };
+    let bench = &Bench { effort, ..bench.clone() };
     let mut table = Table {
         id: "C",
         title: "slices and cache sizes, clusters in random order, and an aged image".to_owned(),
         about: "As table A. Random order: the map entries of a full image shuffled among themselves. Aged: a full image \
             after discards, a snapshot, random and sequential writes, the snapshot's end, and more writes. At depth 64 \
-            only the default slice."
+            and aged only the smallest slice."
             .to_owned(),
         columns: heads(&["image", "clusters", "slices", "cache", "depth"]),
         ..Table::default()
     };
     for (cluster, slices, caches) in GRIDS {
-        let makers: [(&str, Maker); 2] = [("random order", shuffled), ("aged", aged)];
+        let makers: [(&str, Maker); 2] = [(RANDOM_ORDER, shuffled), ("aged", aged)];
         for (name, make) in makers {
             let image = make(bench, cluster)?;
             let mut all = Vec::new();
             for depth in DEPTHS {
-                let slices = if depth == 1 && !bench.effort.quick { &slices[..] } else { &slices[..1] };
+                let all_slices = depth == 1 && name == RANDOM_ORDER && !bench.effort.quick;
+                let slices = if all_slices { &slices[..] } else { &slices[..1] };
                 let cells = grid(bench, &image, (cluster, slices, &caches), depth)?;
                 for cell in &cells {
                     let names = [name.to_owned(), bytes(cell.cluster), bytes(cell.slice), bytes(cell.cache)];
                     let named = names.into_iter().chain([depth.to_string()]);
                     table.rows.push(named.chain(compared(&cell.pair)).collect());
                 }
-                if cluster == 64 * KIB && name == "random order" {
+                if cluster == 64 * KIB && name == RANDOM_ORDER {
                     table.verdicts.extend(verdicts(&cells, depth));
                 }
                 all.extend(cells.into_iter().map(|cell| (depth, cell)));
@@ -91,18 +95,20 @@ fn aged(bench: &Bench, cluster: u64) -> Result<PathBuf, String> {
     let clusters = DISK_BYTES / cluster;
     let live = |arguments: &[&str]| {
         let mut command = Command::new(&bench.cowhand);
-        command.args(["bench", "-q", "-t", "unsafe", "-d", "32"]).args(arguments).arg(&image);
+        command.args(["bench", "-q", "-t", "unsafe", "-d", "32"]);
+        command.args(["--runtime", &(bench.effort.seconds * 3.0).to_string()]);
+        command.args(arguments).arg(&image);
         process::run(&mut command).map(drop)
     };
     let (fifth, few) = ((clusters / 5).to_string(), (clusters / 100).to_string());
     let size = cluster.to_string();
     live(&["--discard", "--access", "allocating", "-s", &size, "-c", &fifth])?;
-    live(&["-w", "--access", "allocating", "--seed", "2", "-c", &fifth, "--runtime", "2"])?;
+    live(&["-w", "--access", "allocating", "--seed", "2", "-c", &fifth])?;
     snapshot(&image, "-c")?;
-    live(&["-w", "--access", "allocating", "--seed", "3", "-c", &few, "--runtime", "2"])?;
-    live(&["-w", "-s", &size, "-o", "8G", "-c", &few, "--runtime", "2"])?;
+    live(&["-w", "--access", "allocating", "--seed", "3", "-c", &few])?;
+    live(&["-w", "-s", &size, "-o", "8G", "-c", &few])?;
     snapshot(&image, "-d")?;
-    live(&["-w", "--access", "allocating", "--seed", "4", "-c", &few, "--runtime", "2"])?;
+    live(&["-w", "--access", "allocating", "--seed", "4", "-c", &few])?;
     finish(bench, image)
 }
 
