@@ -7,6 +7,7 @@ mod door;
 mod fio;
 mod server;
 mod table;
+mod throttle;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Only cases whose name contains this
+    /// Only cases whose name contains this; `throttle` is a table of its own
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
@@ -55,11 +56,34 @@ pub fn run(args: &Args) -> ExitCode {
         rounds: args.rounds.unwrap_or(usual.rounds),
         seconds: args.seconds.unwrap_or(usual.seconds),
     };
-    match door::run(args, effort) {
+    let measured = match args.only.as_deref() {
+        Some("throttle") => throttle_table(args),
+        _ => door::run(args, effort),
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask bench: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Limits in real time: `--only throttle`.
+fn throttle_table(args: &Args) -> Result<(), String> {
+    door::build()?;
+    let unusable = |error: std::io::Error| format!("{}: {error}", args.directory.display());
+    std::fs::create_dir_all(&args.directory).map_err(unusable)?;
+    let directory = args.directory.canonicalize().map_err(unusable)?;
+    let seconds = args.seconds.unwrap_or(if args.quick { 3 } else { 30 });
+    let extent = throttle::Extent { seconds, quick: args.quick };
+    let report = throttle::run(&door::cowhand(), &directory, extent)?;
+    let mut text = format!("| {} |\n|{}\n", throttle::ACCURACY_HEADS.join(" | "), "---|".repeat(9));
+    report.accuracy.iter().for_each(|row| text += &format!("| {} |\n", row.join(" | ")));
+    text += "\n| what | target | found |\n|---|---|---|\n";
+    report.others.iter().for_each(|row| text += &format!("| {} |\n", row.join(" | ")));
+    match &args.report {
+        Some(path) => std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())),
+        None => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! The NBD door: fio's nbd engine against cowhand, qemu-nbd and nbdkit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::fio::{self, Load};
@@ -101,8 +101,15 @@ fn measure(
     Ok(all)
 }
 
-fn build() -> Result<(), String> {
+/// Builds the program under test.
+pub fn build() -> Result<(), String> {
     command("cargo", &["build", "--quiet", "--release", "--package", "cowhand"])
+}
+
+/// The program under test.
+pub fn cowhand() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    target.join("release/cowhand")
 }
 
 /// A fully written image of 1 GiB, and the same bytes as a raw file, both in the page cache.

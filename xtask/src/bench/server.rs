@@ -48,7 +48,7 @@ impl Server {
         let _ = std::fs::remove_file(&socket);
         let mut command = match kind {
             Kind::Cowhand => {
-                let mut command = Command::new("target/release/cowhand");
+                let mut command = Command::new(super::door::cowhand());
                 let cache = if direct { "none" } else { "writeback" };
                 command.args(["serve", "--export", "bench", "--shared", "8", "--socket"]).arg(&socket);
                 command.arg(format!("file={},cache={cache}", image.display()));
