@@ -72,7 +72,7 @@ impl Server {
     fn spawn(mut command: Command, socket: PathBuf) -> Result<Self, String> {
         // Left by the server before; not there at the first start.
         let _ = std::fs::remove_file(&socket);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let mut server = Self { child, socket };
         let start = Instant::now();
