@@ -38,6 +38,10 @@ impl Export for Disk {
         Disk::try_read(self, offset, buf)
     }
 
+    fn holds_back(&self) -> bool {
+        self.is_limited()
+    }
+
     fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
         Box::pin(async move {
             let (result, buf) = Disk::read(self, offset, buf).await;

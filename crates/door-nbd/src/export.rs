@@ -97,6 +97,12 @@ pub trait Export: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether requests may be made to wait for a limit, so that they are better given up than carried out
+    /// when their client is gone.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` from `offset`. Gives the buffer back.
     fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)>;
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use buffer::IoBuf;
+use event_listener::Event;
+use futures_util::future::select;
 use nbd_wire::server::Session;
 use nbd_wire::{
     BlockStatusFilter, Command, Decoded, Dialect, ErrorCode, RequestHeader, Selected, Served, Targeted,
@@ -44,6 +46,16 @@ pub(crate) enum End {
     PayloadTooLong { found: u64 },
 }
 
+impl End {
+    /// The client is gone, and nobody reads the replies that are still to come.
+    fn is_abrupt(&self) -> bool {
+        match self {
+            Self::Disconnect | Self::Shutdown => false,
+            Self::CannotSend | Self::Receive(_) | Self::Magic(_) | Self::PayloadTooLong { .. } => true,
+        }
+    }
+}
+
 /// Reads that were answered inline since the last look at the counters.
 #[derive(Debug, Default)]
 struct Inline {
@@ -64,6 +76,8 @@ pub(crate) struct Transmission {
     in_flight: Rc<InFlight>,
     shutdown: Shutdown,
     inline: Inline,
+    /// The client went without a word.
+    gone: Event,
     last_write_was_large: bool,
     /// Sends so far.
     batches: u32,
@@ -88,6 +102,7 @@ impl Transmission {
             in_flight: InFlight::new(Arc::clone(budget)),
             shutdown: shutdown.clone(),
             inline: Inline::default(),
+            gone: Event::new(),
             last_write_was_large: false,
             batches: 0,
         }
@@ -99,6 +114,9 @@ impl Transmission {
         let sender = reactor::spawn(async move { outbox.run().await });
         let end = self.receive_requests().await;
         self.count_inline();
+        if end.is_abrupt() {
+            self.gone.notify(usize::MAX);
+        }
         self.outbox.finish().await;
         self.in_flight.drained().await;
         self.outbox.finish().await;
@@ -320,8 +338,13 @@ impl Transmission {
             return;
         }
         let outbox = Rc::clone(&self.outbox);
+        // A limit may hold requests for hours: those of a client that is gone would keep its place.
+        let gone = self.entry.disk().holds_back().then(|| self.gone.listen());
         reactor::spawn(async move {
-            request.await;
+            match gone {
+                Some(gone) => _ = select(request, gone).await,
+                None => request.await,
+            }
             outbox.nudge();
         })
         .detach();

@@ -56,6 +56,11 @@ impl Disk {
         self.front.group().limits()
     }
 
+    /// Whether any limit is in force.
+    pub fn is_limited(&self) -> bool {
+        self.front.is_limited()
+    }
+
     /// Puts limits in force, for all disks of its group. Requests that wait stay in line or go, as the
     /// new limits say; buckets are empty.
     pub fn set_limits(&self, limits: Limits) {
@@ -110,7 +115,8 @@ impl Disk {
     /// that wait for a limit go at once and uncharged; those that come wait for the end of this.
     /// What a door has taken in stays with it. Several may drain at a time.
     ///
-    /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out.
+    /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out. Requests
+    /// of whoever drains are kept out like any other: who awaits one while draining waits for ever.
     pub async fn drain(&self) -> Drained<'_> {
         self.front.hold();
         let drained = Drained { front: &self.front };

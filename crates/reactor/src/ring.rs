@@ -10,7 +10,7 @@ use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::slots::{Landing, Slots, Vectors};
-use crate::spin::{Awaited, Spin};
+use crate::spin::{Awaited, Looked, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
 
 /// Entries of the submission queue: more operations started in one turn are submitted in parts.
@@ -151,9 +151,13 @@ impl Ring {
         let completed = !self.stash.is_empty() || !self.ring.completion().is_empty();
         let mut calls = 1;
         let wait = match wait {
-            Wait::Until(_) if !completed && self.spin.pays(awaited) => {
+            Wait::Until(time) if !completed && self.spin.pays(awaited, time) => {
                 calls += self.submit()?;
-                if self.spin.look(&mut self.ring) { Wait::No } else { wait }
+                match self.spin.look(&mut self.ring) {
+                    Looked::Found => Wait::No,
+                    // A timer is not to be late by the time that was spent looking.
+                    Looked::Nothing { took } => Wait::Until(time.map(|time| time.saturating_sub(took))),
+                }
             }
             wait => wait,
         };

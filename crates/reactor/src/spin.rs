@@ -37,6 +37,18 @@ pub(crate) enum Awaited {
     Files,
 }
 
+/// What came of looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// There is a completion.
+    Found,
+    /// There is none.
+    Nothing {
+        /// Time spent.
+        took: Duration,
+    },
+}
+
 /// Whether looking has paid lately.
 ///
 /// Doubles the pauses with every failure, halves them with every success: looking goes on only
@@ -48,8 +60,12 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Whether to look before this wait.
-    pub(crate) fn pays(&mut self, awaited: Awaited) -> bool {
+    /// Whether to look before this wait, which a timer ends after `time`. Before a timer that is nearer
+    /// than a look is long nobody looks: it would be late, and says nothing about peers.
+    pub(crate) fn pays(&mut self, awaited: Awaited, time: Option<Duration>) -> bool {
+        if time.is_some_and(|time| time <= LOOK_MAX) {
+            return false;
+        }
         if awaited == Awaited::Files {
             self.note(false);
             return false;
@@ -61,12 +77,11 @@ impl Spin {
         true
     }
 
-    /// Looks for a completion, for [`LOOK_MAX`] at most; says whether there is one: the
-    /// kernel shows what it has in memory.
-    pub(crate) fn look(&mut self, ring: &mut IoUring) -> bool {
-        let found = look(ring);
-        self.note(found);
-        found
+    /// Looks for a completion, for [`LOOK_MAX`] at most: the kernel shows what it has in memory.
+    pub(crate) fn look(&mut self, ring: &mut IoUring) -> Looked {
+        let looked = look(ring);
+        self.note(matches!(looked, Looked::Found));
+        looked
     }
 
     fn note(&mut self, found: bool) {
@@ -75,18 +90,19 @@ impl Spin {
     }
 }
 
-fn look(ring: &mut IoUring) -> bool {
+fn look(ring: &mut IoUring) -> Looked {
     let start = Instant::now();
     loop {
         rustix::thread::sched_yield();
         for _ in 0..LOOKS_PER_YIELD {
             if !ring.completion().is_empty() || ring.submission().taskrun() {
-                return true;
+                return Looked::Found;
             }
             std::hint::spin_loop();
         }
-        if start.elapsed() >= LOOK_MAX {
-            return false;
+        let took = start.elapsed();
+        if took >= LOOK_MAX {
+            return Looked::Nothing { took };
         }
     }
 }
@@ -99,7 +115,7 @@ mod tests {
     fn looks(spin: &mut Spin, waits: u32, succeeds: impl Fn(u32) -> bool) -> u32 {
         let mut looks = 0;
         for wait in 0..waits {
-            if spin.pays(Awaited::Peers) {
+            if spin.pays(Awaited::Peers, None) {
                 looks += 1;
                 spin.note(succeeds(wait));
             }
@@ -122,12 +138,21 @@ mod tests {
         let mut spin = Spin::default();
         let mut looks = 0;
         for _ in 0..10_000 {
-            assert!(!spin.pays(Awaited::Files));
-            if spin.pays(Awaited::Peers) {
+            assert!(!spin.pays(Awaited::Files, None));
+            if spin.pays(Awaited::Peers, None) {
                 looks += 1;
                 spin.note(true);
             }
         }
         assert!(looks < 50, "{looks}");
+    }
+
+    #[test]
+    fn a_near_timer_is_neither_delayed_by_looking_nor_taken_for_a_failure() {
+        let mut spin = Spin::default();
+        for _ in 0..1000 {
+            assert!(!spin.pays(Awaited::Peers, Some(LOOK_MAX / 2)));
+        }
+        assert!(spin.pays(Awaited::Peers, Some(LOOK_MAX * 2)));
     }
 }

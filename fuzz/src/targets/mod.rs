@@ -6,6 +6,7 @@ mod compressed;
 mod disk;
 mod entries;
 mod header;
+mod limits;
 mod nbd_client;
 mod nbd_server;
 mod open;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     target("header", header::run, 5_000),
     target("entries", entries::run, 5_000),
     target("options", options::run, 5_000),
+    target("limits", limits::run, 5_000),
     target("nbd_server", nbd_server::run, 5_000),
     target("nbd_client", nbd_client::run, 5_000),
 ];

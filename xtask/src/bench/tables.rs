@@ -12,7 +12,7 @@ mod per_request;
 mod terabyte;
 
 use super::table::Table;
-use super::{Bench, door};
+use super::{Bench, door, throttle};
 
 /// A table that can be asked for.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ pub const TABLES: &[Entry] = &[
     Entry { id: "H", run: modes::run },
     Entry { id: "I", run: bulk::run },
     Entry { id: "J", run: growth::run },
+    Entry { id: "K", run: throttle::run },
 ];
 
 const KIB: u64 = 1 << 10;

@@ -176,25 +176,33 @@ impl ThrottleGroup {
     pub(super) fn look(&self, ticket: Ticket, waker: &Waker) -> Look {
         let now = self.clock.now();
         let mut wakers = Wakers::new();
-        let look = {
+        let (look, replaced, own) = {
             let mut line = self.line.lock();
+            let mut own = None;
             if line.timer.is_none_or(|timer| timer.keeper == ticket || timer.at <= now) {
-                line.settle(now, Some(ticket), &mut wakers);
+                own = line.settle(now, Some(ticket), &mut wakers);
                 self.publish(&mut line, now);
             }
-            line.look(ticket, waker)
+            let (look, replaced) = line.look(ticket, waker);
+            (look, replaced, own)
         };
+        // What a waker brings down with it may come back here: not under the lock.
+        drop((replaced, own));
         wakers.into_iter().for_each(Waker::wake);
         look
     }
 
     /// The request with `ticket` waits no more, because nobody wants it.
     pub(super) fn cancel(&self, ticket: Ticket) {
+        let mut removed = None;
         self.change(|line, now| {
-            if line.waiting.remove(&ticket).is_some() {
+            removed = line.waiting.remove(&ticket);
+            if removed.is_some() {
                 line.group.cancel(ticket, now);
             }
         });
+        // Not under the lock, as above.
+        drop(removed);
     }
 
     /// Changes something, then lets go whoever may go.
@@ -221,13 +229,19 @@ impl ThrottleGroup {
 
 impl Line {
     /// Lets go whoever may go, and sees to it that somebody keeps the timer. `asking` is at work and
-    /// need not be woken.
-    fn settle(&mut self, now: Time, asking: Option<Ticket>, wakers: &mut Wakers) {
+    /// need not be woken: it gets its waker back if it may go.
+    fn settle(&mut self, now: Time, asking: Option<Ticket>, wakers: &mut Wakers) -> Option<Waker> {
         let next = self.group.poll(now, &mut self.granted);
+        let mut own = None;
         for ticket in self.granted.drain(..) {
             let waker = self.waiting.remove(&ticket).flatten();
-            wakers.extend(waker.filter(|_| asking != Some(ticket)));
+            if asking == Some(ticket) { own = waker } else { wakers.extend(waker) }
         }
+        self.keep_timer(next, asking, wakers);
+        own
+    }
+
+    fn keep_timer(&mut self, next: Option<Time>, asking: Option<Ticket>, wakers: &mut Wakers) {
         let Some(at) = next else {
             debug_assert!(self.waiting.is_empty(), "somebody waits and the group does not know");
             self.timer = None;
@@ -255,15 +269,14 @@ impl Line {
         wakers.extend(self.waiting.get(&keeper).and_then(Clone::clone));
     }
 
-    fn look(&mut self, ticket: Ticket, waker: &Waker) -> Look {
-        let Some(known) = self.waiting.get_mut(&ticket) else { return Look::Granted };
-        match known {
-            Some(known) => known.clone_from(waker),
-            None => *known = Some(waker.clone()),
-        }
+    /// Gives back the waker that is not to be woken any more.
+    fn look(&mut self, ticket: Ticket, waker: &Waker) -> (Look, Option<Waker>) {
+        let Some(known) = self.waiting.get_mut(&ticket) else { return (Look::Granted, None) };
+        let is_known = known.as_ref().is_some_and(|known| known.will_wake(waker));
+        let replaced = if is_known { None } else { known.replace(waker.clone()) };
         match self.timer {
-            Some(timer) if timer.keeper == ticket => Look::Keep(timer.at),
-            _ => Look::Wait,
+            Some(timer) if timer.keeper == ticket => (Look::Keep(timer.at), replaced),
+            _ => (Look::Wait, replaced),
         }
     }
 }

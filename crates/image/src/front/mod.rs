@@ -174,8 +174,12 @@ impl Front {
         self.gate.leave();
     }
 
+    pub(crate) fn is_limited(&self) -> bool {
+        self.membership.load().group().is_limited()
+    }
+
     async fn pay(&self, request: Request) {
-        if self.membership.load().group().is_limited() {
+        if self.is_limited() {
             let membership = self.membership.load_full();
             membership.pass(request).await;
         }
