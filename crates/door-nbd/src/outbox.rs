@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
+use qcow2::TryRead;
 
 use crate::budget::Permit;
 use crate::limits::{
@@ -108,13 +109,18 @@ impl Outbox {
         queue.permits.extend(permit);
     }
 
-    /// Adds a reply of `head` and `len` bytes that `fill` writes; nothing if `fill` says no.
-    pub(crate) fn push_filled(&self, head: &[u8], len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+    /// Adds a reply of `head` and `len` bytes if `fill` has filled them; gives what `fill` says.
+    pub(crate) fn push_filled(
+        &self,
+        head: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> TryRead,
+    ) -> TryRead {
         if len > SHARED_REPLY_BYTES_MAX {
             let mut payload = IoBuf::uninit(len);
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
-            if filled {
+            if filled == TryRead::Filled {
                 self.push(head, payload.freeze(), None);
             }
             return filled;
@@ -122,13 +128,13 @@ impl Outbox {
         let mut queue = self.queue.borrow_mut();
         let room = queue.room(head.len() + len);
         let (head_room, payload) = room.split_at_mut(head.len());
-        if !fill(payload) {
-            return false;
+        let filled = fill(payload);
+        if filled == TryRead::Filled {
+            head_room.copy_from_slice(head);
+            queue.filled += head.len() + len;
+            queue.replies += 1;
         }
-        head_room.copy_from_slice(head);
-        queue.filled += head.len() + len;
-        queue.replies += 1;
-        true
+        filled
     }
 
     /// Whether there is enough for a send.

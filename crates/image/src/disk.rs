@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, Status, TryRead, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 
 use crate::house::House;
@@ -97,13 +97,29 @@ impl Disk {
     }
 
     /// Fills `buf` from `offset` if that needs no waiting, and says whether it did.
-    #[inline]
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        match self.try_read_data(offset, buf) {
+            TryRead::Missed => false,
+            TryRead::Filled => true,
+            TryRead::Zeroes => {
+                buf.fill(0);
+                true
+            }
+        }
+    }
+
+    /// As [`Disk::try_read`], but only says so where the map knows of nothing but zeroes.
+    #[inline]
+    pub fn try_read_data(&self, offset: u64, buf: &mut [u8]) -> TryRead {
         match &self.layer {
             Layer::Qcow2(image) => image.try_read(offset, buf),
-            Layer::Raw(raw) => {
-                raw.contains(offset, buf.len() as u64) && raw.storage.try_read(raw.offset + offset, buf)
+            Layer::Raw(raw)
+                if raw.contains(offset, buf.len() as u64)
+                    && raw.storage.try_read(raw.offset + offset, buf) =>
+            {
+                TryRead::Filled
             }
+            Layer::Raw(_) => TryRead::Missed,
         }
     }
 

@@ -7,6 +7,9 @@ use std::task::{Context, Poll};
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 
+/// A calculation that takes long: as long as unpacking some ten thousand bytes.
+pub type Calculation = Box<dyn FnOnce() + Send>;
+
 /// The program around the engine.
 ///
 /// Work that changes metadata must run to its end even if the request that caused it is dropped:
@@ -14,6 +17,12 @@ pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 pub trait Host: std::fmt::Debug + Send + Sync {
     /// Runs `work` to its end on the calling thread, soon, not inside this call.
     fn spawn(&self, work: Work);
+
+    /// Does `calculation` and ends with it, on another thread where the host has one: whoever else
+    /// shares the caller's is not held up. If the future is dropped, the calculation may still happen.
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(async move { calculation() })
+    }
 }
 
 /// Work that the request itself drives while somebody waits for it. If the request is dropped, the

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use qcow2::{Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, Work, ZeroOptions, check};
+use qcow2::{
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, TryRead, Work, ZeroOptions, check,
+};
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
 };
@@ -181,10 +183,12 @@ impl Subject for Disk {
 
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         // As a door does it: first what is in memory.
-        if self.0.try_read(offset, &mut buf) {
-            return (Ok(()), buf);
+        match self.0.try_read(offset, &mut buf) {
+            TryRead::Missed => return self.0.read(offset, buf).await,
+            TryRead::Filled => {}
+            TryRead::Zeroes => buf.fill(0),
         }
-        self.0.read(offset, buf).await
+        (Ok(()), buf)
     }
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {
