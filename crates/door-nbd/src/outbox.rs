@@ -18,6 +18,8 @@ use crate::transport::Transport;
 /// parts of their own.
 #[derive(Debug)]
 pub(crate) struct Outbox {
+    /// The connection, for the log.
+    span: tracing::Span,
     transport: Rc<Transport>,
     queue: RefCell<Queue>,
     sending: Cell<bool>,
@@ -81,6 +83,7 @@ impl Outbox {
         let shared = IoBuf::uninit(REPLY_BUFFER_BYTES);
         let queue = Queue { parts: IoVec::new(), shared, filled: 0, replies: 0, permits: Vec::new() };
         Rc::new(Self {
+            span: tracing::Span::current(),
             transport,
             queue: RefCell::new(queue),
             sending: Cell::new(false),
@@ -89,6 +92,11 @@ impl Outbox {
             work: LocalEvent::default(),
             closed: Cell::new(false),
         })
+    }
+
+    /// The connection, for the log: requests that had to wait end outside of its span.
+    pub(crate) fn span(&self) -> &tracing::Span {
+        &self.span
     }
 
     /// Adds a whole reply of a few bytes.

@@ -186,7 +186,13 @@ impl Transmission {
             return;
         }
         let permit = self.admit(u64::from(len)).await;
-        self.spawn(self.request(head, permit).read(len));
+        let (request, outbox) = (self.request(head, permit), Rc::clone(&self.outbox));
+        // It is known to wait, so it is a task from the start.
+        let answered = async move {
+            request.read(len).await;
+            outbox.nudge();
+        };
+        reactor::spawn_now(answered).detach();
     }
 
     /// Answers a read if that needs no waiting, and says whether it did.
