@@ -148,14 +148,20 @@ impl Run {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command}: not JSON ({error}): {text}"))
     }
 
-    fn spawn(&self, stdout: &File, stderr: &File) -> Child {
-        let clone = |file: &File| Stdio::from(file.try_clone().expect("cannot duplicate a descriptor"));
+    /// What is to be run, without its standard streams.
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(input(&self.input)).stdout(clone(stdout)).stderr(clone(stderr));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
+        command
+    }
+
+    fn spawn(&self, stdout: &File, stderr: &File) -> Child {
+        let clone = |file: &File| Stdio::from(file.try_clone().expect("cannot duplicate a descriptor"));
+        let mut command = self.command();
+        command.stdin(input(&self.input)).stdout(clone(stdout)).stderr(clone(stderr));
         command.spawn().unwrap_or_else(|error| {
             panic!("cannot run {self}: {error} (`cargo xtask test` as root installs what is missing)")
         })

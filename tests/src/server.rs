@@ -1,18 +1,18 @@
 //! The daemon under test, from start to end.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
-use crate::run::{descriptors, ended, peak_rss, pidfd, tail};
+use crate::run::{Run, descriptors, ended, peak_rss, pidfd, tail};
 use crate::scratch::Scratch;
 use crate::{Outcome, program};
 
@@ -41,31 +41,29 @@ pub struct Server {
 pub struct NotStarted(pub Outcome);
 
 /// A daemon about to be started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Start {
-    args: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
-    directory: Option<PathBuf>,
+    run: Run,
     socket: Option<PathBuf>,
 }
 
 impl Start {
     /// Of `cowhand serve ARGS`, listening on a socket in a directory of its own.
     pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
-        Self { args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect(), ..Self::default() }
+        Self { run: Run::new(program::path()).arg("serve").args(args), socket: None }
     }
 
     /// One more argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.args.push(arg.as_ref().to_owned());
+        self.run = self.run.arg(arg);
         self
     }
 
     /// More arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self.run = self.run.args(args);
         self
     }
 
@@ -79,31 +77,26 @@ impl Start {
     /// An environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.environment.push((name.into(), value.as_ref().to_owned()));
+        self.run = self.run.env(name, value);
         self
     }
 
     /// The directory it runs in.
     #[must_use]
     pub fn current_dir(mut self, directory: &Path) -> Self {
-        self.directory = Some(directory.to_owned());
+        self.run = self.run.current_dir(directory);
         self
     }
 
     /// Starts it without waiting for anything.
     pub fn spawn(self) -> Server {
         let scratch = Scratch::new();
-        let mut command = Command::new(program::path());
-        command.arg("serve");
+        let mut command = self.run.command();
         let socket = self.socket.unwrap_or_else(|| {
             let socket = scratch.file("nbd.sock");
             command.arg("--socket").arg(&socket);
             socket
         });
-        command.args(&self.args).envs(self.environment);
-        if let Some(directory) = self.directory {
-            command.current_dir(directory);
-        }
         let (stdout, stderr) = (scratch.file("stdout"), scratch.file("stderr"));
         let create = |path: &Path| File::create(path).expect("cannot create a file");
         command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));

@@ -3,7 +3,7 @@
 use buffer::{IoBuf, IoVec};
 use image::Disk;
 use nbd_wire::{BlockSizes, ErrorCode};
-use qcow2::{Error, ErrorKind, ZeroOptions};
+use qcow2::{Error, ErrorKind, TryRead, ZeroOptions};
 
 use crate::export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlags};
 
@@ -34,8 +34,8 @@ impl Export for Disk {
         self.bitmap_names()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        Disk::try_read(self, offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+        self.try_read_data(offset, buf)
     }
 
     fn holds_back(&self) -> bool {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{BlockSizes, ErrorCode};
+use qcow2::TryRead;
 
 /// A running operation. It may be bound to the thread that started it and owns its bytes.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -90,11 +91,10 @@ pub trait Export: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Fills `buf` from `offset` if that needs no waiting, and says whether it did. A miss may have
-    /// written part of `buf`. `buf` has no particular alignment.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    /// Fills `buf` from `offset` if that needs no waiting. `buf` has no particular alignment.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
         let _ = (offset, buf);
-        false
+        TryRead::Missed
     }
 
     /// Whether requests may be made to wait for a limit, so that they are better given up than carried out

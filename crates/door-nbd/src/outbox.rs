@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
+use qcow2::TryRead;
 
 use crate::budget::Permit;
 use crate::limits::{
@@ -17,6 +18,8 @@ use crate::transport::Transport;
 /// parts of their own.
 #[derive(Debug)]
 pub(crate) struct Outbox {
+    /// The connection, for the log.
+    span: tracing::Span,
     transport: Rc<Transport>,
     queue: RefCell<Queue>,
     sending: Cell<bool>,
@@ -80,6 +83,7 @@ impl Outbox {
         let shared = IoBuf::uninit(REPLY_BUFFER_BYTES);
         let queue = Queue { parts: IoVec::new(), shared, filled: 0, replies: 0, permits: Vec::new() };
         Rc::new(Self {
+            span: tracing::Span::current(),
             transport,
             queue: RefCell::new(queue),
             sending: Cell::new(false),
@@ -88,6 +92,11 @@ impl Outbox {
             work: LocalEvent::default(),
             closed: Cell::new(false),
         })
+    }
+
+    /// The connection, for the log: requests that had to wait end outside of its span.
+    pub(crate) fn span(&self) -> &tracing::Span {
+        &self.span
     }
 
     /// Adds a whole reply of a few bytes.
@@ -108,13 +117,18 @@ impl Outbox {
         queue.permits.extend(permit);
     }
 
-    /// Adds a reply of `head` and `len` bytes that `fill` writes; nothing if `fill` says no.
-    pub(crate) fn push_filled(&self, head: &[u8], len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+    /// Adds a reply of `head` and `len` bytes if `fill` has filled them; gives what `fill` says.
+    pub(crate) fn push_filled(
+        &self,
+        head: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> TryRead,
+    ) -> TryRead {
         if len > SHARED_REPLY_BYTES_MAX {
             let mut payload = IoBuf::uninit(len);
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
-            if filled {
+            if filled == TryRead::Filled {
                 self.push(head, payload.freeze(), None);
             }
             return filled;
@@ -122,13 +136,13 @@ impl Outbox {
         let mut queue = self.queue.borrow_mut();
         let room = queue.room(head.len() + len);
         let (head_room, payload) = room.split_at_mut(head.len());
-        if !fill(payload) {
-            return false;
+        let filled = fill(payload);
+        if filled == TryRead::Filled {
+            head_room.copy_from_slice(head);
+            queue.filled += head.len() + len;
+            queue.replies += 1;
         }
-        head_room.copy_from_slice(head);
-        queue.filled += head.len() + len;
-        queue.replies += 1;
-        true
+        filled
     }
 
     /// Whether there is enough for a send.

@@ -110,6 +110,7 @@ impl Request {
     }
 
     fn fail(self, code: ErrorCode) {
+        let _connection = self.outbox.span().enter();
         tracing::debug!(%code, offset = self.offset, export = self.entry.name(), "request failed");
         let mut reply = Vec::new();
         let message = code.to_string();

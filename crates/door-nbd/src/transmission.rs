@@ -12,8 +12,9 @@ use futures_util::future::select;
 use nbd_wire::server::Session;
 use nbd_wire::{
     BlockStatusFilter, Command, Decoded, Dialect, ErrorCode, RequestHeader, Selected, Served, Targeted,
-    UnknownMagic, done_reply, error_reply, limits, read_head,
+    UnknownMagic, done_reply, error_reply, hole_reply, limits, read_head,
 };
+use qcow2::TryRead;
 
 use crate::block_status::Question;
 use crate::budget::{Budget, InFlight, Permit};
@@ -197,18 +198,43 @@ impl Transmission {
     }
 
     async fn read(&mut self, head: &RequestHeader, offset: u64, len: u32) {
-        let reply = read_head(self.dialect, head.cookie, offset, len);
-        let size = usize::try_from(len).unwrap_or(usize::MAX);
-        let (outbox, disk) = (&self.outbox, self.entry.disk());
-        let is_answered = len <= INLINE_READ_BYTES_MAX
-            && outbox.push_filled(&reply, size, |buf| buf.is_empty() || disk.try_read(offset, buf));
-        if is_answered {
+        if len <= INLINE_READ_BYTES_MAX && self.read_now(head, offset, len) {
             self.inline.reads += 1;
             self.inline.bytes += u64::from(len);
             return;
         }
         let permit = self.admit(u64::from(len)).await;
-        self.spawn(self.request(head, permit).read(len));
+        let (request, outbox) = (self.request(head, permit), Rc::clone(&self.outbox));
+        // It is known to wait, so it is a task from the start.
+        let answered = async move {
+            request.read(len).await;
+            outbox.nudge();
+        };
+        reactor::spawn_now(answered).detach();
+    }
+
+    /// Answers a read if that needs no waiting, and says whether it did.
+    fn read_now(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
+        let reply = read_head(self.dialect, head.cookie, offset, len);
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let disk = self.entry.disk();
+        let fill = |buf: &mut [u8]| {
+            if buf.is_empty() { TryRead::Filled } else { disk.try_read(offset, buf) }
+        };
+        match self.outbox.push_filled(&reply, size, fill) {
+            TryRead::Missed => return false,
+            TryRead::Filled => {}
+            TryRead::Zeroes => match hole_reply(self.dialect, head.cookie, offset, len) {
+                Some(hole) => self.outbox.push_small(&hole, None),
+                None => {
+                    self.outbox.push_filled(&reply, size, |buf| {
+                        buf.fill(0);
+                        TryRead::Filled
+                    });
+                }
+            },
+        }
+        true
     }
 
     async fn write(&mut self, head: &RequestHeader, offset: u64, len: u32, fua: bool) -> Result<(), End> {

@@ -39,6 +39,25 @@ fn what_was_written_is_read_back_in_every_dialect_and_size() {
 }
 
 #[test]
+fn a_read_of_nothing_but_a_hole_brings_no_bytes_where_the_dialect_can_say_so() {
+    for dialect in ALL {
+        let server = TestServer::start(MIB);
+        let mut client = Client::connect(&server.socket(), dialect, &[]);
+        client.send_write(1, 8192, &[7; 4096]);
+        assert_eq!(client.reply(0).result, Ok(()));
+        for (offset, len, is_hole) in
+            [(0, 8192, true), (12288, 100_000, true), (4096, 8192, false), (8192, 4096, false)]
+        {
+            client.send_read(2, offset, len);
+            let reply = client.reply(len as usize);
+            assert!(reply.data == server.disk.peek(offset, len as usize));
+            let expected = if is_hole && dialect != Dialect::Simple { len } else { 0 };
+            assert_eq!((reply.result, reply.hole_bytes), (Ok(()), expected), "{dialect:?} at {offset}");
+        }
+    }
+}
+
+#[test]
 fn a_burst_of_requests_is_answered_in_full() {
     let server = TestServer::start(MIB);
     let mut client = Client::connect(&server.socket(), Dialect::Structured, &[]);
@@ -269,7 +288,10 @@ fn where_io_uring_is_forbidden_everything_works_all_the_same() {
     client.send_read(2, 3 * MIB, PAGE);
     assert_eq!(client.reply(0).cookie, 2);
     server.disk.release();
-    assert_eq!(client.reply(0), Reply { cookie: 1, result: Ok(()), data: vec![], status: vec![] });
+    assert_eq!(
+        client.reply(0),
+        Reply { cookie: 1, result: Ok(()), data: vec![], hole_bytes: 0, status: vec![] }
+    );
     client.send_read(3, 0, 3_000_000);
     assert!(client.reply(0).data == data);
     server.shutdown.trigger();

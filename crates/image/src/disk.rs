@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, TryRead, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
 
@@ -102,17 +102,33 @@ impl Disk {
 
     /// Fills `buf` from `offset` if that needs no waiting, neither for a file nor for a limit, and says
     /// whether it did.
-    #[inline]
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let Some(inline) = self.front.try_begin_read() else { return false };
-        let is_read = match &self.layer {
-            Layer::Qcow2(image) => image.try_read(offset, buf),
-            Layer::Raw(raw) => {
-                raw.contains(offset, buf.len() as u64) && raw.storage.try_read(raw.offset + offset, buf)
+        match self.try_read_data(offset, buf) {
+            TryRead::Missed => false,
+            TryRead::Filled => true,
+            TryRead::Zeroes => {
+                buf.fill(0);
+                true
             }
+        }
+    }
+
+    /// As [`Disk::try_read`], but only says so where the map knows of nothing but zeroes.
+    #[inline]
+    pub fn try_read_data(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+        let Some(inline) = self.front.try_begin_read() else { return TryRead::Missed };
+        let read = match &self.layer {
+            Layer::Qcow2(image) => image.try_read(offset, buf),
+            Layer::Raw(raw)
+                if raw.contains(offset, buf.len() as u64)
+                    && raw.storage.try_read(raw.offset + offset, buf) =>
+            {
+                TryRead::Filled
+            }
+            Layer::Raw(_) => TryRead::Missed,
         };
-        self.front.end_inline(inline, is_read.then_some(buf.len() as u64));
-        is_read
+        self.front.end_inline(inline, (read != TryRead::Missed).then_some(buf.len() as u64));
+        read
     }
 
     /// Fills `buf` from `offset` and gives it back.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use event_listener::Event;
-use qcow2::{Host, Work};
+use qcow2::{Calculation, Host, Work};
 
 /// Runs the engine's work on the loop of the thread that starts it, and knows whether any is left:
 /// a loop must not end before.
@@ -39,6 +39,10 @@ impl Host for House {
             drop(running);
         })
         .detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
     }
 }
 

@@ -17,6 +17,7 @@ mod context;
 mod cursor;
 mod error_code;
 mod export;
+mod flag_set;
 pub mod limits;
 mod option;
 mod put;

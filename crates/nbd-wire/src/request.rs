@@ -2,6 +2,7 @@
 
 use crate::Dialect;
 use crate::cursor::{Cursor, Truncated};
+use crate::flag_set::flag_set;
 use crate::put::{Put, Short};
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -35,58 +36,21 @@ pub mod command_number {
     pub const BLOCK_STATUS: u16 = 7;
 }
 
-/// Flags of one request ("Command flags"), as a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommandFlags(u16);
-
-impl CommandFlags {
-    /// None.
-    pub const NONE: Self = Self(0);
-    /// On stable storage before the reply.
-    pub const FUA: Self = Self(1 << 0);
-    /// Zeroes, but no hole.
-    pub const NO_HOLE: Self = Self(1 << 1);
-    /// The reply to a read in one chunk.
-    pub const DF: Self = Self(1 << 2);
-    /// One extent of each context is enough.
-    pub const REQ_ONE: Self = Self(1 << 3);
-    /// Zeroes only if that is fast.
-    pub const FAST_ZERO: Self = Self(1 << 4);
-    /// The length field counts the payload.
-    pub const PAYLOAD_LEN: Self = Self(1 << 5);
-
-    /// What the bits on the wire say; unknown ones are kept.
-    pub fn from_wire(bits: u16) -> Self {
-        Self(bits)
-    }
-
-    /// The bits on the wire.
-    pub fn to_wire(self) -> u16 {
-        self.0
-    }
-
-    /// Whether all of `other` are set.
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The flags in `self` that are not in `other`.
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl std::ops::BitOr for CommandFlags {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+flag_set! {
+    /// Flags of one request ("Command flags"), as a set.
+    CommandFlags {
+        /// On stable storage before the reply.
+        FUA = 0,
+        /// Zeroes, but no hole.
+        NO_HOLE = 1,
+        /// The reply to a read in one chunk.
+        DF = 2,
+        /// One extent of each context is enough.
+        REQ_ONE = 3,
+        /// Zeroes only if that is fast.
+        FAST_ZERO = 4,
+        /// The length field counts the payload.
+        PAYLOAD_LEN = 5,
     }
 }
 

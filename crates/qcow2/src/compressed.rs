@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flate2::{Decompress, FlushDecompress, Status};
 use qcow2_layout::{CompressedCluster, Compression};
 use storage::IoBuf;
-use sync::Mutex;
+use sync::{Mutex, Semaphore};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use crate::Error;
@@ -16,11 +16,26 @@ use crate::image::Inner;
 /// cluster size this is 8 MiB an image.
 const KEPT_CLUSTERS: usize = 4;
 
+/// Clusters of one image that are unpacked at the same time on threads beside the loops, as many as QEMU's.
+const THREADS_MAX: usize = 4;
+
+/// Smaller clusters are unpacked where they are asked for: another thread would take longer to wake than
+/// this takes.
+const ELSEWHERE_BYTES_MIN: usize = 16 << 10;
+
 /// The compressed clusters that were read last, by their place in the file. Compressed clusters
 /// are never rewritten in place, so an entry stays right as long as the map leads to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Decompressed {
     latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
+    /// Places for those who unpack on another thread.
+    threads: Semaphore,
+}
+
+impl Default for Decompressed {
+    fn default() -> Self {
+        Self { latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
+    }
 }
 
 impl Decompressed {
@@ -55,13 +70,29 @@ impl Inner {
         let (result, packed) = self.data.read(cluster.host.0, buf).await;
         result.map_err(self.blame.io("reading a compressed cluster"))?;
         let size = 1 << self.geometry.cluster_bits;
-        let bytes = unpack(self.compression, &packed, size).map_err(|error| {
+        let bytes = self.unpack(packed, size).await?.map_err(|error| {
             self.blame
                 .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
         })?;
         let bytes = Arc::new(bytes);
         self.decompressed.keep(cluster.host.0, Arc::clone(&bytes));
         Ok(bytes)
+    }
+
+    /// Decompresses `packed` to `size` bytes without holding up the loop for long.
+    async fn unpack(&self, packed: IoBuf, size: usize) -> Result<io::Result<Vec<u8>>, Error> {
+        let compression = self.compression;
+        if size < ELSEWHERE_BYTES_MIN {
+            return Ok(unpack(compression, &packed, size));
+        }
+        let _place = self.decompressed.threads.acquire().await;
+        let (done, unpacked) = futures_channel::oneshot::channel();
+        let calculation = move || {
+            // Nobody waits any more if the request was dropped.
+            let _ = done.send(unpack(compression, &packed, size));
+        };
+        self.host.calculate(Box::new(calculation)).await;
+        unpacked.await.map_err(|_| self.blame.refused("the program is stopping"))
     }
 }
 

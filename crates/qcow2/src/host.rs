@@ -10,6 +10,9 @@ use map_cache::Budget;
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 
+/// A calculation that takes long: as long as unpacking some ten thousand bytes.
+pub type Calculation = Box<dyn FnOnce() + Send>;
+
 /// The program around the engine.
 ///
 /// Work that changes metadata must run to its end even if the request that caused it is dropped:
@@ -21,6 +24,12 @@ pub trait Host: std::fmt::Debug + Send + Sync {
     /// The memory that the caches of all images share; asked for once, when an image is opened.
     fn map_budget(&self) -> Arc<Budget> {
         Budget::unlimited()
+    }
+
+    /// Does `calculation` and ends with it, on another thread where the host has one: whoever else
+    /// shares the caller's is not held up. If the future is dropped, the calculation may still happen.
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(async move { calculation() })
     }
 }
 

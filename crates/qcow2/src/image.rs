@@ -23,6 +23,7 @@ use crate::l1::L1Table;
 use crate::layer::Layer;
 use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
+use crate::read::TryRead;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
 use crate::snapshot::{NewSnapshot, SnapshotName};
@@ -210,9 +211,8 @@ impl Qcow2 {
         self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
-    /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
-    /// allocation and no lock. A miss may have written part of `buf`.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
         self.inner.try_read(offset, buf)
     }
 

@@ -54,11 +54,12 @@ pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Sever
 pub use create::{CreateError, CreateOptions, Preallocation, create};
 pub use error::{Error, ErrorKind};
 pub use header_update::is_dirty;
-pub use host::{Host, Work};
+pub use host::{Calculation, Host, Work};
 pub use image::{Qcow2, Status};
 pub use layer::{Layer, Raw};
 pub use map_cache::{Advice, Budget, Counters, Form, GhostHits};
 pub use open::{Files, read_header};
 pub use options::{DiscardOptions, Options, ZeroOptions};
 pub use overlap::{OverlapCheck, Section};
+pub use read::TryRead;
 pub use resize::ResizeOptions;

@@ -12,27 +12,41 @@ use crate::locate::{Located, Source, Step};
 /// whatever the image looks like.
 const PIECES_AT_ONCE: usize = 64;
 
+/// How a read without waiting went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TryRead {
+    /// Map or data are not in memory; part of the buffer may have changed.
+    Missed,
+    /// The buffer has the data.
+    Filled,
+    /// The map says zeroes for all of it; the buffer is as it was.
+    Zeroes,
+}
+
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
-    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let Some(_pass) = self.gate.try_enter() else { return false };
+    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+        let Some(_pass) = self.gate.try_enter() else { return TryRead::Missed };
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
-            return false;
+            return TryRead::Missed;
         }
         let (mut guest, mut rest) = (offset, buf);
         while !rest.is_empty() {
-            let Ok(Step::Located(located)) = self.try_locate(guest, rest.len() as u64) else { return false };
+            let Ok(Step::Located(located)) = self.try_locate(guest, rest.len() as u64) else {
+                return TryRead::Missed;
+            };
             let (piece, behind) = rest.split_at_mut(located.len as usize);
             match located.source {
+                Source::Zero { .. } if guest == offset && behind.is_empty() => return TryRead::Zeroes,
                 Source::Zero { .. } => piece.fill(0),
                 Source::Plain { storage, offset } if storage.try_read(offset, piece) => {}
                 Source::Raw(raw) if raw.storage.try_read(raw.offset + guest, piece) => {}
-                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return false,
+                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return TryRead::Missed,
             }
             guest += located.len;
             rest = behind;
         }
-        true
+        TryRead::Filled
     }
 
     /// Fills `buf` from `offset`; beyond the disk there are zeroes. The caller holds a pass.

@@ -33,5 +33,5 @@ pub use fs::{blocking, start_blocking};
 pub use inner::Stats;
 pub use pool::end_blocking_threads;
 pub use reactor::{Reactor, stats};
-pub use task::{Task, spawn, yield_now};
+pub use task::{Task, spawn, spawn_now, yield_now};
 pub use time::{Sleep, sleep, sleep_until};

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use async_task::Runnable;
+
 use crate::inner::Inner;
 
 /// A task that was spawned; awaiting it gives its output. Dropping it cancels the task,
@@ -18,6 +20,31 @@ pub type Task<T> = async_task::Task<T>;
 /// # Panics
 /// Outside of [`crate::Reactor::run`].
 pub fn spawn<F>(future: F) -> Task<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let (runnable, task) = prepare(future);
+    runnable.schedule();
+    task
+}
+
+/// Runs `future` on the loop of this thread, from this very moment on: as far as it gets without
+/// waiting before this ends.
+///
+/// # Panics
+/// Outside of [`crate::Reactor::run`]; if `future` does.
+pub fn spawn_now<F>(future: F) -> Task<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let (runnable, task) = prepare(future);
+    runnable.run();
+    task
+}
+
+fn prepare<F>(future: F) -> (Runnable, Task<F::Output>)
 where
     F: Future + 'static,
     F::Output: 'static,
@@ -36,8 +63,7 @@ where
     };
     let (runnable, task) = async_task::spawn_local(tracked, schedule);
     slot.set(inner.tasks.borrow_mut().insert(runnable.waker()));
-    runnable.schedule();
-    task
+    (runnable, task)
 }
 
 /// Removes a task from the list of those that the loop has to cancel at its end.

@@ -79,6 +79,24 @@ fn more_operations_than_the_rings_hold_all_complete() {
 }
 
 #[test]
+fn a_task_that_starts_at_once_runs_to_its_first_wait_and_on_like_any_other() {
+    on_both(async || {
+        let steps = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&steps);
+        let task = reactor::spawn_now(async move {
+            seen.set(1);
+            yield_now().await;
+            seen.set(2);
+            7
+        });
+        assert_eq!(steps.get(), 1);
+        assert_eq!(task.await, 7);
+        assert_eq!(steps.get(), 2);
+        assert_eq!(reactor::spawn_now(async { 3 }).await, 3);
+    });
+}
+
+#[test]
 fn timers_fire_in_order_and_not_early() {
     on_both(async || {
         let start = Instant::now();

@@ -24,6 +24,9 @@ pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGua
 #[cfg(not(shuttle))]
 pub use std::sync::{Arc, OnceLock};
 
+// It bounds how much happens at a time and guards no data: nothing to explore.
+pub use async_lock::Semaphore;
+
 #[cfg(shuttle)]
 pub use explored::{ArcSwapOption, AsyncMutex, Event, EventListener, Mutex, OnceLock, RwLock};
 #[cfg(shuttle)]

@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 
 use buffer::{IoBuf, IoVec};
-use door_nbd::{Abilities, BlockSizes, ErrorCode, Export, Extent, IoFuture, ZeroFlags};
+use door_nbd::{Abilities, BlockSizes, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags};
 use reactor::Backend;
 use reactor::fs::File as LoopFile;
 use rustix::io::ReadWriteFlags;
@@ -47,7 +47,7 @@ impl Export for FileExport {
         Abilities::default()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
         let len = buf.len();
         let read = rustix::io::preadv2(
             &**self.file.fd(),
@@ -55,7 +55,7 @@ impl Export for FileExport {
             offset,
             ReadWriteFlags::NOWAIT,
         );
-        read == Ok(len)
+        if read == Ok(len) { TryRead::Filled } else { TryRead::Missed }
     }
 
     fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buffer::{IoBuf, IoVec};
-use door_nbd::{Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ZeroFlags};
+use door_nbd::{
+    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags,
+};
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 
@@ -134,13 +136,16 @@ impl Export for MemoryExport {
         vec!["dirty".into()]
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
         let len = buf.len() as u64;
         if self.is_held(offset, len) || self.is_bad(offset, len) {
-            return false;
+            return TryRead::Missed;
+        }
+        if self.run_at(offset, len) == (len, false) {
+            return TryRead::Zeroes;
         }
         self.copy_out(offset, buf);
-        true
+        TryRead::Filled
     }
 
     fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {

@@ -26,6 +26,8 @@ pub struct Reply {
     pub cookie: u64,
     pub result: Result<(), ErrorCode>,
     pub data: Vec<u8>,
+    /// Bytes of `data` that came as holes.
+    pub hole_bytes: u64,
     /// Context and extents, as they came.
     pub status: Vec<(u32, Vec<Descriptor>)>,
 }
@@ -101,20 +103,23 @@ impl Client {
             let (cookie, kind, done, payload_bytes) = match head {
                 ReplyHead::Simple { cookie, result } => {
                     let bytes = if result.is_ok() { data_bytes } else { 0 };
-                    return Reply { cookie, result, data: self.take(bytes), status: vec![] };
+                    return Reply { cookie, result, data: self.take(bytes), hole_bytes: 0, status: vec![] };
                 }
                 ReplyHead::Chunk { cookie, kind, done, payload_bytes, .. } => {
                     (cookie, kind, done, payload_bytes)
                 }
             };
             let payload = self.take(payload_bytes as usize);
-            let empty = || Reply { cookie, result: Ok(()), data: vec![], status: vec![] };
+            let empty = || Reply { cookie, result: Ok(()), data: vec![], hole_bytes: 0, status: vec![] };
             let reply = whole.get_or_insert_with(empty);
             assert_eq!(reply.cookie, cookie);
             match decode_chunk(kind, &payload).expect("a chunk that can be read") {
                 Chunk::None => {}
                 Chunk::Data { bytes, .. } => reply.data.extend(bytes),
-                Chunk::Hole { len, .. } => reply.data.resize(reply.data.len() + len as usize, 0),
+                Chunk::Hole { len, .. } => {
+                    reply.hole_bytes += u64::from(len);
+                    reply.data.resize(reply.data.len() + len as usize, 0);
+                }
                 Chunk::BlockStatus { context, descriptors } => {
                     reply.status.push((context, descriptors.iter().collect()));
                 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
-    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, Work, ZeroOptions, check,
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, TryRead, Work,
+    ZeroOptions, check,
 };
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
@@ -198,10 +199,12 @@ impl Subject for Disk {
 
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         // As a door does it: first what is in memory.
-        if self.0.try_read(offset, &mut buf) {
-            return (Ok(()), buf);
+        match self.0.try_read(offset, &mut buf) {
+            TryRead::Missed => return self.0.read(offset, buf).await,
+            TryRead::Filled => {}
+            TryRead::Zeroes => buf.fill(0),
         }
-        self.0.read(offset, buf).await
+        (Ok(()), buf)
     }
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {

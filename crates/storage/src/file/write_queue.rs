@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::buffered::{is_transient, no_progress, write_now};
+use super::buffered::{is_transient, no_progress};
 
 /// Writes made before their callers are told: telling each alone would wake a loop that waits for
 /// them once a write, which costs as much as the write.
@@ -129,35 +128,34 @@ impl Shared {
         Written(outcome)
     }
 
+    /// Writes all of `data`, going on after short writes.
+    fn write_all(&self, offset: u64, data: &IoVec) -> io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let written = match done {
+                0 => self.write_timed(at, data),
+                _ => self.write_timed(at, &data.slice(done, data.len())),
+            };
+            match written {
+                Ok(0) => return Err(no_progress(at)),
+                Ok(count) => done += count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn drain_writes(&self) {
         while let Some(writes) = self.queue.next() {
             let done: SmallVec<[_; TOLD_TOGETHER]> = writes
                 .into_iter()
-                .map(|write| (write.outcome, write_all(self.file.fd(), write.offset, &write.data)))
+                .map(|write| (write.outcome, self.write_all(write.offset, &write.data)))
                 .collect();
             for (outcome, result) in done {
                 outcome.tell(result);
             }
         }
     }
-}
-
-/// Writes all of `data`, going on after short writes.
-fn write_all(fd: impl AsFd, offset: u64, data: &IoVec) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        let at = offset + done as u64;
-        let written = if done == 0 {
-            write_now(&fd, at, data)
-        } else {
-            write_now(&fd, at, &data.slice(done, data.len()))
-        };
-        match written {
-            Ok(0) => return Err(no_progress(at)),
-            Ok(count) => done += count,
-            Err(error) if is_transient(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
