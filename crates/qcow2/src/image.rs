@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use map_cache::{Counters, MapCache};
+use map_cache::{Budget, Counters, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, SnapshotEntry, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) header: AsyncMutex<Header>,
     pub(crate) l1: L1Table,
     pub(crate) cache: MapCache<Error>,
+    /// What this image's caches share with those of others.
+    pub(crate) budget: Arc<Budget>,
     pub(crate) shape: SliceShape,
     pub(crate) refcounts: Refcounts,
     pub(crate) allocator: Mutex<Allocator>,
@@ -105,6 +107,10 @@ pub struct Status {
     pub covered_bytes: u64,
     /// Bytes of memory in the refcount cache.
     pub refcount_bytes: u64,
+    /// Bytes of memory that the caches of all images of the process take ...
+    pub budget_used_bytes: u64,
+    /// ... and may take.
+    pub budget_bytes_max: u64,
     /// Clusters below the end of the file that are known to be free.
     pub free_clusters: u64,
     /// Clusters leaked because giving them back failed.
@@ -172,6 +178,8 @@ impl Qcow2 {
             cache_sizes: self.inner.cache_sizes,
             covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
+            budget_used_bytes: self.inner.budget.used_bytes(),
+            budget_bytes_max: self.inner.budget.bytes_max(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
             leaked_clusters: self.inner.frees.leaked(),
             corrupt: self.inner.corrupt.load(Ordering::Relaxed),
@@ -195,9 +203,11 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
+    /// Drops clean map slices and refcount blocks that were not used since the last call
+    /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        self.inner.cache.clean() + self.inner.chain_if_made().map_or(0, Chain::clean)
+        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
     /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
@@ -251,9 +261,11 @@ impl Qcow2 {
         self.inner.reporting(result).await
     }
 
-    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
-    /// flushes still gets its discarded space back.
+    /// Packs map slices that were written back and not modified since the last call, and writes metadata
+    /// that waits in memory, if there is any; for a timer, so that a guest that never flushes still
+    /// gets its discarded space back.
     pub async fn write_back(&self) -> Result<(), Error> {
+        self.inner.cache.pack_idle();
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 

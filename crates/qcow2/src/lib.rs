@@ -57,6 +57,7 @@ pub use header_update::is_dirty;
 pub use host::{Host, Work};
 pub use image::{Qcow2, Status};
 pub use layer::{Layer, Raw};
+pub use map_cache::{Advice, Budget, Counters, Form, GhostHits};
 pub use open::{Files, read_header};
 pub use options::{DiscardOptions, Options, ZeroOptions};
 pub use overlap::{OverlapCheck, Section};
