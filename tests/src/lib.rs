@@ -9,6 +9,7 @@ pub mod client;
 pub mod holder;
 pub mod peer;
 pub mod program;
+pub mod qmp;
 pub mod random;
 pub mod run;
 pub mod scratch;

@@ -24,13 +24,24 @@ const PEERS: &[Peer] = &[
     Peer { package: "cpio", found: || all(&["cpio"]) },
     Peer { package: "e2fsprogs", found: || all(&["mke2fs"]) },
     Peer { package: "xz-utils", found: || all(&["xz"]) },
+    Peer { package: "socat", found: || all(&["socat"]) },
+    Peer { package: "python3-prometheus-client", found: || imports("prometheus_client.openmetrics.parser") },
+    Peer { package: "python3-pip", found: || imports("pip") },
 ];
+
+/// QEMU's QMP client for Python, which Debian does not package: from PyPI, this version, into the build's directory.
+const QMP_CLIENT: &str = "qemu.qmp==0.0.6";
 
 /// Makes sure that everything is there: installs what is missing where that is allowed.
 ///
 /// # Errors
 /// With what is missing, and what to do about it.
 pub fn ensure() -> Result<(), String> {
+    ensure_packages()?;
+    ensure_qmp_client()
+}
+
+fn ensure_packages() -> Result<(), String> {
     let missing = missing();
     if missing.is_empty() {
         return Ok(());
@@ -50,6 +61,33 @@ pub fn ensure() -> Result<(), String> {
     match self::missing() {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("installed, and yet not found: what packages {} bring", missing.join(" "))),
+    }
+}
+
+/// Where the black-box tests look for Python packages that are not Debian's.
+fn python_packages() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = own.parent().unwrap_or(own);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    target.join("python")
+}
+
+fn ensure_qmp_client() -> Result<(), String> {
+    let into = python_packages();
+    if into.join("qemu").join("qmp").is_dir() {
+        return Ok(());
+    }
+    println!("installing {QMP_CLIENT} for the tests");
+    let status = Command::new("/usr/bin/python3")
+        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+        .arg(&into)
+        .arg(QMP_CLIENT)
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("pip install --target {} {QMP_CLIENT}: {status}", into.display())),
+        Err(error) => Err(format!("/usr/bin/python3: {error}")),
     }
 }
 
@@ -89,7 +127,13 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// libnbd's module belongs to the system's Python, which need not be the first one in the path.
 fn has_libnbd_for_python() -> bool {
-    let import = Command::new("/usr/bin/python3").args(["-c", "import nbd"]).stderr(Stdio::null()).status();
+    imports("nbd")
+}
+
+/// Whether the system's Python finds a module.
+fn imports(module: &str) -> bool {
+    let script = format!("import {module}");
+    let import = Command::new("/usr/bin/python3").args(["-c", &script]).stderr(Stdio::null()).status();
     import.is_ok_and(|status| status.success())
 }
 

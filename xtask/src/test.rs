@@ -23,8 +23,8 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 9] =
-    ["serve", "sandbox", "locks", "faults", "hostile", "matrix", "neighbours", "kill", "guest"];
+const SUITES: [&str; 10] =
+    ["serve", "qmp", "sandbox", "locks", "faults", "hostile", "matrix", "neighbours", "kill", "guest"];
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {

@@ -12,6 +12,7 @@ mod nbd_server;
 mod open;
 mod operations;
 mod options;
+mod qmp;
 mod repair;
 mod snapshot_table;
 
@@ -45,4 +46,5 @@ pub const TARGETS: &[Target] = &[
     target("limits", limits::run, 5_000),
     target("nbd_server", nbd_server::run, 5_000),
     target("nbd_client", nbd_client::run, 5_000),
+    target("qmp", qmp::run, 5_000),
 ];

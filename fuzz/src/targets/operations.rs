@@ -138,7 +138,7 @@ impl Session {
         let mut quick = vec![0xee; len];
         let in_memory = self.image.try_read(offset, &mut quick);
         if result.is_ok() && in_memory {
-            assert!(quick == found.as_ref(), "try_read and read differ at {offset:#x}, {len} bytes");
+            assert!(quick[..] == found[..], "try_read and read differ at {offset:#x}, {len} bytes");
         }
         match (&self.model, result) {
             (Some(model), Ok(())) => {

@@ -117,7 +117,7 @@ pub fn disk(value: &Value) -> DiskFigures {
             misses: number(&map["misses"]),
             covered_bytes: number(&map["covered-bytes"]),
             used_bytes: map["used-bytes"].as_u64(),
-            limit_bytes: number(&map["l2-cache-size"]),
+            limit_bytes: map["limit-bytes"].as_u64().unwrap_or_else(|| number(&map["l2-cache-size"])),
         }),
         throttle: throttle(&driver["throttle"]),
     }

@@ -235,8 +235,16 @@ fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
     );
     add(
         gauge("cowhand_map_cache_limit", In::Bytes, "Most memory that the map may take"),
-        status.cache_sizes.l2_bytes,
+        status.map.bytes_max,
     );
+    let used = gauge("cowhand_map_cache_used", In::Bytes, "Memory that the map takes");
+    add(used, status.map.resident_bytes);
+    let loads = counter("cowhand_map_cache_loads", In::Things, "Slices of the map read from the image");
+    add(loads, status.map.loads);
+    let help = "Slices of the map dropped for want of room or of use";
+    add(counter("cowhand_map_cache_evictions", In::Things, help), status.map.evictions);
+    let help = "Slices of the map written to the image";
+    add(counter("cowhand_map_cache_write_backs", In::Things, help), status.map.write_backs);
     add(gauge("cowhand_refcount_cache", In::Bytes, "Memory in the refcount cache"), status.refcount_bytes);
     add(
         gauge("cowhand_image_corrupt", In::Things, "1 if the image was found corrupt"),

@@ -1,0 +1,281 @@
+//! What the commands do, as clients of the disks see it.
+
+use std::os::unix::fs::MetadataExt;
+
+use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
+use black_box::qmp::Qmp;
+use black_box::server::Start;
+use black_box::{Client, Scratch, Server};
+use serde_json::{Value, json};
+
+use crate::{Steered, create, qcow2};
+
+#[test]
+fn a_disk_that_is_added_exported_and_removed_is_whole_and_free_again() {
+    let steered = Steered::new();
+    let path = create(&steered.scratch, "b.qcow2", "16M");
+    let mut qmp = steered.talk();
+    qmp.ok("blockdev-add", qcow2("b", &path));
+    let export = json!({ "type": "nbd", "id": "e", "node-name": "b", "name": "bee", "writable": true });
+    qmp.ok("block-export-add", export);
+    let mut client = steered.server.client("bee");
+    assert_eq!(client.size(), 16 << 20);
+    client.write(1 << 20, &[7; 4096]).expect("a write");
+    assert!(qmp.refused("blockdev-del", json!({ "node-name": "b" })).contains("in use by export"));
+    let refused = qmp.refused("block-export-del", json!({ "id": "e" }));
+    assert!(refused.contains("in use by 1 connections"), "{refused}");
+    let stats = qmp.ok("query-blockstats", json!({}));
+    let b = stats.as_array().expect("a list").iter().find(|disk| disk["node-name"] == "b").expect("b");
+    assert_eq!((&b["stats"]["wr_operations"], &b["stats"]["wr_bytes"]), (&json!(1), &json!(4096)));
+    qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
+    assert_eq!(qmp.event("BLOCK_EXPORT_DELETED")["data"], json!({ "id": "e" }));
+    assert!(client.read(0, 1).is_err(), "the client is disconnected");
+    assert!(Client::connect(steered.server.socket(), "bee").is_err());
+    qmp.ok("blockdev-del", json!({ "node-name": "b" }));
+    // Not flushed by anybody: closing was enough. And the locks are gone.
+    assert_clean(path.as_ref());
+    qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 7 1M 4k", "write 0 512"]);
+    steered.server.stop();
+}
+
+#[test]
+fn an_export_shows_no_more_than_it_was_told_to() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let again = qmp.refused("block-export-add", json!({ "type": "nbd", "id": "ro", "node-name": "a" }));
+    assert!(again.contains("an export named \"a\" already"), "{again}");
+    let read_only = json!({ "type": "nbd", "id": "ro", "node-name": "a", "name": "ro", "description": "d" });
+    qmp.ok("block-export-add", read_only);
+    let refused = qmp.refused(
+        "block-export-add",
+        json!({ "type": "nbd", "id": "x", "node-name": "a", "name": "x", "bitmaps": ["b"] }),
+    );
+    assert!(refused.contains("no bitmap \"b\""), "{refused}");
+    steered.server.client("a").write(0, &[1; 512]).expect("the first export is writable");
+    let mut client = steered.server.client("ro");
+    assert_eq!(client.read(0, 512).expect("a read"), [1; 512]);
+    assert!(client.write(0, &[2; 512]).is_err());
+    let exports = qmp.ok("query-block-exports", json!({}));
+    assert_eq!((&exports[0]["writable"], &exports[1]["writable"]), (&json!(true), &json!(false)));
+    steered.server.stop();
+}
+
+#[test]
+fn nodes_are_found_by_name_and_filters_throttle_what_is_under_them() {
+    let steered = Steered::new();
+    let (base, top) = (create(&steered.scratch, "base.qcow2", "8M"), steered.scratch.name("top.qcow2"));
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &top]).ok();
+    let mut qmp = steered.talk();
+    qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "f", "filename": top }));
+    let mut lower = qcow2("base", &base);
+    lower["read-only"] = json!(true);
+    qmp.ok("blockdev-add", lower);
+    qmp.ok(
+        "blockdev-add",
+        json!({ "driver": "qcow2", "node-name": "top", "file": "f", "backing": "base",
+        "l2-cache-size": 1 << 20, "cache": { "direct": false }, "auto-read-only": true }),
+    );
+    assert!(qmp.refused("blockdev-del", json!({ "node-name": "f" })).contains("in use by node \"top\""));
+    qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "g", "limits": { "iops-total": 500 } }));
+    let filter = json!({ "driver": "throttle", "node-name": "t", "throttle-group": "g", "file": "top" });
+    qmp.ok("blockdev-add", filter);
+    assert!(qmp.refused("object-del", json!({ "id": "g" })).contains("in use by node \"t\""));
+    qmp.ok("qom-set", json!({ "path": "/objects/g", "property": "limits", "value": { "iops-total": 900 } }));
+    let limits = qmp.ok("qom-get", json!({ "path": "g", "property": "limits" }));
+    assert_eq!(limits["iops-total"], 900);
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "t" }));
+    assert_eq!(steered.server.client("t").size(), 8 << 20);
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    let drivers: Vec<(&str, &str)> = nodes
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|node| (node["node-name"].as_str().expect("a name"), node["drv"].as_str().expect("a driver")))
+        .collect();
+    let expected = [("a", "qcow2"), ("f", "file"), ("base", "qcow2"), ("top", "qcow2"), ("t", "throttle")];
+    assert_eq!(drivers, expected);
+    assert_eq!(nodes[3]["iops"], 900, "{nodes}");
+    qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    for node in ["t", "top", "base", "f"] {
+        qmp.ok("blockdev-del", json!({ "node-name": node }));
+    }
+    qmp.ok("object-del", json!({ "id": "g" }));
+    steered.server.stop();
+}
+
+#[test]
+fn a_server_may_begin_with_nothing_and_open_its_own_door() {
+    let scratch = Scratch::new();
+    let path = create(&scratch, "a.qcow2", "1M");
+    let (qmp_path, nbd) = (scratch.name("qmp"), scratch.name("n"));
+    let start = Start::new(["--qmp", &qmp_path, "--allow-path"]).arg(scratch.path());
+    let mut server = start.listening_on(&qmp_path).spawn();
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let mut qmp = Qmp::connect(qmp_path.as_ref());
+    assert!(qmp.refused("nbd-server-stop", json!({})).contains("does not listen"));
+    let address = json!({ "addr": { "type": "unix", "data": { "path": nbd } } });
+    qmp.ok("nbd-server-start", address.clone());
+    assert!(qmp.refused("nbd-server-start", address).contains("listens already"));
+    qmp.ok("blockdev-add", qcow2("a", &path));
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "a", "node-name": "a" }));
+    let client = Client::connect(nbd.as_ref(), "a").expect("it serves");
+    assert_eq!(client.flags() & 2, 2, "read-only unless told otherwise");
+    qmp.ok("nbd-server-stop", json!({}));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    assert!(Client::connect(nbd.as_ref(), "a").is_err());
+    assert_eq!(qmp.ok("query-block-exports", json!({})), json!([]));
+    let inet = json!({ "addr": { "type": "inet", "data": { "host": "127.0.0.1", "port": "0" } } });
+    let refused = qmp.refused("nbd-server-start", inet);
+    assert!(refused.contains("--sandbox off"), "{refused}");
+    qmp.ok("quit", json!({}));
+    assert_eq!(qmp.event("SHUTDOWN")["data"]["reason"], "host-qmp-quit");
+    assert!(server.outcome().status.success());
+    assert_clean(path.as_ref());
+}
+
+#[test]
+fn what_the_sandbox_does_not_allow_is_refused_with_the_way_out() {
+    let steered = Steered::new();
+    let elsewhere = Scratch::new();
+    let path = create(&elsewhere, "b.qcow2", "1M");
+    let refused = steered.talk().refused("blockdev-add", qcow2("b", &path));
+    let landlocked =
+        std::fs::read_to_string("/sys/kernel/security/lsm").is_ok_and(|lsm| lsm.contains("landlock"));
+    assert!(refused.contains("--allow-path") || !landlocked, "{refused}");
+    steered.server.stop();
+}
+
+#[test]
+fn a_disk_grows_while_it_is_in_use_and_shrinks_only_if_that_is_meant() {
+    let steered = Steered::new();
+    let (mut qmp, mut client) = (steered.talk(), steered.server.client("a"));
+    client.write((64 << 20) - 512, &[3; 512]).expect("a write at the end");
+    qmp.ok("block_resize", json!({ "node-name": "a", "size": 128 << 20 }));
+    assert_eq!(client.read((64 << 20) - 512, 512).expect("a read"), [3; 512]);
+    let mut anew = steered.server.client("a");
+    assert_eq!(anew.size(), 128 << 20);
+    anew.write((128 << 20) - 512, &[4; 512]).expect("a write at the new end");
+    assert!(qmp.refused("block_resize", json!({ "device": "a", "size": 1 << 20 })).contains("shrink"));
+    qmp.ok("block_resize", json!({ "device": "a", "size": 1 << 20, "x-shrink": true }));
+    assert!(anew.read(64 << 20, 512).is_err(), "beyond the end");
+    steered.server.stop();
+    let path = steered.scratch.name("a.qcow2");
+    assert_clean(path.as_ref());
+    assert_eq!(qemu_img(["info", "--output=json", &path]).json()["virtual-size"], 1 << 20);
+}
+
+#[test]
+fn snapshots_are_taken_and_deleted_while_the_disk_is_in_use() {
+    let steered = Steered::new();
+    let (mut qmp, mut client) = (steered.talk(), steered.server.client("a"));
+    client.write(0, &[1; 4096]).expect("a write");
+    let named = json!({ "device": "a", "name": "s" });
+    qmp.ok("blockdev-snapshot-internal-sync", named.clone());
+    assert!(qmp.refused("blockdev-snapshot-internal-sync", named.clone()).contains("already"));
+    client.write(0, &[2; 4096]).expect("a write");
+    qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "a", "name": "other" }));
+    let deleted = qmp.ok("blockdev-snapshot-delete-internal-sync", json!({ "device": "a", "name": "other" }));
+    assert_eq!(deleted["name"], "other");
+    assert!(
+        qmp.ask("blockdev-snapshot-delete-internal-sync", json!({ "device": "a", "name": "x" })).is_err()
+    );
+    steered.server.stop();
+    let path = steered.scratch.name("a.qcow2");
+    assert_clean(path.as_ref());
+    qemu_img(["snapshot", "-a", "s", &path]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 1 0 4k"]);
+}
+
+#[test]
+fn options_change_while_the_disk_is_in_use_and_those_that_cannot_are_named() {
+    let steered = Steered::new();
+    let path = steered.scratch.name("a.qcow2");
+    let mut qmp = steered.talk();
+    let mut options = qcow2("a", &path);
+    options["discard"] = json!("unmap");
+    options["detect-zeroes"] = json!("unmap");
+    options["cache-clean-interval"] = json!(5);
+    qmp.ok("blockdev-reopen", json!({ "options": [options] }));
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    assert_eq!((&nodes[0]["discard"], &nodes[0]["detect_zeroes"]), (&json!("unmap"), &json!("unmap")));
+    let mut client = steered.server.client("a");
+    client.write(0, &[9; 65536]).expect("a write");
+    client.trim(0, 65536).expect("a trim");
+    client.flush().expect("a flush");
+    options = qcow2("a", &path);
+    options["cache"] = json!({ "direct": true });
+    let refused = qmp.refused("blockdev-reopen", json!({ "options": [options] }));
+    assert!(refused.contains("cache.direct"), "{refused}");
+    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "read-only=on" }));
+    assert!(client.write(0, &[1; 512]).is_err());
+    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "read-only=off" }));
+    client.write(0, &[1; 512]).expect("a write");
+    steered.server.stop();
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let table: [(&str, Value, &str); 8] = [
+        ("blockdev-add", json!({ "driver": "vmdk" }), "argument 'driver' is \"vmdk\""),
+        ("blockdev-add", json!({ "driver": "qcow2", "node-name": "x" }), "argument 'file' is missing"),
+        (
+            "blockdev-add",
+            json!({ "driver": "qcow2", "node-name": "x", "file": { "driver": "file", "filenam": "x" } }),
+            "argument 'file.filenam' is unknown; did you mean 'filename'?",
+        ),
+        ("block-export-del", json!({ "id": "x", "mode": "soft" }), "argument 'mode' is \"soft\""),
+        ("block_resize", json!({ "size": "1G" }), "argument 'size' is a text; it must be a whole number"),
+        (
+            "block_resize",
+            json!({ "size": 512, "device": "nothing" }),
+            "there is no device or node \"nothing\"",
+        ),
+        ("qom-set", json!({ "path": "x", "property": "limits", "value": {} }), "there is no object \"x\""),
+        (
+            "block_set_io_throttle",
+            json!({ "id": "a", "bps": 1, "bps_rd": 1, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0 }),
+            "bps",
+        ),
+    ];
+    for (command, arguments, expected) in table {
+        let refused = qmp.refused(command, arguments);
+        assert!(refused.contains(expected), "{command}: {refused}");
+    }
+    assert_eq!(qmp.ask("device_add", json!({})).expect_err("no such command").0, "CommandNotFound");
+    assert_eq!(
+        qmp.ask("blockdev-del", json!({ "node-name": "x" })).expect_err("no such node").0,
+        "DeviceNotFound"
+    );
+    steered.server.stop();
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_a_dead_ones_name_is_taken_over() {
+    let steered = Steered::new();
+    assert_eq!(std::fs::metadata(&steered.qmp).expect("a socket").mode() & 0o777, 0o600);
+    let qmp = steered.qmp.to_str().expect("text");
+    let other = create(&steered.scratch, "b.qcow2", "1M");
+    assert!(Server::refuses(["--qmp", qmp, &other]).contains("another server listens there"));
+    steered.server.kill();
+    let server = Server::start(["--qmp", qmp, &other]);
+    server.stop();
+    assert!(!steered.qmp.exists());
+}
+
+#[test]
+fn histograms_count_between_the_bounds_that_were_chosen() {
+    let steered = Steered::new();
+    let (mut qmp, mut client) = (steered.talk(), steered.server.client("a"));
+    qmp.ok("block-latency-histogram-set", json!({ "id": "a", "boundaries": [1000, 1_000_000_000_000_u64] }));
+    (0..5).for_each(|_| _ = client.read(0, 512).expect("a read"));
+    let stats = qmp.ok("query-blockstats", json!({}));
+    let histogram = &stats[0]["stats"]["rd_latency_histogram"];
+    let bins: u64 = histogram["bins"].as_array().expect("bins").iter().filter_map(Value::as_u64).sum();
+    assert_eq!((bins, histogram["bins"].as_array().map(Vec::len)), (5, Some(3)), "{stats}");
+    qmp.ok("block-latency-histogram-set", json!({ "id": "a" }));
+    assert!(qmp.ok("query-blockstats", json!({}))[0]["stats"]["rd_latency_histogram"].is_null());
+    steered.server.stop();
+}

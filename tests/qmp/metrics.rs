@@ -1,0 +1,71 @@
+//! Figures for Prometheus, as its own parser reads them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use black_box::Run;
+
+use crate::Steered;
+
+fn get(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.write_all(request.as_bytes()).expect("it listens");
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+/// Reads the figures strictly, and insists on the conventions: a unit at the end of the name, seconds and bytes.
+const SCRIPT: &str = r#"
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+families = list(text_string_to_metric_families(sys.stdin.read()))
+names = {family.name: family for family in families}
+for family in families:
+    assert family.name.startswith("cowhand_"), family.name
+    assert family.documentation, family.name
+    assert family.type in ("counter", "gauge"), family
+    assert not family.unit or family.name.endswith("_" + family.unit), family
+    assert family.samples, family.name
+writes = {sample.labels["kind"]: sample.value for sample in names["cowhand_disk_requests"].samples}
+assert writes["write"] == 3, writes
+limits = names["cowhand_throttle_limit_per_second"].samples
+assert [(s.labels["disk"], s.labels["limit"], s.value) for s in limits] == [("a", "iops-total", 10000)], limits
+for name in ("cowhand_disk_transferred_bytes", "cowhand_throttle_at_limit_seconds", "cowhand_map_cache_hits"):
+    assert name in names, sorted(names)
+print(len(families))
+"#;
+
+#[test]
+fn a_strict_parser_reads_the_figures() {
+    let steered = Steered::with(&["--metrics", "0"]);
+    let stdout = steered.server.stdout();
+    let url = stdout.lines().find_map(|line| line.strip_prefix("metrics: http://")).expect("its address");
+    let address = url.strip_suffix("/metrics").expect("its path");
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    let mut client = steered.server.client("a");
+    (0..3).for_each(|at| client.write(at * 4096, &[1; 4096]).expect("a write"));
+    steered.talk().ok(
+        "block_set_io_throttle",
+        serde_json::json!({ "id": "a", "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 10000, "iops_rd": 0, "iops_wr": 0 }),
+    );
+    let answer = get(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("application/openmetrics-text"), "{head}");
+    let script = steered.scratch.write("parse.py", SCRIPT.as_bytes());
+    let said = Run::new("/usr/bin/python3").arg(script).input(body).ok();
+    assert!(said.trim().parse::<u32>().expect("a number") > 15, "{said}");
+    for (request, expected) in [
+        ("GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 404"),
+        ("DELETE /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405"),
+        ("hello\r\n\r\n", "HTTP/1.1 400"),
+        (&"x".repeat(20_000), "HTTP/1.1 431"),
+    ] {
+        let answer = get(address, request);
+        // What was not read when it hung up may take the answer with it.
+        assert!(answer.starts_with(expected) || (request.len() > 8192 && answer.is_empty()), "{answer}");
+    }
+    steered.server.stop();
+}

@@ -1,0 +1,100 @@
+//! A QMP client of our own, written down a second time.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How long a server may be silent before that is an error.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// A connection to a control socket.
+#[derive(Debug)]
+pub struct Qmp {
+    reader: BufReader<UnixStream>,
+    /// What came while something else was waited for.
+    events: VecDeque<Value>,
+    next_id: u64,
+}
+
+impl Qmp {
+    /// Connects and negotiates.
+    pub fn connect(socket: &Path) -> Self {
+        let mut client = Self::greeted(socket);
+        let answer = client.ask("qmp_capabilities", json!({}));
+        assert_eq!(answer, Ok(json!({})), "the handshake");
+        client
+    }
+
+    /// Connects, and takes the greeting.
+    pub fn greeted(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("somebody listens");
+        stream.set_read_timeout(Some(SILENCE)).expect("a timeout");
+        let mut client = Self { reader: BufReader::new(stream), events: VecDeque::new(), next_id: 1 };
+        let greeting = client.line().expect("a greeting");
+        assert!(greeting["QMP"]["version"]["qemu"]["major"].is_u64(), "{greeting}");
+        client
+    }
+
+    /// One command: what it returns, or the class and the words of its error.
+    pub fn ask(&mut self, command: &str, arguments: Value) -> Result<Value, (String, String)> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let message = json!({ "execute": command, "arguments": arguments, "id": id });
+        self.send(message.to_string().as_bytes()).expect("it listens");
+        loop {
+            let mut line = self.line().expect("an answer");
+            if line.get("event").is_some() {
+                self.events.push_back(line);
+                continue;
+            }
+            assert_eq!(line["id"], id, "an answer to something else: {line}");
+            let error = &line["error"];
+            if error.is_object() {
+                let text = |name: &str| error[name].as_str().expect("a text").to_owned();
+                return Err((text("class"), text("desc")));
+            }
+            return Ok(line["return"].take());
+        }
+    }
+
+    /// One command that must succeed.
+    pub fn ok(&mut self, command: &str, arguments: Value) -> Value {
+        self.ask(command, arguments.clone())
+            .unwrap_or_else(|error| panic!("{command} {arguments}: {error:?}"))
+    }
+
+    /// One command that must fail; gives the words.
+    pub fn refused(&mut self, command: &str, arguments: Value) -> String {
+        self.ask(command, arguments.clone()).expect_err(&format!("{command} {arguments} should fail")).1
+    }
+
+    /// Waits for an event.
+    pub fn event(&mut self, name: &str) -> Value {
+        loop {
+            if let Some(index) = self.events.iter().position(|event| event["event"] == name) {
+                return self.events.remove(index).expect("it was there");
+            }
+            let line = self.line().expect("an event");
+            assert!(line.get("event").is_some(), "an answer that nobody asked for: {line}");
+            self.events.push_back(line);
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// The next line; an error at the end.
+    pub fn line(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))),
+        }
+    }
+}
