@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, Status, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, Prefetch, Status, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 
 use crate::house::House;
@@ -26,6 +26,7 @@ pub struct Disk {
     discard: bool,
     detect_zeroes: DetectZeroes,
     cache_clean_interval: Option<Duration>,
+    prefetch: Prefetch,
     bitmaps: Vec<Bitmap>,
     house: House,
     /// Held until the disk goes.
@@ -57,6 +58,7 @@ impl Disk {
             writethrough: top.cache.writethrough,
             discard: top.discard == Discard::Unmap,
             detect_zeroes: top.detect_zeroes,
+            prefetch: top.qcow2.prefetch,
             cache_clean_interval: (interval > 0).then(|| Duration::from_secs(interval)),
             bitmaps,
             house,
@@ -210,10 +212,20 @@ impl Disk {
         }
     }
 
-    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: unused
+    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: with `prefetch=all`
+    /// the map is read; unused
     /// map slices are dropped after `cache-clean-interval`, and metadata is written now and then.
     pub fn keep_house(self: &Arc<Self>) {
         let Layer::Qcow2(image) = &self.layer else { return };
+        if self.prefetch == Prefetch::All {
+            let image = image.clone();
+            reactor::spawn(async move {
+                if let Err(error) = image.prefetch().await {
+                    tracing::warn!("{}: reading the map ahead: {error}", image.file().name());
+                }
+            })
+            .detach();
+        }
         if let Some(interval) = self.cache_clean_interval {
             let disk = Arc::downgrade(self);
             reactor::spawn(async move {

@@ -8,7 +8,7 @@ use sync::{Arc, Mutex};
 use crate::clock::Clock;
 use crate::counters::{Counters, Striped};
 use crate::directory::Directory;
-use crate::loads::{Load, Loads};
+use crate::loads::{Load, LoadTicket, Loads};
 use crate::slice::{Modify, Slice, SliceKey};
 
 /// Size and shape of a cache.
@@ -123,6 +123,15 @@ impl<E: Clone> MapCache<E> {
             }
             _ => load,
         }
+    }
+
+    /// The right to load a slice that nobody asked for yet; `None` if it is in memory or being loaded.
+    pub fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
+        if self.contains(key) {
+            return None;
+        }
+        // Between the look and the ticket somebody may have finished the load.
+        self.loads.try_lead(key).filter(|_| !self.contains(key))
     }
 
     fn contains(&self, key: SliceKey) -> bool {

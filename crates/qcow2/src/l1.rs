@@ -35,6 +35,11 @@ impl L1Table {
         Self { offset, entries: words.map(AtomicU64::new).collect(), dirty: Mutex::default() }
     }
 
+    /// Number of entries.
+    pub(crate) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
     /// Entry `index`; beyond the table nothing is allocated.
     #[inline]
     pub(crate) fn get(&self, index: u64, geometry: &Geometry) -> Result<L1Entry, EntryError> {

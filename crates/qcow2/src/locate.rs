@@ -5,6 +5,7 @@ use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
+use crate::cache_sizes::L2_BYTES_DEFAULT;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::layer::{Layer, Raw};
@@ -113,9 +114,18 @@ impl Inner {
     /// The map of what lies below this layer, made at the first question; `None` if there is too little
     /// for one.
     #[inline]
-    fn chain(&self) -> Option<&Chain> {
-        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, self.cache_sizes.l2_bytes)?));
+    pub(crate) fn chain(&self) -> Option<&Chain> {
+        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, self.chain_memory())?));
         self.chain.get_or_init(make).as_deref()
+    }
+
+    /// What the user allows the map of this image, without regard to how little its own layer needs.
+    fn chain_memory(&self) -> u64 {
+        match (self.options.cache.l2_bytes, self.options.cache.total_bytes) {
+            (None, None) => L2_BYTES_DEFAULT,
+            (Some(asked), _) => asked,
+            (None, Some(_)) => self.cache_sizes.l2_bytes,
+        }
     }
 
     /// As [`Inner::try_locate`], loading what is missing.

@@ -199,7 +199,9 @@ fn what_is_charged_after_the_fact_is_paid_for_by_those_behind_it() {
     }
     let open = Time::from_nanos(SECOND / 5);
     assert_eq!(group.opens(Direction::Read, start), Some(open));
-    assert!(matches!(group.enqueue(&member, Request::write(1), start), Decision::Queued { wake, .. } if wake == open));
+    assert!(
+        matches!(group.enqueue(&member, Request::write(1), start), Decision::Queued { wake, .. } if wake == open)
+    );
     assert_eq!(group.opens(Direction::Read, start), None, "somebody came first");
     let mut granted = Vec::new();
     group.poll(open, &mut granted);
