@@ -5,7 +5,7 @@ use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
-use crate::cache_sizes::L2_BYTES_DEFAULT;
+use crate::cache_sizes::l2_ceiling;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::layer::{Layer, Raw};
@@ -115,17 +115,9 @@ impl Inner {
     /// for one.
     #[inline]
     pub(crate) fn chain(&self) -> Option<&Chain> {
-        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, self.chain_memory())?));
+        let ceiling = || l2_ceiling(&self.options.cache, &self.cache_sizes);
+        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, ceiling(), &self.budget)?));
         self.chain.get_or_init(make).as_deref()
-    }
-
-    /// What the user allows the map of this image, without regard to how little its own layer needs.
-    fn chain_memory(&self) -> u64 {
-        match (self.options.cache.l2_bytes, self.options.cache.total_bytes) {
-            (None, None) => L2_BYTES_DEFAULT,
-            (Some(asked), _) => asked,
-            (None, Some(_)) => self.cache_sizes.l2_bytes,
-        }
     }
 
     /// As [`Inner::try_locate`], loading what is missing.

@@ -56,10 +56,10 @@ impl Qcow2 {
         loop {
             image.inner.prefetch_tables().await?;
             if let Some(chain) = image.inner.chain() {
-                return chain.prefetch(|| !self.inner.is_closing()).await;
+                return chain.prefetch(|| self.inner.reads_ahead()).await;
             }
             match &image.inner.backing {
-                Some(Layer::Qcow2(below)) if !self.inner.is_closing() => image = below,
+                Some(Layer::Qcow2(below)) if self.inner.reads_ahead() => image = below,
                 Some(_) | None => return Ok(()),
             }
         }
@@ -67,17 +67,17 @@ impl Qcow2 {
 }
 
 impl Inner {
-    /// Whether [`Inner::close`] was called.
-    fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+    /// Whether it is worth going on: nobody closes the image, and the memory for all images is not used up.
+    fn reads_ahead(&self) -> bool {
+        !self.closing.load(Ordering::Relaxed) && !self.budget.is_short(RUN_BYTES)
     }
 
     async fn prefetch_tables(&self) -> Result<(), Error> {
-        if self.is_closing() {
+        if !self.reads_ahead() {
             return Ok(());
         }
         let evictions = self.cache.counters().evictions;
-        let entries = self.l1.len();
+        let entries = self.l1.len() as u64;
         for first in (0..entries).step_by(SORTED_AT_ONCE as usize) {
             let runs = self.runs(first..entries.min(first + SORTED_AT_ONCE));
             let mut reads = stream::iter(runs)
@@ -85,7 +85,7 @@ impl Inner {
                 .buffer_unordered(RUNS_AT_ONCE);
             while let Some(read) = reads.next().await {
                 read?;
-                if self.is_closing() || self.cache.counters().evictions != evictions {
+                if !self.reads_ahead() || self.cache.counters().evictions != evictions {
                     return Ok(());
                 }
             }

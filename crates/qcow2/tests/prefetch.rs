@@ -41,13 +41,14 @@ fn after_everything_was_read_ahead_nothing_is_missed() {
 #[test]
 fn reading_ahead_ends_where_the_cache_is_full() {
     reactor_run(async {
-        let built = Built::full(8 << 20, 512).await;
+        let built = Built::full(32 << 20, 512).await;
         let l2_bytes = 32 << 10;
         let cache = CacheRequest { l2_bytes: Some(l2_bytes), ..CacheRequest::default() };
         let image = built.open(Options { cache, ..Options::default() }, false).await;
         image.prefetch().await.unwrap();
         let map = image.status().map;
-        assert!(map.evictions == 1 && map.loaded_bytes >= l2_bytes, "{map:?}");
+        // Of 1,024 tables; the first that did not fit ended it.
+        assert!(map.evictions > 0 && map.loads < 512, "{map:?}");
         read_all(&image, &built.flat).await;
     });
 }

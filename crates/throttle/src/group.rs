@@ -47,7 +47,7 @@ enum Arrangement {
     Mixed,
 }
 
-/// A membership. Not to be copied: [`Group::leave`] takes it back.
+/// A membership. Worth nothing once [`Group::leave`] has taken it back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MemberId(usize);
 
@@ -109,9 +109,9 @@ impl Group {
     /// the caller dispatches or fails them. The others' timer stays as it is.
     ///
     /// # Panics
-    /// Here and below: if `member` is of another group.
-    pub fn leave(&mut self, member: MemberId, now: Time, released: &mut Vec<Ticket>) {
-        self.drain(&member, now, released);
+    /// Here and below: if `member` is of another group, or has left.
+    pub fn leave(&mut self, member: &MemberId, now: Time, released: &mut Vec<Ticket>) {
+        self.drain(member, now, released);
         self.members[member.0] = None;
     }
 
@@ -227,7 +227,7 @@ impl Group {
 
     #[expect(
         clippy::expect_used,
-        reason = "a membership cannot be copied, so it outlives its member only by a bug"
+        reason = "a membership cannot be copied, and is taken back by who held it: it outlives its member only by a bug"
     )]
     fn member_mut(members: &mut [Option<Member>], index: usize) -> &mut Member {
         members.get_mut(index).and_then(Option::as_mut).expect("a member of this group")

@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use qcow2::{Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, Work, ZeroOptions, check};
+use qcow2::snapshot::{NewSnapshot, SnapshotName};
+use qcow2::{
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, Work, ZeroOptions, check,
+};
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
 };
@@ -62,7 +65,7 @@ impl Qcow2Target {
     /// What QEMU reads of the closed disks of a world, as the oracle judges it.
     pub fn read_by_qemu(&self, world: &World, model: &Model) -> Result<(), String> {
         let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
-        let ranges = model.ranges(self.config.size);
+        let ranges = model.ranges(model.size());
         let read = self.with_bench(|bench| bench.read(&disks, &ranges))?;
         let now = world.tick();
         for ((offset, _), bytes) in ranges.iter().zip(read) {
@@ -162,8 +165,8 @@ impl Target for Qcow2Target {
             alignment: 1,
             discarded,
             variants: 3,
-            resize: false,
-            snapshots: false,
+            resize: self.config.resized,
+            snapshots: self.config.snapshotted,
         }
     }
 
@@ -191,7 +194,9 @@ impl Target for Qcow2Target {
 
     async fn check(&self, world: &World) -> Result<(), String> {
         self.checked(world).await?;
-        judge::check(&world.current(0), &self.base.frozen)
+        // The table moves with every snapshot that comes or goes.
+        let frozen = if self.config.snapshotted { &[][..] } else { &self.base.frozen };
+        judge::check(&world.current(0), frozen)
     }
 }
 
@@ -229,8 +234,22 @@ impl Subject for Disk {
         self.0.flush().await
     }
 
-    async fn manage(&self, _operation: Management) -> Result<(), Error> {
-        unreachable!("the target says that it cannot")
+    async fn manage(&self, operation: Management) -> Result<(), Error> {
+        match operation {
+            Management::Resize(size) => {
+                self.0.resize(size, ResizeOptions { shrink: true, ..ResizeOptions::default() }).await
+            }
+            Management::SnapshotCreate(number) => {
+                let new = NewSnapshot { name: named(number), ..NewSnapshot::default() };
+                self.0.create_snapshot(new).await.map(drop)
+            }
+            Management::SnapshotApply(number) => {
+                self.0.apply_snapshot(SnapshotName::Name(named(number))).await
+            }
+            Management::SnapshotDelete(number) => {
+                self.0.delete_snapshot(SnapshotName::Name(named(number))).await.map(drop)
+            }
+        }
     }
 
     fn background_errors(&self) -> u64 {
@@ -240,6 +259,11 @@ impl Subject for Disk {
     async fn close(&self) -> Result<(), Error> {
         self.0.close().await
     }
+}
+
+/// What clients call a snapshot: never what it was called when the image was made.
+fn named(number: u32) -> String {
+    format!("client's {number}")
 }
 
 impl Disk {
