@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, TryRead, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, Prefetch, ResizeOptions, Status, TryRead, ZeroOptions};
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
 
@@ -29,6 +29,8 @@ pub struct Disk {
     pub(crate) runtime: Arc<Runtime>,
     /// The image was opened for writing.
     pub(crate) writable: bool,
+    /// What of the map is read before it is asked for.
+    pub(crate) prefetch: Prefetch,
     /// What a discard is charged at most.
     discard_charge: DiscardCharge,
     bitmaps: Vec<Bitmap>,
@@ -61,6 +63,7 @@ impl Disk {
             front: Front::new(groups.clone(), &options.throttling),
             writable: !runtime.read_only,
             runtime: Runtime::new(runtime),
+            prefetch: options.layer.qcow2.prefetch,
             discard_charge: options.throttling.discard,
             bitmaps,
             house,

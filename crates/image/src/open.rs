@@ -157,6 +157,7 @@ fn engine_options(layer: &LayerOptions, active: bool) -> Options {
         writable: active && !layer.read_only,
         ignore_corrupt: false,
         cache: qcow2.caches,
+        prefetch: qcow2.prefetch,
         lazy_refcounts: qcow2.lazy_refcounts,
         overlap_check: qcow2.overlap_check,
         discard: layer.discard == Discard::Unmap,

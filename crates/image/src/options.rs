@@ -14,7 +14,7 @@ mod throttling_tests;
 use std::path::PathBuf;
 
 use qcow2::cache_sizes::CacheRequest;
-use qcow2::{OverlapCheck, Section};
+use qcow2::{OverlapCheck, Prefetch, Section};
 
 pub use self::error::OptionError;
 use self::reader::Reader;
@@ -118,6 +118,8 @@ pub enum DetectZeroes {
 pub struct Qcow2Options {
     /// `cache-size`, `l2-cache-size`, `l2-cache-entry-size`, `refcount-cache-size`.
     pub caches: CacheRequest,
+    /// `prefetch`: what of the map is read before it is asked for.
+    pub prefetch: Prefetch,
     /// `cache-clean-interval` in seconds; 0 is never.
     pub cache_clean_interval_s: u32,
     /// `lazy-refcounts`; `None`: as the image's header says.
@@ -155,16 +157,19 @@ const DISCARD: [(&str, Discard); 4] = [
 ];
 const DETECT_ZEROES: [(&str, DetectZeroes); 3] =
     [("off", DetectZeroes::Off), ("on", DetectZeroes::On), ("unmap", DetectZeroes::Unmap)];
+const PREFETCH: [(&str, Prefetch); 3] =
+    [("off", Prefetch::Off), ("table", Prefetch::Table), ("all", Prefetch::All)];
 const FILE_DRIVERS: [(&str, ()); 2] = [("file", ()), ("host_device", ())];
 const LOCKING: [(&str, bool); 3] = [("auto", true), ("on", true), ("off", false)];
 
 /// Options of a layer that only a qcow2 image takes.
-const QCOW2_NAMES: [&str; 23] = [
+const QCOW2_NAMES: [&str; 24] = [
     "l2-cache-size",
     "l2-cache-entry-size",
     "refcount-cache-size",
     "cache-size",
     "cache-clean-interval",
+    "prefetch",
     "lazy-refcounts",
     "pass-discard-request",
     "pass-discard-snapshot",
@@ -239,8 +244,22 @@ struct Inherited {
     cache: CacheMode,
     aio: Option<Aio>,
     force_share: bool,
+    prefetch: Prefetch,
     /// Below the active layer.
     backing: bool,
+}
+
+impl Inherited {
+    /// What the active layer has.
+    fn by_nobody() -> Self {
+        Self {
+            cache: CacheMode::default(),
+            aio: None,
+            force_share: false,
+            prefetch: Prefetch::default(),
+            backing: false,
+        }
+    }
 }
 
 impl DiskOptions {
@@ -252,7 +271,7 @@ impl DiskOptions {
         let mut reader = Reader::new(tree, String::new());
         let id = reader.text("id")?;
         let throttling = throttling::read(&mut reader)?;
-        let top = Inherited { cache: CacheMode::default(), aio: None, force_share: false, backing: false };
+        let top = Inherited::by_nobody();
         let layer = LayerOptions::read(reader, top)?;
         let filename = layer.file.filename.clone().ok_or(OptionError::NoFile)?;
         Ok(Self { id, filename, layer, throttling })
@@ -261,7 +280,7 @@ impl DiskOptions {
     /// A drive that is a path and nothing else.
     pub fn of_path(filename: impl Into<PathBuf>) -> Self {
         let filename = filename.into();
-        let top = Inherited { cache: CacheMode::default(), aio: None, force_share: false, backing: false };
+        let top = Inherited::by_nobody();
         let mut layer = LayerOptions::defaults(top);
         layer.file.filename = Some(filename.clone());
         Self { id: None, filename, layer, throttling: ThrottleOptions::default() }
@@ -293,7 +312,13 @@ impl LayerOptions {
     }
 
     fn inherited(&self) -> Inherited {
-        Inherited { cache: self.cache, aio: self.file.aio, force_share: self.force_share, backing: true }
+        Inherited {
+            cache: self.cache,
+            aio: self.file.aio,
+            force_share: self.force_share,
+            prefetch: self.qcow2.prefetch,
+            backing: true,
+        }
     }
 
     fn defaults(above: Inherited) -> Self {
@@ -307,7 +332,7 @@ impl LayerOptions {
             force_share: above.force_share,
             file: FileOptions::defaults(above.cache, above.aio),
             data_file: FileOptions::defaults(above.cache, above.aio),
-            qcow2: Qcow2Options::defaults(Discard::Ignore),
+            qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             backing: Backing::AsInImage,
             qcow2_option: None,
         }
@@ -339,7 +364,7 @@ impl LayerOptions {
             force_share,
             file: FileOptions::read(reader.group("file")?, cache, aio)?,
             data_file: FileOptions::read(reader.group("data-file")?, cache, aio)?,
-            qcow2: Qcow2Options::read(&mut reader, discard)?,
+            qcow2: Qcow2Options::read(&mut reader, discard, above.prefetch)?,
             backing: Backing::AsInImage,
             qcow2_option,
         };
@@ -419,9 +444,10 @@ impl FileOptions {
 }
 
 impl Qcow2Options {
-    fn defaults(discard: Discard) -> Self {
+    fn defaults(discard: Discard, prefetch: Prefetch) -> Self {
         Self {
             caches: CacheRequest::default(),
+            prefetch,
             cache_clean_interval_s: CACHE_CLEAN_INTERVAL_S_DEFAULT,
             lazy_refcounts: None,
             pass_discard_request: discard == Discard::Unmap,
@@ -432,8 +458,8 @@ impl Qcow2Options {
         }
     }
 
-    fn read(reader: &mut Reader, discard: Discard) -> Result<Self, OptionError> {
-        let defaults = Self::defaults(discard);
+    fn read(reader: &mut Reader, discard: Discard, above: Prefetch) -> Result<Self, OptionError> {
+        let defaults = Self::defaults(discard, above);
         Ok(Self {
             caches: CacheRequest {
                 total_bytes: reader.size("cache-size")?,
@@ -441,6 +467,7 @@ impl Qcow2Options {
                 l2_entry_bytes: reader.size("l2-cache-entry-size")?,
                 refcount_bytes: reader.size("refcount-cache-size")?,
             },
+            prefetch: reader.choice("prefetch", &PREFETCH)?.unwrap_or(defaults.prefetch),
             cache_clean_interval_s: reader
                 .whole_number("cache-clean-interval")?
                 .unwrap_or(defaults.cache_clean_interval_s),

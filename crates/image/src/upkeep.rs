@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use qcow2::Layer;
+use qcow2::{Layer, Prefetch, Qcow2};
 
 use crate::disk::Disk;
 
@@ -13,10 +13,14 @@ use crate::disk::Disk;
 const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Disk {
-    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: unused
-    /// map slices are dropped after each `cache-clean-interval`, and metadata is written now and then.
+    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: with
+    /// `prefetch=all` the map is read, unused map slices are dropped after each `cache-clean-interval`,
+    /// and metadata is written now and then.
     pub fn keep_house(self: &Arc<Self>) {
         let Layer::Qcow2(image) = &self.layer else { return };
+        if self.prefetch == Prefetch::All {
+            reactor::spawn(read_ahead(image.clone())).detach();
+        }
         let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
         reactor::spawn(async move {
             loop {
@@ -61,5 +65,11 @@ impl Disk {
             image.clean_cache();
             layer = image.backing();
         }
+    }
+}
+
+async fn read_ahead(image: Qcow2) {
+    if let Err(error) = image.prefetch().await {
+        tracing::warn!("{}: reading the map ahead: {error}", image.file().name());
     }
 }

@@ -5,7 +5,7 @@ use sync::atomic::{AtomicU64, Ordering};
 
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::loads::{Load, Loads};
+use crate::loads::{Load, LoadTicket, Loads};
 use crate::packing::Packing;
 use crate::plain::Modify;
 use crate::slice::{Slice, SliceKey};
@@ -98,6 +98,15 @@ impl<E: Clone> MapCache<E> {
             }
             _ => load,
         }
+    }
+
+    /// The right to load a slice that nobody asked for yet; `None` if it is in memory or being loaded.
+    pub fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
+        if self.store.find(key).is_some() {
+            return None;
+        }
+        // Between the look and the ticket somebody may have finished the load.
+        self.loads.try_lead(key).filter(|_| self.store.find(key).is_none())
     }
 
     /// Puts a slice into memory, as loaded by the holder of its ticket, and makes room for it.

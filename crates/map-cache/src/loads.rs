@@ -39,6 +39,18 @@ impl<E: Clone> Loads<E> {
             }
         }
     }
+
+    /// Becomes the one who loads `key`, if nobody does.
+    pub(crate) fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
+        match self.under_way.lock().entry(key) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(vacant) => {
+                let flight = Arc::new(Flight { landed: Event::new(), failure: OnceLock::new() });
+                vacant.insert(Arc::clone(&flight));
+                Some(LoadTicket { loads: self, key, flight })
+            }
+        }
+    }
 }
 
 /// What to do about a slice that is not in memory.

@@ -10,6 +10,7 @@ use crate::image::Inner;
 impl Inner {
     /// See [`crate::Qcow2::close`].
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Error> {
+        self.closing.store(true, Ordering::Relaxed);
         if !self.options.writable {
             return Ok(());
         }

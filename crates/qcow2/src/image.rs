@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     pub(crate) frees: Frees,
     pub(crate) committer: Committer,
     pub(crate) decompressed: Decompressed,
+    /// Nobody needs what is read ahead any more.
+    pub(crate) closing: AtomicBool,
     /// What must be in the header before the first change of the image is there.
     pub(crate) announced: AtomicBool,
     /// Metadata was caught lying: no more writes.

@@ -114,7 +114,7 @@ impl Inner {
     /// The map of what lies below this layer, made at the first question; `None` if there is too little
     /// for one.
     #[inline]
-    fn chain(&self) -> Option<&Chain> {
+    pub(crate) fn chain(&self) -> Option<&Chain> {
         let ceiling = || l2_ceiling(&self.options.cache, &self.cache_sizes);
         let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, ceiling(), &self.budget)?));
         self.chain.get_or_init(make).as_deref()

@@ -8,6 +8,7 @@ use sync::atomic::Ordering;
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
+use crate::prefetch::words;
 
 /// What one layer knows of a guest range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +179,7 @@ impl Inner {
                 Ok(())
             }
             Load::Wait(waiting) => waiting.landed().await,
-            Load::Lead(ticket) => match self.read_slice(key).await {
+            Load::Lead(ticket) => match self.read_with_neighbours(key).await {
                 Ok(words) => {
                     self.cache.insert(key, words.into_iter());
                     drop(ticket);
@@ -192,7 +193,7 @@ impl Inner {
         }
     }
 
-    async fn read_slice(&self, key: SliceKey) -> Result<Vec<u64>, Error> {
+    pub(crate) async fn read_slice(&self, key: SliceKey) -> Result<Vec<u64>, Error> {
         let offset = self.slice_offset(key)?;
         let bytes = self.shape.slice_bytes();
         // Zeroes read past the end would pass for a table in which nothing is allocated.
@@ -206,8 +207,7 @@ impl Inner {
         }
         let (result, buf) = self.file.read(offset, IoBuf::uninit(bytes)).await;
         result.map_err(self.blame.io("reading an L2 table"))?;
-        let (words, _) = buf.as_chunks::<8>();
-        Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+        Ok(words(&buf).collect())
     }
 
     /// Where slice `key` lies in the file.

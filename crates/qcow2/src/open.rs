@@ -392,6 +392,7 @@ fn assemble(
         frees: Frees::default(),
         committer: Committer::default(),
         decompressed: Decompressed::default(),
+        closing: AtomicBool::new(false),
         announced: AtomicBool::new(false),
         corrupt: AtomicBool::new(false),
         corrupt_marked: AtomicBool::new(false),

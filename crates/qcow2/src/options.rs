@@ -3,6 +3,18 @@
 use crate::cache_sizes::CacheRequest;
 use crate::overlap::OverlapCheck;
 
+/// What of the map is read before it is asked for (`prefetch`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefetch {
+    /// Nothing: a miss reads one slice.
+    Off,
+    /// A miss reads its neighbours in the table too.
+    #[default]
+    Table,
+    /// As `Table`, and everything is read once in the background ([`crate::Qcow2::prefetch`]).
+    All,
+}
+
 /// Runtime options of one image, under QEMU's names with `_` for `-`.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -12,6 +24,8 @@ pub struct Options {
     pub ignore_corrupt: bool,
     /// Memory for the map and for refcounts.
     pub cache: CacheRequest,
+    /// `prefetch`.
+    pub prefetch: Prefetch,
     /// `lazy-refcounts`: `None` is what the image says.
     pub lazy_refcounts: Option<bool>,
     /// `overlap-check`.
@@ -34,6 +48,7 @@ impl Default for Options {
             writable: false,
             ignore_corrupt: false,
             cache: CacheRequest::default(),
+            prefetch: Prefetch::default(),
             lazy_refcounts: None,
             overlap_check: OverlapCheck::default(),
             discard: false,

@@ -68,6 +68,8 @@ configurations! {
     c4k_on_qcow2: 8000, 40;
     c64k_on_chain: 6000, 40;
     c4k_on_chain_tiny: 4000, 40;
+    c1k_prefetch: 4000, 40;
+    c64k_on_chain_prefetch: 4000, 40;
     c4k_no_unref: 6000, 40;
     c4k_compressed: 8000, 40;
     c4k_snapshots: 8000, 40;

@@ -51,6 +51,8 @@ configurations! {
     c4k_on_qcow2: 20;
     c64k_on_chain: 20;
     c4k_on_chain_tiny: 20;
+    c1k_prefetch: 20;
+    c64k_on_chain_prefetch: 20;
     c4k_no_unref: 20;
     c4k_compressed: 20;
     c4k_snapshots: 20;

@@ -42,7 +42,7 @@ fn a_path_alone_means_the_same_in_every_form() {
 fn every_option_reaches_its_place() {
     let found = layer(
         "id=disk0,node-name=n,driver=qcow2,cache=none,aio=io_uring,discard=unmap,detect-zeroes=unmap,\
-         l2-cache-size=2M,l2-cache-entry-size=4k,refcount-cache-size=1M,cache-clean-interval=30,\
+         l2-cache-size=2M,l2-cache-entry-size=4k,refcount-cache-size=1M,prefetch=all,cache-clean-interval=30,\
          lazy-refcounts=on,pass-discard-snapshot=off,pass-discard-other=on,discard-no-unref=on,\
          overlap-check=constant,overlap-check.inactive-l2=on,overlap-check.main-header=off,\
          data-file=y,data-file.cache.direct=off,file.locking=off",
@@ -61,6 +61,7 @@ fn every_option_reaches_its_place() {
             l2_entry_bytes: Some(4096),
             refcount_bytes: Some(1 << 20),
         },
+        prefetch: Prefetch::All,
         cache_clean_interval_s: 30,
         lazy_refcounts: Some(true),
         pass_discard_request: true,

@@ -11,7 +11,9 @@ mod word;
 
 use std::sync::Arc;
 
-use map_cache::{Budget, CacheLimits, Counters, Load, MapCache, SliceKey};
+use futures_util::StreamExt;
+use futures_util::stream;
+use map_cache::{Budget, CacheLimits, Counters, Load, LoadTicket, MapCache, SliceKey};
 
 use crate::Error;
 use crate::layer::Layer;
@@ -33,6 +35,9 @@ const SLICES_BITS: u32 = 6;
 /// Entries of the cache's directory at most. With units of 512 bytes they cover 64 TiB, with
 /// 64 KiB 8 PiB; what lies beyond is walked.
 const DIRECTORY_MAX: u64 = 1 << 20;
+
+/// Slices loaded at the same time by [`Chain::prefetch`]; each reads many tables at once.
+const PREFETCHED_AT_ONCE: usize = 2;
 
 /// The map of everything below one image.
 #[derive(Debug)]
@@ -152,18 +157,44 @@ impl Chain {
         match self.cache.load(key) {
             Load::Present => Ok(()),
             Load::Wait(waiting) => waiting.landed().await,
-            Load::Lead(ticket) => match self.resolve(self.start(key)).await {
-                Ok(words) => {
-                    self.cache.insert(key, words.into_iter());
-                    drop(ticket);
-                    Ok(())
-                }
-                Err(error) => {
-                    ticket.fail(error.clone());
-                    Err(error)
-                }
-            },
+            Load::Lead(ticket) => self.load_led(key, ticket).await,
         }
+    }
+
+    async fn load_led(&self, key: SliceKey, ticket: LoadTicket<'_, Error>) -> Result<(), Error> {
+        match self.resolve(self.start(key)).await {
+            Ok(words) => {
+                self.cache.insert(key, words.into_iter());
+                drop(ticket);
+                Ok(())
+            }
+            Err(error) => {
+                ticket.fail(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings all slices into memory, in the order of the disk, until there is no room for more or `go_on`
+    /// says no.
+    pub(crate) async fn prefetch(&self, go_on: impl Fn() -> bool) -> Result<(), Error> {
+        let evictions = self.cache.counters().evictions;
+        let slice_bytes = 1 << (self.unit_bits + UNIT_BITS);
+        let slices = (0..self.covered.div_ceil(slice_bytes)).map(|slice| self.key(slice * slice_bytes));
+        let load = |key| async move {
+            match self.cache.try_lead(key) {
+                Some(ticket) => self.load_led(key, ticket).await,
+                None => Ok(()),
+            }
+        };
+        let mut loads = stream::iter(slices).map(load).buffer_unordered(PREFETCHED_AT_ONCE);
+        while let Some(loaded) = loads.next().await {
+            loaded?;
+            if !go_on() || self.cache.counters().evictions != evictions {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Drops slices that were not used since the last call. Returns how many went.

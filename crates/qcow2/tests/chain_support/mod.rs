@@ -1,11 +1,16 @@
 //! Random chains in memory, with what they read as.
 
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of this")]
+
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use qcow2::{BlockStatus, CreateOptions, Files, Host, Layer, Options, Qcow2, Raw, Work, ZeroOptions, create};
+use qcow2::{
+    BlockStatus, CreateOptions, Files, Host, Layer, Options, Preallocation, Qcow2, Raw, Work, ZeroOptions,
+    create,
+};
 use qcow2_layout::Version;
 use reactor::Reactor;
 use storage::{Allocation, Extent, IoBuf, IoBytes, IoFuture, IoVec, Limits, MemoryStorage, Storage, Zeroing};
@@ -146,8 +151,7 @@ const SHAPES: [(u64, bool, Version); 10] = [
 impl Built {
     /// So many layers, each with a few changes of its own.
     pub async fn new(random: &mut Random, layers: usize) -> Self {
-        let fault = Arc::new(Fault { left: AtomicI64::new(-1), failed: Mutex::default() });
-        let mut built = Self { layers: Vec::new(), flat: Vec::new(), fault };
+        let mut built = Self::empty();
         // Half of the chains have layers of one size only, as most real ones do.
         let uniform = random.below(2) == 0;
         let shapes: Vec<_> = (0..1 + random.below(3)).map(|_| SHAPES[random.below(10) as usize]).collect();
@@ -162,6 +166,33 @@ impl Built {
             }
         }
         built
+    }
+
+    /// As [`Built::new`], with no raw file at the bottom.
+    pub async fn qcow2_only(random: &mut Random, layers: usize) -> Self {
+        let mut built = Self::empty();
+        for _ in 0..layers {
+            let shape = SHAPES[random.below(SHAPES.len() as u64) as usize];
+            built.add(random, 3 << 20, shape).await;
+        }
+        built
+    }
+
+    /// One image, all of whose clusters are mapped and read as zeroes.
+    pub async fn full(size: u64, cluster_size: u64) -> Self {
+        let mut built = Self::empty();
+        let preallocation = Preallocation::Metadata;
+        let options = CreateOptions { size, cluster_size, preallocation, ..CreateOptions::default() };
+        let file = built.medium("qcow2");
+        create(&*file, None, &options).await.unwrap();
+        built.layers.push(Stored { what: format!("full {size}"), file, data: None, raw: false });
+        built.flat = vec![0; size as usize];
+        built
+    }
+
+    fn empty() -> Self {
+        let fault = Arc::new(Fault { left: AtomicI64::new(-1), failed: Mutex::default() });
+        Self { layers: Vec::new(), flat: Vec::new(), fault }
     }
 
     fn medium(&self, what: &str) -> Arc<Medium> {

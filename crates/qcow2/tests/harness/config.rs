@@ -58,6 +58,8 @@ pub struct Config {
     pub lazy: bool,
     /// The smallest caches there can be.
     pub tiny_cache: bool,
+    /// The whole map is read ahead, beside the requests.
+    pub prefetch: bool,
     /// The image lies on a block device of so many bytes more, with garbage behind the image.
     pub device: Option<u64>,
     /// The size of the disk changes.
@@ -88,6 +90,7 @@ const PLAIN: Config = Config {
     discard: Discard::Punched,
     lazy: false,
     tiny_cache: false,
+    prefetch: false,
     device: None,
     resized: false,
     snapshotted: false,
@@ -159,6 +162,23 @@ pub const CONFIGS: &[Config] = &[
         size: 4 * M,
         below: Below::Chain(3 * M + 1536),
         tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c1k_prefetch",
+        create: "cluster_size=1k",
+        size: 3 * M,
+        own: &[(0, 300 * K), (M, 12 * K), (2 * M + 100, 500_000)],
+        prefetch: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c64k_on_chain_prefetch",
+        create: "cluster_size=64k",
+        size: 6 * M,
+        below: Below::Chain(3 * M + 512),
+        own: &[(128 * K, 20000)],
+        prefetch: true,
         ..PLAIN
     },
     Config {

@@ -1,6 +1,7 @@
 //! The engine as the simulation sees it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
@@ -35,8 +36,8 @@ pub struct Qcow2Target {
     bench: RefCell<Option<Bench>>,
 }
 
-/// The opened image.
-pub struct Disk(pub Qcow2);
+/// The opened image, and how often reading its map ahead failed.
+pub struct Disk(pub Qcow2, Rc<Cell<u64>>);
 
 impl Qcow2Target {
     pub fn new(config: Config) -> Self {
@@ -179,7 +180,17 @@ impl Target for Qcow2Target {
     }
 
     async fn open(&self, world: &World, variant: u32) -> Result<Disk, Error> {
-        self.open_with(world, self.config.options(variant)).await.map(Disk)
+        let image = self.open_with(world, self.config.options(variant)).await?;
+        let failed = Rc::new(Cell::new(0));
+        if self.config.prefetch {
+            let (image, failed) = (image.clone(), Rc::clone(&failed));
+            sim::spawn(async move {
+                if image.prefetch().await.is_err() {
+                    failed.set(failed.get() + 1);
+                }
+            });
+        }
+        Ok(Disk(image, failed))
     }
 
     async fn check(&self, world: &World) -> Result<(), String> {
@@ -245,7 +256,7 @@ impl Subject for Disk {
     }
 
     fn background_errors(&self) -> u64 {
-        self.0.status().leaked_clusters
+        self.0.status().leaked_clusters + self.1.get()
     }
 
     async fn close(&self) -> Result<(), Error> {
