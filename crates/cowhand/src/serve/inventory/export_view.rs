@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use door_nbd::{Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ZeroFlags};
+use door_nbd::{
+    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags,
+};
 use image::Disk;
 use storage::{IoBuf, IoVec};
 
@@ -69,8 +71,12 @@ impl Export for ExportView {
         self.shown.bitmaps.clone()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        self.disk.try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+        self.behind().try_read(offset, buf)
+    }
+
+    fn holds_back(&self) -> bool {
+        self.behind().holds_back()
     }
 
     fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
