@@ -10,8 +10,8 @@ use crate::QmpError;
 pub struct CommandSpec {
     /// Its name.
     pub name: &'static str,
-    /// Its arguments.
-    pub arguments: &'static [Argument],
+    /// Its arguments: an object or a union.
+    pub arguments: Kind,
 }
 
 /// An argument, or a member of an object among them.
@@ -53,6 +53,8 @@ pub enum Kind {
     },
     /// The first of these that fits the value's JSON type.
     Either(&'static [&'static Kind]),
+    /// What is described there: kinds may contain themselves.
+    Ref(&'static Kind),
     /// Whatever: the handler looks for itself.
     Any,
 }
@@ -82,7 +84,7 @@ impl CommandSpec {
     /// # Errors
     /// Names the first argument that is unknown, missing or of the wrong kind.
     pub fn check(&self, arguments: &Map<String, Value>) -> Result<(), QmpError> {
-        members(arguments, &[self.arguments], "")
+        self.arguments.check_members(arguments, "")
     }
 }
 
@@ -110,6 +112,23 @@ fn unknown<'a>(path: &str, name: &str, known: impl Iterator<Item = &'a Argument>
     QmpError::generic(format!("argument '{path}' is unknown{hint}"))
 }
 
+/// The variant that the tag names.
+fn chosen<'a>(
+    object: &Map<String, Value>,
+    tag: &str,
+    variants: &'a [Variant],
+    prefix: &str,
+) -> Result<&'a Variant, QmpError> {
+    match object.get(tag) {
+        None => Err(QmpError::generic(format!("argument '{prefix}{tag}' is missing"))),
+        Some(Value::String(found)) => variants.iter().find(|variant| variant.tag == found).ok_or_else(|| {
+            let allowed = variants.iter().map(|variant| variant.tag).collect::<Vec<_>>().join(", ");
+            QmpError::generic(format!("argument '{prefix}{tag}' is {found:?}; allowed: {allowed}"))
+        }),
+        Some(other) => Err(Kind::Text.wrong(other, &format!("{prefix}{tag}"))),
+    }
+}
+
 impl Kind {
     fn check(&self, value: &Value, path: &str) -> Result<(), QmpError> {
         match (self, value) {
@@ -134,8 +153,10 @@ impl Kind {
                 .iter()
                 .enumerate()
                 .try_for_each(|(index, item)| kind.check(item, &format!("{path}[{index}]"))),
-            (Self::Object(known), Value::Object(object)) => members(object, &[known], &format!("{path}.")),
-            (Self::Union { .. }, Value::Object(object)) => self.check_union(object, &format!("{path}.")),
+            (Self::Ref(kind), value) => kind.check(value, path),
+            (Self::Object(_) | Self::Union { .. }, Value::Object(object)) => {
+                self.check_members(object, &format!("{path}."))
+            }
             (Self::Either(kinds), value) => match kinds.iter().find(|kind| kind.fits(value)) {
                 Some(kind) => kind.check(value, path),
                 None => Err(self.wrong(value, path)),
@@ -144,29 +165,24 @@ impl Kind {
         }
     }
 
-    /// Checks the members of a union; also for a command whose arguments are one.
-    pub fn check_union(&self, object: &Map<String, Value>, prefix: &str) -> Result<(), QmpError> {
-        let Self::Union { tag, common, variants } = self else { return members(object, &[], prefix) };
-        let allowed = || variants.iter().map(|variant| variant.tag).collect::<Vec<_>>().join(", ");
-        match object.get(*tag) {
-            None => Err(QmpError::generic(format!("argument '{prefix}{tag}' is missing"))),
-            Some(Value::String(found)) => match variants.iter().find(|variant| variant.tag == found) {
-                Some(variant) => {
-                    let own = [required(tag, Kind::Text)];
-                    members(object, &[&own, common, variant.members], prefix)
-                }
-                None => Err(QmpError::generic(format!(
-                    "argument '{prefix}{tag}' is {found:?}; allowed: {}",
-                    allowed()
-                ))),
-            },
-            Some(other) => Err(Self::Text.wrong(other, &format!("{prefix}{tag}"))),
+    /// Checks the members of an object, whose names stand behind `prefix` in messages.
+    pub fn check_members(&self, object: &Map<String, Value>, prefix: &str) -> Result<(), QmpError> {
+        match self {
+            Self::Ref(kind) => kind.check_members(object, prefix),
+            Self::Object(known) => members(object, &[known], prefix),
+            Self::Union { tag, common, variants } => {
+                let own = [required(tag, Kind::Text)];
+                let variant = chosen(object, tag, variants, prefix)?;
+                members(object, &[&own, common, variant.members], prefix)
+            }
+            _ => Ok(()),
         }
     }
 
     fn fits(&self, value: &Value) -> bool {
         match self {
             Self::Any => true,
+            Self::Ref(kind) => kind.fits(value),
             Self::Text | Self::Choice(_) => value.is_string(),
             Self::Switch => value.is_boolean(),
             Self::Whole(_) => value.is_number(),
@@ -185,6 +201,7 @@ impl Kind {
     fn words(&self) -> String {
         match self {
             Self::Any => "anything".to_owned(),
+            Self::Ref(kind) => kind.words(),
             Self::Text => "a text".to_owned(),
             Self::Choice(choices) => format!("one of {}", choices.join(", ")),
             Self::Switch => "true or false".to_owned(),
@@ -225,12 +242,12 @@ mod tests {
 
     static SPEC: CommandSpec = CommandSpec {
         name: "x",
-        arguments: &[
+        arguments: Kind::Object(&[
             required("size", Kind::Whole(100)),
             optional("mode", Kind::Choice(&["safe", "hard"])),
             optional("names", Kind::List(&Kind::Text)),
             optional("node", Kind::Any),
-        ],
+        ]),
     };
 
     fn check(arguments: Value) -> String {
@@ -258,7 +275,7 @@ mod tests {
     #[test]
     fn a_union_takes_the_members_of_its_variant_at_any_depth() {
         let check = |node: Value| {
-            let error = NODE.check_union(node.as_object().unwrap(), "").err();
+            let error = NODE.check_members(node.as_object().unwrap(), "").err();
             error.map_or(String::new(), |error| error.desc)
         };
         assert_eq!(check(json!({"driver": "file", "filename": "x", "read-only": true})), "");

@@ -32,11 +32,11 @@ pub struct Session {
 /// Ends the handshake. We offer nothing that could be enabled.
 static CAPABILITIES: CommandSpec = CommandSpec {
     name: "qmp_capabilities",
-    arguments: &[optional("enable", Kind::List(&Kind::Choice(&["oob"])))],
+    arguments: Kind::Object(&[optional("enable", Kind::List(&Kind::Choice(&["oob"])))]),
 };
 
 /// Answered here: it only concerns the protocol.
-static QUERY_COMMANDS: CommandSpec = CommandSpec { name: "query-commands", arguments: &[] };
+static QUERY_COMMANDS: CommandSpec = CommandSpec { name: "query-commands", arguments: Kind::Object(&[]) };
 
 impl Session {
     /// A client that was greeted and may use `commands` once it has negotiated.
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     static COMMANDS: [CommandSpec; 1] =
-        [CommandSpec { name: "quit", arguments: &[optional("force", Kind::Switch)] }];
+        [CommandSpec { name: "quit", arguments: Kind::Object(&[optional("force", Kind::Switch)]) }];
 
     /// Everything that is sent, and the names of what is executed.
     fn talk(stream: &[u8]) -> String {

@@ -1,6 +1,6 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
 use qcow2::{BlockStatus, Error, Layer, ResizeOptions, Status, ZeroOptions};
@@ -10,6 +10,7 @@ use throttle::Request;
 use crate::front::{Charge, Front, Groups, Kind};
 use crate::house::House;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
+use crate::runtime::{Runtime, RuntimeOptions};
 
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;
@@ -25,13 +26,11 @@ const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
 pub struct Disk {
     pub(crate) layer: Layer,
     pub(crate) front: Front,
-    pub(crate) read_only: bool,
-    writethrough: bool,
-    discard: bool,
-    detect_zeroes: DetectZeroes,
+    pub(crate) runtime: Arc<Runtime>,
+    /// The image was opened for writing.
+    pub(crate) writable: bool,
     /// What a discard is charged at most.
     discard_charge: DiscardCharge,
-    pub(crate) cache_clean_interval: Option<Duration>,
     bitmaps: Vec<Bitmap>,
     pub(crate) house: House,
     /// Held until the disk goes.
@@ -56,17 +55,13 @@ impl Disk {
         locks: Vec<FileLock>,
         house: House,
     ) -> Self {
-        let top = &options.layer;
-        let interval = u64::from(top.qcow2.cache_clean_interval_s);
+        let runtime = RuntimeOptions::of(&options.layer);
         Self {
             layer,
             front: Front::new(groups.clone(), &options.throttling),
-            read_only: top.read_only,
-            writethrough: top.cache.writethrough,
-            discard: top.discard == Discard::Unmap,
-            detect_zeroes: top.detect_zeroes,
+            writable: !runtime.read_only,
+            runtime: Runtime::new(runtime),
             discard_charge: options.throttling.discard,
-            cache_clean_interval: (interval > 0).then(|| Duration::from_secs(interval)),
             bitmaps,
             house,
             _locks: locks,
@@ -80,7 +75,7 @@ impl Disk {
 
     /// Whether writes are refused.
     pub fn read_only(&self) -> bool {
-        self.read_only
+        self.runtime.get().read_only
     }
 
     /// The chain's top.
@@ -139,8 +134,9 @@ impl Disk {
     }
 
     async fn write_inside(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
-        if self.detect_zeroes != DetectZeroes::Off && data.is_zero() {
-            let unmap = self.detect_zeroes == DetectZeroes::Unmap;
+        let runtime = self.writable_now()?;
+        if runtime.detect_zeroes != DetectZeroes::Off && data.is_zero() {
+            let unmap = runtime.detect_zeroes == DetectZeroes::Unmap;
             let options = ZeroOptions { unmap, fast_only: false };
             return self.zero_inside(offset, data.len() as u64, options, fua).await;
         }
@@ -159,7 +155,8 @@ impl Disk {
 
     async fn zero_inside(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
         // Space goes back only where the disk was opened so that it may.
-        let options = ZeroOptions { unmap: options.unmap && self.discard, ..options };
+        let unmap = options.unmap && self.writable_now()?.discard == Discard::Unmap;
+        let options = ZeroOptions { unmap, ..options };
         match &self.layer {
             Layer::Qcow2(image) => image.zero(offset, len, options).await?,
             Layer::Raw(raw) => raw.zero(offset, len, zeroing(options)).await?,
@@ -175,9 +172,10 @@ impl Disk {
     }
 
     async fn discard_inside(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        let discard = self.writable_now()?.discard == Discard::Unmap;
         match &self.layer {
             Layer::Qcow2(image) => image.discard(offset, len).await?,
-            Layer::Raw(raw) if self.discard => raw.discard(offset, len).await?,
+            Layer::Raw(raw) if discard => raw.discard(offset, len).await?,
             Layer::Raw(_) => {}
         }
         self.settle(fua).await
@@ -195,6 +193,19 @@ impl Disk {
         }
     }
 
+    /// The options in force, if they let anything be written.
+    fn writable_now(&self) -> Result<RuntimeOptions, Error> {
+        let runtime = self.runtime.get();
+        if runtime.read_only {
+            let name = match &self.layer {
+                Layer::Qcow2(image) => image.file().name(),
+                Layer::Raw(raw) => raw.storage.name(),
+            };
+            return Err(Error::Refused { image: name.into(), detail: "the disk is read-only".into() });
+        }
+        Ok(runtime)
+    }
+
     /// Makes everything durable that completed before this call.
     pub async fn flush(&self) -> Result<(), Error> {
         let inside = self.front.begin(Kind::Flush, Charge::Free).await;
@@ -209,7 +220,7 @@ impl Disk {
     }
 
     async fn settle(&self, fua: bool) -> Result<(), Error> {
-        if fua || self.writethrough { self.flush_inside().await } else { Ok(()) }
+        if fua || self.runtime.get().writethrough { self.flush_inside().await } else { Ok(()) }
     }
 
     /// The state of the disk at `offset`, for at most `len` bytes. Costs nothing under limits.
@@ -273,6 +284,13 @@ impl Disk {
             Layer::Qcow2(image) => image.close().await,
             Layer::Raw(raw) => raw.flush().await,
         }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What runs beside the requests ends with the disk.
+        self.runtime.tell();
     }
 }
 

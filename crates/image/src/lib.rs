@@ -14,6 +14,7 @@ mod nearest;
 mod open;
 pub mod options;
 pub mod probe;
+mod runtime;
 pub mod size;
 mod upkeep;
 
@@ -22,3 +23,4 @@ pub use crate::error::OpenError;
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::nearest::nearest;
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
+pub use crate::runtime::{ReopenError, RuntimeOptions};

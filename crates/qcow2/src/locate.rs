@@ -5,6 +5,7 @@ use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
+use crate::cache_sizes::l2_ceiling;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::layer::{Layer, Raw};
@@ -114,7 +115,8 @@ impl Inner {
     /// for one.
     #[inline]
     fn chain(&self) -> Option<&Chain> {
-        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, self.cache_sizes.l2_bytes)?));
+        let ceiling = || l2_ceiling(&self.options.cache, &self.cache_sizes);
+        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, ceiling(), &self.budget)?));
         self.chain.get_or_init(make).as_deref()
     }
 

@@ -89,4 +89,11 @@ configurations! {
     c4k_lazy_resized: 300, 40;
     c16k_subclusters_resized: 4000, 40;
     c4k_raw_data_file_resized: 4000, 40;
+    c512_snapshotted: 4000, 40;
+    c1k_v2_snapshotted_on_raw: 4000, 40;
+    c4k_snapshotted_and_resized: 4000, 40;
+    c4k_compressed_snapshotted: 4000, 40;
+    c4k_lazy_snapshotted: 300, 40;
+    c16k_subclusters_snapshotted: 4000, 40;
+    c4k_device_snapshotted: 4000, 40;
 }

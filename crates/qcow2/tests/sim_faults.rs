@@ -81,4 +81,11 @@ configurations! {
     c4k_lazy_resized: 4, 20;
     c16k_subclusters_resized: 12, 30;
     c4k_raw_data_file_resized: 12, 30;
+    c512_snapshotted: 12, 30;
+    c1k_v2_snapshotted_on_raw: 12, 30;
+    c4k_snapshotted_and_resized: 12, 30;
+    c4k_compressed_snapshotted: 12, 30;
+    c4k_lazy_snapshotted: 4, 20;
+    c16k_subclusters_snapshotted: 12, 30;
+    c4k_device_snapshotted: 12, 30;
 }

@@ -72,4 +72,11 @@ configurations! {
     c4k_lazy_resized: 20;
     c16k_subclusters_resized: 20;
     c4k_raw_data_file_resized: 20;
+    c512_snapshotted: 20;
+    c1k_v2_snapshotted_on_raw: 20;
+    c4k_snapshotted_and_resized: 20;
+    c4k_compressed_snapshotted: 20;
+    c4k_lazy_snapshotted: 20;
+    c16k_subclusters_snapshotted: 20;
+    c4k_device_snapshotted: 20;
 }

@@ -14,6 +14,8 @@ mod kind;
 mod latency;
 mod membership;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use std::sync::Arc;

@@ -9,7 +9,9 @@
 mod resolve;
 mod word;
 
-use map_cache::{CacheLimits, Counters, Load, MapCache, SliceKey};
+use std::sync::Arc;
+
+use map_cache::{Budget, CacheLimits, Counters, Load, MapCache, SliceKey};
 
 use crate::Error;
 use crate::layer::Layer;
@@ -25,17 +27,12 @@ const LAYERS_MIN: usize = 2;
 const UNIT_BITS: u32 = 11;
 /// Units in a slice.
 const SLICE_UNITS: usize = 1 << UNIT_BITS;
-/// Bytes of a slice before it is packed.
-const SLICE_BYTES: u64 = SLICE_UNITS as u64 * 8;
 
 /// log2 of the slices under one entry of the cache's directory.
 const SLICES_BITS: u32 = 6;
-/// Entries of the cache's directory at most: 256 KiB. With units of 512 bytes they cover 64 TiB, with
+/// Entries of the cache's directory at most. With units of 512 bytes they cover 64 TiB, with
 /// 64 KiB 8 PiB; what lies beyond is walked.
 const DIRECTORY_MAX: u64 = 1 << 20;
-
-/// Fewest slices in memory.
-const SLICES_MIN: u64 = 2;
 
 /// The map of everything below one image.
 #[derive(Debug)]
@@ -73,9 +70,9 @@ pub(crate) enum Found {
 }
 
 impl Chain {
-    /// The map of `top` and what lies below it, with at most `memory_bytes` for slices; `None` where
+    /// The map of `top` and what lies below it, with at most `bytes_max` of `budget`; `None` where
     /// there is too little below to be worth one. Costs a few bytes a layer.
-    pub(crate) fn below(top: &Layer, memory_bytes: u64) -> Option<Self> {
+    pub(crate) fn below(top: &Layer, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
         let chain = || std::iter::successors(Some(top), |layer| layer.backing());
         let layers: Vec<Layer> =
             chain().take_while(|layer| layer.is_immutable()).take(LAYERS_MAX).cloned().collect();
@@ -87,12 +84,10 @@ impl Chain {
         let host_end = layers.iter().map(Layer::host_end).max().unwrap_or(0);
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
         let covered = top.size().min(DIRECTORY_MAX << table_bits);
-        let limits = CacheLimits {
-            slices_per_table: 1 << SLICES_BITS,
-            slices_max: usize::try_from((memory_bytes / SLICE_BYTES).max(SLICES_MIN)).unwrap_or(usize::MAX),
-        };
+        let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
         let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
-        Some(Self { layers, goes_on, covered, unit_bits, shape, cache: MapCache::new(limits) })
+        let cache = MapCache::new(limits, shape.packing(), budget);
+        Some(Self { layers, goes_on, covered, unit_bits, shape, cache })
     }
 
     /// Bytes of the disk, from its start, that the map answers for.

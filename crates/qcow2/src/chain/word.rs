@@ -4,6 +4,8 @@
 //! of consecutive units of one file differ by one, and words of different layers lie close together,
 //! so that a slice packs like one of an ordinary image.
 
+use map_cache::{ColumnShape, Field, Packing};
+
 /// Where one unit of the chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -45,6 +47,11 @@ impl WordShape {
     pub(crate) fn new(host_end: u64) -> Self {
         let host_bits = u64::BITS - host_end.leading_zeros();
         Self { host_bits: host_bits.clamp(HOST_BITS_MIN, HOST_BITS_MAX) }
+    }
+
+    /// What these words are like: the offset counts up, or layers take turns.
+    pub(crate) fn packing(self) -> Packing {
+        Packing::one(ColumnShape { fields: [Field::new(0, self.host_bits), Field::new(0, 64)] })
     }
 
     /// The word of a place; `None` if the offset has no room in it. Layers are below [`LAYERS_MAX`].

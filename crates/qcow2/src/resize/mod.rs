@@ -7,6 +7,7 @@ mod behind_end;
 mod cut;
 mod grow;
 mod preallocate;
+mod shorten;
 
 use std::sync::Arc;
 

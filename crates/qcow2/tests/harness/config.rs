@@ -62,6 +62,8 @@ pub struct Config {
     pub device: Option<u64>,
     /// The size of the disk changes.
     pub resized: bool,
+    /// Snapshots are taken, gone back to and deleted.
+    pub snapshotted: bool,
 }
 
 /// What becomes of discards.
@@ -88,6 +90,7 @@ const PLAIN: Config = Config {
     tiny_cache: false,
     device: None,
     resized: false,
+    snapshotted: false,
 };
 
 /// All of them.
@@ -304,6 +307,72 @@ pub const CONFIGS: &[Config] = &[
         data_in: DataIn::RawFile,
         own: &[(8 * K, 10_000)],
         resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_snapshotted",
+        create: "cluster_size=512",
+        size: 192 * K,
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c1k_v2_snapshotted_on_raw",
+        create: "compat=0.10,cluster_size=1k",
+        size: 300 * K,
+        below: Below::Raw(200 * K + 100),
+        own: &[(2 * K, 5 * K)],
+        snapshots: 1,
+        snapshotted: true,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshotted_and_resized",
+        create: "cluster_size=4k,refcount_bits=8",
+        size: 5 * M,
+        own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
+        snapshots: 2,
+        snapshotted: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_compressed_snapshotted",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 4 * M,
+        own: &[(0, 64 * K), (2 * M, 16 * K)],
+        compressed: true,
+        snapshotted: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy_snapshotted",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K)],
+        lazy: true,
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_snapshotted",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        below: Below::Qcow2(20 * M + 1536),
+        own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_device_snapshotted",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(6 * M),
+        snapshotted: true,
         ..PLAIN
     },
     Config { name: "c2m", create: "cluster_size=2M", size: 40 * M, own: &[(3 * M, 5000)], ..PLAIN },

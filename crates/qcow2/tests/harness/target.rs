@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
     Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, Work, ZeroOptions, check,
 };
@@ -164,7 +165,7 @@ impl Target for Qcow2Target {
             discarded,
             variants: 3,
             resize: self.config.resized,
-            snapshots: false,
+            snapshots: self.config.snapshotted,
         }
     }
 
@@ -182,7 +183,9 @@ impl Target for Qcow2Target {
 
     async fn check(&self, world: &World) -> Result<(), String> {
         self.checked(world).await?;
-        judge::check(&world.current(0), &self.base.frozen)
+        // The table moves with every snapshot that comes or goes.
+        let frozen = if self.config.snapshotted { &[][..] } else { &self.base.frozen };
+        judge::check(&world.current(0), frozen)
     }
 }
 
@@ -225,8 +228,15 @@ impl Subject for Disk {
             Management::Resize(size) => {
                 self.0.resize(size, ResizeOptions { shrink: true, ..ResizeOptions::default() }).await
             }
-            Management::SnapshotCreate(_) | Management::SnapshotApply(_) | Management::SnapshotDelete(_) => {
-                unreachable!("the target says that it cannot")
+            Management::SnapshotCreate(number) => {
+                let new = NewSnapshot { name: named(number), ..NewSnapshot::default() };
+                self.0.create_snapshot(new).await.map(drop)
+            }
+            Management::SnapshotApply(number) => {
+                self.0.apply_snapshot(SnapshotName::Name(named(number))).await
+            }
+            Management::SnapshotDelete(number) => {
+                self.0.delete_snapshot(SnapshotName::Name(named(number))).await.map(drop)
             }
         }
     }
@@ -238,6 +248,11 @@ impl Subject for Disk {
     async fn close(&self) -> Result<(), Error> {
         self.0.close().await
     }
+}
+
+/// What clients call a snapshot: never what it was called when the image was made.
+fn named(number: u32) -> String {
+    format!("client's {number}")
 }
 
 impl Disk {
