@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plot::{self, GRID, INK, SERIES};
-use super::table::{Table, Verdict};
+use super::table::{Chart, Table, Verdict};
 
 /// Colours of the dark theme, for those of the light one that charts are drawn in.
 const DARK_INK: &str = "#E6EDF3";
@@ -41,21 +41,31 @@ pub fn page(tables: &[Table]) -> Result<String, String> {
          rounds, ratios taken round by round, the spread is highest against lowest round. Vertical axes are \
          logarithmic. Images are sparse: all metadata is there, data clusters are mostly holes of the file, which \
          both programs read all the same.</p>\n{body}</body></html>\n",
-        dark_charts()
+        chart_colours()
     ))
 }
 
-/// Rules that give charts the colours of the dark theme.
-fn dark_charts() -> String {
+/// Rules that give charts their colours by theme.
+fn chart_colours() -> String {
     let pairs = [(INK, DARK_INK), (GRID, DARK_GRID)].into_iter().chain(SERIES.into_iter().zip(DARK_SERIES));
-    let mut rules = String::from("@media (prefers-color-scheme: dark) {\n");
+    let mut rules = String::new();
+    series_rules(&mut rules, &SERIES);
+    rules += "@media (prefers-color-scheme: dark) {\n";
     for (light, dark) in pairs {
         let _ = writeln!(
             rules,
             "svg [fill=\"{light}\"] {{ fill: {dark}; }} svg [stroke=\"{light}\"] {{ stroke: {dark}; }}"
         );
     }
+    series_rules(&mut rules, &DARK_SERIES);
     rules + "}\n"
+}
+
+/// Colours of the series in captions.
+fn series_rules(rules: &mut String, colours: &[&str]) {
+    for (index, colour) in colours.iter().enumerate() {
+        let _ = writeln!(rules, ".s{index} {{ color: {colour}; }}");
+    }
 }
 
 fn summary(tables: &[Table]) -> String {
@@ -101,7 +111,7 @@ fn section(table: &Table) -> Result<String, String> {
     );
     for chart in &table.charts {
         if let Some(svg) = plot::svg(chart)? {
-            let _ = writeln!(text, "<figure><figcaption>{}</figcaption>{svg}</figure>", escape(&chart.title));
+            let _ = writeln!(text, "<figure><figcaption>{}</figcaption>{svg}</figure>", caption(chart));
         }
     }
     text += "<div class=\"wide\"><table><tr>";
@@ -112,6 +122,15 @@ fn section(table: &Table) -> Result<String, String> {
     }
     text += "</tr></table></div>\n";
     Ok(text + &verdicts(&table.verdicts.iter().collect::<Vec<_>>()))
+}
+
+/// The title, and which colour is which series.
+fn caption(chart: &Chart) -> String {
+    let mut text = escape(&chart.title);
+    for (index, (name, _)) in chart.series.iter().enumerate() {
+        let _ = write!(text, " <span class=\"s{}\">&#9632;</span> {}", index % SERIES.len(), escape(name));
+    }
+    text
 }
 
 /// A cell may stress itself as Markdown does.
@@ -129,7 +148,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::table::{Chart, Form};
+    use crate::bench::table::Form;
 
     #[test]
     fn the_page_needs_nothing_else_and_shows_every_target() {

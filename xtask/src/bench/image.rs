@@ -84,9 +84,16 @@ pub fn remove(path: &Path) -> Result<(), String> {
     }
 }
 
+/// Memory for refcounts while an image is checked. With the default, a shuffled image is checked in
+/// half a minute instead of a moment: every cluster's refcount is in another block.
+const CHECK_CACHE_BYTES: u64 = 16 << 20;
+
 /// An image without a corruption and without a leak.
 pub fn check(path: &Path) -> Result<(), String> {
-    process::run(Command::new("qemu-img").args(["check", "-q", "-f", "qcow2"]).arg(path)).map(drop)
+    let name = path.display().to_string().replace(',', ",,");
+    let image =
+        format!("driver=qcow2,refcount-cache-size={CHECK_CACHE_BYTES},file.driver=file,file.filename={name}");
+    process::run(Command::new("qemu-img").args(["check", "-q", "--image-opts", &image])).map(drop)
 }
 
 /// Bytes that a file takes on the disk.

@@ -1,6 +1,7 @@
 //! Charts as SVG, drawn by plotters.
 //!
-//! Colours are those of the light theme; the page's style sheet replaces them by theme (`html.rs`).
+//! Colours are those of the light theme; the page's style sheet replaces them by theme, and the page
+//! says which series has which (`html.rs`).
 
 use plotters::prelude::*;
 
@@ -48,7 +49,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
     let longest = chart.places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
     let slanted = longest * CHARACTER_WIDTH * chart.places.len() > 760;
-    let below = if slanted { (longest * CHARACTER_WIDTH * 3 / 4 + 24).min(200) } else { 32 };
+    let below = if slanted { longest * CHARACTER_WIDTH + 16 } else { 32 };
     let height = 300 + u32::try_from(below)?;
     let area = SVGBackend::with_string(svg, (860, height)).into_drawing_area();
     let ink = colour(INK);
@@ -73,32 +74,20 @@ fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
         .x_label_formatter(&|_| String::new())
         .draw()?;
     place_names(&area, &context, &names, range.0, &turned, slanted)?;
-    for (index, (name, values)) in chart.series.iter().enumerate() {
+    for (index, (_, values)) in chart.series.iter().enumerate() {
         let colour = colour(SERIES[index % SERIES.len()]);
         match chart.form {
             Form::Bars => {
                 let bars = bars(values, index, chart.series.len(), range.0);
-                context
-                    .draw_series(bars.map(move |corners| Rectangle::new(corners, colour.filled())))?
-                    .label(name.clone())
-                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+                context.draw_series(bars.map(move |corners| Rectangle::new(corners, colour.filled())))?;
             }
             Form::Lines => {
                 let points: Vec<(f64, f64)> = points(values).collect();
-                context
-                    .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
-                    .label(name.clone())
-                    .legend(move |(x, y)| Rectangle::new([(x, y - 2), (x + 12, y + 1)], colour.filled()));
+                context.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
                 context.draw_series(points.into_iter().map(|at| Circle::new(at, 4, colour.filled())))?;
             }
         }
     }
-    context
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font(label)
-        .background_style(TRANSPARENT)
-        .draw()?;
     area.present()?;
     Ok(())
 }
@@ -162,13 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_names_its_places_and_series() {
+    fn a_chart_names_its_places() {
         for form in [Form::Bars, Form::Lines] {
             let svg = svg(&chart(form, vec![10.0, f64::NAN])).unwrap().unwrap();
-            assert!(
-                svg.contains("<svg")
-                    && [">\na\n<", ">\nb\n<", ">\ns\n<"].iter().all(|text| svg.contains(text))
-            );
+            assert!(svg.contains("<svg") && [">\na\n<", ">\nb\n<"].iter().all(|text| svg.contains(text)));
             assert!(svg.contains(SERIES[0]), "the style sheet finds colours by their code");
         }
         assert_eq!(svg(&chart(Form::Bars, vec![f64::NAN, 0.0])), Ok(None));
