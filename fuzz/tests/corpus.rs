@@ -112,7 +112,7 @@ macro_rules! targets {
 }
 
 targets! {
-    open check repair operations snapshot_table bitmap_directory compressed header entries options nbd_server
+    open check repair operations snapshot_table bitmap_directory compressed header entries options limits nbd_server
     nbd_client qmp
 }
 
