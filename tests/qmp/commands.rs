@@ -160,6 +160,8 @@ fn a_disk_grows_while_it_is_in_use_and_shrinks_only_if_that_is_meant() {
     assert!(qmp.refused("block_resize", json!({ "device": "a", "size": 1 << 20 })).contains("shrink"));
     qmp.ok("block_resize", json!({ "device": "a", "size": 1 << 20, "x-shrink": true }));
     assert!(anew.read(64 << 20, 512).is_err(), "beyond the end");
+    let told = qmp.event("BLOCK_IO_ERROR");
+    assert_eq!((&told["data"]["node-name"], &told["data"]["operation"]), (&json!("a"), &json!("read")));
     steered.server.stop();
     let path = steered.scratch.name("a.qcow2");
     assert_clean(path.as_ref());
@@ -176,6 +178,9 @@ fn snapshots_are_taken_and_deleted_while_the_disk_is_in_use() {
     assert!(qmp.refused("blockdev-snapshot-internal-sync", named.clone()).contains("already"));
     client.write(0, &[2; 4096]).expect("a write");
     qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "a", "name": "other" }));
+    let devices = qmp.ok("query-block", json!({}));
+    let snapshots = devices[0]["inserted"]["image"]["snapshots"].as_array().expect("snapshots");
+    assert_eq!(snapshots.iter().map(|entry| &entry["name"]).collect::<Vec<_>>(), ["s", "other"]);
     let deleted = qmp.ok("blockdev-snapshot-delete-internal-sync", json!({ "device": "a", "name": "other" }));
     assert_eq!(deleted["name"], "other");
     assert!(
