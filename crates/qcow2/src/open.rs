@@ -9,21 +9,23 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
-use crate::cache_sizes::{CachedImage, cache_sizes, l2_ceiling};
+use crate::cache_sizes::{cache_sizes, l2_ceiling};
+use crate::caches::cached_image;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
-use crate::image::{Inner, Qcow2};
+use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
 use crate::shape::{SliceShape, packing};
+use crate::table_io::PIECE_BYTES;
 use crate::{Error, Host, Layer, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
@@ -131,7 +133,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
         return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("discard-no-unref=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
 }
@@ -311,10 +313,17 @@ pub(crate) async fn read_words(
             file.length()
         )));
     }
-    let (result, buf) = file.read(offset, IoBuf::uninit(len)).await;
-    result.map_err(blame.io("reading a table"))?;
-    let (words, _) = buf.as_chunks::<8>();
-    Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+    let mut words = Vec::new();
+    words.try_reserve_exact(len / 8).map_err(|_| blame.no_memory(what))?;
+    let mut at = offset;
+    while at < end {
+        let piece = (end - at).min(PIECE_BYTES);
+        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
+        result.map_err(blame.io("reading a table"))?;
+        words.extend(buf.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)));
+        at += piece;
+    }
+    Ok(words)
 }
 
 fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
@@ -331,11 +340,7 @@ fn assemble(
     host: Arc<dyn Host>,
     blame: Blame,
 ) -> Result<Inner, Error> {
-    let cached = CachedImage {
-        disk_bytes: header.guest_size(),
-        cluster_bytes: geometry.cluster_size(),
-        l2_table_entry_bytes: geometry.l2_entry_bytes(),
-    };
+    let cached = cached_image(header.guest_size(), &geometry);
     let cache_sizes =
         cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;
     let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
@@ -351,15 +356,18 @@ fn assemble(
         tables.refcounts,
     );
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
+    let l1 =
+        L1Table::new(header.l1_table_offset.0, &tables.l1).map_err(|_| blame.no_memory("the L1 table"))?;
     let file = files.file;
     Ok(Inner {
         data: files.data.unwrap_or_else(|| Arc::clone(&file)),
         backing: files.backing,
+        chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
         size: AtomicU64::new(header.guest_size()),
-        l1: L1Table::new(header.l1_table_offset.0, tables.l1.into_iter()),
+        l1,
         header: AsyncMutex::new(header),
         cache: MapCache::new(limits, packing(&geometry), &budget),
         shape,
@@ -384,11 +392,14 @@ fn assemble(
         announced: AtomicBool::new(false),
         corrupt: AtomicBool::new(false),
         corrupt_marked: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        managing: AsyncMutex::new(()),
         blame,
         host,
         file,
+        discards: RwLock::new(options.discards()),
         options,
-        cache_sizes,
+        cache_sizes: RwLock::new(cache_sizes),
         geometry,
     })
 }
