@@ -54,11 +54,7 @@ struct Shared {
 /// Runs `workload` on this thread's loop and says what it cost. The CPU time is the process's.
 pub async fn run(disk: &Arc<Disk>, workload: Workload) -> Result<Report, Failure> {
     let shared = Rc::new(Shared::new(disk, workload)?);
-    if workload.warm_up > 0 {
-        shared.make(workload.warm_up).await?;
-        shared.latencies.take();
-        shared.flushes.set(0);
-    }
+    shared.warm_up().await?;
     let map_before = map_report(disk);
     let (cpu, start) = (CpuTimes::now(), Instant::now());
     shared.end.set(workload.runtime.map(|runtime| start + runtime));
@@ -102,6 +98,18 @@ impl Shared {
             in_flight: RwLock::new(()),
             pattern,
         })
+    }
+
+    /// Makes the requests that do not count.
+    async fn warm_up(self: &Rc<Self>) -> Result<(), Failure> {
+        self.make(self.workload.warm_up).await?;
+        if let Some(time) = self.workload.warm_up_time {
+            self.end.set(Some(Instant::now() + time));
+            self.make(u64::MAX).await?;
+        }
+        self.latencies.take();
+        self.flushes.set(0);
+        Ok(())
     }
 
     /// Makes `count` requests, `depth` at a time.

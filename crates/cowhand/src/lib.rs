@@ -16,6 +16,7 @@ pub mod info;
 pub mod map;
 pub mod output;
 pub mod serve;
+pub mod throttle;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
+        Command::Throttle(command) => throttle::run(&command, out),
         Command::Completion(args) => completion::run(&args, out),
     }
 }

@@ -206,8 +206,8 @@ impl Qcow2 {
     /// Drops clean map slices and refcount blocks that were not used since the last call
     /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        let chain = self.inner.chain_if_made().map_or(0, Chain::clean);
-        self.inner.cache.clean() + chain + self.inner.refcounts.clean()
+        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
     /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no

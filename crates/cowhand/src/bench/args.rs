@@ -109,6 +109,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
 
+    /// Make requests for so many seconds first, without counting them
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    warm_up_seconds: Option<Duration>,
+
     /// End after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     runtime: Option<Duration>,
@@ -182,6 +186,7 @@ impl Args {
             operation: self.operation(),
             barrier: self.barrier()?,
             warm_up: self.warm_up,
+            warm_up_time: self.warm_up_seconds,
         })
     }
 

@@ -70,9 +70,9 @@ pub(crate) enum Found {
 }
 
 impl Chain {
-    /// The map of `top` and what lies below it, with at most `memory_bytes` of `budget`; `None` where
+    /// The map of `top` and what lies below it, with at most `bytes_max` of `budget`; `None` where
     /// there is too little below to be worth one. Costs a few bytes a layer.
-    pub(crate) fn below(top: &Layer, memory_bytes: u64, budget: &Arc<Budget>) -> Option<Self> {
+    pub(crate) fn below(top: &Layer, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
         let chain = || std::iter::successors(Some(top), |layer| layer.backing());
         let layers: Vec<Layer> =
             chain().take_while(|layer| layer.is_immutable()).take(LAYERS_MAX).cloned().collect();
@@ -84,7 +84,7 @@ impl Chain {
         let host_end = layers.iter().map(Layer::host_end).max().unwrap_or(0);
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
         let covered = top.size().min(DIRECTORY_MAX << table_bits);
-        let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max: memory_bytes };
+        let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
         let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
         let cache = MapCache::new(limits, shape.packing(), budget);
         Some(Self { layers, goes_on, covered, unit_bits, shape, cache })

@@ -49,9 +49,9 @@ impl WordShape {
         Self { host_bits: host_bits.clamp(HOST_BITS_MIN, HOST_BITS_MAX) }
     }
 
-    /// Units count up inside a layer, and layers lie close together.
+    /// What these words are like: the offset counts up, or layers take turns.
     pub(crate) fn packing(self) -> Packing {
-        Packing::one(ColumnShape { fields: [Field::new(0, self.host_bits), Field::new(0, u64::BITS)] })
+        Packing::one(ColumnShape { fields: [Field::new(0, self.host_bits), Field::new(0, 64)] })
     }
 
     /// The word of a place; `None` if the offset has no room in it. Layers are below [`LAYERS_MAX`].
