@@ -1,7 +1,9 @@
-//! `cowhand throttle`: limits, explained.
+//! `cowhand throttle`: limits, explained, set and shown.
 
 pub mod explain;
 pub mod limit_args;
+pub mod set;
+pub mod show;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,11 +30,17 @@ Limits are written in any of these ways, which may be mixed:
 pub enum Command {
     /// Say in sentences what limits mean, and draw what they let through
     Explain(explain::Args),
+    /// Change the limits of a disk that is served
+    Set(set::Args),
+    /// Show the limits of a running server's disks, and what they did
+    Show(show::Args),
 }
 
 /// Does it.
 pub fn run(command: &Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
         Command::Explain(args) => explain::run(args, out),
+        Command::Set(args) => set::run(args, out),
+        Command::Show(args) => show::run(args, out),
     }
 }

@@ -9,6 +9,7 @@ pub mod export_view;
 pub mod exports;
 pub mod nodes;
 pub mod objects;
+pub mod reopen;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -8,6 +8,7 @@ pub mod nbd_server;
 pub mod objects;
 pub mod query;
 pub mod schema;
+pub mod snapshots;
 pub mod socket;
 
 use std::rc::Rc;
@@ -58,6 +59,11 @@ impl Steering {
         match command.name.as_str() {
             "blockdev-add" => blockdev::add(inventory, &command.arguments).await,
             "blockdev-del" => blockdev::del(inventory, arguments).await,
+            "blockdev-reopen" => blockdev::reopen(inventory, arguments).await,
+            "x-blockdev-change" => blockdev::change(inventory, arguments).await,
+            "block_resize" => blockdev::resize(inventory, arguments).await,
+            "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
+            "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
             "block-export-del" => exports::del(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),

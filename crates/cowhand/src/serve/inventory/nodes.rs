@@ -1,5 +1,6 @@
 //! Nodes: what can be exported, or stand under something that can.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
@@ -43,7 +44,7 @@ pub enum NodeKind {
     /// A filter that puts its disk into a throttle group.
     Throttle {
         /// The group's name.
-        group: String,
+        group: RefCell<String>,
         /// The disk's node.
         child: String,
     },
@@ -237,7 +238,7 @@ impl Inventory {
                 child.name
             )));
         }
-        let kind = NodeKind::Throttle { group: group.to_owned(), child: child.name.clone() };
+        let kind = NodeKind::Throttle { group: group.to_owned().into(), child: child.name.clone() };
         let uses = vec![child.name.clone()];
         let node = self.insert(Node { name, parts: Vec::new(), uses, implicit: false, kind })?;
         disk.disk.set_throttle_group(Some(group));

@@ -78,7 +78,7 @@ impl Inventory {
     /// When there is none, or a filter names it.
     pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
         let object = self.object(id)?;
-        let names = |kind: &NodeKind| matches!(kind, NodeKind::Throttle { group, .. } if *group == object.id);
+        let names = |kind: &NodeKind| matches!(kind, NodeKind::Throttle { group, .. } if *group.borrow() == object.id);
         if let Some(user) = self.nodes().iter().find(|node| names(&node.kind)) {
             return Err(QmpError::generic(format!("object {id:?} is in use by node {:?}", user.name)));
         }

@@ -52,7 +52,7 @@ fn node_values(inventory: &Inventory, node: &Rc<Node>) -> Vec<Value> {
             let Ok(disk) = disk_node.disk() else { return Vec::new() };
             let mut value = disk_value(&node.name, disk);
             value["drv"] = json!("throttle");
-            value["throttle-group"] = json!(group);
+            value["throttle-group"] = json!(*group.borrow());
             value["child"] = json!(child);
             vec![value]
         }

@@ -177,6 +177,22 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("quit"),
     CommandSpec { name: "blockdev-add", arguments: Kind::Ref(&BLOCKDEV) },
     command!("blockdev-del", required("node-name", Kind::Text)),
+    command!("blockdev-reopen", required("options", Kind::List(&BLOCKDEV))),
+    command!("x-blockdev-change", required("node-name", Kind::Text), required("options", Kind::Text)),
+    command!(
+        "block_resize",
+        optional("device", Kind::Text),
+        optional("node-name", Kind::Text),
+        required("size", NUMBER),
+        optional("x-shrink", Kind::Switch),
+    ),
+    command!("blockdev-snapshot-internal-sync", required("device", Kind::Text), required("name", Kind::Text),),
+    command!(
+        "blockdev-snapshot-delete-internal-sync",
+        required("device", Kind::Text),
+        optional("id", Kind::Text),
+        optional("name", Kind::Text),
+    ),
     command!(
         "block-export-add",
         required("type", Kind::Choice(&["nbd"])),
