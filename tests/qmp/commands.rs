@@ -2,10 +2,11 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use black_box::client::Request;
 use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::server::Start;
-use black_box::{Client, Scratch, Server};
+use black_box::{Client, Run, Scratch, Server};
 use serde_json::{Value, json};
 
 use crate::{Steered, create, qcow2};
@@ -159,6 +160,8 @@ fn a_disk_grows_while_it_is_in_use_and_shrinks_only_if_that_is_meant() {
     assert!(qmp.refused("block_resize", json!({ "device": "a", "size": 1 << 20 })).contains("shrink"));
     qmp.ok("block_resize", json!({ "device": "a", "size": 1 << 20, "x-shrink": true }));
     assert!(anew.read(64 << 20, 512).is_err(), "beyond the end");
+    let told = qmp.event("BLOCK_IO_ERROR");
+    assert_eq!((&told["data"]["node-name"], &told["data"]["operation"]), (&json!("a"), &json!("read")));
     steered.server.stop();
     let path = steered.scratch.name("a.qcow2");
     assert_clean(path.as_ref());
@@ -175,6 +178,9 @@ fn snapshots_are_taken_and_deleted_while_the_disk_is_in_use() {
     assert!(qmp.refused("blockdev-snapshot-internal-sync", named.clone()).contains("already"));
     client.write(0, &[2; 4096]).expect("a write");
     qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "a", "name": "other" }));
+    let devices = qmp.ok("query-block", json!({}));
+    let snapshots = devices[0]["inserted"]["image"]["snapshots"].as_array().expect("snapshots");
+    assert_eq!(snapshots.iter().map(|entry| &entry["name"]).collect::<Vec<_>>(), ["s", "other"]);
     let deleted = qmp.ok("blockdev-snapshot-delete-internal-sync", json!({ "device": "a", "name": "other" }));
     assert_eq!(deleted["name"], "other");
     assert!(
@@ -278,4 +284,50 @@ fn histograms_count_between_the_bounds_that_were_chosen() {
     qmp.ok("block-latency-histogram-set", json!({ "id": "a" }));
     assert!(qmp.ok("query-blockstats", json!({}))[0]["stats"]["rd_latency_histogram"].is_null());
     steered.server.stop();
+}
+
+#[test]
+fn clients_that_are_disconnected_do_not_wait_for_limits() {
+    let steered = Steered::new();
+    let (mut qmp, mut client) = (steered.talk(), steered.server.client("a"));
+    let legacy =
+        json!({ "id": "a", "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 1, "iops_rd": 0, "iops_wr": 0 });
+    qmp.ok("block_set_io_throttle", legacy);
+    // Two minutes' worth, were they all to wait.
+    (0..120).for_each(|at| _ = client.send(&Request::read(at * 512, 512)).expect("it listens"));
+    client.receive().expect("the first one goes at once");
+    qmp.ok("block-export-del", json!({ "id": "a", "mode": "hard" }));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    qmp.ok("blockdev-del", json!({ "node-name": "a" }));
+    steered.server.stop();
+    assert_clean(steered.scratch.file("a.qcow2").as_ref());
+}
+
+#[test]
+fn the_door_that_a_command_opens_can_have_tls() {
+    let scratch = Scratch::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    scratch.write("server-cert.pem", made.cert.pem().as_bytes());
+    scratch.write("ca-cert.pem", made.cert.pem().as_bytes());
+    scratch.write("server-key.pem", made.signing_key.serialize_pem().as_bytes());
+    let path = create(&scratch, "a.qcow2", "1M");
+    let (qmp_path, nbd) = (scratch.name("qmp"), scratch.name("n"));
+    let start = Start::new(["--qmp", &qmp_path, "--allow-path"]).arg(scratch.path());
+    let mut server = start.listening_on(&qmp_path).spawn();
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let mut qmp = Qmp::connect(qmp_path.as_ref());
+    qmp.ok("blockdev-add", qcow2("a", &path));
+    let credentials = json!({ "qom-type": "tls-creds-x509", "id": "tls", "endpoint": "server",
+        "dir": scratch.path(), "verify-peer": false });
+    qmp.ok("object-add", credentials);
+    let address = json!({ "type": "unix", "data": { "path": nbd } });
+    let refused = qmp.refused("nbd-server-start", json!({ "addr": address, "tls-creds": "other" }));
+    assert!(refused.contains("no object \"other\""), "{refused}");
+    qmp.ok("nbd-server-start", json!({ "addr": address, "tls-creds": "tls" }));
+    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "a", "node-name": "a" }));
+    let certificates = scratch.path().display();
+    let uri = format!("nbds+unix:///a?socket={nbd}&tls-certificates={certificates}&tls-verify-peer=false");
+    assert_eq!(Run::new("nbdinfo").args(["--json", &uri]).json()["TLS"], true);
+    assert!(Client::connect(nbd.as_ref(), "a").is_err(), "never without");
+    server.stop();
 }

@@ -38,7 +38,7 @@ fn status_top_and_throttle_tell_and_change_what_is_there() {
 
 #[test]
 fn reopen_and_resize_need_no_name_where_there_is_one_disk_only() {
-    let steered = Steered::new();
+    let mut steered = Steered::new();
     let qmp = steered.qmp.to_str().expect("text").to_owned();
     cowhand(["reopen", &qmp, "discard=unmap,cache-clean-interval=9"]).ok();
     assert!(cowhand(["reopen", &qmp, "aio=threads"]).fails().contains("file.aio"));
@@ -52,6 +52,7 @@ fn reopen_and_resize_need_no_name_where_there_is_one_disk_only() {
     assert!(several.contains("name one of a, b"), "{several}");
     cowhand(["resize", &qmp, "2M", "--disk", "b"]).ok();
     steered.talk().ok("quit", json!({}));
+    assert!(steered.server.outcome().status.success());
     let nobody = cowhand(["status", &qmp]).fails();
     assert!(nobody.contains("cannot talk to the server") && nobody.contains("--qmp"), "{nobody}");
 }

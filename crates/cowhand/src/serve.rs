@@ -12,6 +12,7 @@ pub mod exports;
 pub mod inventory;
 pub mod listening;
 pub mod log;
+pub mod map_memory;
 pub mod metrics;
 pub mod paste;
 pub mod pid_file;
@@ -70,6 +71,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let reactor =
         Reactor::new(backend).map_err(|error| Failure::because("cannot make an event loop", &error))?;
     let rules = OpenRules { policy: settings.policy.clone(), ..OpenRules::default() };
+    if let Some(bytes) = settings.map_memory {
+        rules.map_budget.set_bytes_max(bytes);
+    }
     let disks = disks::open_all(&reactor, &settings, &rules)?;
     let first = disks.first().map_or("disk", |(name, _)| name.as_str());
     let listening =

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use event_listener::Event;
-use qcow2::{Calculation, Host, Work};
+use qcow2::{Budget, Calculation, Host, Work};
 
 /// Runs the engine's work on the loop of the thread that starts it, and knows whether any is left:
 /// a loop must not end before.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct House {
     works: Arc<Works>,
+    map_budget: Arc<Budget>,
 }
 
 #[derive(Debug, Default)]
@@ -44,9 +45,18 @@ impl Host for House {
     fn calculate(&self, calculation: Calculation) -> Work {
         Box::pin(reactor::blocking(calculation))
     }
+
+    fn map_budget(&self) -> Arc<Budget> {
+        Arc::clone(&self.map_budget)
+    }
 }
 
 impl House {
+    /// A house whose images take their memory out of `map_budget`.
+    pub(crate) fn new(map_budget: Arc<Budget>) -> Self {
+        Self { works: Arc::default(), map_budget }
+    }
+
     /// Waits until no work is left, on whichever loop. Those loops must go on running meanwhile.
     pub(crate) async fn idle(&self) {
         loop {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qcow2::{Files, Layer, Options, Qcow2, Raw};
+use qcow2::{Budget, Files, Layer, Options, Qcow2, Raw};
 use qcow2_layout::{Header, Incompatible};
 use rustix::fs::{Mode, OFlags};
 use storage::{FileLock, FileStorage, IoBuf, LockError, Role as LockRole, Storage};
@@ -18,6 +18,7 @@ use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::front::Groups;
 use crate::house::House;
+use crate::map_memory::default_map_memory;
 use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
@@ -39,11 +40,18 @@ pub struct OpenRules {
     pub chain_max: usize,
     /// Where throttle groups are found by name; unless said otherwise the process's.
     pub groups: Groups,
+    /// Memory that the map and refcount caches of all images share.
+    pub map_budget: Arc<Budget>,
 }
 
 impl Default for OpenRules {
     fn default() -> Self {
-        Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT, groups: Groups::default() }
+        Self {
+            policy: Policy::default(),
+            chain_max: CHAIN_MAX_DEFAULT,
+            groups: Groups::default(),
+            map_budget: Budget::new(default_map_memory()),
+        }
     }
 }
 
@@ -72,7 +80,7 @@ struct Found {
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut locks = Vec::new();
-    let house = House::default();
+    let house = House::new(Arc::clone(&rules.map_budget));
     let mut layer: Option<Layer> = None;
     while let Some(found) = chain.pop() {
         let Found { file, data, options, header } = found;

@@ -184,6 +184,11 @@ impl<E: Clone> MapCache<E> {
         self.store.drop_slices(|_| true)
     }
 
+    /// [`CacheLimits::bytes_max`] as it is now.
+    pub fn bytes_max(&self) -> u64 {
+        self.store.bytes_max()
+    }
+
     /// Changes [`CacheLimits::bytes_max`]; what is too much leaves before this returns, unless it is
     /// dirty.
     pub fn set_bytes_max(&self, bytes_max: u64) {

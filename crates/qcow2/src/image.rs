@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     /// Those of the options that can change.
     pub(crate) discards: RwLock<DiscardOptions>,
-    pub(crate) cache_sizes: CacheSizes,
+    pub(crate) cache_sizes: RwLock<CacheSizes>,
     pub(crate) geometry: Geometry,
     pub(crate) compression: Compression,
     /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
@@ -145,7 +145,7 @@ impl Qcow2 {
 
     /// The cache sizes in use.
     pub fn cache_sizes(&self) -> CacheSizes {
-        self.inner.cache_sizes
+        *self.inner.cache_sizes.read()
     }
 
     /// A copy of the header as it is in the file.
@@ -178,7 +178,7 @@ impl Qcow2 {
         Status {
             map,
             chain,
-            cache_sizes: self.inner.cache_sizes,
+            cache_sizes: self.cache_sizes(),
             covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
             budget_used_bytes: self.inner.budget.used_bytes(),
@@ -338,7 +338,7 @@ impl Qcow2 {
 
 impl Inner {
     /// The map of what lies below, if anybody has asked it yet.
-    fn chain_if_made(&self) -> Option<&Chain> {
+    pub(crate) fn chain_if_made(&self) -> Option<&Chain> {
         self.chain.get()?.as_deref()
     }
 

@@ -11,6 +11,7 @@ mod allocator;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
+mod caches;
 mod chain;
 mod check;
 mod close;

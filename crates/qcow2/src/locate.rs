@@ -5,7 +5,6 @@ use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
-use crate::cache_sizes::l2_ceiling;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::layer::{Layer, Raw};
@@ -115,8 +114,8 @@ impl Inner {
     /// for one.
     #[inline]
     pub(crate) fn chain(&self) -> Option<&Chain> {
-        let ceiling = || l2_ceiling(&self.options.cache, &self.cache_sizes);
-        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, ceiling(), &self.budget)?));
+        let make =
+            || Some(Box::new(Chain::below(self.backing.as_ref()?, self.cache.bytes_max(), &self.budget)?));
         self.chain.get_or_init(make).as_deref()
     }
 

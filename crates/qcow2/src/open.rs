@@ -12,7 +12,8 @@ use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
-use crate::cache_sizes::{CachedImage, cache_sizes, l2_ceiling};
+use crate::cache_sizes::{cache_sizes, l2_ceiling};
+use crate::caches::cached_image;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -339,11 +340,7 @@ fn assemble(
     host: Arc<dyn Host>,
     blame: Blame,
 ) -> Result<Inner, Error> {
-    let cached = CachedImage {
-        disk_bytes: header.guest_size(),
-        cluster_bytes: geometry.cluster_size(),
-        l2_table_entry_bytes: geometry.l2_entry_bytes(),
-    };
+    let cached = cached_image(header.guest_size(), &geometry);
     let cache_sizes =
         cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;
     let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
@@ -403,7 +400,7 @@ fn assemble(
         file,
         discards: RwLock::new(options.discards()),
         options,
-        cache_sizes,
+        cache_sizes: RwLock::new(cache_sizes),
         geometry,
     })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
+use sync::atomic::{AtomicUsize, Ordering};
 use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
@@ -26,7 +27,7 @@ pub(crate) struct Refcounts {
     pub(crate) table: RwLock<RefcountTable>,
     /// Ordered, so that the same requests always evict the same blocks.
     blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
-    blocks_max: usize,
+    blocks_max: AtomicUsize,
     budget: Arc<Budget>,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,
@@ -56,7 +57,7 @@ impl Refcounts {
             geometry,
             table: RwLock::new(table),
             blocks: Mutex::default(),
-            blocks_max,
+            blocks_max: AtomicUsize::new(blocks_max),
             budget,
             growing: AsyncMutex::new(()),
         }
@@ -115,18 +116,21 @@ impl Refcounts {
 
     /// Blocks in memory at most: while memory is short, no more than are needed at once.
     fn blocks_max(&self) -> usize {
-        let least = self.blocks_max.min(REFCOUNT_COUNT_MIN as usize);
-        if self.budget.is_short(0) { least } else { self.blocks_max }
+        let blocks_max = self.blocks_max.load(Ordering::Relaxed);
+        if self.budget.is_short(0) { blocks_max.min(REFCOUNT_COUNT_MIN as usize) } else { blocks_max }
+    }
+
+    /// Changes how many blocks are kept; what is too much leaves unless it is dirty.
+    pub(crate) fn set_blocks_max(&self, blocks_max: usize) {
+        self.blocks_max.store(blocks_max, Ordering::Relaxed);
+        let mut blocks = self.blocks.lock();
+        trim(&mut blocks, blocks_max);
     }
 
     fn keep(&self, block: Arc<Block>) {
         let blocks_max = self.blocks_max();
         let mut blocks = self.blocks.lock();
-        while blocks.len() >= blocks_max {
-            let Some(victim) = blocks.values().find(|block| block.evict()) else { break };
-            let index = victim.index();
-            blocks.remove(&index);
-        }
+        trim(&mut blocks, blocks_max.saturating_sub(1));
         blocks.insert(block.index(), block);
     }
 
@@ -325,6 +329,15 @@ impl Refcounts {
     /// Bytes of memory that the blocks take.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.blocks.lock().len() as u64 * self.geometry.cluster_size()
+    }
+}
+
+/// Lets clean blocks leave until no more than `blocks_max` are there.
+fn trim(blocks: &mut BTreeMap<u64, Arc<Block>>, blocks_max: usize) {
+    while blocks.len() > blocks_max {
+        let Some(victim) = blocks.values().find(|block| block.evict()) else { break };
+        let index = victim.index();
+        blocks.remove(&index);
     }
 }
 

@@ -8,6 +8,7 @@ use clap::ArgAction;
 use image::probe::Format;
 
 use super::endpoint::parse_listen;
+use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use crate::cli::DRIVE_HELP;
 use crate::drive::parse_format;
@@ -105,6 +106,10 @@ pub struct Args {
     /// Once everything is open, give up the file system, new programs and connections [default: on]
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, help_heading = "Process")]
     pub sandbox: Option<Sandbox>,
+
+    /// Memory for the maps of all disks together, such as 64M [default: a 64th of the memory there is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_map_memory, help_heading = "Process")]
+    pub map_memory: Option<u64>,
 
     /// What to log to standard error: error, warn, info, debug, trace, or by module (qcow2=debug) [default: warn]
     #[arg(long, value_name = "FILTER", help_heading = "Process")]

@@ -7,6 +7,7 @@ use image::drive::{OptionTree, parse_drive};
 use serde::Deserialize;
 
 use super::endpoint::parse_listen;
+use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use crate::drive::parse_format;
 use crate::failure::Failure;
@@ -59,6 +60,8 @@ pub struct Config {
     pub pid_file: Option<PathBuf>,
     /// As `--sandbox`.
     pub sandbox: Option<Sandbox>,
+    /// As `--map-memory`.
+    pub map_memory: Option<String>,
     /// As `--log`.
     pub log: Option<String>,
 }
@@ -143,6 +146,8 @@ impl Config {
         fill(&mut args.tls_key, self.tls_key);
         fill(&mut args.tls_client_ca, self.tls_client_ca);
         fill(&mut args.threads, self.threads);
+        let map_memory = self.map_memory.as_deref().map(parse_map_memory).transpose();
+        fill(&mut args.map_memory, map_memory.map_err(|error| wrong("map-memory", error))?);
         fill(&mut args.pid_file, self.pid_file);
         fill(&mut args.sandbox, self.sandbox);
         fill(&mut args.log, self.log);

@@ -3,6 +3,7 @@
 //! Command line and control socket use the same operations. All of it lives on the loop of the main thread;
 //! what changes it holds [`Inventory::change`], one at a time, so that nobody sees a name that is half there.
 
+pub mod description;
 pub mod disk_node;
 pub mod doors;
 pub mod export_view;

@@ -1,6 +1,7 @@
 //! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
 
 pub mod blockdev;
+pub mod errors;
 pub mod exports;
 pub mod figures;
 pub mod limits;
@@ -39,8 +40,8 @@ impl Steering {
                 return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
             }
             "query-jobs" | "query-block-jobs" => return Ok(json!([])),
-            "query-block" => return Ok(query::devices(inventory)),
-            "query-named-block-nodes" => return Ok(query::nodes(inventory)),
+            "query-block" => return Ok(query::devices(inventory).await),
+            "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
             "query-block-exports" => return Ok(exports::query(inventory)),
             "qom-get" => return objects::get(inventory, arguments),

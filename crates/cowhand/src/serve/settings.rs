@@ -51,6 +51,8 @@ pub struct Settings {
     pub tls: Option<TlsFiles>,
     /// Event loops.
     pub threads: usize,
+    /// `--map-memory`.
+    pub map_memory: Option<u64>,
     /// `--pid-file`.
     pub pid_file: Option<PathBuf>,
     /// `--sandbox`.
@@ -119,6 +121,7 @@ impl Settings {
             qmp: args.qmp,
             metrics: args.metrics,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
+            map_memory: args.map_memory,
             pid_file: args.pid_file,
             sandbox: args.sandbox.unwrap_or_default(),
             log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),

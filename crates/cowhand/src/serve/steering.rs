@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
-use super::qmp::Steering;
 use super::qmp::socket::ControlSocket;
+use super::qmp::{Steering, errors};
 use super::settings::Settings;
 use crate::failure::Failure;
 
@@ -59,6 +59,7 @@ impl Running {
         let mut tasks = Vec::new();
         if let Some(socket) = &sockets.control {
             tasks.push(reactor::spawn(Rc::clone(&control).accept(socket.listener.clone())));
+            tasks.push(reactor::spawn(errors::tell(Rc::clone(inventory))));
         }
         if let Some(socket) = &sockets.metrics {
             tasks.push(reactor::spawn(socket.serve(Rc::clone(inventory))));

@@ -66,10 +66,10 @@ impl Finder {
     }
 
     fn find(&mut self, tag: u64, offset: u64) -> Option<usize> {
-        if self.slots.is_empty() {
-            if let Some(found) = (0..self.groups.len()).find(|&code| self.holds(code, tag, offset)) {
-                return Some(found);
-            }
+        if self.slots.is_empty()
+            && let Some(found) = (0..self.groups.len()).find(|&code| self.holds(code, tag, offset))
+        {
+            return Some(found);
         }
         let slot = if self.slots.is_empty() { 0 } else { self.slot(tag, offset) };
         if let Some(found) = self.slots.get(slot).and_then(|taken| usize::from(*taken).checked_sub(1)) {

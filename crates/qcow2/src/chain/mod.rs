@@ -202,6 +202,11 @@ impl Chain {
         self.cache.clean()
     }
 
+    /// Changes how much memory the map may take.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.cache.set_bytes_max(bytes_max);
+    }
+
     /// What the map did and holds.
     pub(crate) fn status(&self) -> ChainStatus {
         let map = self.cache.counters();

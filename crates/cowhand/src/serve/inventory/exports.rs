@@ -1,17 +1,23 @@
 //! Exports: nodes that NBD clients can reach.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::QmpError;
 use door_nbd::{ExportEntry, NotRemoved, Removal};
+use futures_util::future::select;
 use serde_json::json;
 
 use super::Inventory;
 use super::export_view::{ExportView, Shown};
 use super::nodes::Node;
 use crate::serve::exports::check_name;
+
+/// How long requests of clients that were disconnected wait for limits, before they are let go: as good as none.
+const HURRY: Duration = Duration::from_millis(10);
 
 /// An export, and what it shows.
 #[derive(Debug)]
@@ -97,11 +103,28 @@ impl Inventory {
         }
         let inventory = Rc::clone(self);
         reactor::spawn(async move {
-            record.entry.unused().await;
+            inventory.see_off(&record).await;
             inventory.forget_export(&record);
         })
         .detach();
         Ok(())
+    }
+
+    /// Waits for the last client's end. Nobody is to wait for the limits of a disk that has no clients any more.
+    async fn see_off(&self, record: &Rc<ExportRecord>) {
+        while record.entry.connections() > 0 {
+            let unused = pin!(record.entry.unused());
+            let hurry = pin!(async {
+                reactor::sleep(HURRY).await;
+                let others = self.exports().iter().any(|other| {
+                    Rc::ptr_eq(&other.disk_node, &record.disk_node) && !other.shutting_down.get()
+                });
+                if let (Ok(disk), false) = (record.disk_node.disk(), others) {
+                    drop(disk.disk.drain().await);
+                }
+            });
+            select(unused, hurry).await;
+        }
     }
 
     fn forget_export(&self, record: &Rc<ExportRecord>) {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
 use super::limits::limits_value;
+use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::disk_node::{DiskNode, driver, file_name};
 use crate::serve::inventory::nodes::{Node, NodeKind};
@@ -16,47 +17,65 @@ use crate::serve::inventory::nodes::{Node, NodeKind};
 const LAYERS_SHOWN_MAX: usize = 32;
 
 /// Every disk as a device.
-pub fn devices(inventory: &Inventory) -> Value {
-    let device = |node: &Rc<Node>| {
-        let disk = node.disk().ok()?;
-        Some(json!({
+pub async fn devices(inventory: &Inventory) -> Value {
+    let mut devices = Vec::new();
+    for node in inventory.disks() {
+        let Ok(disk) = node.disk() else { continue };
+        let inserted = disk_value(&node.name, disk, &snapshots(disk).await);
+        devices.push(json!({
             "device": node.name,
             "qdev": node.name,
             "type": "unknown",
             "locked": false,
             "removable": false,
-            "inserted": disk_value(&node.name, disk),
-        }))
-    };
-    inventory.disks().iter().filter_map(device).collect()
+            "inserted": inserted,
+        }));
+    }
+    Value::Array(devices)
 }
 
 /// Every node.
-pub fn nodes(inventory: &Inventory) -> Value {
-    inventory.nodes().iter().flat_map(|node| node_values(inventory, node)).collect()
+pub async fn nodes(inventory: &Inventory) -> Value {
+    let mut values = Vec::new();
+    for node in inventory.nodes() {
+        node_values(inventory, &node, &mut values).await;
+    }
+    Value::Array(values)
 }
 
-fn node_values(inventory: &Inventory, node: &Rc<Node>) -> Vec<Value> {
+/// The snapshots of a disk, as ImageInfo has them. A table that cannot be read shows none: reading it is told in the log.
+async fn snapshots(node: &DiskNode) -> Value {
+    let Layer::Qcow2(image) = node.disk.layer() else { return Value::Null };
+    match image.snapshots().await {
+        Ok(entries) => entries.iter().map(snapshot_value).collect(),
+        Err(error) => {
+            tracing::warn!("{error}");
+            Value::Null
+        }
+    }
+}
+
+async fn node_values(inventory: &Inventory, node: &Rc<Node>, values: &mut Vec<Value>) {
     match &node.kind {
         NodeKind::Disk(disk) => {
-            let mut values = vec![disk_value(&node.name, disk)];
-            values.extend(node.parts.iter().map(|part| {
-                let mut value = disk_value(part, disk);
+            let snapshots = snapshots(disk).await;
+            values.push(disk_value(&node.name, disk, &snapshots));
+            for part in &node.parts {
+                let mut value = disk_value(part, disk, &snapshots);
                 (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
-                value
-            }));
-            values
+                values.push(value);
+            }
         }
         NodeKind::Throttle { group, child } => {
-            let Ok(disk_node) = inventory.disk_node(child) else { return Vec::new() };
-            let Ok(disk) = disk_node.disk() else { return Vec::new() };
-            let mut value = disk_value(&node.name, disk);
+            let Ok(disk_node) = inventory.disk_node(child) else { return };
+            let Ok(disk) = disk_node.disk() else { return };
+            let mut value = disk_value(&node.name, disk, &Value::Null);
             value["drv"] = json!("throttle");
             value["throttle-group"] = json!(*group.borrow());
             value["child"] = json!(child);
-            vec![value]
+            values.push(value);
         }
-        NodeKind::File(options) => vec![json!({
+        NodeKind::File(options) => values.push(json!({
             "node-name": node.name,
             "drv": "file",
             "file": options.get("filename"),
@@ -66,11 +85,11 @@ fn node_values(inventory: &Inventory, node: &Rc<Node>) -> Vec<Value> {
             "backing_file_depth": 0,
             "write_threshold": 0,
             "cache": { "writeback": true, "direct": false, "no-flush": false },
-        })],
+        })),
     }
 }
 
-fn disk_value(name: &str, node: &DiskNode) -> Value {
+fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     let layer = node.disk.layer();
     let options = node.options();
     let mut value = json!({
@@ -84,6 +103,9 @@ fn disk_value(name: &str, node: &DiskNode) -> Value {
         "write_threshold": 0,
         "image": image_value(layer, 0),
     });
+    if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
+        value["image"]["snapshots"] = snapshots.clone();
+    }
     if let (Some(object), Some(below)) = (value.as_object_mut(), backing(layer)) {
         object.insert("backing_file".to_owned(), json!(file_name(below)));
     }

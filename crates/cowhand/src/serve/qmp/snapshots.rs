@@ -47,7 +47,9 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
     };
     let node = inventory.disk_node(device)?;
     let deleted = image(&node)?.delete_snapshot(name).await;
-    deleted.map(|entry| info(&entry)).map_err(|error| cannot("delete a snapshot of", device, &error))
+    deleted
+        .map(|entry| snapshot_value(&entry))
+        .map_err(|error| cannot("delete a snapshot of", device, &error))
 }
 
 fn image(node: &Node) -> Result<&Qcow2, QmpError> {
@@ -64,7 +66,7 @@ fn cannot(what: &str, device: &str, error: &qcow2::Error) -> QmpError {
 }
 
 /// A snapshot under QEMU's names (SnapshotInfo).
-fn info(entry: &SnapshotEntry) -> Value {
+pub fn snapshot_value(entry: &SnapshotEntry) -> Value {
     json!({
         "id": String::from_utf8_lossy(&entry.id),
         "name": String::from_utf8_lossy(&entry.name),

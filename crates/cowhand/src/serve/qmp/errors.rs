@@ -1,0 +1,52 @@
+//! BLOCK_IO_ERROR: a disk failed requests of its clients.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use image::front::{Kind, Statistics};
+use serde_json::json;
+
+use crate::serve::inventory::Inventory;
+
+/// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Failed requests by QEMU's two directions: everything that changes the disk is a write.
+fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
+    let failed = |kinds: &[Kind]| kinds.iter().map(|kind| statistics.of(*kind).failed).sum();
+    [
+        ("read", failed(&[Kind::Read])),
+        ("write", failed(&[Kind::Write, Kind::Zero, Kind::Discard, Kind::Flush])),
+    ]
+}
+
+/// Tells of failures for ever. The clients were told what failed; this is for whoever manages the disks.
+pub async fn tell(inventory: Rc<Inventory>) {
+    let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
+    loop {
+        let mut now = BTreeMap::new();
+        for node in inventory.disks() {
+            let Ok(disk) = node.disk() else { continue };
+            let failures = failures(&disk.disk.statistics());
+            let before = known.get(&node.name);
+            for (index, (operation, failed)) in failures.iter().enumerate() {
+                // A disk that was opened anew begins at nothing.
+                let earlier = before.map_or(0, |before| before[index].1);
+                if *failed > earlier {
+                    let data = json!({
+                        "device": node.name,
+                        "node-name": node.name,
+                        "operation": operation,
+                        "action": "report",
+                        "reason": format!("{} requests failed", failed - earlier),
+                    });
+                    inventory.events.emit("BLOCK_IO_ERROR", &data);
+                }
+            }
+            now.insert(node.name.clone(), failures);
+        }
+        known = now;
+        reactor::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,59 @@
+//! How much memory the maps of all images may take, unless somebody says.
+
+use std::path::{Path, PathBuf};
+
+/// This part of the memory that the process may use is for maps, at most: they must not matter beside what
+/// the disks are for.
+const PART: u64 = 64;
+
+/// Least memory for maps that may be asked for: below it a few images have no room for what they need at
+/// once.
+pub const MAP_MEMORY_MIN: u64 = 1 << 20;
+
+/// Bytes for the maps of all images: a 64th of the machine's memory, or of what the process's control group
+/// may use if that is less; at least [`MAP_MEMORY_MIN`]. Images that need less take less.
+pub fn default_map_memory() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let machine = machine.totalram.saturating_mul(machine.mem_unit.into());
+    let group =
+        std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|groups| limit(&groups, read_limit));
+    let memory = group.map_or(machine, |group| group.min(machine));
+    (memory / PART).max(MAP_MEMORY_MIN)
+}
+
+/// The least limit of the control group in `groups` (as in /proc/self/cgroup) and those above it.
+fn limit(groups: &str, read: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = Path::new(group);
+    path.ancestors()
+        .filter_map(|group| read(&Path::new("/sys/fs/cgroup").join(group).join("memory.max")))
+        .min()
+}
+
+/// The number in a control group's file; `None` for "max", and where there is no such file.
+fn read_limit(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(PathBuf::from(path)).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_group_on_the_way_up_counts() {
+        let read = |path: &Path| match path.to_str()? {
+            "/sys/fs/cgroup/vms.slice/one.scope/memory.max" => Some(3 << 30),
+            "/sys/fs/cgroup/vms.slice/memory.max" => Some(2 << 30),
+            _ => None,
+        };
+        assert_eq!(limit("0::/vms.slice/one.scope\n", read), Some(2 << 30));
+        assert_eq!(limit("1:cpu:/x\n0::/vms.slice\n", read), Some(2 << 30));
+        assert_eq!(limit("0::/\n", read), None);
+        assert_eq!(limit("4:memory:/old\n", read), None);
+    }
+
+    #[test]
+    fn there_is_always_some_memory_for_maps() {
+        assert!(default_map_memory() >= MAP_MEMORY_MIN);
+    }
+}
