@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, completion, create, info, map, serve};
+use crate::{bench, check, completion, create, info, map, resize, serve, snapshot};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -45,6 +45,10 @@ pub enum Command {
     Map(map::Args),
     /// Check an image's metadata, and repair it
     Check(check::Args),
+    /// Change the size of the disk in an image
+    Resize(resize::Args),
+    /// List, take, go back to and delete internal snapshots
+    Snapshot(snapshot::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
     /// Print a completion script for a shell

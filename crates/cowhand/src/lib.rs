@@ -15,7 +15,9 @@ pub mod failure;
 pub mod info;
 pub mod map;
 pub mod output;
+pub mod resize;
 pub mod serve;
+pub mod snapshot;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
+        Command::Resize(args) => resize::run(&args, out),
+        Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }
