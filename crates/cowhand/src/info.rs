@@ -9,8 +9,9 @@ mod read;
 use std::io::Write;
 use std::process::ExitCode;
 
+pub use self::human::show_snapshots;
 use self::model::ImageInfo;
-pub use self::read::read_image;
+pub use self::read::{read_image, snapshot_info};
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;

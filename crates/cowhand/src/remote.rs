@@ -35,7 +35,11 @@ impl RemoteArgs {
 }
 
 impl Remote {
-    fn connect(socket: &Path) -> Result<Self, Failure> {
+    /// Connects to the control socket at this path.
+    ///
+    /// # Errors
+    /// When nobody listens there, or it is no control socket.
+    pub fn connect(socket: &Path) -> Result<Self, Failure> {
         let failed = |error: ClientError| {
             Failure::because(format!("cannot talk to the server at {}", socket.display()), &error)
                 .with_hint("the socket is what cowhand serve got with --qmp PATH")

@@ -1,49 +1,105 @@
-//! `cowhand resize`: a disk of a running server gets another size.
+//! `cowhand resize`: another size for a disk, in an image that nobody has open or in a running server.
+
+mod file;
+mod served;
 
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::process::ExitCode;
 
-use image::size::human_size;
-use serde_json::json;
+use image::size::parse_size;
+use qcow2::Preallocation;
 
-use crate::drive::parse_bytes;
+use crate::drive::DriveArgs;
 use crate::failure::Failure;
-use crate::remote::RemoteArgs;
 
 /// Arguments of `cowhand resize`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Clients that are connected keep to the size that they were told; they see the new one when they connect again.
-
+#[command(
+    long_about = "Change the size of a disk. What is added reads as zeroes; what is cut off is lost.\n\n\
+        An image must not be open elsewhere. A disk that cowhand serves is resized while it is in use: give the \
+        server's control socket (cowhand serve --qmp) in place of the image. Clients that are connected keep to \
+        the size that they were told; they see the new one when they connect again.",
+    after_help = "\
 Examples:
-  cowhand resize /run/vm1.qmp 40G
-  cowhand resize /run/vm1.qmp 10G --disk data --shrink")]
+  cowhand resize disk.qcow2 40G
+  cowhand resize disk.qcow2 +10G --preallocation metadata
+  cowhand resize --shrink disk.qcow2 -5G
+  cowhand resize /run/vm1.qmp 40G --disk data"
+)]
 pub struct Args {
     #[command(flatten)]
-    remote: RemoteArgs,
+    drive: DriveArgs,
 
-    /// The new size: bytes, or with a suffix (40G)
-    #[arg(value_name = "SIZE", value_parser = parse_bytes)]
-    size: u64,
+    /// The new size in bytes, or with k, M, G, T, P, E; with + or - before it, the change
+    #[arg(value_name = "[+|-]SIZE", allow_hyphen_values = true)]
+    size: String,
 
-    /// The disk, by its node's name [default: the only one]
+    /// A smaller disk is meant: what lies behind its end is lost
+    #[arg(long)]
+    shrink: bool,
+
+    /// What of the added part is allocated at once: off, metadata, falloc or full (images only)
+    #[arg(long, value_name = "MODE", value_parser = parse_preallocation, default_value = "off")]
+    preallocation: Preallocation,
+
+    /// The disk of a server, by its node's name [default: the only one]
     #[arg(long, value_name = "NAME")]
     disk: Option<String>,
 
-    /// A smaller size is meant: what lies beyond it is lost
-    #[arg(long)]
-    shrink: bool,
+    /// Say nothing
+    #[arg(short = 'q')]
+    quiet: bool,
 }
 
-/// Does it.
+/// Changes the size.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let mut remote = args.remote.connect()?;
-    let disk = remote.disk(args.disk.as_deref())?;
-    let mut arguments = json!({ "node-name": disk, "size": args.size });
-    if args.shrink {
-        arguments["x-shrink"] = json!(true);
+    let path = Path::new(&args.drive.drive);
+    let done = if path.metadata().is_ok_and(|found| found.file_type().is_socket()) {
+        served::resize(path, args)?
+    } else {
+        file::resize(args)?
+    };
+    if !args.quiet {
+        writeln!(out, "{done}")?;
     }
-    remote.ask("block_resize", arguments)?;
-    writeln!(out, "{disk}: {} ({} bytes)", human_size(args.size), args.size)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The size that `text` means for a disk of `old` bytes.
+fn new_size(text: &str, old: u64) -> Result<u64, Failure> {
+    let refused = || {
+        Failure::new(format!(
+            "{text} is no change of a disk of {old} bytes: the result must be 0 to 2^63 bytes"
+        ))
+    };
+    let parsed = |number: &str| {
+        parse_size(number).map_err(|error| Failure::because(format!("cannot understand {text}"), &error))
+    };
+    if let Some(more) = text.strip_prefix('+') {
+        return old.checked_add(parsed(more)?).ok_or_else(refused);
+    }
+    match text.strip_prefix('-') {
+        Some(less) => old.checked_sub(parsed(less)?).ok_or_else(refused),
+        None => parsed(text),
+    }
+}
+
+fn parse_preallocation(name: &str) -> Result<Preallocation, String> {
+    let all = [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
+    let found = all.into_iter().find(|mode| mode.name() == name);
+    found.ok_or_else(|| "allowed: off, metadata, falloc, full".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_makes_a_change_of_a_size() {
+        let size = |text| new_size(text, 1000).ok();
+        assert_eq!([size("2k"), size("+1k"), size("-1000")], [Some(2048), Some(2024), Some(0)]);
+        assert_eq!([size("-1001"), size("+16E"), size("x"), size("+-1")], [None; 4]);
+    }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
-use qcow2::{BlockStatus, Error, Layer, Prefetch, ResizeOptions, Status, TryRead, ZeroOptions};
+use qcow2::snapshot::{NewSnapshot, SnapshotName};
+use qcow2::{BlockStatus, Error, Layer, Prefetch, Qcow2, ResizeOptions, Status, TryRead, ZeroOptions};
+use qcow2_layout::SnapshotEntry;
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
 
@@ -288,6 +290,36 @@ impl Disk {
         match &self.layer {
             Layer::Qcow2(image) => image.resize(size, options).await,
             Layer::Raw(raw) => Err(raw.unsupported("the size of a raw disk is that of its file")),
+        }
+    }
+
+    /// The internal snapshots; a raw disk has none.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
+        match &self.layer {
+            Layer::Qcow2(image) => image.snapshots().await,
+            Layer::Raw(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Takes an internal snapshot while the disk is in use; see [`qcow2::Qcow2::create_snapshot`].
+    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
+        self.with_snapshots()?.create_snapshot(new).await
+    }
+
+    /// Goes back to an internal snapshot; see [`qcow2::Qcow2::apply_snapshot`].
+    pub async fn apply_snapshot(&self, name: SnapshotName) -> Result<(), Error> {
+        self.with_snapshots()?.apply_snapshot(name).await
+    }
+
+    /// Deletes an internal snapshot and gives its entry; see [`qcow2::Qcow2::delete_snapshot`].
+    pub async fn delete_snapshot(&self, name: SnapshotName) -> Result<SnapshotEntry, Error> {
+        self.with_snapshots()?.delete_snapshot(name).await
+    }
+
+    fn with_snapshots(&self) -> Result<&Qcow2, Error> {
+        match &self.layer {
+            Layer::Qcow2(image) => Ok(image),
+            Layer::Raw(raw) => Err(raw.unsupported("a raw disk has no internal snapshots")),
         }
     }
 

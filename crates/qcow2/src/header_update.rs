@@ -21,7 +21,8 @@ const AUTOCLEAR_AT: u64 = 88;
 
 impl Inner {
     /// What the header must say before the first change of the image: with lazy refcounts the dirty
-    /// bit, for bitmaps that they are out of date from now on. Durable when this returns.
+    /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
+    /// that was read when the image was opened.
     #[inline]
     pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
         if self.announced.load(Ordering::Acquire) {
@@ -47,10 +48,9 @@ impl Inner {
             self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
             header.incompatible = incompatible;
         }
-        // Also if an earlier attempt wrote all of it: its flush may have failed.
-        if self.lazy_refcounts || header.extensions.bitmaps.is_some() {
-            self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
-        }
+        // Also what whoever had the image before left in the page cache: memory was read from there, and
+        // clusters that are free by those tables may be in use by the older ones on the medium.
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
         self.announced.store(true, Ordering::Release);
         Ok(())
     }

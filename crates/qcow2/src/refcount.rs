@@ -259,24 +259,29 @@ impl Refcounts {
         Ok(old)
     }
 
-    /// The last cluster that block `index` counts, apart from the block itself.
+    /// The last cluster that block `index` counts; `None` if it counts nothing but itself.
     pub(crate) async fn last_in_use(&self, index: u64) -> Result<Option<u64>, Error> {
         let Some(block) = self.block(index).await? else { return Ok(None) };
         let entries = self.geometry.refcount_block_entries();
         let own = self.table_entry(index)?.map(|at| at.0 >> self.geometry.cluster_bits);
         let order = self.geometry.refcount_order;
-        let used = |bytes: &[u8], at: u64| {
-            Some(index * entries + at) != own && refcount_get(bytes, at, order) != Some(0)
+        let used = |bytes: &[u8]| -> Vec<u64> {
+            let used = (0..entries).rev().filter(|&at| refcount_get(bytes, at, order) != Some(0));
+            used.map(|at| index * entries + at).take(2).collect()
         };
-        let last = block.read(|bytes| (0..entries).rev().find(|&at| used(bytes, at)));
-        Ok(last.map(|at| index * entries + at))
+        Ok(match *block.read(used) {
+            [last] if Some(last) == own => None,
+            [last, ..] => Some(last),
+            [] => None,
+        })
     }
 
-    /// Forgets the blocks that lie at cluster `end` or behind, and gives their places: they count
+    /// Forgets the blocks that count only clusters from `end` on, and gives their places: they count
     /// nothing but themselves. Nothing may be dirty.
-    pub(crate) fn drop_blocks_from(&self, end: u64) -> Vec<HostOffset> {
+    pub(crate) fn drop_blocks_behind(&self, end: u64) -> Vec<HostOffset> {
+        let first = end.div_ceil(self.geometry.refcount_block_entries());
         let mut table = self.table.write();
-        let dropped = table.drop_blocks_from(HostOffset(end << self.geometry.cluster_bits), &self.geometry);
+        let dropped = table.drop_blocks_from(first, &self.geometry);
         let mut blocks = self.blocks.lock();
         dropped.iter().for_each(|(index, _)| drop(blocks.remove(index)));
         dropped.into_iter().map(|(_, at)| at).collect()

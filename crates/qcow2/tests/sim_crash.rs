@@ -40,7 +40,8 @@ fn run(name: &str, states: u64, steps: usize) {
         Ok(())
     };
     sweep.run(one);
-    println!("{name}: {:?}", total.get());
+    let CrashCounts { states, gone_on } = total.get();
+    println!("looked at in {name}: {states} crash states, {gone_on} crash states worked on with");
     let enough = sweep.is_asked_for() || total.get().states >= wanted;
     assert!(enough, "{:?}: too few states to mean anything", total.get());
 }

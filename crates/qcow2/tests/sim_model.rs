@@ -7,7 +7,7 @@ use sim::campaign::{Setup, run_workload};
 use sim::{Failure, FailureKind, Shape, Sweep, Target};
 
 /// Of so many runs one is shown to `qemu-img convert` and `qemu-img check` at its end.
-const ASKED_OF_QEMU_ONE_IN: u64 = 10;
+const ASKED_OF_QEMU_ONE_IN: u64 = 45;
 
 /// Steps of one workload.
 const STEPS: usize = 300;
@@ -15,7 +15,7 @@ const STEPS: usize = 300;
 fn run(name: &str, seeds: u64) {
     let target = Qcow2Target::new(config(name));
     let queues = 4;
-    Sweep::from_environment(seeds * scale()).run(|seed| {
+    let workloads = Sweep::from_environment(seeds * scale()).run(|seed| {
         let drops = seed % 2 == 1;
         let shape = Shape { drops, ..Shape::new(target.abilities(), STEPS, queues) };
         let workload = shape.generate(seed);
@@ -26,6 +26,7 @@ fn run(name: &str, seeds: u64) {
         let asked = target.read_by_qemu(&ran.world, &ran.model).map_err(FailureKind::Check);
         asked.map_err(|kind| Box::new(Failure::new(kind, target.name(), seed, &workload)))
     });
+    println!("looked at in {name}: {} operations against the model", workloads * STEPS as u64);
 }
 
 macro_rules! configurations {
@@ -40,45 +41,45 @@ macro_rules! configurations {
 }
 
 configurations! {
-    c512: 20;
-    c512_r1_tiny: 20;
-    c512_r64_tiny: 20;
-    c512_table_grows: 20;
-    c1k_v2_on_raw: 20;
-    c1k_v2: 20;
-    c4k: 20;
-    c4k_device: 20;
-    c4k_on_qcow2: 20;
-    c64k_on_chain: 20;
-    c4k_on_chain_tiny: 20;
-    c1k_prefetch: 20;
-    c64k_on_chain_prefetch: 20;
-    c4k_no_unref: 20;
-    c4k_compressed: 20;
-    c4k_snapshots: 20;
-    c4k_snapshots_compressed: 20;
-    c4k_bitmap: 20;
-    c4k_lazy: 20;
-    c16k_subclusters_on_qcow2: 20;
-    c16k_subclusters_snapshots: 20;
-    c64k_subclusters_zstd: 20;
-    c64k: 20;
-    c64k_on_short_raw: 20;
-    c2m: 5;
-    c4k_data_file: 20;
-    c4k_raw_data_file: 20;
-    c512_resized: 20;
-    c4k_resized_under_longer: 20;
-    c1k_v2_resized: 20;
-    c4k_compressed_resized: 20;
-    c4k_lazy_resized: 20;
-    c16k_subclusters_resized: 20;
-    c4k_raw_data_file_resized: 20;
-    c512_snapshotted: 20;
-    c1k_v2_snapshotted_on_raw: 20;
-    c4k_snapshotted_and_resized: 20;
-    c4k_compressed_snapshotted: 20;
-    c4k_lazy_snapshotted: 20;
-    c16k_subclusters_snapshotted: 20;
-    c4k_device_snapshotted: 20;
+    c512: 80;
+    c512_r1_tiny: 80;
+    c512_r64_tiny: 80;
+    c512_table_grows: 80;
+    c1k_v2_on_raw: 80;
+    c1k_v2: 80;
+    c4k: 80;
+    c4k_device: 80;
+    c4k_on_qcow2: 80;
+    c64k_on_chain: 80;
+    c4k_on_chain_tiny: 80;
+    c1k_prefetch: 80;
+    c64k_on_chain_prefetch: 80;
+    c4k_no_unref: 80;
+    c4k_compressed: 80;
+    c4k_snapshots: 80;
+    c4k_snapshots_compressed: 80;
+    c4k_bitmap: 80;
+    c4k_lazy: 80;
+    c16k_subclusters_on_qcow2: 80;
+    c16k_subclusters_snapshots: 80;
+    c64k_subclusters_zstd: 80;
+    c64k: 80;
+    c64k_on_short_raw: 80;
+    c2m: 20;
+    c4k_data_file: 80;
+    c4k_raw_data_file: 80;
+    c512_resized: 80;
+    c4k_resized_under_longer: 80;
+    c1k_v2_resized: 80;
+    c4k_compressed_resized: 80;
+    c4k_lazy_resized: 80;
+    c16k_subclusters_resized: 80;
+    c4k_raw_data_file_resized: 80;
+    c512_snapshotted: 80;
+    c1k_v2_snapshotted_on_raw: 80;
+    c4k_snapshotted_and_resized: 80;
+    c4k_compressed_snapshotted: 80;
+    c4k_lazy_snapshotted: 80;
+    c16k_subclusters_snapshotted: 80;
+    c4k_device_snapshotted: 80;
 }

@@ -91,24 +91,24 @@ fn row_of(target: &Qcow2Target, ops: &[Op]) -> String {
 
 #[test]
 fn in_place_write() {
-    assert_eq!(row("c4k", &[write(4 * K, 3000), Op::Flush]), "data |");
+    assert_eq!(row("c4k", &[write(4 * K, 3000), Op::Flush]), "| data |");
 }
 
 #[test]
 fn allocating_write() {
-    assert_eq!(row("c4k", &[write(64 * K, 9000), Op::Flush]), "data refcount-block | L2 |");
+    assert_eq!(row("c4k", &[write(64 * K, 9000), Op::Flush]), "| data refcount-block | L2 |");
 }
 
 #[test]
 fn copy_on_write_from_a_backing_file() {
-    assert_eq!(row("c4k_on_qcow2", &[write(40_000, 500), Op::Flush]), "data refcount-block | L2 |");
+    assert_eq!(row("c4k_on_qcow2", &[write(40_000, 500), Op::Flush]), "| data refcount-block | L2 |");
 }
 
 #[test]
 fn copy_on_write_of_a_cluster_shared_with_a_snapshot() {
     assert_eq!(
         row("c4k_snapshots", &[write(9 * K, 500), Op::Flush, Op::Flush]),
-        "L2 data refcount-block | L2 | L1 | refcount-block |"
+        "| L2 data refcount-block | L2 | L1 | refcount-block |"
     );
 }
 
@@ -116,7 +116,7 @@ fn copy_on_write_of_a_cluster_shared_with_a_snapshot() {
 fn copy_on_write_of_a_compressed_cluster() {
     assert_eq!(
         row("c4k_compressed", &[write(9 * K, 500), Op::Flush, Op::Flush]),
-        "data refcount-block | L2 | refcount-block |"
+        "| data refcount-block | L2 | refcount-block |"
     );
 }
 
@@ -124,20 +124,20 @@ fn copy_on_write_of_a_compressed_cluster() {
 fn subcluster_write() {
     assert_eq!(
         row("c16k_subclusters_on_qcow2", &[write(70 * K, 600), write(100 * K, 600), Op::Flush]),
-        "data refcount-block | L2 |"
+        "| data refcount-block | L2 |"
     );
 }
 
 #[test]
 fn new_l2_table() {
-    assert_eq!(row("c4k", &[write(5 * M, 4096), Op::Flush]), "L2 data refcount-block | L2 | L1 |");
+    assert_eq!(row("c4k", &[write(5 * M, 4096), Op::Flush]), "| L2 data refcount-block | L2 | L1 |");
 }
 
 #[test]
 fn new_refcount_block() {
     assert_eq!(
         row("c512_r64_tiny", &[write(64 * K, 30 * K), Op::Flush]),
-        "L2 data refcount-block | refcount-table | L2 | L1 |"
+        "| L2 data refcount-block | refcount-table | L2 | L1 |"
     );
 }
 
@@ -145,7 +145,7 @@ fn new_refcount_block() {
 fn refcount_table_move() {
     assert_eq!(
         row("c512_table_grows", &[write(2 * M, 120 * K), Op::Flush, Op::Flush]),
-        "L2 data L2 data L2 data L2 data refcount-block refcount-table | header | L2 | L1 | punch freed refcount-block |"
+        "| L2 data L2 data L2 data L2 data refcount-block refcount-table | header | L2 | L1 | punch freed refcount-block |"
     );
 }
 
@@ -167,7 +167,7 @@ fn discard() {
 fn discard_without_unreferencing() {
     assert_eq!(
         row("c4k_no_unref", &[write(0, 8 * K), Op::Discard { at: 0, len: 8 * K }, Op::Flush]),
-        "L2 data punch data refcount-block | L2 | L1 |"
+        "| L2 data punch data refcount-block | L2 | L1 |"
     );
 }
 
@@ -197,13 +197,13 @@ fn bitmap_in_use_mark() {
 fn external_data_file() {
     assert_eq!(
         row("c4k_data_file", &[write(64 * K, 4096), Op::Flush]),
-        "data-file flush-data-file | L2 flush-data-file | flush-data-file |"
+        "| data-file flush-data-file | L2 flush-data-file | flush-data-file |"
     );
 }
 
 #[test]
 fn clean_close() {
-    assert_eq!(row("c4k", &[write(5 * M, 4096)]), "L2 data refcount-block | L2 | L1 |");
+    assert_eq!(row("c4k", &[write(5 * M, 4096)]), "| L2 data refcount-block | L2 | L1 |");
 }
 
 fn resize(size: u64) -> Op {
@@ -235,7 +235,44 @@ fn grow_moves_the_l1_table() {
 fn shrink() {
     assert_eq!(
         row("c512_resized", &[resize(M + 7 * K), resize(2 * M)]),
-        "| header | L2 | punch freed refcount-block | L1 | punch freed refcount-block | set length 0x22000 | header |"
+        "| header | L2 | punch freed refcount-block | L1 | punch freed refcount-block freed | refcount-table | set length 0x3400 | header |"
+    );
+}
+
+#[test]
+fn snapshot_create() {
+    assert_eq!(
+        row("c512_snapshotted", &[Op::Manage(Management::SnapshotCreate(1)), write(0, 3000), Op::Flush]),
+        "| L2 L1 snapshot refcount-block refcount-table | header | data punch freed refcount-block | L2 | refcount-block |"
+    );
+}
+
+#[test]
+fn snapshot_apply() {
+    let ops = [
+        Op::Manage(Management::SnapshotCreate(1)),
+        write(0, 9000),
+        Op::Flush,
+        Op::Manage(Management::SnapshotApply(1)),
+    ];
+    assert_eq!(
+        row("c512_snapshotted", &ops),
+        "| freed | header | freed punch L2 freed | freed | freed | L2 L1 snapshot refcount-block refcount-table | header | punch freed refcount-block |"
+    );
+}
+
+#[test]
+fn snapshot_delete() {
+    let ops = [
+        Op::Manage(Management::SnapshotCreate(1)),
+        write(0, 9000),
+        Op::Flush,
+        Op::Manage(Management::SnapshotDelete(1)),
+        Op::Flush,
+    ];
+    assert_eq!(
+        row("c512_snapshotted", &ops),
+        "| L2 freed | header | data punch L2 freed | L2 | freed | L2 L1 refcount-block refcount-table | header | punch freed refcount-block |"
     );
 }
 
@@ -271,7 +308,7 @@ fn corrupt_bit() {
     })
     .unwrap();
     let recording = world.recording();
-    assert_eq!(told(&recording, 4 * K), "header |");
+    assert_eq!(told(&recording, 4 * K), "| header |");
     let durable = judge::header(&recording.durable_at(recording.end)[0]).unwrap();
     assert!(durable.incompatible.contains(Incompatible::CORRUPT));
 }

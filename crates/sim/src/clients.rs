@@ -238,8 +238,12 @@ impl Clients {
                     let Some(started) = model.start_snapshot_apply(name, now) else { return Ok(()) };
                     Some(started)
                 }
-                Management::SnapshotDelete(name) if !model.snapshot_names().contains(&name) => return Ok(()),
-                Management::SnapshotCreate(_) | Management::SnapshotDelete(_) => None,
+                Management::SnapshotDelete(name) if !model.start_snapshot_delete(name, now) => return Ok(()),
+                Management::SnapshotDelete(_) => None,
+                Management::SnapshotCreate(name) => {
+                    model.start_snapshot_create(name, now);
+                    None
+                }
             }
         };
         let result = subject.manage(operation).await;
@@ -247,22 +251,43 @@ impl Clients {
         let mut model = self.model.borrow_mut();
         match (result, operation) {
             (Ok(()), Management::SnapshotCreate(name)) => model.snapshot_created(name, now),
-            (Ok(()), Management::SnapshotDelete(name)) => model.snapshot_deleted(name),
+            (Ok(()), Management::SnapshotDelete(name)) => model.snapshot_deleted(name, now),
             (Ok(()), Management::Resize(_) | Management::SnapshotApply(_)) => {
                 if let Some(started) = started {
                     model.done(started, now, false);
                 }
             }
             (Err(error), _) => {
-                if let Management::SnapshotDelete(name) = operation {
-                    // Perhaps gone: nobody asks for it again.
-                    model.snapshot_deleted(name);
-                }
                 if let Some(started) = started {
                     model.failed(started, now);
                 }
                 drop(model);
                 self.told(format!("{operation:?}"), error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes back to every snapshot there is, reads everything that was ever touched, and compares. The
+    /// disk is left at the last of them.
+    pub async fn try_snapshots<S: Subject>(&self, subject: &S, crash: Tick) -> Result<(), FailureKind> {
+        let unexpected = |op: &str| {
+            let op = op.to_owned();
+            |error: S::Error| FailureKind::UnexpectedError { op, error: error.to_string() }
+        };
+        let listed = subject.snapshots().await.map_err(unexpected("listing snapshots"))?;
+        let Some(found) = listed else { return Ok(()) };
+        self.model.borrow().check_snapshot_names(&found, crash).map_err(FailureKind::Check)?;
+        for name in found {
+            let apply = Management::SnapshotApply(name);
+            subject.manage(apply).await.map_err(unexpected("going back to a snapshot"))?;
+            if self.model.borrow().snapshot_size(name) != Some(subject.size()) {
+                return Err(FailureKind::Size { found: subject.size() });
+            }
+            let ranges = self.model.borrow().ranges(subject.size());
+            for (at, len) in ranges {
+                let bytes = read_range(subject, at, len).await?;
+                self.model.borrow().check_snapshot(name, at, &bytes).map_err(FailureKind::Data)?;
             }
         }
         Ok(())

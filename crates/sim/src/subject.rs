@@ -67,6 +67,11 @@ pub trait Subject: 'static {
     /// Does what [`Abilities`] say it can do; never called with anything else.
     fn manage(&self, operation: Management) -> impl Future<Output = Result<(), Self::Error>>;
 
+    /// Which of the snapshots that clients took are there; `None` if the disk cannot tell.
+    fn snapshots(&self) -> impl Future<Output = Result<Option<Vec<u32>>, Self::Error>> {
+        std::future::ready(Ok(None))
+    }
+
     /// Errors of work that belongs to no request, as the disk counts them for whoever watches it.
     fn background_errors(&self) -> u64 {
         0

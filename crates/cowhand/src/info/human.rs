@@ -24,7 +24,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
         writeln!(out, "cleanly shut down: no")?;
     }
     write_backing(out, info)?;
-    write_snapshots(out, &info.snapshots)?;
+    show_snapshots(out, &info.snapshots)?;
     write_specific(out, info, "")?;
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
@@ -46,7 +46,8 @@ fn write_backing(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     }
 }
 
-fn write_snapshots(out: &mut dyn Write, snapshots: &[SnapshotInfo]) -> io::Result<()> {
+/// The table of snapshots; nothing if there are none.
+pub fn show_snapshots(out: &mut dyn Write, snapshots: &[SnapshotInfo]) -> io::Result<()> {
     if snapshots.is_empty() {
         return Ok(());
     }

@@ -14,8 +14,8 @@ use image::options::{DiskOptions, LayerOptions};
 use image::probe::{self, Access, Format, PROBE_BYTES};
 use qcow2_layout::{
     Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, CLUSTER_BITS_MAX, Compatible,
-    CryptMethod, DecodedSnapshot, Header, Incompatible, SNAPSHOT_TABLE_BYTES_MAX, SnapshotError, Version,
-    decode_bitmap_directory, decode_snapshots,
+    CryptMethod, DecodedSnapshot, Header, Incompatible, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry,
+    SnapshotError, Version, decode_bitmap_directory, decode_snapshots,
 };
 
 use storage::{FileLock, Role as LockRole};
@@ -174,7 +174,7 @@ fn qcow2_info(source: &Source, shown: &Path) -> Result<Opened, Failure> {
         backing_filename: header.backing.clone(),
         full_backing_filename,
         backing_filename_format: header.extensions.backing_format.clone(),
-        snapshots: snapshots.iter().map(snapshot_info).collect(),
+        snapshots: snapshots.iter().map(|snapshot| snapshot_info(&snapshot.entry)).collect(),
         format_specific: Some(FormatSpecific::Qcow2(specific(&header, &bitmaps))),
         ..source.raw_info()
     };
@@ -247,9 +247,9 @@ fn read_bitmaps(source: &Source, header: &Header) -> Result<Vec<BitmapEntry>, Un
         .map_err(|error| Unreadable::Wrong(TABLE, error.into()))
 }
 
-fn snapshot_info(snapshot: &DecodedSnapshot) -> SnapshotInfo {
+/// What is shown of a snapshot.
+pub fn snapshot_info(entry: &SnapshotEntry) -> SnapshotInfo {
     const NANOSECONDS: u64 = 1_000_000_000;
-    let entry = &snapshot.entry;
     SnapshotInfo {
         id: entry.id_text().into_owned(),
         name: entry.name_text().into_owned(),

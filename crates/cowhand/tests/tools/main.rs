@@ -7,5 +7,6 @@ mod info;
 mod map;
 mod peer;
 mod serve;
+mod snapshot;
 mod throttle;
 mod usage;

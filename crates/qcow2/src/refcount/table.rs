@@ -145,16 +145,13 @@ impl RefcountTable {
         }
     }
 
-    /// Takes out the blocks that lie at `end` or behind; gives their indices and places.
-    pub(crate) fn drop_blocks_from(
-        &mut self,
-        end: HostOffset,
-        geometry: &Geometry,
-    ) -> Vec<(u64, HostOffset)> {
+    /// Takes out the blocks from index `first` on; gives their indices and places.
+    pub(crate) fn drop_blocks_from(&mut self, first: u64, geometry: &Geometry) -> Vec<(u64, HostOffset)> {
         let mut dropped = Vec::new();
-        for (index, word) in self.words.iter_mut().enumerate() {
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        for (index, word) in self.words.iter_mut().enumerate().skip(first) {
             let entry = RefcountTableEntry::decode(*word, geometry).ok();
-            if let Some(at) = entry.and_then(|entry| entry.block).filter(|at| at.0 >= end.0) {
+            if let Some(at) = entry.and_then(|entry| entry.block) {
                 *word = 0;
                 self.dirty.insert(index / SECTOR_ENTRIES);
                 dropped.push((index as u64, at));

@@ -27,7 +27,7 @@ impl Inner {
     /// file grow again: the order of the two would be anybody's.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         let length = end << self.geometry.cluster_bits;
-        for at in self.refcounts.drop_blocks_from(end) {
+        for at in self.refcounts.drop_blocks_behind(end) {
             self.overlap.remove(at.0);
         }
         self.write_refcounts().await?;
@@ -39,7 +39,7 @@ impl Inner {
     }
 
     /// First cluster of the file behind which none is in use, but for refcount blocks that count
-    /// nothing but themselves.
+    /// nothing but themselves. A block that counts anything before the end lies before it too.
     async fn end_of_clusters_in_use(&self, _pause: &Pause<'_>) -> Result<u64, Error> {
         let entries = self.geometry.refcount_block_entries();
         let frontier = self.allocator.lock().frontier();

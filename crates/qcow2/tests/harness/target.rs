@@ -9,6 +9,7 @@ use qcow2::{
     Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, TryRead, Work,
     ZeroOptions, check,
 };
+use qcow2_layout::SnapshotEntry;
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
 };
@@ -255,6 +256,12 @@ impl Subject for Disk {
         }
     }
 
+    async fn snapshots(&self) -> Result<Option<Vec<u32>>, Error> {
+        let found = self.0.snapshots().await?;
+        let number = |entry: &SnapshotEntry| entry.name_text().strip_prefix(CLIENTS)?.parse().ok();
+        Ok(Some(found.iter().filter_map(number).collect()))
+    }
+
     fn background_errors(&self) -> u64 {
         self.0.status().leaked_clusters + self.1.get()
     }
@@ -264,9 +271,11 @@ impl Subject for Disk {
     }
 }
 
-/// What clients call a snapshot: never what it was called when the image was made.
+/// Before the number of a snapshot that a client took; those made with the image have none.
+const CLIENTS: &str = "client's ";
+
 fn named(number: u32) -> String {
-    format!("client's {number}")
+    format!("{CLIENTS}{number}")
 }
 
 impl Disk {

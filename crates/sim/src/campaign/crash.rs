@@ -9,7 +9,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::model::Model;
 use crate::request::Tick;
 use crate::rng::Rng;
-use crate::subject::{Subject, Target};
+use crate::subject::{Management, Subject, Target};
 use crate::workload::{Op, Shape, Step, Workload};
 use crate::world::World;
 
@@ -98,7 +98,41 @@ fn look_at<T: Target>(
     seed: u64,
 ) -> Result<(), FailureKind> {
     let (world, _disks) = state.boot(seed);
-    guarded(&world, seed, |sim| look_inside(target, sim, state.instant, model, steps, seed))
+    guarded(&world, seed, |sim| look_inside(target, sim, state.instant, model, steps, seed))?;
+    if steps == 0 || !target.abilities().snapshots {
+        return Ok(());
+    }
+    let (world, _disks) = state.boot(seed);
+    guarded(&world, seed, |sim| look_at_snapshots(target, sim, state.instant, model))
+}
+
+/// Every snapshot that a client was told of is there, and holds what it must.
+pub(super) async fn look_at_snapshots<T: Target>(
+    target: &T,
+    sim: Sim,
+    crash: Tick,
+    model: &Model,
+) -> Result<(), FailureKind> {
+    let world = sim.world().clone();
+    target.check(&world).await.map_err(FailureKind::Check)?;
+    let subject = target.open(&world, 0).await.map_err(|error| FailureKind::Open(error.to_string()))?;
+    let clients = Clients::new(&world, model.clone(), false, target.abilities().alignment);
+    clients.try_snapshots(&subject, crash).await?;
+    closed(&subject).await?;
+    target.check(&world).await.map_err(FailureKind::Check)
+}
+
+/// The clients of a new workload begin with a disk that has no snapshots of theirs.
+async fn without_snapshots<T: Target>(target: &T, world: &World) -> Result<(), FailureKind> {
+    let failed = |error: <T::Subject as Subject>::Error| FailureKind::UnexpectedError {
+        op: "deleting snapshots".into(),
+        error: error.to_string(),
+    };
+    let subject = target.open(world, 0).await.map_err(failed)?;
+    for name in subject.snapshots().await.map_err(failed)?.unwrap_or_default() {
+        subject.manage(Management::SnapshotDelete(name)).await.map_err(failed)?;
+    }
+    closed(&subject).await
 }
 
 async fn look_inside<T: Target>(
@@ -142,6 +176,9 @@ async fn go_on<T: Target>(
     seed: u64,
 ) -> Result<(), FailureKind> {
     let abilities = target.abilities();
+    if abilities.snapshots {
+        without_snapshots(target, world).await?;
+    }
     let alignment = abilities.alignment;
     let mut workload = Shape::new(abilities, steps, 1).generate(seed);
     workload.steps.push(Step::of(Op::Flush));

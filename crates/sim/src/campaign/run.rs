@@ -4,6 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use super::crash::look_at_snapshots;
 use super::failed;
 use crate::clients::Clients;
 use crate::crash::Recording;
@@ -54,10 +55,20 @@ pub struct Ran {
 pub fn run_workload<T: Target>(target: &T, workload: &Workload, setup: &Setup) -> Result<Ran, Box<Failure>> {
     let world = World::new(setup.seed, Order::Immediate);
     let ran = guarded(&world, setup.seed, |sim| whole_run(target, workload, setup, sim));
+    let ran = ran.and_then(|ran| look_at_snapshots_of(target, &ran, setup.seed).map(|()| ran));
     let fail = |kind| {
         Box::new(Failure { faults: setup.faults.clone(), ..failed(target, setup.seed, workload, kind) })
     };
     ran.map_err(fail)
+}
+
+/// Every snapshot holds what it must, on a copy of the machine.
+fn look_at_snapshots_of<T: Target>(target: &T, ran: &Ran, seed: u64) -> Result<(), FailureKind> {
+    if !target.abilities().snapshots {
+        return Ok(());
+    }
+    let now = ran.world.tick();
+    guarded(&ran.world.copy(seed), seed, |sim| look_at_snapshots(target, sim, now, &ran.model))
 }
 
 /// Runs a future on the world; a panic and a deadlock are failures like others.

@@ -73,6 +73,11 @@ impl Touch {
 
 pub(super) type Sectors = BTreeMap<u64, SmallVec<[Touch; 2]>>;
 
+/// What reached `sector`.
+pub(super) fn touches(sectors: &Sectors, sector: u64) -> &[Touch] {
+    sectors.get(&sector).map_or(&[], |touches| touches.as_slice())
+}
+
 /// The state of all sectors when a snapshot was taken.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
@@ -148,8 +153,8 @@ impl History {
         }
     }
 
-    pub fn touches(&self, sector: u64) -> &[Touch] {
-        self.sectors.get(&sector).map_or(&[], |touches| touches.as_slice())
+    pub fn sectors(&self) -> &Sectors {
+        &self.sectors
     }
 
     pub fn known_sectors(&self) -> Vec<u64> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Model;
-use super::history::{FIRST, Frozen, Op, OpState, Reader, Touch, Value};
+use super::history::{FIRST, Frozen, Op, OpState, Reader, Sectors, Touch, Value, touches};
 use crate::content::SECTOR_BYTES;
 use crate::stamp::Found;
 
@@ -39,12 +39,24 @@ impl std::error::Error for Mismatch {}
 
 impl Model {
     pub(super) fn check(&self, offset: u64, bytes: &[u8], reader: &Reader) -> Result<(), Mismatch> {
+        self.check_among(self.sectors(), offset, bytes, reader)
+    }
+
+    /// The same of a disk to which only `sectors` has happened.
+    pub(super) fn check_among(
+        &self,
+        sectors: &Sectors,
+        offset: u64,
+        bytes: &[u8],
+        reader: &Reader,
+    ) -> Result<(), Mismatch> {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
             let from = (at % SECTOR_BYTES) as usize;
             let (part, next) = rest.split_at(rest.len().min(SECTOR - from));
-            self.check_sector(at / SECTOR_BYTES, from, part, reader)?;
+            let sector = at / SECTOR_BYTES;
+            self.check_sector(sector, touches(sectors, sector), from, part, reader)?;
             at += part.len() as u64;
             rest = next;
         }
@@ -53,8 +65,14 @@ impl Model {
 
     /// Checks `part`, which starts `from` bytes into the sector, piece by piece: pieces end where any
     /// operation that reached only some of the sector began or ended.
-    fn check_sector(&self, sector: u64, from: usize, part: &[u8], reader: &Reader) -> Result<(), Mismatch> {
-        let touches = self.touches(sector);
+    fn check_sector(
+        &self,
+        sector: u64,
+        touches: &[Touch],
+        from: usize,
+        part: &[u8],
+        reader: &Reader,
+    ) -> Result<(), Mismatch> {
         let to = from + part.len();
         let mut cuts = vec![from, to];
         let edges = touches.iter().flat_map(|touch| [touch.from as usize, touch.to as usize]);
@@ -104,7 +122,7 @@ impl Model {
     }
 
     fn was_legal(&self, frozen: &Frozen, sector: u64, piece: (usize, usize), bytes: &[u8]) -> bool {
-        let touches = frozen.sectors.get(&sector).map_or(&[][..], |touches| touches.as_slice());
+        let touches = touches(&frozen.sectors, sector);
         let reader = Reader::Live { started: frozen.at, now: frozen.at };
         self.piece_is_legal(sector, touches, piece, bytes, &reader)
     }

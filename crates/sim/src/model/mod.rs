@@ -12,14 +12,14 @@ mod restart;
 mod snapshots;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::content::SECTOR_BYTES;
 use crate::request::Tick;
 use crate::stamp::{Stamp, fill};
-use history::{Frozen, History, Op, OpState, Touch, Value};
+use history::{History, Op, OpState, Sectors, Value};
 
 pub use mismatch::Mismatch;
+use snapshots::Snapshot;
 
 /// What a reader may see where a client discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Model {
     sizes: Vec<usize>,
     version: u64,
     acknowledgements: Vec<Tick>,
-    snapshots: BTreeMap<u32, Arc<Frozen>>,
+    snapshots: BTreeMap<u32, Snapshot>,
 }
 
 impl Model {
@@ -238,8 +238,8 @@ impl Model {
         Stamp { disk: self.disk, version, sector }
     }
 
-    fn touches(&self, sector: u64) -> &[Touch] {
-        self.history.touches(sector)
+    fn sectors(&self) -> &Sectors {
+        self.history.sectors()
     }
 }
 

@@ -109,12 +109,31 @@ fn whole_units_of_a_discard_read_as_zeroes_and_its_edges_may_stay() {
 fn going_back_to_a_snapshot_brings_back_its_bytes_and_its_size() {
     let mut model = model();
     let first = write(&mut model, 1, 2);
+    model.start_snapshot_create(7, 3);
     model.snapshot_created(7, 3);
     let second = write(&mut model, 4, 5);
     let op = model.start_snapshot_apply(7, 6).unwrap();
     model.done(op, 7, false);
     assert!(model.check_read(0, &first, 8, 9).is_ok() && model.check_read(0, &second, 8, 9).is_err());
     assert!(model.check_crash(0, &second, 9).is_ok(), "nothing was flushed");
+}
+
+#[test]
+fn a_snapshot_is_there_from_its_acknowledgement_to_its_deletion_and_keeps_its_bytes() {
+    let mut model = model();
+    let first = write(&mut model, 1, 2);
+    model.start_snapshot_create(7, 3);
+    model.snapshot_created(7, 5);
+    let second = write(&mut model, 6, 7);
+    assert!(model.check_snapshot(7, 0, &first).is_ok() && model.check_snapshot(7, 0, &second).is_err());
+    assert!(model.start_snapshot_delete(7, 8) && !model.start_snapshot_delete(7, 8));
+    model.snapshot_deleted(7, 10);
+    let legal = |found: &[u32], crash| model.check_snapshot_names(found, crash).is_ok();
+    assert!(legal(&[], 2) && !legal(&[7], 2));
+    assert!(legal(&[], 4) && legal(&[7], 4));
+    assert!(!legal(&[], 6) && legal(&[7], 6));
+    assert!(legal(&[], 9) && legal(&[7], 9));
+    assert!(legal(&[], 11) && !legal(&[7], 11));
 }
 
 #[test]

@@ -86,6 +86,15 @@ impl World {
         self.machine.lock().disks.len()
     }
 
+    /// Another machine whose disks hold what these hold, and whose requests end at once.
+    pub fn copy(&self, seed: u64) -> World {
+        let copy = World::new(seed, Order::Immediate);
+        for disk in &self.machine.lock().disks {
+            copy.add_disk(&disk.name, disk.limits, disk.current.clone());
+        }
+        copy
+    }
+
     /// Changes what happens to requests issued from now on.
     pub fn set_order(&self, order: Order) {
         self.machine.lock().order = order;

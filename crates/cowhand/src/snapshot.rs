@@ -1,0 +1,110 @@
+//! `cowhand snapshot`: internal snapshots of an image that nobody else has open.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ArgGroup;
+use image::{Disk, OpenRules};
+use qcow2::snapshot::{NewSnapshot, SnapshotName};
+use reactor::Reactor;
+
+use crate::cli::DRIVE_HELP;
+use crate::drive::DriveArgs;
+use crate::failure::Failure;
+use crate::info::{show_snapshots, snapshot_info};
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand snapshot`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "List, take, go back to and delete the internal snapshots of an image.\n\n\
+        The image must not be open elsewhere; that of a running server is changed through its QMP socket. \
+        Going back to a snapshot brings back its data and its size, and everything written since is lost.",
+    after_help = DRIVE_HELP,
+    group = ArgGroup::new("action").multiple(false)
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// List the snapshots (also without any other action)
+    #[arg(short = 'l', group = "action")]
+    list: bool,
+
+    /// Take a snapshot of this name
+    #[arg(short = 'c', value_name = "NAME", group = "action")]
+    create: Option<String>,
+
+    /// Go back to the snapshot of this id, or else of this name
+    #[arg(short = 'a', value_name = "SNAPSHOT", group = "action")]
+    apply: Option<String>,
+
+    /// Delete the snapshot of this name (the oldest of several)
+    #[arg(short = 'd', value_name = "NAME", group = "action")]
+    delete: Option<String>,
+
+    /// Say nothing
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the list
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Lists or changes the snapshots.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let changes = args.create.is_some() || args.apply.is_some() || args.delete.is_some();
+    let mut options = args.drive.options()?;
+    options.layer.read_only |= !changes;
+    let failed = |error: &dyn std::error::Error| {
+        let what = if changes { "cannot change the snapshots of" } else { "cannot list the snapshots of" };
+        Failure::because(format!("{what} {}", options.filename.display()), error)
+    };
+    let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    reactor.run(async {
+        let disk = image::open(&options, &rules).await.map_err(|error| failed(&error))?;
+        let done = act(args, &disk, out, &failed).await;
+        let closed = disk.close().await.map_err(|error| failed(&error));
+        done.and(closed)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(
+    args: &Args,
+    disk: &Disk,
+    out: &mut dyn Write,
+    failed: &dyn Fn(&dyn std::error::Error) -> Failure,
+) -> Result<(), Failure> {
+    let done = if let Some(name) = &args.create {
+        disk.create_snapshot(of_this_moment(name)).await.map(drop)
+    } else if let Some(name) = &args.apply {
+        disk.apply_snapshot(SnapshotName::IdOrName(name.clone())).await
+    } else if let Some(name) = &args.delete {
+        disk.delete_snapshot(SnapshotName::Name(name.clone())).await.map(drop)
+    } else {
+        let found = disk.snapshots().await.map_err(|error| failed(&error))?;
+        let infos: Vec<_> = found.iter().map(snapshot_info).collect();
+        match args.output {
+            _ if args.quiet => {}
+            OutputFormat::Human => show_snapshots(out, &infos)?,
+            OutputFormat::Json => write_json(out, &infos)?,
+        }
+        return Ok(());
+    };
+    done.map_err(|error| failed(&error))
+}
+
+fn of_this_moment(name: &str) -> NewSnapshot {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    NewSnapshot {
+        name: name.to_owned(),
+        // The format ends in 2106.
+        date_sec: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
+        date_nsec: now.subsec_nanos(),
+        vm_clock_nsec: 0,
+    }
+}

@@ -1,0 +1,146 @@
+//! `cargo xtask sim`: the simulation with seeds, for times and up to totals of one's choice.
+
+mod figures;
+
+use self::figures::Figures;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Arguments of `cargo xtask sim`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The first seed; without --minutes the only one [default: with --minutes the time, otherwise what
+    /// continuous integration runs]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Go on with the seeds that follow for so many minutes, shared by all tests
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// So many times as many seeds and states as continuous integration looks at
+    #[arg(long, value_name = "N")]
+    scale: Option<u64>,
+    /// Go on until about so many crash states were looked at, over all configurations
+    #[arg(long, value_name = "N")]
+    crash_states: Option<u64>,
+    /// Go on until about so many random operations were compared with the model
+    #[arg(long, value_name = "N")]
+    operations: Option<u64>,
+    /// Fail every I/O of about so many workloads
+    #[arg(long, value_name = "N")]
+    workloads: Option<u64>,
+    /// Print the sums as the table of docs/testing.md
+    #[arg(long)]
+    table: bool,
+    /// Only tests with these names, as failures print them [default: all]
+    #[arg(value_name = "TEST")]
+    tests: Vec<String>,
+}
+
+/// The package with simulations.
+const PACKAGE: &str = "qcow2";
+
+/// Its tests.
+const TESTS: [&str; 4] = ["sim_crash", "sim_faults", "sim_model", "write_order"];
+
+/// What one run of each looks at in continuous integration, as `cargo xtask sim` prints it.
+const CRASH_STATES: u64 = 170_000;
+const WORKLOADS: u64 = 360;
+const OPERATIONS: u64 = 1_000_000;
+
+/// Runs it.
+pub fn run(args: &Args) -> ExitCode {
+    let totals = totals(args);
+    if totals.is_empty() {
+        return run_tests(args, &TESTS, args.scale);
+    }
+    let codes: Vec<_> = totals.iter().map(|&(test, scale)| run_tests(args, &[test], Some(scale))).collect();
+    let failed = codes.iter().any(|code| *code != ExitCode::SUCCESS);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The tests whose totals are asked for, and how many times as much as usual that is.
+fn totals(args: &Args) -> Vec<(&'static str, u64)> {
+    let asked = [
+        ("sim_crash", args.crash_states, CRASH_STATES),
+        ("sim_faults", args.workloads, WORKLOADS),
+        ("sim_model", args.operations, OPERATIONS),
+    ];
+    let asked = asked.into_iter();
+    asked.filter_map(|(test, total, usual)| Some((test, total?.div_ceil(usual)))).collect()
+}
+
+fn run_tests(args: &Args, tests: &[&str], scale: Option<u64>) -> ExitCode {
+    let mut command = cargo_test(args, tests);
+    if let Some(seed) = args.seed.or_else(|| args.minutes.map(|_| seed_of_now())) {
+        println!("first seed: {seed}");
+        command.env("COWHAND_SIM_SEED", seed.to_string());
+    }
+    if let Some(minutes) = args.minutes {
+        let share = minutes * parallel() as f64 / count(args, tests).max(1) as f64;
+        command.env("COWHAND_SIM_MINUTES", share.to_string());
+    }
+    if let Some(scale) = scale {
+        command.env("COWHAND_SIM_SCALE", scale.to_string());
+    }
+    let mut figures = Figures::default();
+    let succeeded = follow(command.arg("--nocapture"), &mut figures);
+    println!("in all: {}", figures.line());
+    if args.table {
+        print!("{}", figures.table());
+    }
+    match succeeded {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo does not run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Passes on what the command prints, with the sums so far behind every line that has figures.
+fn follow(command: &mut Command, figures: &mut Figures) -> io::Result<bool> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let start = Instant::now();
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line?;
+        println!("{line}");
+        if figures.read(&line) {
+            println!("  after {} s, {}", start.elapsed().as_secs(), figures.line());
+        }
+    }
+    child.wait().map(|status| status.success())
+}
+
+/// `cargo test` of the tests that were asked for, open for arguments of the test harness.
+fn cargo_test(args: &Args, tests: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    command.current_dir(own.parent().unwrap_or(own)).stdin(Stdio::null());
+    command.args(["test", "--package", PACKAGE, "--no-fail-fast"]);
+    command.args(tests.iter().flat_map(|test| ["--test", *test]));
+    command.arg("--").args(&args.tests);
+    // A whole name, as failures print it, is not the beginning of others.
+    if !args.tests.is_empty() && args.tests.iter().all(|test| test.contains("::")) {
+        command.arg("--exact");
+    }
+    command
+}
+
+/// How many tests share the time.
+fn count(args: &Args, tests: &[&str]) -> usize {
+    let listed = cargo_test(args, tests).arg("--list").stderr(Stdio::null()).output();
+    let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().filter(|line| line.ends_with(": test")).count()
+}
+
+fn parallel() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn seed_of_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
