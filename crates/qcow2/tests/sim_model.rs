@@ -65,6 +65,15 @@ configurations! {
     c2m: 5;
     c4k_data_file: 20;
     c4k_raw_data_file: 20;
+    c512_reserve: 20;
+    c512_table_grows_reserve: 20;
+    c4k_reserve: 20;
+    c4k_device_reserve: 20;
+    c4k_on_qcow2_reserve: 20;
+    c4k_snapshots_reserve: 20;
+    c4k_lazy_reserve: 20;
+    c16k_subclusters_reserve: 20;
+    c16k_subclusters_on_qcow2_reserve: 20;
     c512_resized: 20;
     c4k_resized_under_longer: 20;
     c1k_v2_resized: 20;
