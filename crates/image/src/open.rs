@@ -173,6 +173,7 @@ fn engine_options(layer: &LayerOptions, active: bool) -> Options {
         pass_discard_snapshot: qcow2.pass_discard_snapshot,
         pass_discard_other: qcow2.pass_discard_other,
         discard_no_unref: qcow2.discard_no_unref,
+        allocation_reserve: qcow2.allocation_reserve,
     }
 }
 

@@ -132,6 +132,9 @@ pub struct Qcow2Options {
     pub pass_discard_other: bool,
     /// `discard-no-unref`: a discarded cluster keeps its place in the file.
     pub discard_no_unref: bool,
+    /// `allocation-reserve`: bytes of clusters that are counted before they are used, so that a flush need
+    /// not wait for their refcounts; 0 is none, `None` the engine's choice.
+    pub allocation_reserve: Option<u64>,
     /// `overlap-check*`.
     pub overlap_check: OverlapCheck,
 }
@@ -163,7 +166,7 @@ const FILE_DRIVERS: [(&str, ()); 2] = [("file", ()), ("host_device", ())];
 const LOCKING: [(&str, bool); 3] = [("auto", true), ("on", true), ("off", false)];
 
 /// Options of a layer that only a qcow2 image takes.
-const QCOW2_NAMES: [&str; 24] = [
+const QCOW2_NAMES: [&str; 25] = [
     "l2-cache-size",
     "l2-cache-entry-size",
     "refcount-cache-size",
@@ -175,6 +178,7 @@ const QCOW2_NAMES: [&str; 24] = [
     "pass-discard-snapshot",
     "pass-discard-other",
     "discard-no-unref",
+    "allocation-reserve",
     "overlap-check",
     "overlap-check.template",
     "overlap-check.main-header",
@@ -454,6 +458,7 @@ impl Qcow2Options {
             pass_discard_snapshot: true,
             pass_discard_other: false,
             discard_no_unref: false,
+            allocation_reserve: None,
             overlap_check: OverlapCheck::default(),
         }
     }
@@ -480,6 +485,7 @@ impl Qcow2Options {
                 .unwrap_or(defaults.pass_discard_snapshot),
             pass_discard_other: reader.switch("pass-discard-other")?.unwrap_or(defaults.pass_discard_other),
             discard_no_unref: reader.switch("discard-no-unref")?.unwrap_or(defaults.discard_no_unref),
+            allocation_reserve: reader.size("allocation-reserve")?,
             overlap_check: read_overlap_check(reader)?,
         })
     }

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::allocator::{Allocator, Run};
 use crate::image::Inner;
 use crate::overlap::Section;
-use crate::refcount::Claim;
+use crate::refcount::{Claim, Lowered};
 
 /// Clusters allocated at a time at most: bounds the metadata that one request dirties at once.
 const RUN_CLUSTERS_MAX: u64 = 1 << 16;
@@ -19,10 +19,14 @@ const RUN_CLUSTERS_MAX: u64 = 1 << 16;
 impl Inner {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
+        if let Some(run) = self.reserve.take(wanted) {
+            return Ok(run);
+        }
         self.scan_for_free_clusters().await?;
         loop {
             let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
             if let Some(run) = self.claim(run).await? {
+                self.make_room(run.end()).await;
                 return Ok(run);
             }
         }
@@ -36,7 +40,7 @@ impl Inner {
             let run = take(&mut self.allocator.lock());
             match run {
                 Some(run) => return Ok(run),
-                None if self.scan_for_free_clusters().await? => {}
+                None if self.scan_for_free_clusters().await? || self.empty_reserve(false).await => {}
                 None => {
                     return Err(self.blame.io("looking for free clusters")(ErrorKind::StorageFull.into()));
                 }
@@ -49,7 +53,10 @@ impl Inner {
         loop {
             let run = self.taken(|allocator| allocator.take_exactly(wanted)).await?;
             match self.claim(run).await? {
-                Some(claimed) if claimed.len == wanted => return Ok(claimed),
+                Some(claimed) if claimed.len == wanted => {
+                    self.make_room(claimed.end()).await;
+                    return Ok(claimed);
+                }
                 Some(claimed) => self.give_back(claimed).await,
                 None => {}
             }
@@ -66,7 +73,7 @@ impl Inner {
             // No block: all of its clusters are free, where the file has any.
             let mut allocator = self.allocator.lock();
             let end = (first + entries).min(allocator.frontier_at_open());
-            allocator.give(first, end.saturating_sub(first));
+            allocator.find(first, end.saturating_sub(first));
             return Ok(true);
         };
         let order = self.geometry.refcount_order;
@@ -79,7 +86,7 @@ impl Inner {
                 match (free, run_start) {
                     (true, None) => run_start = Some(at),
                     (false, Some(start)) => {
-                        allocator.give(first + start, at - start);
+                        allocator.find(first + start, at - start);
                         run_start = None;
                     }
                     (true, Some(_)) | (false, None) => {}
@@ -91,18 +98,18 @@ impl Inner {
 
     /// Raises the refcounts of `run` to 1, up to the first cluster that turns out to be in use. What
     /// is left of the run goes back. `None` if the first cluster is in use.
-    async fn claim(&self, run: Run) -> Result<Option<Run>, Error> {
+    pub(crate) async fn claim(&self, run: Run) -> Result<Option<Run>, Error> {
         let mut claimed = 0;
         let result = self.claim_all(run, &mut claimed).await;
         let got = Run { len: claimed, ..run };
         if let Err(error) = result {
             self.give_back(got).await;
-            self.allocator.lock().give(run.start + claimed, run.len - claimed);
+            self.allocator.lock().find(run.start + claimed, run.len - claimed);
             return Err(error);
         }
         if claimed < run.len {
             // The cluster after the claimed ones is in use: it is not ours to give.
-            self.allocator.lock().give(run.start + claimed + 1, run.len - claimed - 1);
+            self.allocator.lock().find(run.start + claimed + 1, run.len - claimed - 1);
         }
         Ok((claimed > 0).then_some(got))
     }
@@ -131,6 +138,7 @@ impl Inner {
             let fresh_first =
                 |allocator: &mut Allocator| allocator.take_fresh(1).or_else(|| allocator.take(1));
             let cluster = self.taken(fresh_first).await?.start;
+            self.make_room(cluster + 1).await;
             let home = self.refcounts.block_of(cluster);
             let made = if home == index {
                 index
@@ -151,12 +159,24 @@ impl Inner {
     /// Undoes an allocation whose clusters nothing refers to and no request uses any more. What
     /// cannot be undone is leaked.
     pub(crate) async fn give_back(&self, run: Run) {
-        for cluster in run.start..run.end() {
-            match self.refcounts.lower(cluster).await {
-                // Not fresh any more: the failed request may have written to it.
-                Ok(0) => self.allocator.lock().give(cluster, 1),
-                Ok(_) => {}
-                Err(error) => self.leaked(error),
+        // Not fresh any more: the failed request may have written there.
+        self.lower_and_give(run.start, run.len).await;
+    }
+
+    /// Takes one reference from each cluster, and gives those that have none left to the allocator.
+    pub(crate) async fn lower_and_give(&self, start: u64, len: u64) {
+        let mut at = start;
+        while at < start + len {
+            match self.refcounts.lower_run(at, start + len - at).await {
+                Ok(Lowered { len, left: 0 }) => {
+                    self.allocator.lock().give(at, len);
+                    at += len;
+                }
+                Ok(Lowered { len, .. }) => at += len,
+                Err(error) => {
+                    self.leaked(error);
+                    at += 1;
+                }
             }
         }
     }

@@ -31,6 +31,7 @@ impl Inner {
                 .blame
                 .corrupt("the image is corrupt; what was not flushed before is not written"));
         }
+        self.empty_reserve(true).await;
         // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
         // the old one. Each round leaves less to do.
         while self.is_dirty() || self.frees.is_reclaiming() {
@@ -44,6 +45,8 @@ impl Inner {
             self.write_refcounts().await?;
             self.barrier().await?;
         }
+        // Behind the barrier: the medium knows that nothing is there.
+        self.cut_tail().await?;
         self.clear_dirty().await
     }
 }

@@ -1,8 +1,9 @@
 //! Writing metadata in order: the one place where tables reach the medium.
 //!
 //! A commit takes what is dirty when it starts and writes, with a barrier (flush) where the
-//! arrow is: refcounts and earlier data -> L2 tables -> L1 entries -> done. Flushes that wait at the
-//! same time share one commit. docs/write-order.md says what a crash between any two steps leaves.
+//! arrow is: refcounts and what waits for nothing -> L2 slices and L1 entries that wait for refcounts and
+//! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
+//! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
 use crate::refcount::DirtyTable;
+use crate::waiting::Waited;
 
 /// Table writes of one commit that are in flight at the same time.
 const WRITES_AT_ONCE: usize = 32;
@@ -156,6 +158,8 @@ impl Inner {
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
+        self.fill_reserve().await?;
+        let clusters = self.file.length() >> self.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
         let frees = self.frees.take_open();
         if deliberate::has(Bug::PunchTooEarly) {
@@ -167,14 +171,17 @@ impl Inner {
         // memory already, and its data written.
         let sectors = self.l1.take_dirty();
         let slices = self.cache.copy_dirty();
-        match self.write_in_order(&sectors, &slices, with_refcounts).await {
+        let waited = self.waiting.take();
+        match self.write_in_order(&sectors, &slices, &waited, with_refcounts).await {
             Ok(()) => {
                 self.cache.written(&slices);
+                self.reserve.settle(clusters);
                 self.reclaim(frees);
                 Ok(())
             }
             Err(error) => {
                 self.l1.not_written(&sectors);
+                self.waiting.put_back(waited);
                 self.frees.reopen(frees);
                 Err(error)
             }
@@ -185,29 +192,41 @@ impl Inner {
         self: &Arc<Self>,
         sectors: &[DirtySector],
         slices: &[Dirty],
+        waited: &Waited,
         with_refcounts: bool,
     ) -> Result<(), Error> {
         if deliberate::has(Bug::RefcountAfterL2) {
-            self.write_slices(slices).await?;
+            self.write_slices(&slices.iter().collect::<Vec<_>>()).await?;
             self.barrier().await?;
         }
+        let (bound, free): (Vec<&Dirty>, Vec<&Dirty>) =
+            slices.iter().partition(|slice| waited.has(slice.key()));
         if with_refcounts {
             self.write_refcounts().await?;
+        }
+        self.write_slices(&free).await?;
+        if !waited.l1 {
+            self.write_l1(sectors).await?;
+        }
+        if bound.is_empty() && (sectors.is_empty() || !waited.l1) {
+            return self.barrier().await;
         }
         if !deliberate::has(Bug::MissingFlush) {
             self.barrier().await?;
         }
-        if slices.is_empty() && sectors.is_empty() {
-            return Ok(());
-        }
-        self.write_slices(slices).await?;
-        if !sectors.is_empty() {
-            self.barrier().await?;
-            for sector in sectors {
-                self.write_table(sector.offset, &sector.bytes, Section::ActiveL1).await?;
-            }
+        self.write_slices(&bound).await?;
+        if waited.l1 {
+            self.write_l1(sectors).await?;
         }
         self.barrier().await
+    }
+
+    async fn write_l1(&self, sectors: &[DirtySector]) -> Result<(), Error> {
+        let write = |sector: &DirtySector| {
+            let (offset, bytes) = (sector.offset, sector.bytes.clone());
+            async move { self.write_table(offset, &bytes, Section::ActiveL1).await }
+        };
+        all_of(sectors.iter().map(write)).await
     }
 
     /// Everything that completed before is on the medium when this returns.
@@ -314,10 +333,10 @@ impl Inner {
         Ok(())
     }
 
-    async fn write_slices(self: &Arc<Self>, slices: &[Dirty]) -> Result<(), Error> {
+    async fn write_slices(self: &Arc<Self>, slices: &[&Dirty]) -> Result<(), Error> {
         let mut placed = Vec::with_capacity(slices.len());
         for slice in slices {
-            placed.push((self.slice_offset(slice.key())?, slice));
+            placed.push((self.slice_offset(slice.key())?, *slice));
         }
         placed.sort_unstable_by_key(|(offset, _)| *offset);
         let slice_bytes = self.shape.slice_bytes();

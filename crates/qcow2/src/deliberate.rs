@@ -20,6 +20,12 @@ pub enum Bug {
     LockDropped,
     /// Freed clusters are used again while requests that found them still run.
     GraceSkipped,
+    /// An entry does not wait for data although its cluster held something before.
+    DataNotAwaited,
+    /// An entry does not wait for a refcount that only memory has.
+    RefcountNotAwaited,
+    /// An L1 entry waits for nothing, whatever its table's cluster held before.
+    TableNotAwaited,
 }
 
 #[cfg(feature = "deliberate-bugs")]

@@ -2,32 +2,55 @@
 
 use std::sync::Arc;
 
-use map_cache::{Outcome, SliceKey};
+use map_cache::{Load, Outcome, SliceKey};
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 use storage::{IoBuf, IoBytes, IoVec};
 
 use crate::Error;
+use crate::allocator::Run;
+use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::overlap::Section;
+use crate::waiting::Needs;
 
 impl Inner {
     /// Replaces the entries of consecutive clusters from `guest` on, all in one L2 table that may be
-    /// written ([`Inner::table_for_writing`]). In memory only; never half of them, unless it fails.
+    /// written ([`Inner::table_for_writing`]). In memory only; never half of them, unless it fails. They
+    /// reach the medium behind a barrier.
     pub(crate) async fn set_entries(self: &Arc<Self>, guest: u64, entries: &[L2Entry]) -> Result<(), Error> {
+        self.set_entries_that_need(guest, entries, Needs::Barrier).await
+    }
+
+    /// The same; they reach the medium when what they need is there.
+    pub(crate) async fn set_entries_that_need(
+        self: &Arc<Self>,
+        guest: u64,
+        entries: &[L2Entry],
+        needs: Needs,
+    ) -> Result<(), Error> {
         self.table_for_writing(guest).await?;
         let mut done = 0;
         while let Some(rest) = entries.get(done..).filter(|rest| !rest.is_empty()) {
             let at = guest + ((done as u64) << self.geometry.cluster_bits);
             let in_slice = (self.shape.slice_end(at) - at).div_ceil(self.geometry.cluster_size());
             let part = &rest[..rest.len().min(in_slice as usize)];
-            self.set_in_slice(self.shape.key(at), self.shape.index(at), part).await?;
+            self.set_in_slice(self.shape.key(at), self.shape.index(at), part, needs).await?;
             done += part.len();
         }
         Ok(())
     }
 
-    async fn set_in_slice(&self, key: SliceKey, first: usize, entries: &[L2Entry]) -> Result<(), Error> {
+    async fn set_in_slice(
+        &self,
+        key: SliceKey,
+        first: usize,
+        entries: &[L2Entry],
+        needs: Needs,
+    ) -> Result<(), Error> {
         let width = self.shape.entry_words();
+        if needs == Needs::Barrier {
+            self.waiting.slice(key);
+        }
         loop {
             let outcome = self.cache.modify(key, |slice| {
                 for (index, entry) in (first..).zip(entries) {
@@ -57,11 +80,18 @@ impl Inner {
         }
         let run = self.allocate(1).await?;
         let offset = run.start << self.geometry.cluster_bits;
-        if let Err(error) = self.fill_table(offset, old.table).await {
+        let is_empty = old.table.is_none() && self.reads_as_zeroes(&run);
+        if is_empty {
+            self.keep_empty_slice(guest);
+        } else if let Err(error) = self.fill_table(offset, old.table).await {
             self.give_back(run).await;
             return Err(error);
         }
         self.overlap.add(offset, self.geometry.cluster_size(), Section::ActiveL2);
+        let may_go_ahead = is_empty && run.settled || deliberate::has(Bug::TableNotAwaited);
+        if !may_go_ahead {
+            self.waiting.l1();
+        }
         // Below 2^22 by the limit on L1 tables.
         self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
@@ -69,6 +99,21 @@ impl Inner {
             self.free_cluster(old.0, self.discards().pass_discard_other);
         }
         Ok(())
+    }
+
+    /// Whether the clusters are a hole inside the file.
+    fn reads_as_zeroes(&self, run: &Run) -> bool {
+        run.fresh && run.end() <= self.file.length() >> self.geometry.cluster_bits
+    }
+
+    /// Brings the slice that maps `guest` into memory without reading it: its table is about to be made,
+    /// with nothing allocated. Nobody else can be loading it yet.
+    fn keep_empty_slice(&self, guest: u64) {
+        let key = self.shape.key(guest);
+        if let Load::Lead(ticket) = self.cache.load(key) {
+            self.cache.insert(key, std::iter::repeat_n(0, self.shape.slice_bytes() / 8));
+            drop(ticket);
+        }
     }
 
     /// All entries of the L2 table at `at`, as the file has them.
@@ -93,7 +138,7 @@ impl Inner {
         self.noticing_corruption(entries)
     }
 
-    fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
+    pub(crate) fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
         let entry = self.l1.get(index, &self.geometry).map_err(|error| self.blame.entry(guest, &error));
         self.noticing_corruption(entry)
     }

@@ -180,13 +180,7 @@ impl Inner {
     async fn release(&self, frees: Vec<Free>) {
         let mut unused: Vec<Free> = Vec::new();
         for free in frees {
-            for cluster in free.start..free.start + free.len {
-                match self.release_shared(cluster).await {
-                    Ok(true) => {}
-                    Ok(false) => unused.push(Free { start: cluster, len: 1, punch: free.punch }),
-                    Err(error) => self.leaked(error),
-                }
-            }
+            self.release_shared(free, &mut unused).await;
         }
         unused.sort_unstable_by_key(|free| free.start);
         unused.dedup_by(|next, run| {
@@ -200,26 +194,32 @@ impl Inner {
             if !deliberate::has(Bug::PunchTooLate) {
                 self.punch(run).await;
             }
-            for cluster in run.start..run.start + run.len {
-                match self.refcounts.lower(cluster).await {
-                    Ok(0) => self.allocator.lock().give(cluster, 1),
-                    Ok(_) => {}
-                    Err(error) => self.leaked(error),
-                }
-            }
+            self.lower_and_give(run.start, run.len).await;
             if deliberate::has(Bug::PunchTooLate) {
                 self.punch(run).await;
             }
         }
     }
 
-    /// Lowers the refcount of a cluster that others refer to as well; says whether there are others.
-    async fn release_shared(&self, cluster: u64) -> Result<bool, Error> {
-        let shared = self.refcounts.get(cluster).await? > 1;
-        if shared {
-            self.refcounts.lower(cluster).await?;
+    /// Lowers the refcounts of those clusters that others refer to as well; the others are `unused`.
+    async fn release_shared(&self, free: Free, unused: &mut Vec<Free>) {
+        let end = free.start + free.len;
+        let mut at = free.start;
+        while at < end {
+            let (len, shared) = match self.refcounts.alike(at, end - at).await {
+                Ok(alike) => alike,
+                Err(error) => {
+                    self.leaked(error);
+                    at += 1;
+                    continue;
+                }
+            };
+            match shared {
+                true => self.lower_and_give(at, len).await,
+                false => unused.push(Free { start: at, len, punch: free.punch }),
+            }
+            at += len;
         }
-        Ok(shared)
     }
 
     /// A cluster cannot be given back. No request waits for that: it is counted and logged.

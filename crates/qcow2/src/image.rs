@@ -17,6 +17,7 @@ use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::{Gate, Pass};
+use crate::growth::Growth;
 use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
@@ -25,8 +26,10 @@ use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
 use crate::read::TryRead;
 use crate::refcount::Refcounts;
+use crate::reserve::Reserve;
 use crate::shape::SliceShape;
 use crate::snapshot::{NewSnapshot, SnapshotName};
+use crate::waiting::Waiting;
 use crate::{Error, ResizeOptions, ZeroOptions};
 
 /// An open qcow2 image. Clones are handles of the same image; every method may be called from any
@@ -72,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) shape: SliceShape,
     pub(crate) refcounts: Refcounts,
     pub(crate) allocator: Mutex<Allocator>,
+    pub(crate) reserve: Reserve,
+    pub(crate) growth: Growth,
     /// Held while a refcount block is made.
     pub(crate) making_blocks: AsyncMutex<()>,
     pub(crate) overlap: MetadataMap,
@@ -81,6 +86,7 @@ pub(crate) struct Inner {
     /// L2 tables that are being made, by L1 index.
     pub(crate) tables: InFlight,
     pub(crate) frees: Frees,
+    pub(crate) waiting: Waiting,
     pub(crate) committer: Committer,
     pub(crate) decompressed: Decompressed,
     /// Nobody needs what is read ahead any more.

@@ -19,18 +19,29 @@ use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
+use crate::growth::Growth;
 use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
+use crate::reserve::Reserve;
 use crate::shape::{SliceShape, packing};
 use crate::table_io::PIECE_BYTES;
+use crate::waiting::Waiting;
 use crate::{Error, Host, Layer, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
 /// an image can have a million of them.
 const EMPTY_BLOCKS_MAX: u32 = 64;
+
+/// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in
+/// a crash.
+const RESERVE_BYTES: u64 = 16 << 20;
+/// Likewise, with large clusters.
+const RESERVE_CLUSTERS_MIN: u64 = 128;
+/// Likewise, with small ones: each costs a refcount that is written.
+const RESERVE_CLUSTERS_MAX: u64 = 4096;
 
 /// Bytes that hold every header field that says how much more there is to read.
 const HEADER_START: usize = 512;
@@ -331,6 +342,16 @@ fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocato
     Allocator::new(frontier, blocks, file.limits().grows_zeroed)
 }
 
+/// How many clusters are counted before anybody wants them.
+fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
+    match options.allocation_reserve {
+        Some(bytes) => bytes >> geometry.cluster_bits,
+        None => (RESERVE_BYTES >> geometry.cluster_bits)
+            .clamp(RESERVE_CLUSTERS_MIN, RESERVE_CLUSTERS_MAX)
+            .min(geometry.refcount_block_entries()),
+    }
+}
+
 fn assemble(
     files: Files,
     header: Header,
@@ -381,12 +402,15 @@ fn assemble(
         ),
         budget,
         allocator: Mutex::new(tables.allocator),
+        reserve: Reserve::new(reserve_clusters(&options, &geometry)),
+        growth: Growth::default(),
         making_blocks: AsyncMutex::new(()),
         overlap: MetadataMap::new(options.overlap_check, tables.pieces),
         gate: Gate::default(),
         clusters: InFlight::default(),
         tables: InFlight::default(),
         frees: Frees::default(),
+        waiting: Waiting::default(),
         committer: Committer::default(),
         decompressed: Decompressed::default(),
         closing: AtomicBool::new(false),

@@ -40,6 +40,10 @@ pub struct Options {
     pub pass_discard_other: bool,
     /// `discard-no-unref`: discarded clusters stay reserved where they are.
     pub discard_no_unref: bool,
+    /// `allocation-reserve`: bytes of clusters whose refcounts are raised before anybody wants them, so
+    /// that a flush need not wait for them. A crash leaks at most so much; 0 is none, `None` follows
+    /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts).
+    pub allocation_reserve: Option<u64>,
 }
 
 impl Default for Options {
@@ -56,6 +60,7 @@ impl Default for Options {
             pass_discard_snapshot: true,
             pass_discard_other: false,
             discard_no_unref: false,
+            allocation_reserve: None,
         }
     }
 }

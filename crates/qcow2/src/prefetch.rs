@@ -198,7 +198,7 @@ impl Inner {
     }
 
     fn has_room_for_neighbours(&self) -> bool {
-        let sizes = &self.cache_sizes;
+        let sizes = *self.cache_sizes.read();
         self.options.prefetch != Prefetch::Off
             && (sizes.covers_disk || sizes.l2_bytes >= NEIGHBOURS_SHARE * NEIGHBOURS_BYTES as u64)
     }

@@ -42,6 +42,15 @@ pub(crate) enum Claim {
     NoBlock(u64),
 }
 
+/// Consecutive clusters that lost one reference each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lowered {
+    /// How many, from the first one; never 0.
+    pub(crate) len: u64,
+    /// References that each of them has left.
+    pub(crate) left: u64,
+}
+
 impl Refcounts {
     pub(crate) fn new(
         file: Arc<dyn Storage>,
@@ -173,18 +182,45 @@ impl Refcounts {
 
     /// Lowers the refcount of one cluster by one, in memory, and returns what is left.
     pub(crate) async fn lower(&self, cluster: u64) -> Result<u64, Error> {
+        self.lower_run(cluster, 1).await.map(|lowered| lowered.left)
+    }
+
+    /// Lowers the refcounts of clusters from `start` on by one, in memory: at most `len`, as many as have
+    /// the same refcount and lie in one block.
+    pub(crate) async fn lower_run(&self, start: u64, len: u64) -> Result<Lowered, Error> {
         let entries = self.geometry.refcount_block_entries();
-        let (index, at, order) = (cluster / entries, cluster % entries, self.geometry.refcount_order);
+        let (index, order) = (start / entries, self.geometry.refcount_order);
+        let first = start % entries;
+        let last = (first + len).min(entries);
         loop {
-            let Some(block) = self.block(index).await? else { return Err(self.freed_twice(cluster)) };
+            let Some(block) = self.block(index).await? else { return Err(self.freed_twice(start)) };
             let lowered = block.modify(|bytes| {
-                let old = refcount_get(bytes, at, order).unwrap_or(0);
-                old.checked_sub(1).inspect(|&left| set(bytes, at, order, left))
+                let old = refcount_get(bytes, first, order).unwrap_or(0);
+                let left = old.checked_sub(1)?;
+                let same =
+                    (first..last).take_while(|&at| refcount_get(bytes, at, order) == Some(old)).count();
+                (first..first + same as u64).for_each(|at| set(bytes, at, order, left));
+                Some(Lowered { len: same as u64, left })
             });
-            if let Some(left) = lowered {
-                return left.ok_or_else(|| self.freed_twice(cluster));
+            if let Some(lowered) = lowered {
+                return lowered.ok_or_else(|| self.freed_twice(start));
             }
         }
+    }
+
+    /// How many clusters from `start` on, at most `len`, have one reference, or how many have several
+    /// (those of one block).
+    pub(crate) async fn alike(&self, start: u64, len: u64) -> Result<(u64, bool), Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let Some(block) = self.block(start / entries).await? else { return Err(self.freed_twice(start)) };
+        let first = start % entries;
+        let last = (first + len).min(entries);
+        let shared =
+            |bytes: &[u8], at| refcount_get(bytes, at, self.geometry.refcount_order).unwrap_or(0) > 1;
+        Ok(block.read(|bytes| {
+            let several = shared(bytes, first);
+            ((first..last).take_while(|&at| shared(bytes, at) == several).count() as u64, several)
+        }))
     }
 
     /// Raises the refcounts of `len` clusters from `start` on by one, in memory.

@@ -16,6 +16,7 @@ use crate::gate::Pass;
 use crate::host::HandedOver;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
+use crate::waiting::Needs;
 
 /// Zeroes around the data of a cluster that are longer than this are made by the file system, not
 /// written: a 4 KiB write into a 2 MiB cluster must not cost 2 MiB.
@@ -33,8 +34,10 @@ struct Placement {
     /// The guest range whose bytes are written: the request's part plus what must be copied.
     start: u64,
     end: u64,
-    /// What the bytes in `start..end` outside the request are on a cluster that never held anything.
+    /// The new place reads as zeroes.
     fresh: bool,
+    /// `start..end` reads as zeroes before this write.
+    blank: bool,
 }
 
 impl Inner {
@@ -52,13 +55,12 @@ impl Inner {
         {
             return self.write_in_place(pass, host, data).await;
         }
-        drop(pass);
-        let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
+        let (image, pass) = (Arc::clone(self), pass.detach());
+        let write = HandedOver::new(&*self.host, async move {
+            let _pass = image.gate.attach(pass);
             image.write_anywhere(offset, data).await
-        })
-        .await
+        });
+        write.await
     }
 
     /// The pass is held until the write has landed, whoever waits for it.
@@ -133,13 +135,48 @@ impl Inner {
         let start = if in_use(touched.start) { guest } else { guest / sub * sub };
         let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
         let host = cluster.host.map_or(0, |host| host.0);
-        let place =
-            Placement { guest: start_of_cluster, host, clusters: 1, start, end: fill_end, fresh: false };
-        self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+        let place = Placement {
+            guest: start_of_cluster,
+            host,
+            clusters: 1,
+            start,
+            end: fill_end,
+            fresh: self.never_held(&cluster, touched.clone()),
+            blank: self.is_zero(start, fill_end).await?,
+        };
         let mask = mask(touched);
         let entry = Cluster { alloc: cluster.alloc | mask, zero: cluster.zero & !mask, ..cluster };
-        self.set_entries(start_of_cluster, &[L2Entry::Standard(entry)]).await?;
-        Ok(end - guest)
+        let written = async {
+            self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+            let needs = self.needs(place.fresh, place.blank);
+            self.set_entries_that_need(start_of_cluster, &[L2Entry::Standard(entry)], needs).await
+        };
+        match written.await {
+            Ok(()) => Ok(end - guest),
+            Err(error) => {
+                // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
+                self.allocator.lock().taint(host >> self.geometry.cluster_bits, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether those of the subclusters that are not in use never held anything: they read as zeroes at
+    /// their place. One with the zero flag may have held something before.
+    fn never_held(&self, cluster: &Cluster, mut subclusters: std::ops::Range<u32>) -> bool {
+        let Some(host) = cluster.host.filter(|_| !self.geometry.external_data) else { return false };
+        subclusters.all(|at| matches!(cluster.state(at), Subcluster::Normal | Subcluster::UnallocatedAlloc))
+            && self.allocator.lock().is_pristine(host.0 >> self.geometry.cluster_bits)
+    }
+
+    /// What an entry waits for that leads to data at a place that is counted on the medium already. Before
+    /// its data is there, the place must read as the guest's range did, and nothing else reads so for
+    /// certain but zeroes.
+    fn needs(&self, fresh: bool, blank: bool) -> Needs {
+        match fresh && blank || deliberate::has(Bug::DataNotAwaited) {
+            true => Needs::Nothing,
+            false => Needs::Barrier,
+        }
     }
 
     /// Allocates clusters for the front of `data` and writes them. What was in the old ones around
@@ -156,14 +193,14 @@ impl Inner {
         self.table_for_writing(first_cluster).await?;
         let run = match self.geometry.external_data {
             // The place of a guest cluster in a data file is its own offset.
-            true => Run { start: guest >> self.geometry.cluster_bits, len: old.len() as u64, fresh: false },
+            true => Run::used(guest >> self.geometry.cluster_bits, old.len() as u64),
             false => self.allocate(old.len() as u64).await?,
         };
         let old = &old[..run.len as usize];
         match self.write_run(guest, data, old, run).await {
             // If this fails, some entries may lead to the run by now: better leaked than freed.
-            Ok((written, entries)) => {
-                self.set_entries(first_cluster, &entries).await?;
+            Ok((written, entries, needs)) => {
+                self.set_entries_that_need(first_cluster, &entries, needs).await?;
                 old.iter().for_each(|entry| self.free_entry(entry, self.discards().pass_discard_other));
                 Ok(written)
             }
@@ -200,21 +237,23 @@ impl Inner {
         }
     }
 
-    /// Writes the part of `data` that `run` has room for. Gives its length and the entries that lead
-    /// to it.
+    /// Writes the part of `data` that `run` has room for. Gives its length, the entries that lead to it,
+    /// and what those wait for.
     async fn write_run(
         self: &Arc<Self>,
         guest: u64,
         data: IoVec,
         old: &[L2Entry],
         run: Run,
-    ) -> Result<(u64, Vec<L2Entry>), Error> {
+    ) -> Result<(u64, Vec<L2Entry>, Needs), Error> {
         let size = self.geometry.cluster_size();
         let first_cluster = self.geometry.cluster_start(guest);
         let host = run.start << self.geometry.cluster_bits;
         let run_end = first_cluster + run.len * size;
         let end = (guest + data.len() as u64).min(run_end);
-        let (Some(first), Some(last)) = (old.first(), old.last()) else { return Ok((0, Vec::new())) };
+        let (Some(first), Some(last)) = (old.first(), old.last()) else {
+            return Ok((0, Vec::new(), Needs::Nothing));
+        };
         let start = self.needed(first, first_cluster, guest, end).0;
         let fill_end = self.needed(last, run_end - size, guest, end).1;
         let place = Placement {
@@ -224,7 +263,10 @@ impl Inner {
             start,
             end: fill_end,
             fresh: run.fresh,
+            blank: self.is_zero(start, fill_end).await?,
         };
+        let settled = run.settled || deliberate::has(Bug::RefcountNotAwaited);
+        let needs = if settled { self.needs(place.fresh, place.blank) } else { Needs::Barrier };
         let entries = (0..run.len).zip(old).map(|(index, old)| {
             let at = first_cluster + index * size;
             let alloc = mask(self.subclusters(start.max(at), fill_end.min(at + size)));
@@ -237,10 +279,10 @@ impl Inner {
         });
         let entries: Vec<_> = entries.collect();
         if deliberate::has(Bug::WriteOrderSwapped) {
-            self.set_entries(first_cluster, &entries).await?;
+            self.set_entries_that_need(first_cluster, &entries, needs).await?;
         }
         self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
-        Ok((end - guest, entries))
+        Ok((end - guest, entries, needs))
     }
 
     /// The guest range of the cluster at `cluster` that its new place must hold: the request's part
@@ -305,7 +347,7 @@ impl Inner {
             return Ok(None);
         }
         let len = end - start;
-        if self.is_zero(start, end).await? {
+        if place.blank || self.is_zero(start, end).await? {
             if place.fresh {
                 return Ok(None);
             }

@@ -9,6 +9,7 @@ use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::options::ZeroOptions;
+use crate::waiting::Needs;
 use crate::write::mask;
 
 /// Zeroes written at a time where metadata cannot say it.
@@ -140,6 +141,10 @@ impl Inner {
         while guest < end {
             let table_end = (guest / self.geometry.bytes_per_l2_table() + 1)
                 .saturating_mul(self.geometry.bytes_per_l2_table());
+            if self.reads_as_zeroes_without_table(guest)? {
+                guest = end.min(table_end);
+                continue;
+            }
             let batch_end = self.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
             let upto = end.min(table_end).min(batch_end);
             let bits = self.geometry.cluster_bits;
@@ -154,6 +159,14 @@ impl Inner {
             guest = upto;
         }
         Ok(())
+    }
+
+    /// Whether all that the L2 table of `guest` would map reads as zeroes because there is no such table.
+    fn reads_as_zeroes_without_table(&self, guest: u64) -> Result<bool, Error> {
+        if self.backing.is_some() || self.raw_data {
+            return Ok(false);
+        }
+        Ok(self.l1_entry(self.geometry.l1_index(guest), guest)?.table.is_none())
     }
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
@@ -206,7 +219,8 @@ impl Inner {
         if entries.is_empty() {
             return Ok(());
         }
-        self.set_entries(from, entries).await?;
+        // Nothing has to be there before what leads nowhere.
+        self.set_entries_that_need(from, entries, Needs::Nothing).await?;
         for ((guest, old), new) in old.iter().zip(entries.iter()) {
             self.give_up(*guest, old, new, space).await;
         }

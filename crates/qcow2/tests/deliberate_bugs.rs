@@ -42,7 +42,7 @@ fn by_the_model(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
 
 #[test]
 fn write_order_swapped() {
-    found(Bug::WriteOrderSwapped, "c4k", by_crashing);
+    found(Bug::WriteOrderSwapped, "c4k_device", by_crashing);
 }
 
 #[test]
@@ -78,4 +78,29 @@ fn lock_dropped() {
 #[test]
 fn grace_skipped() {
     found(Bug::GraceSkipped, "c512_r64_tiny", by_the_model);
+}
+
+#[test]
+fn data_not_awaited() {
+    found(Bug::DataNotAwaited, "c4k_on_qcow2_reserve", by_crashing);
+}
+
+#[test]
+fn data_not_awaited_on_a_device() {
+    found(Bug::DataNotAwaited, "c4k_device_reserve", by_crashing);
+}
+
+#[test]
+fn data_not_awaited_where_zeroes_hide_old_data() {
+    found(Bug::DataNotAwaited, "c16k_subclusters_reserve", by_crashing);
+}
+
+#[test]
+fn refcount_not_awaited() {
+    found(Bug::RefcountNotAwaited, "c4k_reserve", by_crashing);
+}
+
+#[test]
+fn table_not_awaited() {
+    found(Bug::TableNotAwaited, "c4k_snapshots", by_crashing);
 }

@@ -85,6 +85,15 @@ configurations! {
     c2m: 300, 20;
     c4k_data_file: 4000, 40;
     c4k_raw_data_file: 4000, 40;
+    c512_reserve: 6000, 40;
+    c512_table_grows_reserve: 3000, 60;
+    c4k_reserve: 6000, 40;
+    c4k_device_reserve: 6000, 40;
+    c4k_on_qcow2_reserve: 6000, 40;
+    c4k_snapshots_reserve: 6000, 40;
+    c4k_lazy_reserve: 300, 40;
+    c16k_subclusters_reserve: 6000, 40;
+    c16k_subclusters_on_qcow2_reserve: 6000, 40;
     c512_resized: 4000, 40;
     c4k_resized_under_longer: 4000, 40;
     c1k_v2_resized: 4000, 40;

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Qcow2Target, config, scale};
 use sim::campaign::{FaultCounts, FaultPlan, fail_every_io, minimize};
-use sim::{CrashOptions, FaultKind, Order, Persistence, Shape, Sweep, Target, Workload};
+use sim::{CrashOptions, FaultKind, IoKind, Order, Persistence, Shape, Sweep, Target, Workload};
 
 /// The ways to fail, taken in turns by the seeds.
 const WAYS: [(FaultKind, Persistence, Order); 6] = [
@@ -23,7 +23,9 @@ fn run(name: &str, seeds: u64, steps: usize) {
         let (how, persistence, order) = WAYS[seed as usize % WAYS.len()];
         let shape = Shape { drops: seed % 4 == 3, ..Shape::new(target.abilities(), steps, 3) };
         let crash = CrashOptions { share: (256, 1), samples: 4, tears: 1, seed, exhaustive_atoms_max: 5 };
-        let plan = FaultPlan { persistence, order, crash: Some(crash), ..FaultPlan::once(how) };
+        // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise.
+        let silent = vec![IoKind::Discard, IoKind::Extent, IoKind::SetLength];
+        let plan = FaultPlan { persistence, order, crash: Some(crash), silent, ..FaultPlan::once(how) };
         match fail_every_io(&target, &shape.generate(seed), seed, &plan) {
             Ok(counts) => total += counts,
             Err(failure) => {
@@ -79,6 +81,15 @@ configurations! {
     c2m: 2, 12;
     c4k_data_file: 12, 30;
     c4k_raw_data_file: 12, 30;
+    c512_reserve: 6, 30;
+    c512_table_grows_reserve: 4, 30;
+    c4k_reserve: 6, 30;
+    c4k_device_reserve: 6, 30;
+    c4k_on_qcow2_reserve: 6, 30;
+    c4k_snapshots_reserve: 6, 30;
+    c4k_lazy_reserve: 4, 20;
+    c16k_subclusters_reserve: 6, 30;
+    c16k_subclusters_on_qcow2_reserve: 6, 30;
     c512_resized: 6, 30;
     c4k_resized_under_longer: 6, 30;
     c1k_v2_resized: 6, 30;

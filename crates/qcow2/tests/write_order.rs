@@ -48,6 +48,7 @@ fn told(recording: &Recording, cluster: u64) -> String {
             Request::Zero { offset, .. } => format!("zero {}", name(*offset)),
             Request::Discard { offset, .. } => format!("punch {}", name(*offset)),
             Request::Flush => "|".into(),
+            Request::SetLength { .. } => "length".into(),
             other => other.to_string(),
         };
         if told.last() != Some(&event) {
@@ -96,19 +97,92 @@ fn in_place_write() {
 
 #[test]
 fn allocating_write() {
-    assert_eq!(row("c4k", &[write(64 * K, 9000), Op::Flush]), "| data refcount-block | L2 |");
+    assert_eq!(row("c4k", &[write(64 * K, 9000), Op::Flush]), "| length data refcount-block | L2 | length");
+}
+
+/// The first write fills the reserve, the second one takes from it.
+fn second_write(config: &str, ops: &[Op]) -> String {
+    let first = [write(64 * K, 4 * K), Op::Flush];
+    let all: Vec<Op> = first.into_iter().chain(ops.iter().copied()).collect();
+    row(config, &all)
+}
+
+#[test]
+fn allocating_write_from_the_reserve() {
+    assert_eq!(
+        second_write("c4k_reserve", &[write(200 * K, 9000), Op::Flush]),
+        "length data length refcount-block | L2 | data refcount-block L2 | refcount-block | length"
+    );
+}
+
+#[test]
+fn new_l2_table_from_the_reserve() {
+    assert_eq!(
+        second_write("c4k_reserve", &[write(5 * M, 4096), Op::Flush]),
+        "length data length refcount-block | L2 | data refcount-block L2 L1 | refcount-block | length"
+    );
+}
+
+#[test]
+fn subcluster_write_to_a_cluster_that_never_held_anything() {
+    let ops = [write(M, 600), Op::Flush, write(M + 4 * K, 512), Op::Flush];
+    assert_eq!(
+        second_write("c16k_subclusters_reserve", &ops),
+        "data | length data refcount-block | L2 | data L2 | refcount-block | length"
+    );
+}
+
+#[test]
+fn subcluster_write_where_zeroes_hide_old_data() {
+    let zero = Op::Zero { at: M, len: 4 * K, how: Zeroing::Keep, durability: Durability::AtFlush };
+    let ops = [write(M, 4 * K), zero, Op::Flush, write(M, 4 * K), Op::Flush];
+    assert_eq!(
+        second_write("c16k_subclusters_reserve", &ops),
+        "data | length data refcount-block | L2 | data | L2 | refcount-block | length"
+    );
+}
+
+#[test]
+fn allocating_write_from_the_reserve_over_data_of_a_backing_file() {
+    assert_eq!(
+        second_write(
+            "c4k_on_qcow2_reserve",
+            &[write(200 * K, 4 * K), Op::Flush, write(40_000, 500), Op::Flush]
+        ),
+        "data | length data length refcount-block | L2 | data refcount-block | L2 | refcount-block | length"
+    );
+}
+
+#[test]
+fn allocating_write_from_the_reserve_on_a_device() {
+    assert_eq!(
+        second_write("c4k_device_reserve", &[write(200 * K, 500), Op::Flush]),
+        "data refcount-block | L2 | data refcount-block | L2 | refcount-block |"
+    );
+}
+
+#[test]
+fn allocating_write_from_the_reserve_to_a_reused_cluster() {
+    let reuse = [Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush, write(200 * K, 4 * K), Op::Flush];
+    assert_eq!(
+        row("c4k_reserve", &reuse),
+        "L2 | punch data refcount-block | data length refcount-block | L2 | refcount-block | length"
+    );
 }
 
 #[test]
 fn copy_on_write_from_a_backing_file() {
-    assert_eq!(row("c4k_on_qcow2", &[write(40_000, 500), Op::Flush]), "| data refcount-block | L2 |");
+    assert_eq!(
+        row("c4k_on_qcow2", &[write(40_000, 500), Op::Flush]),
+        "| length data refcount-block | L2 | length"
+    );
 }
 
 #[test]
 fn copy_on_write_of_a_cluster_shared_with_a_snapshot() {
     assert_eq!(
         row("c4k_snapshots", &[write(9 * K, 500), Op::Flush, Op::Flush]),
-        "| L2 data refcount-block | L2 | L1 | refcount-block |"
+        "| L2 length data refcount-block | L2 L1 | refcount-block | length"
     );
 }
 
@@ -116,7 +190,7 @@ fn copy_on_write_of_a_cluster_shared_with_a_snapshot() {
 fn copy_on_write_of_a_compressed_cluster() {
     assert_eq!(
         row("c4k_compressed", &[write(9 * K, 500), Op::Flush, Op::Flush]),
-        "| data refcount-block | L2 | refcount-block |"
+        "| length data refcount-block | L2 | refcount-block | length"
     );
 }
 
@@ -124,20 +198,20 @@ fn copy_on_write_of_a_compressed_cluster() {
 fn subcluster_write() {
     assert_eq!(
         row("c16k_subclusters_on_qcow2", &[write(70 * K, 600), write(100 * K, 600), Op::Flush]),
-        "| data refcount-block | L2 |"
+        "| data length data refcount-block | L2 | length"
     );
 }
 
 #[test]
 fn new_l2_table() {
-    assert_eq!(row("c4k", &[write(5 * M, 4096), Op::Flush]), "| L2 data refcount-block | L2 | L1 |");
+    assert_eq!(row("c4k", &[write(5 * M, 4096), Op::Flush]), "| length data refcount-block | L2 L1 | length");
 }
 
 #[test]
 fn new_refcount_block() {
     assert_eq!(
         row("c512_r64_tiny", &[write(64 * K, 30 * K), Op::Flush]),
-        "| L2 data refcount-block | refcount-table | L2 | L1 |"
+        "| length data refcount-block | refcount-table | L2 L1 | length"
     );
 }
 
@@ -145,21 +219,21 @@ fn new_refcount_block() {
 fn refcount_table_move() {
     assert_eq!(
         row("c512_table_grows", &[write(2 * M, 120 * K), Op::Flush, Op::Flush]),
-        "| L2 data L2 data L2 data L2 data refcount-block refcount-table | header | L2 | L1 | punch freed refcount-block |"
+        "| length data refcount-block refcount-table | header | L2 L1 | punch freed refcount-block | length"
     );
 }
 
 #[test]
 fn write_zeroes() {
     let zero = Op::Zero { at: 0, len: 8 * K, how: Zeroing::Keep, durability: Durability::AtFlush };
-    assert_eq!(row("c4k", &[zero, Op::Flush]), "| L2 |");
+    assert_eq!(row("c4k", &[zero, Op::Flush]), "L2 |");
 }
 
 #[test]
 fn discard() {
     assert_eq!(
         row("c4k", &[Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush]),
-        "| L2 | punch freed refcount-block |"
+        "L2 | punch freed refcount-block |"
     );
 }
 
@@ -167,21 +241,21 @@ fn discard() {
 fn discard_without_unreferencing() {
     assert_eq!(
         row("c4k_no_unref", &[write(0, 8 * K), Op::Discard { at: 0, len: 8 * K }, Op::Flush]),
-        "| L2 data punch data refcount-block | L2 | L1 |"
+        "| length data punch data refcount-block | L2 L1 | length"
     );
 }
 
 #[test]
 fn free_and_use_again() {
-    let ops = [Op::Discard { at: 0, len: 8 * K }, Op::Flush, write(64 * K, 8 * K), Op::Flush];
-    assert_eq!(row("c4k", &ops), "| L2 | punch data data refcount-block | L2 |");
+    let ops = [Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush, write(64 * K, 8 * K), Op::Flush];
+    assert_eq!(row("c4k", &ops), "L2 | punch data refcount-block | data refcount-block | L2 |");
 }
 
 #[test]
 fn lazy_refcounts_dirty_bit() {
     assert_eq!(
         row("c4k_lazy", &[write(64 * K, 4096), Op::Flush]),
-        "header | data | L2 | refcount-block | header |"
+        "header | length data | L2 | refcount-block | length header |"
     );
 }
 
@@ -189,7 +263,7 @@ fn lazy_refcounts_dirty_bit() {
 fn bitmap_in_use_mark() {
     assert_eq!(
         row("c4k_bitmap", &[write(64 * K, 4096), Op::Flush]),
-        "bitmap-directory | data refcount-block | L2 |"
+        "bitmap-directory | length data refcount-block | L2 | length"
     );
 }
 
@@ -203,7 +277,7 @@ fn external_data_file() {
 
 #[test]
 fn clean_close() {
-    assert_eq!(row("c4k", &[write(5 * M, 4096)]), "| L2 data refcount-block | L2 | L1 |");
+    assert_eq!(row("c4k", &[write(5 * M, 4096)]), "| length data refcount-block | L2 L1 | length");
 }
 
 fn resize(size: u64) -> Op {
@@ -219,7 +293,7 @@ fn grow() {
 fn grow_over_a_longer_backing_file() {
     assert_eq!(
         row("c4k_resized_under_longer", &[resize(5 * M)]),
-        "| L1 refcount-block | header | L2 refcount-block | L2 | L1 | punch freed header | refcount-block |"
+        "| length L1 refcount-block | header | refcount-block L2 | L1 | punch freed header | refcount-block | length"
     );
 }
 
@@ -227,7 +301,7 @@ fn grow_over_a_longer_backing_file() {
 fn grow_moves_the_l1_table() {
     assert_eq!(
         row("c512_resized", &[resize(3 * M), write(3 * M - 4 * K, 3000), Op::Flush]),
-        "| L1 refcount-block | header | punch L2 header | L2 data refcount-block | L2 | L1 |"
+        "| length L1 refcount-block | header | punch L2 header | L2 data refcount-block | L2 L1 | length"
     );
 }
 

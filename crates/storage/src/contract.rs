@@ -17,8 +17,8 @@ pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub struct Limits {
     /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
     pub alignment: u32,
-    /// Bytes beyond the highest end ever written read as zeroes when the length grows: true for
-    /// regular files, false for block devices.
+    /// Bytes beyond the highest end ever written read as zeroes when the length grows, and so does after a
+    /// crash whatever of them was not written or not kept: true for regular files, false for block devices.
     pub grows_zeroed: bool,
     /// [`Storage::discard`] gives space back, and what was discarded reads as zeroes.
     pub discards_to_zero: bool,

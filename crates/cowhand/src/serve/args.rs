@@ -127,7 +127,7 @@ Options of a drive (QEMU's names and defaults):
   cache=writeback|writethrough|none|directsync|unsafe    aio=io_uring|threads
   l2-cache-size=SIZE  l2-cache-entry-size=SIZE  refcount-cache-size=SIZE  cache-size=SIZE
   prefetch=off|table|all  cache-clean-interval=SECONDS  lazy-refcounts=on|off  discard=ignore|unmap  detect-zeroes=off|on|unmap
-  pass-discard-request|-snapshot|-other=on|off  discard-no-unref=on|off
+  pass-discard-request|-snapshot|-other=on|off  discard-no-unref=on|off  allocation-reserve=SIZE
   overlap-check=none|constant|cached|all  read-only=on|off  force-share=on|off
   id=NAME  format=qcow2|raw  backing.OPTION=...  data-file.OPTION=...  file.OPTION=...
 

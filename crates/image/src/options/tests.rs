@@ -43,7 +43,7 @@ fn every_option_reaches_its_place() {
     let found = layer(
         "id=disk0,node-name=n,driver=qcow2,cache=none,aio=io_uring,discard=unmap,detect-zeroes=unmap,\
          l2-cache-size=2M,l2-cache-entry-size=4k,refcount-cache-size=1M,prefetch=all,cache-clean-interval=30,\
-         lazy-refcounts=on,pass-discard-snapshot=off,pass-discard-other=on,discard-no-unref=on,\
+         lazy-refcounts=on,pass-discard-snapshot=off,pass-discard-other=on,discard-no-unref=on,allocation-reserve=4M,\
          overlap-check=constant,overlap-check.inactive-l2=on,overlap-check.main-header=off,\
          data-file=y,data-file.cache.direct=off,file.locking=off",
     );
@@ -68,6 +68,7 @@ fn every_option_reaches_its_place() {
         pass_discard_snapshot: false,
         pass_discard_other: true,
         discard_no_unref: true,
+        allocation_reserve: Some(4 << 20),
         overlap_check: OverlapCheck::CONSTANT
             .with(Section::InactiveL2, true)
             .with(Section::MainHeader, false),

@@ -81,7 +81,7 @@ fn check(threads: &'static [Wishes]) {
 fn give_all_back_and_find_it_again(owned: &Owned) {
     let clusters: Vec<u64> = owned.clusters.lock().iter().copied().collect();
     for &start in &clusters {
-        owned.give_back(Run { start, len: 1, fresh: false });
+        owned.give_back(Run::used(start, 1));
     }
     let mut found = BTreeSet::new();
     while clusters.iter().any(|cluster| !found.contains(cluster)) {

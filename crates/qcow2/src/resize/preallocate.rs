@@ -47,7 +47,7 @@ impl Inner {
         self.table_for_writing(guest).await?;
         let bits = self.geometry.cluster_bits;
         let run = match self.geometry.external_data {
-            true => Run { start: guest >> bits, len: wanted, fresh: true },
+            true => Run { start: guest >> bits, len: wanted, fresh: true, settled: false },
             false => {
                 let run = self.allocate(wanted).await?;
                 if let Err(error) = self.prepare_run(run, how).await {

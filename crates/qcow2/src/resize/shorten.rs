@@ -12,6 +12,7 @@ impl Inner {
         if !self.file.limits().resizable {
             return Ok(());
         }
+        self.empty_reserve(false).await;
         // Most is freed while requests go on.
         self.commit().await?;
         self.frees.idle().await;

@@ -62,6 +62,8 @@ pub struct Config {
     pub prefetch: bool,
     /// The image lies on a block device of so many bytes more, with garbage behind the image.
     pub device: Option<u64>,
+    /// Clusters that are counted before anybody wants them.
+    pub reserve: u64,
     /// The size of the disk changes.
     pub resized: bool,
     /// Snapshots are taken, gone back to and deleted.
@@ -92,6 +94,7 @@ const PLAIN: Config = Config {
     tiny_cache: false,
     prefetch: false,
     device: None,
+    reserve: 0,
     resized: false,
     snapshotted: false,
 };
@@ -404,6 +407,76 @@ pub const CONFIGS: &[Config] = &[
         own: &[(8 * K, 10_000)],
         ..PLAIN
     },
+    Config { name: "c512_reserve", create: "cluster_size=512", size: 192 * K, reserve: 24, ..PLAIN },
+    Config {
+        name: "c512_table_grows_reserve",
+        create: "cluster_size=512,refcount_bits=64",
+        size: 4 * M,
+        own: &[(0, 1960 * K)],
+        reserve: 70,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_reserve",
+        create: "cluster_size=4k",
+        size: 6 * M,
+        own: &[(0, 12 * K)],
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_device_reserve",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(3 * M),
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_on_qcow2_reserve",
+        create: "cluster_size=4k,refcount_bits=8",
+        size: 6 * M,
+        below: Below::Qcow2(4 * M + 512),
+        own: &[(64 * K, 20000)],
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshots_reserve",
+        create: "cluster_size=4k,refcount_bits=4",
+        size: 5 * M,
+        own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
+        snapshots: 2,
+        reserve: 12,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy_reserve",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K)],
+        lazy: true,
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_reserve",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
+        reserve: 8,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_on_qcow2_reserve",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        below: Below::Qcow2(20 * M + 1536),
+        own: &[(64 * K, 30000)],
+        reserve: 8,
+        ..PLAIN
+    },
     Config {
         name: "c4k_raw_data_file",
         create: "cluster_size=4k",
@@ -438,11 +511,16 @@ impl Config {
         self.create.contains("compat=0.10")
     }
 
-    /// How the image is opened; variant 1 turns the size of the caches around, 2 lazy refcounts, and looks
-    /// at everything that a write might hit.
+    /// How the image is opened; variant 1 turns the size of the caches and the reserve around, 2 lazy
+    /// refcounts, and looks at everything that a write might hit.
     pub fn options(&self, variant: u32) -> Options {
         let turned = variant == 2 && !self.is_v2();
         let tiny = self.tiny_cache != (variant == 1);
+        let reserve = match (variant, self.reserve) {
+            (1, 0) => 5,
+            (1, _) => 0,
+            (_, reserve) => reserve,
+        };
         let cache = CacheRequest {
             l2_bytes: tiny.then_some(1),
             refcount_bytes: tiny.then_some(1),
@@ -457,6 +535,7 @@ impl Config {
             pass_discard_other: self.discard == Discard::Punched,
             discard_no_unref: self.discard == Discard::NoUnref,
             lazy_refcounts: turned.then_some(!self.lazy),
+            allocation_reserve: Some(reserve * self.cluster()),
             overlap_check: if turned { OverlapCheck::ALL } else { OverlapCheck::default() },
             ..Options::default()
         }

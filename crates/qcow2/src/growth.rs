@@ -1,0 +1,99 @@
+//! The length of the image file: ahead of what is allocated, cut back at the close.
+//!
+//! A write beyond the end of a file makes it longer, and a file system takes such writes one at a time. So
+//! the file grows by a large step (a hole: no space is taken) before its clusters are handed out.
+//! What a crash leaves of the step is a hole at the end of the file that nothing refers to.
+
+use sync::AsyncMutex;
+use sync::atomic::{AtomicBool, Ordering};
+
+use crate::Error;
+use crate::image::Inner;
+
+/// Longest step: a second's worth of allocating writes, and little to carry along in a copy that
+/// does not know holes.
+const STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// Shortest step in clusters.
+const STEP_CLUSTERS_MIN: u64 = 8;
+
+/// Refcount blocks that a close reads in search of the last cluster in use.
+const BLOCKS_READ_MAX: u64 = 64;
+
+/// Who makes the file longer.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    one_at_a_time: AsyncMutex<()>,
+    /// Making it longer failed once: from then on writes do it themselves, and lengthening it after them
+    /// could cut them off.
+    given_up: AtomicBool,
+}
+
+impl Inner {
+    /// Makes the file longer than `end` clusters. All writes beyond its end go to clusters for which
+    /// this was called before, so none can be cut off by setting the length.
+    pub(crate) async fn make_room(&self, end: u64) {
+        let bits = self.geometry.cluster_bits;
+        let enough = || {
+            self.file.length() >> bits >= end
+                || self.growth.given_up.load(Ordering::Acquire)
+                || !self.file.limits().resizable
+        };
+        if enough() {
+            return;
+        }
+        let _one_at_a_time = self.growth.one_at_a_time.lock().await;
+        if enough() {
+            return;
+        }
+        let needed = end << bits;
+        let step =
+            (needed / 4).clamp(STEP_CLUSTERS_MIN << bits, STEP_BYTES_MAX.max(STEP_CLUSTERS_MIN << bits));
+        if let Err(error) = self.file.set_length((needed + step) >> bits << bits).await {
+            tracing::debug!("{}: cannot make the file longer ahead of writes: {error}", self.blame.name());
+            self.growth.given_up.store(true, Ordering::Release);
+        }
+    }
+
+    /// Cuts off what nothing refers to at the end of the file. The medium must know that it is free, and
+    /// nobody may be inside.
+    pub(crate) async fn cut_tail(&self) -> Result<(), Error> {
+        if !self.file.limits().resizable || !self.announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let length = self.end_of_use().await? << self.geometry.cluster_bits;
+        if length >= self.file.length() {
+            return Ok(());
+        }
+        self.file.set_length(length).await.map_err(self.blame.io("cutting off the end of the file"))
+    }
+
+    /// The first cluster behind all that is in use, as far as this process made it so: what was
+    /// unused when the image was opened stays as it was found.
+    async fn end_of_use(&self) -> Result<u64, Error> {
+        let mut end = self.allocator.lock().frontier();
+        let entries = self.geometry.refcount_block_entries();
+        for _ in 0..BLOCKS_READ_MAX {
+            let Some(last) = end.checked_sub(1) else { return Ok(end) };
+            let index = self.refcounts.block_of(last);
+            let block = self.refcounts.block(index).await?;
+            let first = index * entries;
+            let in_use = |cluster: u64| match &block {
+                None => false,
+                Some(block) => block.read(|bytes| {
+                    let refcount =
+                        qcow2_layout::refcount_get(bytes, cluster - first, self.geometry.refcount_order);
+                    refcount != Some(0)
+                }),
+            };
+            let allocator = self.allocator.lock();
+            while end > first {
+                if in_use(end - 1) || !allocator.may_be_cut_off(end - 1) {
+                    return Ok(end);
+                }
+                end -= 1;
+            }
+        }
+        Ok(end)
+    }
+}
