@@ -1,7 +1,7 @@
 //! Programs that are run to their end, and what they cost.
 
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How often a running program's memory is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Programs that run at the moment, for [`end_all`].
+/// Programs that run at the moment, for [`end_all`]. Whoever starts one or touches the directory of
+/// images holds this, so nothing of that happens once a signal has come.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// What a program said and took.
@@ -34,13 +35,7 @@ pub struct Outcome {
 pub fn run(command: &mut Command) -> Result<Outcome, String> {
     let shown = shown(command);
     let (before, start) = (children_us(), Instant::now());
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cannot run {shown}: {error}"))?;
-    let running = Running::new(child.id());
+    let (child, running) = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let watch = std::thread::spawn({
         let id = child.id();
         move || resident_max(id)
@@ -55,6 +50,23 @@ pub fn run(command: &mut Command) -> Result<Outcome, String> {
         return Err(format!("{shown}: {}: {text}{said}", output.status));
     }
     Ok(Outcome { text, cpu_us: (after.0 - before.0, after.1 - before.1), resident_bytes_max, seconds })
+}
+
+/// Starts a program that a signal to this one ends.
+pub fn spawn(command: &mut Command) -> Result<(Child, Running), String> {
+    let mut running = lock();
+    let child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("cannot run {}: {error}", shown(command)))?;
+    running.push(child.id());
+    let id = child.id();
+    Ok((child, Running(id)))
+}
+
+/// Programs that run; blocks for good once a signal ends this program.
+pub fn lock() -> MutexGuard<'static, Vec<u32>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The command line, for messages.
@@ -91,28 +103,20 @@ pub fn resident(id: u32) -> Option<u64> {
 #[derive(Debug)]
 pub struct Running(u32);
 
-impl Running {
-    /// Remembers it.
-    pub fn new(id: u32) -> Self {
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        Self(id)
-    }
-}
-
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| *id != self.0);
+        lock().retain(|id| *id != self.0);
     }
 }
 
-/// Ends every program that runs at the moment.
-pub fn end_all() {
-    for id in RUNNING.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        if let Some(id) = i32::try_from(*id).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself.
-            let _ = kill_process(id, Signal::KILL);
-        }
+/// Ends every program that runs, and keeps others from starting for as long as the result lives.
+pub fn end_all() -> MutexGuard<'static, Vec<u32>> {
+    let running = lock();
+    for id in running.iter().filter_map(|id| i32::try_from(*id).ok()).filter_map(Pid::from_raw) {
+        // It may have ended by itself.
+        let _ = kill_process(id, Signal::KILL);
     }
+    running
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ impl Scratch {
 
     /// Removes what is inside.
     pub fn empty(&self) -> Result<(), String> {
+        let _not_ending = process::lock();
         let unusable = |error: std::io::Error| format!("{}: {error}", self.path.display());
         fs::remove_dir_all(&self.path).map_err(unusable)?;
         fs::create_dir(&self.path).map_err(unusable)
@@ -61,7 +62,7 @@ impl Scratch {
         let path = self.path.clone();
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                process::end_all();
+                let _ended = process::end_all();
                 // What cannot be removed is removed by the next run.
                 let _ = fs::remove_dir_all(path);
                 std::process::exit(128 + signal);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Bench;
-use super::process::Running;
+use super::process::{self, Running};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +57,8 @@ impl Server {
         let socket = bench.path("bench.sock");
         // Left by the server before; not there at the first start.
         let _ = std::fs::remove_file(&socket);
-        let child = command(bench, kind, served, &socket)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", kind.name()))?;
-        let running = Running::new(child.id());
+        let mut command = command(bench, kind, served, &socket);
+        let (child, running) = process::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))?;
         let mut server = Self { child, socket, _running: running };
         server.wait_until_ready(kind)?;
         Ok(server)
