@@ -115,7 +115,8 @@ impl Transmission {
         let sender = reactor::spawn(async move { outbox.run().await });
         let end = self.receive_requests().await;
         self.count_inline();
-        if end.is_abrupt() {
+        // A shutdown ends the receiving, too, and answers what it has taken in.
+        if end.is_abrupt() && !self.shutdown.is_triggered() {
             self.gone.notify(usize::MAX);
         }
         self.outbox.finish().await;
