@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use event_listener::{Event, EventListener};
 use parking_lot::RwLock;
+use qcow2::cache_sizes::CacheRequest;
 use qcow2::{DiscardOptions, Layer};
 use thiserror::Error;
 
@@ -21,6 +22,8 @@ pub struct RuntimeOptions {
     pub discard: Discard,
     /// What a write of zeroes does.
     pub detect_zeroes: DetectZeroes,
+    /// `cache-size`, `l2-cache-size`, `l2-cache-entry-size`, `refcount-cache-size`.
+    pub caches: CacheRequest,
     /// `cache-clean-interval` in seconds; 0 is never.
     pub cache_clean_interval_s: u32,
     /// `pass-discard-request`.
@@ -41,6 +44,7 @@ impl RuntimeOptions {
             writethrough: layer.cache.writethrough,
             discard: layer.discard,
             detect_zeroes: layer.detect_zeroes,
+            caches: layer.qcow2.caches,
             cache_clean_interval_s: layer.qcow2.cache_clean_interval_s,
             pass_discard_request: layer.qcow2.pass_discard_request,
             pass_discard_snapshot: layer.qcow2.pass_discard_snapshot,
@@ -122,10 +126,57 @@ impl Disk {
             self.flush_inside().await.map_err(ReopenError::Flush)?;
         }
         if let Layer::Qcow2(image) = &self.layer {
+            let before = self.runtime.get();
             image.set_discards(options.discards()).map_err(ReopenError::Image)?;
+            if options.caches != before.caches
+                && let Err(error) = image.set_caches(options.caches).await
+            {
+                image.set_discards(before.discards()).map_err(ReopenError::Image)?;
+                return Err(ReopenError::Image(error));
+            }
         }
         *self.runtime.options.write() = options;
         self.runtime.tell();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::DiskOptions;
+    use crate::{OpenRules, open};
+
+    #[test]
+    fn cache_sizes_change_on_an_open_disk_and_a_refused_size_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.qcow2");
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        reactor.run(async {
+            let created = qcow2::CreateOptions { size: 1 << 30, ..qcow2::CreateOptions::default() };
+            std::fs::File::create(&path).unwrap();
+            let file = storage::FileStorage::open(&path, &storage::FileOptions::default()).unwrap();
+            qcow2::create(&file, None, &created).await.unwrap();
+            drop(file);
+            let disk = open(&DiskOptions::of_path(&path), &OpenRules::default()).await.unwrap();
+            let sizes = || disk.status().unwrap().cache_sizes;
+            assert_eq!(sizes().l2_entry_bytes, 64 << 10);
+            let mut options = disk.runtime_options();
+            options.caches = CacheRequest {
+                l2_bytes: Some(16 << 10),
+                l2_entry_bytes: Some(2048),
+                ..CacheRequest::default()
+            };
+            disk.set_runtime_options(options).await.unwrap();
+            let used = sizes();
+            assert_eq!((used.l2_bytes, used.l2_entry_bytes), (16 << 10, 2048));
+            let mut refused = options;
+            refused.discard = Discard::Unmap;
+            refused.caches.l2_entry_bytes = Some(100);
+            disk.set_runtime_options(refused).await.unwrap_err();
+            assert_eq!(sizes(), used);
+            assert_eq!(disk.runtime_options(), options);
+            disk.close().await.unwrap();
+        });
     }
 }

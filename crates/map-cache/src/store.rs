@@ -275,9 +275,9 @@ impl Store {
         residents.owed += residents.queue.len();
         let steps = residents.owed / TURN_PART;
         residents.owed %= TURN_PART;
-        if self.evict(&mut residents, steps, None) {
-            self.settle(&mut residents);
-        }
+        self.evict(&mut residents, steps, None);
+        // Also if nothing left: keys may have moved to a queue that grew for them.
+        self.settle(&mut residents);
         true
     }
 

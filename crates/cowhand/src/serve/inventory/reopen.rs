@@ -91,10 +91,6 @@ fn fixed(old: &DiskOptions, new: &DiskOptions, node: &DiskNode) -> Option<&'stat
         ("backing", same_backing(&a.backing, &b.backing)),
         ("lazy-refcounts", a.qcow2.lazy_refcounts == b.qcow2.lazy_refcounts),
         ("overlap-check", a.qcow2.overlap_check == b.qcow2.overlap_check),
-        ("cache-size", a.qcow2.caches.total_bytes == b.qcow2.caches.total_bytes),
-        ("l2-cache-size", a.qcow2.caches.l2_bytes == b.qcow2.caches.l2_bytes),
-        ("l2-cache-entry-size", a.qcow2.caches.l2_entry_bytes == b.qcow2.caches.l2_entry_bytes),
-        ("refcount-cache-size", a.qcow2.caches.refcount_bytes == b.qcow2.caches.refcount_bytes),
         ("throttling (use block_set_io_throttle)", old.throttling == new.throttling),
     ];
     checks.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
