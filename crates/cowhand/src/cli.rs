@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, completion, create, info, map, serve};
+use crate::{bench, check, completion, create, info, map, reopen, resize, serve, status, throttle, top};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -47,6 +47,17 @@ pub enum Command {
     Check(check::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
+    /// Limits on I/O: what they mean, and those of a running server
+    #[command(subcommand, arg_required_else_help = true)]
+    Throttle(throttle::Command),
+    /// Show what a running server has open, and how it goes
+    Status(status::Args),
+    /// Watch the disks of a running server
+    Top(top::Args),
+    /// Change options of a disk while it is served
+    Reopen(reopen::Args),
+    /// Change the size of a disk while it is served
+    Resize(resize::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }

@@ -130,6 +130,21 @@ impl Allocator {
         self.free.insert(start, end - start);
     }
 
+    /// The file was cut off at cluster `end`: nothing of it is beyond any more.
+    pub(crate) fn cut(&mut self, end: u64) {
+        self.frontier = self.frontier.min(end);
+        self.frontier_at_open = self.frontier_at_open.min(end);
+        self.free.split_off(&end);
+        if let Some((&start, len)) = self.free.iter_mut().next_back() {
+            *len = (*len).min(end - start);
+        }
+    }
+
+    /// First cluster beyond everything that the file ever held.
+    pub(crate) fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
     /// Number of free clusters known below the frontier.
     pub(crate) fn free_clusters(&self) -> u64 {
         self.free.values().sum()
@@ -170,6 +185,17 @@ mod tests {
         assert_eq!((allocator.take(1), allocator.take_fresh(1)), (None, None));
         allocator.give(101, 1);
         assert_eq!(allocator.take(1), Some(Run { start: 101, len: 1, fresh: false }));
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_grows_again_with_fresh_clusters() {
+        let mut allocator = Allocator::new(100, 0, true);
+        allocator.give(10, 3);
+        allocator.give(60, 30);
+        allocator.cut(70);
+        assert_eq!((allocator.frontier(), allocator.free_clusters()), (70, 13));
+        assert_eq!(allocator.take_exactly(10), Some(Run { start: 60, len: 10, fresh: false }));
+        assert_eq!(allocator.take_fresh(1), Some(Run { start: 70, len: 1, fresh: true }));
     }
 
     #[test]

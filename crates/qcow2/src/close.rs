@@ -13,6 +13,8 @@ impl Inner {
         if !self.options.writable {
             return Ok(());
         }
+        // Whoever changes the disk as a whole closes the gate too, and opens it again.
+        let _managing = self.managing.lock().await;
         self.gate.close().await.for_ever();
         let result = self.write_everything().await;
         // Nothing of ours may reach the file once the caller has let go of it, also after a failure.

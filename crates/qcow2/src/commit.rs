@@ -124,6 +124,7 @@ impl Inner {
 
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
+        self.check_not_stopped()?;
         let target = self.committer.next();
         loop {
             match self.committer.turn(target) {
@@ -308,7 +309,7 @@ impl Inner {
         self.reclaim(vec![crate::free::Free {
             start,
             len: old_clusters,
-            punch: self.options.pass_discard_other,
+            punch: self.discards().pass_discard_other,
         }]);
         Ok(())
     }

@@ -66,9 +66,31 @@ impl Inner {
         self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
             self.overlap.remove(old.0);
-            self.free_cluster(old.0, self.options.pass_discard_other);
+            self.free_cluster(old.0, self.discards().pass_discard_other);
         }
         Ok(())
+    }
+
+    /// All entries of the L2 table at `at`, as the file has them.
+    pub(crate) async fn read_table(&self, at: HostOffset) -> Result<Vec<L2Entry>, Error> {
+        let size = self.geometry.cluster_size();
+        // Zeroes read past the end would pass for a table in which nothing is allocated.
+        if at.0.saturating_add(size) > self.file.length().next_multiple_of(size) {
+            let detail =
+                format!("an L2 table lies at {at}, past the end of the file ({:#x})", self.file.length());
+            return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+        }
+        let (result, bytes) = self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits)).await;
+        result.map_err(self.blame.io("reading an L2 table"))?;
+        let width = (self.geometry.l2_entry_bytes() / 8) as usize;
+        let (words, _) = bytes.as_chunks::<8>();
+        let decoded = words.chunks(width).map(|entry| {
+            let word = |at: usize| entry.get(at).map_or(0, |word| u64::from_be_bytes(*word));
+            L2Entry::decode([word(0), word(1)], &self.geometry)
+        });
+        let entries: Result<Vec<_>, _> = decoded.collect();
+        let entries = entries.map_err(|error| self.blame.corrupt(format!("the L2 table at {at}: {error}")));
+        self.noticing_corruption(entries)
     }
 
     fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {

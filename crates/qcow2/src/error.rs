@@ -130,6 +130,13 @@ impl Blame {
         Error::Refused { image: self.image.clone(), detail: detail.into() }
     }
 
+    /// There is no memory for `what`.
+    pub(crate) fn no_memory(&self, what: &'static str) -> Error {
+        let action = "making room in memory";
+        let source = io::Error::new(io::ErrorKind::OutOfMemory, format!("no memory for {what}"));
+        Error::Io { image: self.image.clone(), action, source: Arc::new(source) }
+    }
+
     pub(crate) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         let image = self.image.clone();
         move |source| Error::Io { image, action, source: Arc::new(source) }

@@ -12,6 +12,10 @@ use crate::image::Inner;
 
 /// Offsets in the header (specification, "Header").
 const REFCOUNT_TABLE_AT: u64 = 48;
+/// Size of the disk, then where all tables are: one sector, so they change together.
+const SWITCHED: std::ops::Range<usize> = 24..72;
+/// Bytes that hold all fields of a header that can be patched.
+const PATCHED_BYTES: usize = 104;
 const INCOMPATIBLE_AT: u64 = 72;
 const AUTOCLEAR_AT: u64 = 88;
 
@@ -115,6 +119,35 @@ impl Inner {
         self.write_field(REFCOUNT_TABLE_AT, &field).await?;
         header.refcount_table_offset = qcow2_layout::HostOffset(offset);
         header.refcount_table_clusters = clusters;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+    }
+
+    /// Changes size and places of tables all at once. Durable when this returns; after a failure the
+    /// old values are, or the image takes no more changes, because the medium may have either.
+    pub(crate) async fn switch_header(&self, change: impl FnOnce(&mut Header)) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        let mut new = header.clone();
+        change(&mut new);
+        match self.write_switched(&new).await {
+            Ok(()) => {
+                *header = new;
+                Ok(())
+            }
+            Err(error) => {
+                if let Err(again) = self.write_switched(&header).await {
+                    tracing::error!("the header cannot be put back, no more writes: {again}");
+                    self.stopped.store(true, Ordering::Release);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_switched(&self, header: &Header) -> Result<(), Error> {
+        let mut fixed = [0; PATCHED_BYTES];
+        header.patch(&mut fixed).map_err(|error| self.blame.invalid(error.to_string()))?;
+        let fields = fixed.get(SWITCHED).unwrap_or_default();
+        self.write_field(SWITCHED.start as u64, fields).await?;
         self.file.flush().await.map_err(self.blame.io("flushing the header"))
     }
 

@@ -2,7 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use map_cache::Budget;
 
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
@@ -22,6 +25,11 @@ pub trait Host: std::fmt::Debug + Send + Sync {
     /// shares the caller's is not held up. If the future is dropped, the calculation may still happen.
     fn calculate(&self, calculation: Calculation) -> Work {
         Box::pin(async move { calculation() })
+    }
+
+    /// The memory that the caches of all images share; asked for once, when an image is opened.
+    fn map_budget(&self) -> Arc<Budget> {
+        Budget::unlimited()
     }
 }
 

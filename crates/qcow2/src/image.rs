@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use map_cache::{Counters, MapCache};
-use qcow2_layout::{BitmapFlags, Compression, Geometry, Header};
+use map_cache::{Budget, Counters, MapCache};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, SnapshotEntry, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
+use crate::chain::{Chain, ChainStatus};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -20,12 +21,13 @@ use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::layer::Layer;
-use crate::options::Options;
+use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
 use crate::read::TryRead;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
-use crate::{Error, ZeroOptions};
+use crate::snapshot::{NewSnapshot, SnapshotName};
+use crate::{Error, ResizeOptions, ZeroOptions};
 
 /// An open qcow2 image. Clones are handles of the same image; every method may be called from any
 /// thread, many at a time. Futures are bound to the thread that made them.
@@ -37,6 +39,9 @@ pub struct Qcow2 {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// A version 2 image cannot say "zeroes here, and the place is kept".
+pub(crate) const NO_UNREF_NEEDS_V3: &str = "discard-no-unref=on needs a version 3 image (compat=1.1)";
+
 /// The state of an open image.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -46,7 +51,11 @@ pub(crate) struct Inner {
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
     pub(crate) backing: Option<Layer>,
+    /// The map of all that lies below.
+    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
+    /// Those of the options that can change.
+    pub(crate) discards: RwLock<DiscardOptions>,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
     pub(crate) compression: Compression,
@@ -58,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) header: AsyncMutex<Header>,
     pub(crate) l1: L1Table,
     pub(crate) cache: MapCache<Error>,
+    /// What this image's caches share with those of others.
+    pub(crate) budget: Arc<Budget>,
     pub(crate) shape: SliceShape,
     pub(crate) refcounts: Refcounts,
     pub(crate) allocator: Mutex<Allocator>,
@@ -78,6 +89,10 @@ pub(crate) struct Inner {
     pub(crate) corrupt: AtomicBool,
     /// The header says so, or should.
     pub(crate) corrupt_marked: AtomicBool,
+    /// The medium may have another header than memory: no more writes.
+    pub(crate) stopped: AtomicBool,
+    /// Held by whoever changes the disk as a whole: size, snapshots, its end.
+    pub(crate) managing: AsyncMutex<()>,
 }
 
 /// What an open image does and holds, for people and programs that watch it.
@@ -85,12 +100,18 @@ pub(crate) struct Inner {
 pub struct Status {
     /// Counters of the map cache.
     pub map: Counters,
+    /// The map of the layers below, once it was needed.
+    pub chain: Option<ChainStatus>,
     /// The cache sizes in use.
     pub cache_sizes: CacheSizes,
     /// Bytes of the disk that the map entries in memory cover, at most.
     pub covered_bytes: u64,
     /// Bytes of memory in the refcount cache.
     pub refcount_bytes: u64,
+    /// Bytes of memory that the caches of all images of the process take ...
+    pub budget_used_bytes: u64,
+    /// ... and may take.
+    pub budget_bytes_max: u64,
     /// Clusters below the end of the file that are known to be free.
     pub free_clusters: u64,
     /// Clusters leaked because giving them back failed.
@@ -151,20 +172,43 @@ impl Qcow2 {
         let map = self.inner.cache.counters();
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let chain = self.inner.chain_if_made().map(Chain::status);
         Status {
             map,
+            chain,
             cache_sizes: self.inner.cache_sizes,
-            covered_bytes: covered.min(self.size()),
+            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
+            budget_used_bytes: self.inner.budget.used_bytes(),
+            budget_bytes_max: self.inner.budget.bytes_max(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
             leaked_clusters: self.inner.frees.leaked(),
             corrupt: self.inner.corrupt.load(Ordering::Relaxed),
         }
     }
 
-    /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
+    /// What happens to space that is not used any more.
+    pub fn discards(&self) -> DiscardOptions {
+        self.inner.discards()
+    }
+
+    /// Changes what happens to space that is not used any more, for the requests that come.
+    ///
+    /// # Errors
+    /// If `discard_no_unref` is set for an image of version 2; then nothing changes.
+    pub fn set_discards(&self, discards: DiscardOptions) -> Result<(), Error> {
+        if discards.discard_no_unref && self.inner.geometry.version == Version::V2 {
+            return Err(self.inner.blame.invalid(NO_UNREF_NEEDS_V3));
+        }
+        *self.inner.discards.write() = discards;
+        Ok(())
+    }
+
+    /// Drops clean map slices and refcount blocks that were not used since the last call
+    /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        self.inner.cache.clean()
+        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
     /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.
@@ -217,10 +261,69 @@ impl Qcow2 {
         self.inner.reporting(result).await
     }
 
-    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
-    /// flushes still gets its discarded space back.
+    /// Packs map slices that were written back and not modified since the last call, and writes metadata
+    /// that waits in memory, if there is any; for a timer, so that a guest that never flushes still
+    /// gets its discarded space back.
     pub async fn write_back(&self) -> Result<(), Error> {
+        self.inner.cache.pack_idle();
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
+    }
+
+    /// Changes the size of the disk to `size` bytes, a multiple of 512, while it is in use. What is added
+    /// reads as zeroes; what is cut off is gone. Durable when it returns.
+    ///
+    /// Requests are held back only while an L1 table is moved, and while the end is cut off. Costs a
+    /// write of the header, and work in proportion to what is preallocated, cut off, or must be hidden of
+    /// a backing file that is longer than the disk was.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
+    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
+    /// of the storage leaves the old size, or after cutting off the new one with space still in use.
+    ///
+    /// # Crash
+    /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
+    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        let result = self.inner.resize(size, options).await;
+        self.inner.reporting(result).await
+    }
+
+    /// The internal snapshots. Reads the table.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
+        self.inner.snapshots().await
+    }
+
+    /// Takes an internal snapshot of the disk as it is, while it is in use; gives its entry, with a new id. What
+    /// completed before is in it. Durable when it returns.
+    ///
+    /// Requests are held back meanwhile. Costs reading all L2 tables, and writing those that are not shared with
+    /// a snapshot yet and the refcounts of all clusters in use: 6 MiB for 40 GiB of data in clusters of 64 KiB.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Unsupported`] with an external data file, or when a refcount would be larger than
+    /// `refcount_bits` allow; whatever the storage says. Then nothing has changed.
+    ///
+    /// # Crash
+    /// The snapshot, or none; leaks. docs/write-order.md, `snapshot_create`.
+    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
+        let result = self.inner.create_snapshot(new).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Goes back to a snapshot, also to the size that the disk had. The snapshot stays. Durable when it
+    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`], and
+    /// [`crate::ErrorKind::Invalid`] if there is no such snapshot.
+    pub async fn apply_snapshot(&self, name: SnapshotName) -> Result<(), Error> {
+        let result = self.inner.apply_snapshot(name).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Deletes a snapshot, and gives its entry; what only it needed is freed in the background. Durable when it
+    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`]: deleting, too, needs
+    /// room for the tables that change. [`crate::ErrorKind::Invalid`] if there is no such snapshot.
+    pub async fn delete_snapshot(&self, name: SnapshotName) -> Result<SnapshotEntry, Error> {
+        let result = self.inner.delete_snapshot(name).await;
+        self.inner.reporting(result).await
     }
 
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
@@ -232,8 +335,17 @@ impl Qcow2 {
 }
 
 impl Inner {
+    /// The map of what lies below, if anybody has asked it yet.
+    fn chain_if_made(&self) -> Option<&Chain> {
+        self.chain.get()?.as_deref()
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn discards(&self) -> DiscardOptions {
+        *self.discards.read()
     }
 
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -251,12 +363,24 @@ impl Inner {
         if !self.options.writable {
             return Err(self.blame.refused("the image is opened read-only"));
         }
+        self.check_not_stopped()?;
         if self.corrupt.load(Ordering::Relaxed) {
             return Err(self.blame.refused(
                 "the image is marked corrupt: no more writes; repair it with `cowhand check -r all`",
             ));
         }
         Ok(())
+    }
+
+    /// Whether the medium is known to lead to what memory holds.
+    pub(crate) fn check_not_stopped(&self) -> Result<(), Error> {
+        match self.stopped.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(self.blame.refused(
+                "writing the header failed and the file may have the old one or the new one: no more writes \
+                 until the image is opened again",
+            )),
+        }
     }
 
     /// Waits for the right to use the map and the clusters it names.

@@ -1,22 +1,34 @@
 //! The active L1 table, in memory as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, TryReserveError};
 
 use qcow2_layout::{EntryError, Geometry, L1Entry};
-use sync::Mutex;
-use sync::atomic::{AtomicU64, Ordering};
+use sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sync::{Mutex, OnceLock};
 
 /// L1 entries written at a time: one 512-byte sector, which the medium never tears.
 const SECTOR_ENTRIES: usize = 64;
 /// Bytes of an L1 entry.
 const ENTRY_BYTES: u64 = 8;
+/// Segment `n` has 64 * 2^n entries: together more than the 4 Mi entries that a table can have.
+const SEGMENTS: usize = 17;
 
 /// The L1 table and which sectors of it differ from the file.
+///
+/// Entries never move in memory, so that they are read without a lock while the table grows.
 #[derive(Debug)]
 pub(crate) struct L1Table {
+    segments: [OnceLock<Box<[AtomicU64]>>; SEGMENTS],
+    /// Number of entries.
+    len: AtomicUsize,
+    file: Mutex<InFile>,
+}
+
+/// Where the file has the table, and what of it is out of date there.
+#[derive(Debug)]
+struct InFile {
     offset: u64,
-    entries: Box<[AtomicU64]>,
-    dirty: Mutex<BTreeSet<usize>>,
+    dirty: BTreeSet<usize>,
 }
 
 /// A sector of the table as it was when it was copied.
@@ -29,49 +41,158 @@ pub(crate) struct DirtySector {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Segment of an entry, and index in it.
+fn place(index: usize) -> (usize, usize) {
+    let sectors = index / SECTOR_ENTRIES + 1;
+    let segment = sectors.ilog2() as usize;
+    (segment, index - SECTOR_ENTRIES * ((1 << segment) - 1))
+}
+
 impl L1Table {
-    /// The table at `offset` of the file, with `words` in host byte order.
-    pub(crate) fn new(offset: u64, words: impl Iterator<Item = u64>) -> Self {
-        Self { offset, entries: words.map(AtomicU64::new).collect(), dirty: Mutex::default() }
+    /// The table at `offset` of the file, with `words` in host byte order. Fails if there is no memory.
+    pub(crate) fn new(offset: u64, words: &[u64]) -> Result<Self, TryReserveError> {
+        let table = Self {
+            segments: std::array::from_fn(|_| OnceLock::new()),
+            len: AtomicUsize::new(0),
+            file: Mutex::new(InFile { offset, dirty: BTreeSet::new() }),
+        };
+        table.reserve(words.len())?;
+        table.replace(offset, words);
+        Ok(table)
+    }
+
+    /// Makes room in memory for so many entries.
+    pub(crate) fn reserve(&self, entries: usize) -> Result<(), TryReserveError> {
+        let segments = if entries == 0 { 0 } else { place(entries - 1).0 + 1 };
+        for (index, segment) in self.segments.iter().enumerate().take(segments) {
+            if segment.get().is_none() {
+                let len = SECTOR_ENTRIES << index;
+                let mut made = Vec::new();
+                made.try_reserve_exact(len)?;
+                made.resize_with(len, || AtomicU64::new(0));
+                segment.get_or_init(|| made.into_boxed_slice());
+            }
+        }
+        Ok(())
+    }
+
+    /// The table is another one, which the file has at `offset`. Nobody may be using it; room was made
+    /// with [`L1Table::reserve`].
+    pub(crate) fn replace(&self, offset: u64, words: &[u64]) {
+        let mut file = self.file.lock();
+        *file = InFile { offset, dirty: BTreeSet::new() };
+        let old = self.len.load(Ordering::Acquire);
+        for index in 0..old.max(words.len()) {
+            if let Some(entry) = self.slot(index) {
+                entry.store(words.get(index).copied().unwrap_or(0), Ordering::Release);
+            }
+        }
+        self.len.store(words.len(), Ordering::Release);
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Where the file has it.
+    pub(crate) fn offset(&self) -> u64 {
+        self.file.lock().offset
+    }
+
+    /// All entries in host byte order. Fails if there is no memory.
+    pub(crate) fn words(&self) -> Result<Vec<u64>, TryReserveError> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(self.len())?;
+        words.extend((0..self.len()).map(|index| self.word(index)));
+        Ok(words)
+    }
+
+    fn slot(&self, index: usize) -> Option<&AtomicU64> {
+        let (segment, index) = place(index);
+        self.segments.get(segment)?.get()?.get(index)
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        // Acquire: a new table's content was written before its entry appeared here.
+        self.slot(index).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Entry `index`; beyond the table nothing is allocated.
     #[inline]
     pub(crate) fn get(&self, index: u64, geometry: &Geometry) -> Result<L1Entry, EntryError> {
-        let word = usize::try_from(index).ok().and_then(|index| self.entries.get(index));
-        // Acquire: a new table's content was written before its entry appeared here.
-        L1Entry::decode(word.map_or(0, |word| word.load(Ordering::Acquire)), geometry)
+        let word = usize::try_from(index).map_or(0, |index| self.word(index));
+        L1Entry::decode(word, geometry)
     }
 
     /// Replaces entry `index`, in memory; the sector is dirty from then on.
     pub(crate) fn set(&self, index: usize, entry: L1Entry) {
-        if let Some(word) = self.entries.get(index) {
+        if let Some(word) = self.slot(index).filter(|_| index < self.len()) {
             // Both under the lock: whoever finds the new entry uses its table, and the flush after that
             // must find the sector dirty.
-            let mut dirty = self.dirty.lock();
+            let mut file = self.file.lock();
             word.store(entry.encode(), Ordering::Release);
-            dirty.insert(index / SECTOR_ENTRIES);
+            file.dirty.insert(index / SECTOR_ENTRIES);
         }
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.lock().is_empty()
+        !self.file.lock().dirty.is_empty()
     }
 
     /// Takes the dirty sectors; give them back with [`L1Table::not_written`] if writing fails.
     pub(crate) fn take_dirty(&self) -> Vec<DirtySector> {
-        std::mem::take(&mut *self.dirty.lock())
-            .into_iter()
-            .map(|sector| {
-                let first = sector * SECTOR_ENTRIES;
-                let words = self.entries.iter().skip(first).take(SECTOR_ENTRIES);
-                let bytes = words.flat_map(|word| word.load(Ordering::Acquire).to_be_bytes()).collect();
-                DirtySector { sector, offset: self.offset + first as u64 * ENTRY_BYTES, bytes }
-            })
-            .collect()
+        let mut file = self.file.lock();
+        let dirty = std::mem::take(&mut file.dirty);
+        let copied = dirty.into_iter().map(|sector| {
+            let first = sector * SECTOR_ENTRIES;
+            let entries = first..(first + SECTOR_ENTRIES).min(self.len());
+            let bytes = entries.flat_map(|index| self.word(index).to_be_bytes()).collect();
+            DirtySector { sector, offset: file.offset + first as u64 * ENTRY_BYTES, bytes }
+        });
+        copied.collect()
     }
 
     pub(crate) fn not_written(&self, sectors: &[DirtySector]) {
-        self.dirty.lock().extend(sectors.iter().map(|dirty| dirty.sector));
+        self.file.lock().dirty.extend(sectors.iter().map(|dirty| dirty.sector));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qcow2_layout::{HostOffset, Version};
+
+    #[test]
+    fn every_entry_has_one_place_in_memory_up_to_the_largest_table() {
+        let mut places: Vec<_> = (0..100_000).map(place).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 100_000);
+        assert!(place((4 << 20) - 1).0 < SEGMENTS);
+    }
+
+    #[test]
+    fn a_table_that_became_shorter_and_longer_again_has_forgotten_what_was_behind() {
+        let geometry = Geometry::new(Version::V3, 9, 4).unwrap();
+        let table = L1Table::new(512, &[512; 200]).unwrap();
+        table.set(199, L1Entry { table: Some(HostOffset(1024)), copied: true });
+        table.replace(4096, &[512; 2]);
+        assert!(!table.is_dirty());
+        table.reserve(300).unwrap();
+        let mut words = table.words().unwrap();
+        words.resize(300, 0);
+        table.replace(8192, &words);
+        assert_eq!(table.get(199, &geometry), Ok(L1Entry::UNALLOCATED));
+        assert_eq!(table.get(1, &geometry).unwrap().table, Some(HostOffset(512)));
+        assert_eq!((table.len(), table.offset()), (300, 8192));
+    }
+
+    #[test]
+    fn the_last_sector_ends_where_the_table_does() {
+        let table = L1Table::new(512, &[0; 70]).unwrap();
+        table.set(69, L1Entry { table: Some(HostOffset(1024)), copied: false });
+        let sectors = table.take_dirty();
+        assert_eq!((sectors.len(), sectors[0].offset, sectors[0].bytes.len()), (1, 1024, 48));
     }
 }

@@ -95,6 +95,13 @@ impl Raw {
     }
 }
 
+impl Raw {
+    /// An error that says that raw disks have no such thing.
+    pub fn unsupported(&self, detail: &str) -> Error {
+        self.blame().unsupported(detail)
+    }
+}
+
 impl Layer {
     /// Size of the disk in bytes.
     pub fn size(&self) -> u64 {

@@ -9,21 +9,22 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
-use crate::cache_sizes::{CachedImage, cache_sizes};
+use crate::cache_sizes::{CachedImage, cache_sizes, l2_ceiling};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
-use crate::image::{Inner, Qcow2};
+use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
-use crate::shape::SliceShape;
+use crate::shape::{SliceShape, packing};
+use crate::table_io::PIECE_BYTES;
 use crate::{Error, Host, Layer, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
@@ -131,7 +132,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
         return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("discard-no-unref=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
 }
@@ -311,10 +312,17 @@ pub(crate) async fn read_words(
             file.length()
         )));
     }
-    let (result, buf) = file.read(offset, IoBuf::uninit(len)).await;
-    result.map_err(blame.io("reading a table"))?;
-    let (words, _) = buf.as_chunks::<8>();
-    Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
+    let mut words = Vec::new();
+    words.try_reserve_exact(len / 8).map_err(|_| blame.no_memory(what))?;
+    let mut at = offset;
+    while at < end {
+        let piece = (end - at).min(PIECE_BYTES);
+        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
+        result.map_err(blame.io("reading a table"))?;
+        words.extend(buf.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)));
+        at += piece;
+    }
+    Ok(words)
 }
 
 fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
@@ -340,10 +348,10 @@ fn assemble(
         cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;
     let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
     let limits = CacheLimits {
-        l1_entries: tables.l1.len(),
         slices_per_table: shape.slices_per_table(),
-        slices_max: usize::try_from(cache_sizes.l2_count).unwrap_or(usize::MAX),
+        bytes_max: l2_ceiling(&options.cache, &cache_sizes),
     };
+    let budget = host.map_budget();
     let refcount_table = RefcountTable::new(
         header.refcount_table_offset.0,
         u64::from(header.refcount_table_clusters),
@@ -351,17 +359,20 @@ fn assemble(
         tables.refcounts,
     );
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
+    let l1 =
+        L1Table::new(header.l1_table_offset.0, &tables.l1).map_err(|_| blame.no_memory("the L1 table"))?;
     let file = files.file;
     Ok(Inner {
         data: files.data.unwrap_or_else(|| Arc::clone(&file)),
         backing: files.backing,
+        chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
         size: AtomicU64::new(header.guest_size()),
-        l1: L1Table::new(header.l1_table_offset.0, tables.l1.into_iter()),
+        l1,
         header: AsyncMutex::new(header),
-        cache: MapCache::new(limits),
+        cache: MapCache::new(limits, packing(&geometry), &budget),
         shape,
         refcounts: Refcounts::new(
             Arc::clone(&file),
@@ -369,7 +380,9 @@ fn assemble(
             geometry,
             refcount_table,
             usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
+            Arc::clone(&budget),
         ),
+        budget,
         allocator: Mutex::new(tables.allocator),
         making_blocks: AsyncMutex::new(()),
         overlap: MetadataMap::new(options.overlap_check, tables.pieces),
@@ -382,9 +395,12 @@ fn assemble(
         announced: AtomicBool::new(false),
         corrupt: AtomicBool::new(false),
         corrupt_marked: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        managing: AsyncMutex::new(()),
         blame,
         host,
         file,
+        discards: RwLock::new(options.discards()),
         options,
         cache_sizes,
         geometry,

@@ -143,6 +143,16 @@ impl MetadataMap {
         self.ranges.write().remove(&start);
     }
 
+    /// Forgets all pieces of these sections, and enters others: offset and length.
+    pub(crate) fn replace(&self, sections: &[(Section, &[(u64, u64)])]) {
+        let mut ranges = self.ranges.write();
+        ranges.retain(|_, (_, section)| sections.iter().all(|(replaced, _)| replaced != section));
+        for (section, pieces) in sections.iter().filter(|(section, _)| self.check.checks(*section)) {
+            let pieces = pieces.iter().filter(|(_, len)| *len > 0);
+            ranges.extend(pieces.map(|&(start, len)| (start, (start.saturating_add(len), *section))));
+        }
+    }
+
     /// The metadata, other than `except`, that `start..start + len` would touch.
     #[inline]
     pub(crate) fn touched(&self, start: u64, len: u64, except: Option<Section>) -> Option<(u64, Section)> {

@@ -3,17 +3,19 @@
 mod block;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, TryReserveError};
 use std::sync::Arc;
 
+use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
 use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
+use crate::cache_sizes::REFCOUNT_COUNT_MIN;
 use crate::error::Blame;
 pub(crate) use block::{Block, DirtyBlock};
-pub(crate) use table::{DirtyTable, RefcountTable};
+pub(crate) use table::{DirtyTable, RefcountTable, SavedTable};
 
 /// Refcounts of every cluster of the file.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub(crate) struct Refcounts {
     /// Ordered, so that the same requests always evict the same blocks.
     blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
     blocks_max: usize,
+    budget: Arc<Budget>,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,
 }
@@ -45,6 +48,7 @@ impl Refcounts {
         geometry: Geometry,
         table: RefcountTable,
         blocks_max: usize,
+        budget: Arc<Budget>,
     ) -> Self {
         Self {
             file,
@@ -53,6 +57,7 @@ impl Refcounts {
             table: RwLock::new(table),
             blocks: Mutex::default(),
             blocks_max,
+            budget,
             growing: AsyncMutex::new(()),
         }
     }
@@ -75,7 +80,7 @@ impl Refcounts {
         let buf = IoBuf::uninit(self.cluster_bytes());
         let (result, bytes) = self.file.read(offset.0, buf).await;
         result.map_err(self.blame.io("reading a refcount block"))?;
-        let block = Arc::new(Block::new(index, bytes.to_vec()));
+        let block = Arc::new(Block::new(index, bytes.to_vec(), self.charge()));
         self.keep(Arc::clone(&block));
         Ok(Some(block))
     }
@@ -103,13 +108,34 @@ impl Refcounts {
         }
     }
 
+    /// A block's share of the memory for all caches.
+    fn charge(&self) -> Charge {
+        self.budget.charge(self.geometry.cluster_size())
+    }
+
+    /// Blocks in memory at most: while memory is short, no more than are needed at once.
+    fn blocks_max(&self) -> usize {
+        let least = self.blocks_max.min(REFCOUNT_COUNT_MIN as usize);
+        if self.budget.is_short(0) { least } else { self.blocks_max }
+    }
+
     fn keep(&self, block: Arc<Block>) {
+        let blocks_max = self.blocks_max();
         let mut blocks = self.blocks.lock();
-        if blocks.len() >= self.blocks_max {
-            let victim = blocks.values().find(|block| block.evict()).map(|block| block.index());
-            victim.and_then(|index| blocks.remove(&index));
+        while blocks.len() >= blocks_max {
+            let Some(victim) = blocks.values().find(|block| block.evict()) else { break };
+            let index = victim.index();
+            blocks.remove(&index);
         }
         blocks.insert(block.index(), block);
+    }
+
+    /// Drops clean blocks that were not used since the last call. Returns how many went.
+    pub(crate) fn clean(&self) -> usize {
+        let mut blocks = self.blocks.lock();
+        let before = blocks.len();
+        blocks.retain(|_, block| block.take_used() || !block.evict());
+        before - blocks.len()
     }
 
     /// The refcount of one cluster.
@@ -157,6 +183,101 @@ impl Refcounts {
         }
     }
 
+    /// Raises the refcounts of `len` clusters from `start` on by one, in memory.
+    pub(crate) async fn raise(&self, start: u64, len: u64) -> Result<(), Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let (mut cluster, end) = (start, start + len);
+        while cluster < end {
+            let (index, first) = (cluster / entries, cluster % entries);
+            let last = (first + (end - cluster)).min(entries);
+            let Some(block) = self.block(index).await? else { return Err(self.not_counted(cluster)) };
+            if let Some(raised) = block.modify(|bytes| self.raise_in(bytes, first..last)) {
+                raised.map_err(|(at, count)| match count {
+                    0 => self.not_counted(index * entries + at),
+                    _ => self.saturated(index * entries + at, count),
+                })?;
+                cluster += last - first;
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises all of `range`, or nothing: then gives the entry that cannot be raised, and its refcount.
+    fn raise_in(&self, bytes: &mut [u8], range: std::ops::Range<u64>) -> Result<(), (u64, u64)> {
+        let (order, max) = (self.geometry.refcount_order, self.geometry.refcount_max());
+        let count = |bytes: &[u8], at| refcount_get(bytes, at, order).unwrap_or(0);
+        if let Some(at) = range.clone().find(|&at| matches!(count(bytes, at), 0) || count(bytes, at) >= max) {
+            return Err((at, count(bytes, at)));
+        }
+        range.for_each(|at| set(bytes, at, order, count(bytes, at) + 1));
+        Ok(())
+    }
+
+    fn not_counted(&self, cluster: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.corrupt(format!("the cluster at {offset} is in use, but its refcount is 0"))
+    }
+
+    fn saturated(&self, cluster: u64, count: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.unsupported(format!(
+            "the cluster at {offset} has {count} references, the most that refcounts of {} bits (refcount_bits) can count",
+            self.geometry.refcount_bits()
+        ))
+    }
+
+    /// What [`Refcounts::restore`] goes back to. Nothing may be dirty.
+    pub(crate) fn save(&self) -> Result<SavedTable, TryReserveError> {
+        debug_assert!(!self.is_dirty(), "what is dirty would be lost");
+        self.table.read().save()
+    }
+
+    /// Forgets every change since `before`. Gives the places of blocks that the table does not lead to any
+    /// more.
+    pub(crate) fn restore(&self, before: SavedTable) -> Vec<HostOffset> {
+        let mut table = self.table.write();
+        self.blocks.lock().clear();
+        table.restore(before, &self.geometry)
+    }
+
+    /// Blocks that differ from the file's and still belong where the file has them.
+    pub(crate) fn changed_in_place(&self, before: &SavedTable) -> Vec<u64> {
+        let table = self.table.read();
+        let blocks = self.blocks.lock();
+        let dirty = blocks.values().filter(|block| block.is_dirty()).map(|block| block.index());
+        dirty.filter(|&index| table.is_as_in(before, index)).collect()
+    }
+
+    /// Gives block `index` another place; gives the old one.
+    pub(crate) fn relocate(&self, index: u64, to: HostOffset) -> Result<Option<HostOffset>, Error> {
+        let old = self.table_entry(index)?;
+        self.table.write().set(index, to).map_err(|limit| self.blame.invalid(limit))?;
+        Ok(old)
+    }
+
+    /// The last cluster that block `index` counts, apart from the block itself.
+    pub(crate) async fn last_in_use(&self, index: u64) -> Result<Option<u64>, Error> {
+        let Some(block) = self.block(index).await? else { return Ok(None) };
+        let entries = self.geometry.refcount_block_entries();
+        let own = self.table_entry(index)?.map(|at| at.0 >> self.geometry.cluster_bits);
+        let order = self.geometry.refcount_order;
+        let used = |bytes: &[u8], at: u64| {
+            Some(index * entries + at) != own && refcount_get(bytes, at, order) != Some(0)
+        };
+        let last = block.read(|bytes| (0..entries).rev().find(|&at| used(bytes, at)));
+        Ok(last.map(|at| index * entries + at))
+    }
+
+    /// Forgets the blocks that lie at cluster `end` or behind, and gives their places: they count
+    /// nothing but themselves. Nothing may be dirty.
+    pub(crate) fn drop_blocks_from(&self, end: u64) -> Vec<HostOffset> {
+        let mut table = self.table.write();
+        let dropped = table.drop_blocks_from(HostOffset(end << self.geometry.cluster_bits), &self.geometry);
+        let mut blocks = self.blocks.lock();
+        dropped.iter().for_each(|(index, _)| drop(blocks.remove(index)));
+        dropped.into_iter().map(|(_, at)| at).collect()
+    }
+
     fn freed_twice(&self, cluster: u64) -> Error {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
         self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
@@ -176,7 +297,7 @@ impl Refcounts {
         // block that the copy leads to.
         let mut table = self.table.write();
         table.set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
-        self.keep(Arc::new(Block::new_dirty(index, bytes)));
+        self.keep(Arc::new(Block::new_dirty(index, bytes, self.charge())));
         Ok(())
     }
 

@@ -19,7 +19,7 @@ const ENTRIES_AT_ONCE: u64 = 8192;
 
 /// Why clusters are to read as zeroes, and what becomes of their space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Space {
+pub(crate) enum Space {
     /// Stays where it is, reserved.
     Keep,
     /// Is given back.
@@ -58,8 +58,8 @@ impl Inner {
             self.zero_as_data(start, whole_start, options).await?;
         }
         let space = match options.unmap {
-            true if self.options.discard_no_unref => Space::PunchOnly,
-            true => Space::Free { punch: self.options.pass_discard_request },
+            true if self.discards().discard_no_unref => Space::PunchOnly,
+            true => Space::Free { punch: self.discards().pass_discard_request },
             false => Space::Keep,
         };
         self.zero_subclusters(whole_start, whole_end, space).await?;
@@ -107,7 +107,7 @@ impl Inner {
         } else {
             (offset + len) / size * size
         };
-        if !self.options.discard || start >= end {
+        if !self.discards().discard || start >= end {
             return Ok(());
         }
         self.announce().await?;
@@ -119,9 +119,9 @@ impl Inner {
             if image.geometry.version == Version::V2 && image.backing.is_some() {
                 return Ok(());
             }
-            let space = match image.options.discard_no_unref {
+            let space = match image.discards().discard_no_unref {
                 true => Space::PunchOnly,
-                false => Space::Free { punch: image.options.pass_discard_request },
+                false => Space::Free { punch: image.discards().pass_discard_request },
             };
             image.zero_subclusters(start, end, space).await
         })
@@ -129,7 +129,12 @@ impl Inner {
     }
 
     /// Makes whole subclusters read as zeroes. `start` and `end` are multiples of the subcluster size.
-    async fn zero_subclusters(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
+    pub(crate) async fn zero_subclusters(
+        self: &Arc<Self>,
+        start: u64,
+        end: u64,
+        space: Space,
+    ) -> Result<(), Error> {
         let size = self.geometry.cluster_size();
         let mut guest = start;
         while guest < end {
@@ -155,8 +160,10 @@ impl Inner {
     /// freed after that.
     async fn zero_batch(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
         let size = self.geometry.cluster_size();
-        if self.raw_data {
-            let zeroed = self.data.zero(start, end.min(self.size()) - start, self.raw_zeroing(space)).await;
+        // Beyond the end of the disk there is nothing that anybody reads.
+        let inside = end.min(self.size()).saturating_sub(start);
+        if self.raw_data && inside > 0 {
+            let zeroed = self.data.zero(start, inside, self.raw_zeroing(space)).await;
             zeroed.map_err(self.blame.io("zeroing in the data file"))?;
         }
         let mut guest = start;
@@ -254,7 +261,7 @@ impl Inner {
             if let (false, Space::Free { punch: true }, L2Entry::Standard(Cluster { host: Some(host), .. })) =
                 (kept || self.raw_data, space, old)
             {
-                self.punch_data(host.0, size.min(self.size() - guest)).await;
+                self.punch_data(host.0, size.min(self.size().saturating_sub(guest))).await;
             }
         } else if !kept {
             self.free_entry(old, matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly);
@@ -267,7 +274,7 @@ impl Inner {
     }
 
     /// Writes zeroes to clusters that the caller owns.
-    async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
+    pub(crate) async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
         let mut guest = start;
         while guest < end {
             let data = IoVec::from(IoBytes::zeroed((end - guest) as usize));

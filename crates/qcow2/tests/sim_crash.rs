@@ -66,6 +66,8 @@ configurations! {
     c4k: 4000, 40;
     c4k_device: 4000, 40;
     c4k_on_qcow2: 8000, 40;
+    c64k_on_chain: 6000, 40;
+    c4k_on_chain_tiny: 4000, 40;
     c4k_no_unref: 6000, 40;
     c4k_compressed: 8000, 40;
     c4k_snapshots: 8000, 40;
@@ -80,4 +82,18 @@ configurations! {
     c2m: 300, 20;
     c4k_data_file: 4000, 40;
     c4k_raw_data_file: 4000, 40;
+    c512_resized: 4000, 40;
+    c4k_resized_under_longer: 4000, 40;
+    c1k_v2_resized: 4000, 40;
+    c4k_compressed_resized: 4000, 40;
+    c4k_lazy_resized: 300, 40;
+    c16k_subclusters_resized: 4000, 40;
+    c4k_raw_data_file_resized: 4000, 40;
+    c512_snapshotted: 4000, 40;
+    c1k_v2_snapshotted_on_raw: 4000, 40;
+    c4k_snapshotted_and_resized: 4000, 40;
+    c4k_compressed_snapshotted: 4000, 40;
+    c4k_lazy_snapshotted: 300, 40;
+    c16k_subclusters_snapshotted: 4000, 40;
+    c4k_device_snapshotted: 4000, 40;
 }

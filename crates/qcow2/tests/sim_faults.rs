@@ -58,6 +58,8 @@ configurations! {
     c4k: 12, 30;
     c4k_device: 12, 30;
     c4k_on_qcow2: 12, 30;
+    c64k_on_chain: 12, 30;
+    c4k_on_chain_tiny: 12, 30;
     c4k_no_unref: 12, 30;
     c4k_compressed: 12, 30;
     c4k_snapshots: 12, 30;
@@ -72,4 +74,18 @@ configurations! {
     c2m: 2, 12;
     c4k_data_file: 12, 30;
     c4k_raw_data_file: 12, 30;
+    c512_resized: 12, 30;
+    c4k_resized_under_longer: 12, 30;
+    c1k_v2_resized: 12, 30;
+    c4k_compressed_resized: 12, 30;
+    c4k_lazy_resized: 4, 20;
+    c16k_subclusters_resized: 12, 30;
+    c4k_raw_data_file_resized: 12, 30;
+    c512_snapshotted: 12, 30;
+    c1k_v2_snapshotted_on_raw: 12, 30;
+    c4k_snapshotted_and_resized: 12, 30;
+    c4k_compressed_snapshotted: 12, 30;
+    c4k_lazy_snapshotted: 4, 20;
+    c16k_subclusters_snapshotted: 12, 30;
+    c4k_device_snapshotted: 12, 30;
 }

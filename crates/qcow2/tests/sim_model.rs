@@ -49,6 +49,8 @@ configurations! {
     c4k: 20;
     c4k_device: 20;
     c4k_on_qcow2: 20;
+    c64k_on_chain: 20;
+    c4k_on_chain_tiny: 20;
     c4k_no_unref: 20;
     c4k_compressed: 20;
     c4k_snapshots: 20;
@@ -63,4 +65,18 @@ configurations! {
     c2m: 5;
     c4k_data_file: 20;
     c4k_raw_data_file: 20;
+    c512_resized: 20;
+    c4k_resized_under_longer: 20;
+    c1k_v2_resized: 20;
+    c4k_compressed_resized: 20;
+    c4k_lazy_resized: 20;
+    c16k_subclusters_resized: 20;
+    c4k_raw_data_file_resized: 20;
+    c512_snapshotted: 20;
+    c1k_v2_snapshotted_on_raw: 20;
+    c4k_snapshotted_and_resized: 20;
+    c4k_compressed_snapshotted: 20;
+    c4k_lazy_snapshotted: 20;
+    c16k_subclusters_snapshotted: 20;
+    c4k_device_snapshotted: 20;
 }

@@ -7,7 +7,7 @@ use harness::{Qcow2Target, config};
 use qcow2::ErrorKind;
 use qcow2_layout::Incompatible;
 use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
-use sim::{CrashOptions, Durability, Op, Order, Recording, Request, Step, Target, Workload};
+use sim::{CrashOptions, Durability, Management, Op, Order, Recording, Request, Step, Target, Workload};
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
 const K: u64 = 1 << 10;
@@ -204,6 +204,39 @@ fn external_data_file() {
 #[test]
 fn clean_close() {
     assert_eq!(row("c4k", &[write(5 * M, 4096)]), "L2 data refcount-block | L2 | L1 |");
+}
+
+fn resize(size: u64) -> Op {
+    Op::Manage(Management::Resize(size))
+}
+
+#[test]
+fn grow() {
+    assert_eq!(row("c1k_v2_resized", &[resize(500 * K)]), "| header |");
+}
+
+#[test]
+fn grow_over_a_longer_backing_file() {
+    assert_eq!(
+        row("c4k_resized_under_longer", &[resize(5 * M)]),
+        "| L1 refcount-block | header | L2 refcount-block | L2 | L1 | punch freed header | refcount-block |"
+    );
+}
+
+#[test]
+fn grow_moves_the_l1_table() {
+    assert_eq!(
+        row("c512_resized", &[resize(3 * M), write(3 * M - 4 * K, 3000), Op::Flush]),
+        "| L1 refcount-block | header | punch L2 header | L2 data refcount-block | L2 | L1 |"
+    );
+}
+
+#[test]
+fn shrink() {
+    assert_eq!(
+        row("c512_resized", &[resize(M + 7 * K), resize(2 * M)]),
+        "| header | L2 | punch freed refcount-block | L1 | punch freed refcount-block | set length 0x22000 | header |"
+    );
 }
 
 #[test]

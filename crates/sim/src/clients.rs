@@ -247,14 +247,17 @@ impl Clients {
         let mut model = self.model.borrow_mut();
         match (result, operation) {
             (Ok(()), Management::SnapshotCreate(name)) => model.snapshot_created(name, now),
-            // Gone, or, after a failure, perhaps gone: nobody asks for it again.
-            (_, Management::SnapshotDelete(name)) => model.snapshot_deleted(name),
+            (Ok(()), Management::SnapshotDelete(name)) => model.snapshot_deleted(name),
             (Ok(()), Management::Resize(_) | Management::SnapshotApply(_)) => {
                 if let Some(started) = started {
                     model.done(started, now, false);
                 }
             }
             (Err(error), _) => {
+                if let Management::SnapshotDelete(name) = operation {
+                    // Perhaps gone: nobody asks for it again.
+                    model.snapshot_deleted(name);
+                }
                 if let Some(started) = started {
                     model.failed(started, now);
                 }

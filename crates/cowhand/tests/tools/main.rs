@@ -7,4 +7,5 @@ mod info;
 mod map;
 mod peer;
 mod serve;
+mod throttle;
 mod usage;

@@ -1,6 +1,6 @@
 //! The refcount table in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, TryReserveError};
 
 use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
 
@@ -20,6 +20,21 @@ pub(crate) struct RefcountTable {
     /// In host byte order; may be longer than what the clusters hold, until the table has moved.
     words: Vec<u64>,
     dirty: BTreeSet<usize>,
+}
+
+/// The table at a time when memory and file agreed.
+#[derive(Debug)]
+pub(crate) struct SavedTable {
+    offset: u64,
+    clusters: u64,
+    words: Vec<u64>,
+}
+
+impl SavedTable {
+    /// Offset, and number of clusters.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.offset, self.clusters)
+    }
 }
 
 /// What of the table is to be written.
@@ -128,6 +143,54 @@ impl RefcountTable {
                 self.dirty.remove(&sector);
             }
         }
+    }
+
+    /// Takes out the blocks that lie at `end` or behind; gives their indices and places.
+    pub(crate) fn drop_blocks_from(
+        &mut self,
+        end: HostOffset,
+        geometry: &Geometry,
+    ) -> Vec<(u64, HostOffset)> {
+        let mut dropped = Vec::new();
+        for (index, word) in self.words.iter_mut().enumerate() {
+            let entry = RefcountTableEntry::decode(*word, geometry).ok();
+            if let Some(at) = entry.and_then(|entry| entry.block).filter(|at| at.0 >= end.0) {
+                *word = 0;
+                self.dirty.insert(index / SECTOR_ENTRIES);
+                dropped.push((index as u64, at));
+            }
+        }
+        dropped
+    }
+
+    /// What [`RefcountTable::restore`] goes back to. Fails if there is no memory.
+    pub(crate) fn save(&self) -> Result<SavedTable, TryReserveError> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(self.words.len())?;
+        words.extend_from_slice(&self.words);
+        Ok(SavedTable { offset: self.offset, clusters: self.clusters, words })
+    }
+
+    /// The table is as it was. Gives the blocks that it led to and does not any more.
+    pub(crate) fn restore(&mut self, before: SavedTable, geometry: &Geometry) -> Vec<HostOffset> {
+        let changed = self.words.iter().enumerate().filter(|(at, word)| before.words.get(*at) != Some(word));
+        let made = changed.filter_map(|(_, &word)| RefcountTableEntry::decode(word, geometry).ok()?.block);
+        let made = made.collect();
+        self.words = before.words;
+        self.dirty.clear();
+        made
+    }
+
+    /// Whether entry `index` leads where it led before.
+    pub(crate) fn is_as_in(&self, before: &SavedTable, index: u64) -> bool {
+        let at = usize::try_from(index).unwrap_or(usize::MAX);
+        self.words.get(at) == before.words.get(at)
+    }
+
+    /// Clusters that hold all entries; at least as many as the table has.
+    pub(crate) fn clusters_needed(&self) -> u64 {
+        let bytes = self.words.len() as u64 * ENTRY_BYTES;
+        bytes.div_ceil(1 << self.cluster_bits).max(self.clusters)
     }
 
     /// Says that the table now lies at `offset` as `bytes`, and the header says so.

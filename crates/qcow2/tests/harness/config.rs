@@ -14,7 +14,18 @@ pub enum Below {
     Raw(u64),
     /// A qcow2 image of so many bytes, with data.
     Qcow2(u64),
+    /// [`CHAIN_FILES`], one above the other, the lowest being a raw file of so many bytes, with data.
+    Chain(u64),
 }
+
+/// The layers of [`Below::Chain`], the upper first: their files, and for qcow2 images how they are made and
+/// how much longer than the raw file they are.
+pub const CHAIN_FILES: [(&str, Option<(&str, u64)>); 4] = [
+    ("below0.qcow2", Some(("cluster_size=4k", 512 * K + 512))),
+    ("below1.qcow2", Some(("cluster_size=16k,extended_l2=on", 0))),
+    ("below2.qcow2", Some(("compat=0.10,cluster_size=1k", 256 * K))),
+    ("below3.raw", None),
+];
 
 /// Where guest data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +60,10 @@ pub struct Config {
     pub tiny_cache: bool,
     /// The image lies on a block device of so many bytes more, with garbage behind the image.
     pub device: Option<u64>,
+    /// The size of the disk changes.
+    pub resized: bool,
+    /// Snapshots are taken, gone back to and deleted.
+    pub snapshotted: bool,
 }
 
 /// What becomes of discards.
@@ -74,6 +89,8 @@ const PLAIN: Config = Config {
     lazy: false,
     tiny_cache: false,
     device: None,
+    resized: false,
+    snapshotted: false,
 };
 
 /// All of them.
@@ -126,6 +143,22 @@ pub const CONFIGS: &[Config] = &[
         size: 6 * M,
         below: Below::Qcow2(4 * M + 512),
         own: &[(64 * K, 20000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c64k_on_chain",
+        create: "cluster_size=64k",
+        size: 6 * M,
+        below: Below::Chain(3 * M + 512),
+        own: &[(128 * K, 20000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_on_chain_tiny",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        below: Below::Chain(3 * M + 1536),
+        tiny_cache: true,
         ..PLAIN
     },
     Config {
@@ -211,6 +244,135 @@ pub const CONFIGS: &[Config] = &[
         size: 8 * M,
         below: Below::Raw(700_001),
         discard: Discard::Ignored,
+        ..PLAIN
+    },
+    // 64 entries of the L1 table, each for 32 KiB: beyond 2 MiB the table must move.
+    Config {
+        name: "c512_resized",
+        create: "cluster_size=512",
+        size: 2 * M,
+        own: &[(0, 3000), (M, 200 * K)],
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_resized_under_longer",
+        create: "cluster_size=4k",
+        size: 3 * M,
+        below: Below::Qcow2(4 * M + 512),
+        own: &[(64 * K, 20000)],
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c1k_v2_resized",
+        create: "compat=0.10,cluster_size=1k",
+        size: 400 * K,
+        own: &[(2 * K, 5 * K), (390 * K, 10 * K)],
+        resized: true,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_compressed_resized",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        own: &[(0, 128 * K), (2 * M, 64 * K)],
+        compressed: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy_resized",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K)],
+        lazy: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_resized",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 24 * M,
+        below: Below::Raw(20 * M + 1536),
+        own: &[(64 * K, 30000), (16 * M - 16 * K, 32 * K)],
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_raw_data_file_resized",
+        create: "cluster_size=4k",
+        size: 3 * M,
+        data_in: DataIn::RawFile,
+        own: &[(8 * K, 10_000)],
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_snapshotted",
+        create: "cluster_size=512",
+        size: 192 * K,
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c1k_v2_snapshotted_on_raw",
+        create: "compat=0.10,cluster_size=1k",
+        size: 300 * K,
+        below: Below::Raw(200 * K + 100),
+        own: &[(2 * K, 5 * K)],
+        snapshots: 1,
+        snapshotted: true,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshotted_and_resized",
+        create: "cluster_size=4k,refcount_bits=8",
+        size: 5 * M,
+        own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
+        snapshots: 2,
+        snapshotted: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_compressed_snapshotted",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 4 * M,
+        own: &[(0, 64 * K), (2 * M, 16 * K)],
+        compressed: true,
+        snapshotted: true,
+        resized: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy_snapshotted",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K)],
+        lazy: true,
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_snapshotted",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        below: Below::Qcow2(20 * M + 1536),
+        own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_device_snapshotted",
+        create: "cluster_size=4k,refcount_bits=64",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(6 * M),
+        snapshotted: true,
         ..PLAIN
     },
     Config { name: "c2m", create: "cluster_size=2M", size: 40 * M, own: &[(3 * M, 5000)], ..PLAIN },

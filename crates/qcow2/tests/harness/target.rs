@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
-    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, TryRead, Work, ZeroOptions, check,
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, TryRead, Work,
+    ZeroOptions, check,
 };
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
@@ -12,7 +14,7 @@ use sim::{
 use storage::{IoBuf, IoVec, Limits, Storage, Zeroing};
 
 use super::base::{Base, base};
-use super::config::{Below, Config, DataIn, Discard};
+use super::config::{Below, CHAIN_FILES, Config, DataIn, Discard};
 use super::judge;
 use super::qemu::Bench;
 
@@ -63,7 +65,7 @@ impl Qcow2Target {
     /// What QEMU reads of the closed disks of a world, as the oracle judges it.
     pub fn read_by_qemu(&self, world: &World, model: &Model) -> Result<(), String> {
         let disks: Vec<Content> = (0..world.disks()).map(|disk| world.current(disk)).collect();
-        let ranges = model.ranges(self.config.size);
+        let ranges = model.ranges(model.size());
         let read = self.with_bench(|bench| bench.read(&disks, &ranges))?;
         let now = world.tick();
         for ((offset, _), bytes) in ranges.iter().zip(read) {
@@ -107,10 +109,22 @@ impl Qcow2Target {
                 let options = Options { writable: false, ..options };
                 Some(Layer::Qcow2(Qcow2::open(files, options, Arc::new(Machine)).await?))
             }
+            Below::Chain(_) => Some(self.open_chain(world, options).await?),
         };
         let data = (self.config.data_in != DataIn::Image).then(|| second() as Arc<dyn Storage>);
         let files = Files { file: Arc::new(world.open(0)), data, backing };
         Qcow2::open(files, options, Arc::new(Machine)).await
+    }
+
+    async fn open_chain(&self, world: &World, options: Options) -> Result<Layer, Error> {
+        let lowest = CHAIN_FILES.len();
+        let mut layer = Layer::Raw(Raw::new(Arc::new(world.open(lowest))));
+        for disk in (1..lowest).rev() {
+            let files = Files { file: Arc::new(world.open(disk)), data: None, backing: Some(layer) };
+            let options = Options { writable: false, ..options };
+            layer = Layer::Qcow2(Qcow2::open(files, options, Arc::new(Machine)).await?);
+        }
+        Ok(layer)
     }
 
     /// What whoever starts an image after a crash does first: a dirty one is repaired. `check` may then
@@ -151,8 +165,8 @@ impl Target for Qcow2Target {
             alignment: 1,
             discarded,
             variants: 3,
-            resize: false,
-            snapshots: false,
+            resize: self.config.resized,
+            snapshots: self.config.snapshotted,
         }
     }
 
@@ -170,7 +184,9 @@ impl Target for Qcow2Target {
 
     async fn check(&self, world: &World) -> Result<(), String> {
         self.checked(world).await?;
-        judge::check(&world.current(0), &self.base.frozen)
+        // The table moves with every snapshot that comes or goes.
+        let frozen = if self.config.snapshotted { &[][..] } else { &self.base.frozen };
+        judge::check(&world.current(0), frozen)
     }
 }
 
@@ -210,8 +226,22 @@ impl Subject for Disk {
         self.0.flush().await
     }
 
-    async fn manage(&self, _operation: Management) -> Result<(), Error> {
-        unreachable!("the target says that it cannot")
+    async fn manage(&self, operation: Management) -> Result<(), Error> {
+        match operation {
+            Management::Resize(size) => {
+                self.0.resize(size, ResizeOptions { shrink: true, ..ResizeOptions::default() }).await
+            }
+            Management::SnapshotCreate(number) => {
+                let new = NewSnapshot { name: named(number), ..NewSnapshot::default() };
+                self.0.create_snapshot(new).await.map(drop)
+            }
+            Management::SnapshotApply(number) => {
+                self.0.apply_snapshot(SnapshotName::Name(named(number))).await
+            }
+            Management::SnapshotDelete(number) => {
+                self.0.delete_snapshot(SnapshotName::Name(named(number))).await.map(drop)
+            }
+        }
     }
 
     fn background_errors(&self) -> u64 {
@@ -221,6 +251,11 @@ impl Subject for Disk {
     async fn close(&self) -> Result<(), Error> {
         self.0.close().await
     }
+}
+
+/// What clients call a snapshot: never what it was called when the image was made.
+fn named(number: u32) -> String {
+    format!("client's {number}")
 }
 
 impl Disk {

@@ -76,11 +76,17 @@ impl Shape {
         Self { abilities, steps, queues_max: queues_max.max(1), len_max, mix: None, drops: false }
     }
 
+    /// Bytes of the disk when it is largest.
+    fn reach(&self) -> u64 {
+        let Abilities { size, resize, .. } = self.abilities;
+        if resize { (size + size / 2).next_multiple_of(SECTOR_BYTES) } else { size }
+    }
+
     /// The workload of a seed.
     pub fn generate(&self, seed: u64) -> Workload {
         let mut rng = Rng::new(seed);
         let mix = self.mix.unwrap_or_else(|| Mix::swarm(&mut rng));
-        let spots = (0..1 + rng.below(4)).map(|_| rng.below(self.abilities.size)).collect();
+        let spots = (0..1 + rng.below(4)).map(|_| rng.below(self.reach())).collect();
         let queues = 1 + rng.below(u64::from(self.queues_max)) as u8;
         let mut maker =
             Maker { shape: self, mix, rng, spots, queues, snapshots: Vec::new(), snapshots_made: 0 };
@@ -145,7 +151,8 @@ impl Maker<'_> {
     }
 
     fn range(&mut self) -> (u64, u64) {
-        let Abilities { size, unit, alignment, .. } = self.shape.abilities;
+        let Abilities { unit, alignment, .. } = self.shape.abilities;
+        let size = self.shape.reach();
         let place = if self.rng.chance(3, 4) {
             let spot = self.spots[self.rng.index(self.spots.len())];
             spot.saturating_add(self.rng.below(4 * unit)).saturating_sub(2 * unit)
@@ -213,7 +220,7 @@ mod tests {
         for seed in 0..50 {
             for step in shape.generate(seed).steps {
                 if let Op::Read { at, len } | Op::Write { at, len, .. } | Op::Discard { at, len } = step.op {
-                    assert!(len > 0 && at + len <= 1 << 20, "{step:?}");
+                    assert!(len > 0 && at + len <= 3 << 19, "{step:?}");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Internal snapshots: where they are.
+//! The snapshot table of an image.
 
 use qcow2_layout::{DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, decode_snapshots};
 use storage::{IoBuf, Storage};

@@ -1,0 +1,73 @@
+//! What lies behind the end of the disk: nothing that may ever be seen.
+//!
+//! An image may have anything there: the rest of the last cluster, clusters that an older and longer disk had,
+//! the state of a virtual machine, and a backing file that is longer than the disk.
+
+use std::sync::Arc;
+
+use crate::Error;
+use crate::image::Inner;
+use crate::map::Kind;
+use crate::zero::Space;
+
+impl Inner {
+    /// Makes everything between the end of the disk at `old` and `new` read as zeroes once the disk
+    /// reaches there. L1 covers it.
+    pub(super) async fn make_zero_behind_end(self: &Arc<Self>, old: u64, new: u64) -> Result<(), Error> {
+        let cluster = self.geometry.cluster_size();
+        let backing = self.backing.as_ref().map_or(0, |backing| backing.size()).min(new);
+        if backing > old && self.geometry.version == qcow2_layout::Version::V2 {
+            return Err(self.blame.unsupported(format!(
+                "the backing file has {backing} bytes, more than the disk ({old}): a version 2 image (compat=0.10) cannot hide the rest"
+            )));
+        }
+        let whole = old.next_multiple_of(cluster);
+        if old < whole {
+            self.make_tail_zero(old, whole).await?;
+        }
+        let table = self.geometry.bytes_per_l2_table();
+        let mut from = whole;
+        while from < new {
+            let table_end = (from / table + 1).saturating_mul(table);
+            let end = table_end.min(new.next_multiple_of(cluster));
+            let has_table = self.l1_table_of(from)?.is_some();
+            // Without a table only what shows through from below is anything but zeroes.
+            let visible = if has_table { end } else { end.min(backing.next_multiple_of(cluster)) };
+            if visible > from {
+                let _pass = self.enter().await?;
+                let space = Space::Free { punch: self.options.pass_discard_other };
+                self.zero_subclusters(from, visible, space).await?;
+            }
+            from = table_end;
+        }
+        Ok(())
+    }
+
+    /// The rest of the last cluster, from `start` on: a zero flag does not reach into a subcluster.
+    async fn make_tail_zero(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
+        let _pass = self.enter().await?;
+        let bits = self.geometry.cluster_bits;
+        let _owned = self.clusters.own(start >> bits, (start >> bits) + 1).await;
+        let backing = self.backing.as_ref().map_or(0, |backing| backing.size());
+        let mut guest = start;
+        while guest < end {
+            let extent = self.map(guest, end - guest).await?;
+            let behind = guest + extent.len;
+            match extent.kind {
+                Kind::Data { .. } | Kind::Compressed { .. } => {
+                    self.write_zeroes_owned(guest, behind).await?;
+                }
+                Kind::Unallocated { .. } if guest < backing => self.write_zeroes_owned(guest, behind).await?,
+                Kind::Unallocated { .. } | Kind::Zero { .. } => {}
+            }
+            guest = behind;
+        }
+        Ok(())
+    }
+
+    fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
+        let entry = self.l1.get(self.geometry.l1_index(guest), &self.geometry);
+        let entry = entry.map_err(|error| self.blame.entry(guest, &error));
+        self.noticing_corruption(entry).map(|entry| entry.table)
+    }
+}

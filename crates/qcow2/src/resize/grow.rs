@@ -1,0 +1,112 @@
+//! A larger disk.
+
+use std::sync::Arc;
+
+use qcow2_layout::{HostOffset, L1_BYTES_MAX};
+use storage::{Allocation, Zeroing};
+
+use crate::free::Free;
+use crate::image::Inner;
+use crate::overlap::Section;
+use crate::{Error, Preallocation};
+
+impl Inner {
+    /// L1 entries first, then what becomes visible is made zero, all of it durable; then the header says
+    /// so.
+    pub(super) async fn grow(
+        self: &Arc<Self>,
+        old: u64,
+        size: u64,
+        preallocation: Preallocation,
+    ) -> Result<(), Error> {
+        self.cover(size).await?;
+        self.make_zero_behind_end(old, size).await?;
+        let preallocation = match self.geometry.external_data {
+            true => self.grow_data_file(old, size, preallocation).await?,
+            false => preallocation,
+        };
+        if preallocation != Preallocation::Off {
+            self.preallocate(old, size, preallocation).await?;
+        }
+        self.commit().await?;
+        self.set_size(size).await
+    }
+
+    /// The data file has the size of the disk. Gives what is left to be preallocated: the map of a
+    /// data file that can be read on its own is complete.
+    async fn grow_data_file(
+        &self,
+        old: u64,
+        size: u64,
+        preallocation: Preallocation,
+    ) -> Result<Preallocation, Error> {
+        let limits = self.data.limits();
+        if limits.resizable && self.data.length() < size {
+            self.data.set_length(size).await.map_err(self.blame.io("growing the data file"))?;
+        }
+        let (start, len) = (old, size - old);
+        let done = match preallocation {
+            Preallocation::Off | Preallocation::Metadata if !self.raw_data => Ok(()),
+            // What a longer data file has there is not what was asked for.
+            Preallocation::Off | Preallocation::Metadata => self.data.zero(start, len, Zeroing::Unmap).await,
+            Preallocation::Falloc if limits.grows_zeroed => {
+                self.data.allocate(start, len, Allocation::Reserve).await
+            }
+            Preallocation::Falloc => self.data.zero(start, len, Zeroing::Keep).await,
+            Preallocation::Full => self.data.allocate(start, len, Allocation::Write).await,
+        };
+        done.map_err(self.blame.io("preallocating the data file"))?;
+        Ok(match preallocation {
+            Preallocation::Off if !self.raw_data => Preallocation::Off,
+            _ => Preallocation::Metadata,
+        })
+    }
+
+    /// Makes sure that the L1 table has an entry for every byte of a disk of `size` bytes. A table that is
+    /// too short moves: the copy is complete and counted on the medium before the header leads to it.
+    pub(crate) async fn cover(self: &Arc<Self>, size: u64) -> Result<(), Error> {
+        // Below 2^22 by the limit on L1 tables.
+        let entries = self.geometry.l1_entries_for(size) as usize;
+        if entries <= self.l1.len() {
+            return Ok(());
+        }
+        debug_assert!(entries as u64 <= L1_BYTES_MAX / 8);
+        self.l1.reserve(entries).map_err(|_| self.blame.no_memory("the L1 table"))?;
+        let pause = self.pause().await?;
+        let mut words = self.l1.words().map_err(|_| self.blame.no_memory("the L1 table"))?;
+        words.resize(entries, 0);
+        let clusters = self.geometry.clusters_for(entries as u64 * 8);
+        let run = self.allocate_exactly(clusters).await?;
+        let offset = run.start << self.geometry.cluster_bits;
+        let moved = self.move_l1(offset, clusters, &words).await;
+        if moved.is_err() && self.check_not_stopped().is_ok() {
+            self.give_back(run).await;
+        }
+        drop(pause);
+        moved
+    }
+
+    async fn move_l1(self: &Arc<Self>, offset: u64, clusters: u64, words: &[u64]) -> Result<(), Error> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        bytes.resize((clusters << self.geometry.cluster_bits) as usize, 0);
+        self.write_table(offset, &bytes, Section::ActiveL1).await?;
+        // The barrier covers the table; the refcounts of its clusters are before it.
+        self.commit().await?;
+        let (old, old_bytes) = (self.l1.offset(), self.l1.len() as u64 * 8);
+        self.switch_header(|header| {
+            header.l1_table_offset = HostOffset(offset);
+            // Below 2^22, see above.
+            header.l1_size = words.len() as u32;
+        })
+        .await?;
+        self.l1.replace(offset, words);
+        self.overlap.remove(old);
+        self.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);
+        if old_bytes > 0 {
+            let start = old >> self.geometry.cluster_bits;
+            let len = self.geometry.clusters_for(old_bytes);
+            self.reclaim(vec![Free { start, len, punch: self.options.pass_discard_other }]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Changing the size of the disk.
+//!
+//! The size, and where the L1 table is, change in one write of one sector of the header. Before it, what is
+//! to come into sight is made to read as zeroes; after it, what went out of sight is freed.
+
+mod behind_end;
+mod cut;
+mod grow;
+mod preallocate;
+mod shorten;
+
+use std::sync::Arc;
+
+use qcow2_layout::{Autoclear, L1_BYTES_MAX, Version};
+
+use crate::image::Inner;
+use crate::layer::SECTOR_BYTES;
+use crate::{Error, Preallocation};
+
+/// How the size of a disk is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResizeOptions {
+    /// A smaller size is meant: what lies beyond is lost.
+    pub shrink: bool,
+    /// What of the new part is allocated at once.
+    pub preallocation: Preallocation,
+}
+
+impl Inner {
+    /// See [`crate::Qcow2::resize`].
+    pub(crate) async fn resize(self: &Arc<Self>, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        self.check_writable()?;
+        self.announce().await?;
+        self.managed(async move |image| {
+            let old = image.size();
+            image.check_new_size(old, size, options).await?;
+            match size.cmp(&old) {
+                std::cmp::Ordering::Greater => image.grow(old, size, options.preallocation).await,
+                std::cmp::Ordering::Less => image.shrink(size).await,
+                std::cmp::Ordering::Equal => Ok(()),
+            }
+        })
+        .await
+    }
+
+    async fn check_new_size(&self, old: u64, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        if !size.is_multiple_of(SECTOR_BYTES) {
+            return Err(self
+                .blame
+                .invalid(format!("the new size is {size}; must be a multiple of {SECTOR_BYTES}")));
+        }
+        self.check_covered(size)?;
+        if size < old && !options.shrink {
+            return Err(self.blame.invalid(format!(
+                "the new size ({size}) is below the old one ({old}): what lies beyond would be lost, so shrinking must be asked for"
+            )));
+        }
+        if size < old && options.preallocation != Preallocation::Off {
+            return Err(self.blame.invalid(format!(
+                "preallocation={} while shrinking; nothing is added that could be preallocated",
+                options.preallocation.name()
+            )));
+        }
+        self.check_size_may_change().await
+    }
+
+    /// What no size can be changed with: snapshots that do not remember theirs, and bitmaps.
+    pub(crate) async fn check_size_may_change(&self) -> Result<(), Error> {
+        let header = self.header.lock().await;
+        if header.version == Version::V2 && header.snapshots > 0 {
+            return Err(self.blame.unsupported(
+                "the size of a version 2 image (compat=0.10) with snapshots cannot change: its snapshots may not say how large the disk was",
+            ));
+        }
+        let bitmaps = header.extensions.bitmaps.is_some_and(|bitmaps| bitmaps.count > 0);
+        if bitmaps && header.autoclear.contains(Autoclear::BITMAPS) {
+            return Err(self.blame.unsupported(
+                "the image has persistent bitmaps, which would no longer fit the disk; remove them first",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether an L1 table may be large enough for a disk of `size` bytes.
+    pub(crate) fn check_covered(&self, size: u64) -> Result<(), Error> {
+        let entries = self.geometry.l1_entries_for(size);
+        let max = L1_BYTES_MAX / 8;
+        if entries > max || i64::try_from(size).is_err() {
+            return Err(self.blame.invalid(format!(
+                "a disk of {size} bytes needs an L1 table of {entries} entries; at most {max} are allowed"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The header says that the disk has `size` bytes, and then so do we.
+    async fn set_size(&self, size: u64) -> Result<(), Error> {
+        self.switch_header(|header| header.size = size).await?;
+        self.size.store(size, sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! Internal snapshots: listed, taken, gone back to, deleted.
+//!
+//! Each operation makes new tables beside the old ones and lets one write of one sector of the header lead to them
+//! (`shadow`): a crash leaves all of the operation or nothing of it.
+
+mod apply;
+mod create;
+mod delete;
+mod references;
+mod shadow;
+mod table;
+
+use std::sync::Arc;
+
+use qcow2_layout::SnapshotEntry;
+
+use crate::Error;
+use crate::image::Inner;
+
+pub use table::list;
+pub(crate) use table::read_table;
+
+/// What is said of a snapshot when it is taken. No state of a virtual machine goes with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// The user's name for it; several may have the same.
+    pub name: String,
+    /// Seconds since 1970.
+    pub date_sec: u32,
+    /// And nanoseconds.
+    pub date_nsec: u32,
+    /// How long the guest had been running, in nanoseconds; 0 without a guest.
+    pub vm_clock_nsec: u64,
+}
+
+/// How a snapshot is named by whoever wants something of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotName {
+    /// Its id.
+    Id(String),
+    /// Its name; the first of several.
+    Name(String),
+    /// Both.
+    IdAndName {
+        /// The id.
+        id: String,
+        /// The name.
+        name: String,
+    },
+    /// An id, or a name that is no snapshot's id.
+    IdOrName(String),
+}
+
+impl SnapshotName {
+    /// Its index in `snapshots`, if it is there.
+    pub fn find(&self, snapshots: &[SnapshotEntry]) -> Option<usize> {
+        let first = |which: &dyn Fn(&SnapshotEntry) -> bool| snapshots.iter().position(which);
+        match self {
+            Self::Id(id) => first(&|entry| entry.id == id.as_bytes()),
+            Self::Name(name) => first(&|entry| entry.name == name.as_bytes()),
+            Self::IdAndName { id, name } => {
+                first(&|entry| entry.id == id.as_bytes() && entry.name == name.as_bytes())
+            }
+            Self::IdOrName(text) => first(&|entry| entry.id == text.as_bytes())
+                .or_else(|| first(&|entry| entry.name == text.as_bytes())),
+        }
+    }
+}
+
+impl std::fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "id {id:?}"),
+            Self::Name(name) => write!(f, "name {name:?}"),
+            Self::IdAndName { id, name } => write!(f, "id {id:?} and name {name:?}"),
+            Self::IdOrName(text) => write!(f, "id or name {text:?}"),
+        }
+    }
+}
+
+impl Inner {
+    /// The snapshots there are.
+    pub(crate) async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
+        // Held while the table is read: it moves whenever it changes.
+        let header = self.header.lock().await;
+        list(&*self.file, &header).await
+    }
+
+    /// Refuses what cannot have snapshots, and says that the image is about to change.
+    async fn begin_snapshot_change(self: &Arc<Self>) -> Result<(), Error> {
+        self.check_writable()?;
+        if self.geometry.external_data {
+            return Err(self.blame.unsupported(
+                "an image with an external data file has no internal snapshots: its data cannot be shared",
+            ));
+        }
+        self.announce().await
+    }
+
+    async fn snapshot_named(&self, name: &SnapshotName) -> Result<(Vec<SnapshotEntry>, usize), Error> {
+        let snapshots = self.snapshots().await?;
+        match name.find(&snapshots) {
+            Some(index) => Ok((snapshots, index)),
+            None => Err(self.blame.invalid(format!("no snapshot has {name}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshots() -> Vec<SnapshotEntry> {
+        [("1", "a"), ("2", "1"), ("3", "a")]
+            .map(|(id, name)| SnapshotEntry { id: id.into(), name: name.into(), ..SnapshotEntry::default() })
+            .to_vec()
+    }
+
+    #[test]
+    fn an_id_goes_before_a_name_where_either_is_meant() {
+        let find = |name: SnapshotName| name.find(&snapshots());
+        assert_eq!(find(SnapshotName::IdOrName("1".into())), Some(0));
+        assert_eq!(find(SnapshotName::Name("1".into())), Some(1));
+        assert_eq!(find(SnapshotName::IdOrName("a".into())), Some(0));
+        assert_eq!(find(SnapshotName::IdAndName { id: "3".into(), name: "a".into() }), Some(2));
+        assert_eq!(find(SnapshotName::Id("a".into())), None);
+    }
+}

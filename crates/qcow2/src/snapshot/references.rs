@@ -1,0 +1,116 @@
+//! What an L1 table leads to, counted.
+
+use std::sync::Arc;
+
+use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
+
+use crate::Error;
+use crate::free::Free;
+use crate::image::Inner;
+use crate::open::read_words;
+
+/// Consecutive clusters with one reference each.
+struct Runs {
+    runs: Vec<(u64, u64)>,
+}
+
+impl Runs {
+    /// One more reference to `len` clusters from `start` on.
+    fn add(&mut self, start: u64, len: u64) {
+        match self.runs.last_mut() {
+            Some((last, its_len)) if *last + *its_len == start => *its_len += len,
+            _ => self.runs.push((start, len)),
+        }
+    }
+}
+
+impl Inner {
+    /// The clusters that the L2 table at `at` leads to, and itself. As long as one table.
+    async fn references_of_table(&self, at: HostOffset) -> Result<Vec<(u64, u64)>, Error> {
+        let bits = self.geometry.cluster_bits;
+        let mut runs = Runs { runs: vec![(at.0 >> bits, 1)] };
+        for entry in self.read_table(at).await? {
+            match entry {
+                L2Entry::Standard(cluster) => {
+                    cluster.host.into_iter().for_each(|host| runs.add(host.0 >> bits, 1));
+                }
+                L2Entry::Compressed(cluster) => {
+                    let (first, last) = (cluster.host.0 >> bits, (cluster.host.0 + cluster.len - 1) >> bits);
+                    runs.add(first, last - first + 1);
+                }
+            }
+        }
+        Ok(runs.runs)
+    }
+
+    /// The entry in the word of an L1 table.
+    pub(super) fn l1_entry_of(&self, word: u64) -> Result<L1Entry, Error> {
+        let entry = L1Entry::decode(word, &self.geometry);
+        self.noticing_corruption(entry.map_err(|error| self.blame.corrupt(format!("an L1 table: {error}"))))
+    }
+
+    /// One reference more for everything that these L1 entries lead to. In memory.
+    pub(super) async fn raise_references(self: &Arc<Self>, words: &[u64]) -> Result<(), Error> {
+        for &word in words {
+            let Some(table) = self.l1_entry_of(word)?.table else { continue };
+            for (start, len) in self.references_of_table(table).await? {
+                let raised = self.refcounts.raise(start, len).await;
+                self.noticing_corruption(raised)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One reference less for everything that these L1 entries lead to, in memory. What would have none
+    /// left keeps its last one and goes to `freed`.
+    pub(super) async fn lower_references(
+        self: &Arc<Self>,
+        words: &[u64],
+        freed: &mut Vec<Free>,
+    ) -> Result<(), Error> {
+        for &word in words {
+            let Some(table) = self.l1_entry_of(word)?.table else { continue };
+            for (start, len) in self.references_of_table(table).await? {
+                self.lower_or_free(start, len, freed).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One reference less for `len` clusters from `start` on, as [`Inner::lower_references`].
+    pub(super) async fn lower_or_free(
+        &self,
+        start: u64,
+        len: u64,
+        freed: &mut Vec<Free>,
+    ) -> Result<(), Error> {
+        let punch = self.options.pass_discard_snapshot;
+        for cluster in start..start + len {
+            let count = self.refcounts.get(cluster).await?;
+            if count > 1 {
+                self.refcounts.lower(cluster).await?;
+                continue;
+            }
+            if count == 0 {
+                let at = HostOffset(cluster << self.geometry.cluster_bits);
+                let detail = format!("the cluster at {at} is in use, but its refcount is 0");
+                return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+            }
+            match freed.last_mut() {
+                Some(last) if last.start + last.len == cluster && last.punch == punch => last.len += 1,
+                _ => {
+                    freed.try_reserve(1).map_err(|_| self.blame.no_memory("the list of freed clusters"))?;
+                    freed.push(Free { start: cluster, len: 1, punch });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The L1 table of a snapshot, in host byte order.
+    pub(super) async fn l1_of_snapshot(&self, snapshot: &SnapshotEntry) -> Result<Vec<u64>, Error> {
+        snapshot.check(&self.geometry).map_err(|error| self.blame.corrupt(error.to_string()))?;
+        let (offset, bytes) = (snapshot.l1_table_offset.0, u64::from(snapshot.l1_size) * 8);
+        read_words(&*self.file, &self.blame, "the L1 table of a snapshot", offset, bytes).await
+    }
+}
