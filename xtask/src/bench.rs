@@ -1,65 +1,180 @@
-//! `cargo xtask bench`: the server side by side with its rivals, on the same bytes, in one run.
+//! `cargo xtask bench`: cowhand side by side with QEMU, on the same bytes, in one run.
 //!
-//! Every figure is the median of several rounds; in each round every server is measured once, in
+//! Every figure is the median of several rounds; in each round every program is measured once, in
 //! turn, so that a machine that is slow for a minute is slow for all of them.
 
+mod contender;
+mod docs;
 mod door;
 mod fio;
+mod html;
+mod image;
+mod load;
+mod plot;
+mod process;
+mod sample;
+mod scratch;
 mod server;
 mod table;
+mod tables;
+mod vdi;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use clap::Args as ClapArgs;
+
+use self::scratch::Scratch;
+use self::table::Table;
+use self::tables::{Entry, TABLES};
+
+/// What images of all tables may take at a time, in bytes.
+const SPACE_BYTES: u64 = 8 << 30;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Few and short rounds: shapes, not figures
+    /// Few and short rounds: shapes, not figures; leaves the documentation alone
     #[arg(long)]
     quick: bool,
 
-    /// Only cases whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
+    /// Only these tables (door, process, A, B, ..); may be repeated
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    only: Vec<String>,
 
-    /// Directory on a disk for the images (2 GiB each)
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    directory: PathBuf,
+    /// Directory on a disk for images (up to 8 GiB, removed at the end) and for the report
+    #[arg(long, alias = "directory", value_name = "DIR", default_value = "target/bench")]
+    dir: PathBuf,
 
-    /// Write the tables to this file as well
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    /// Leave docs/performance.md alone
+    #[arg(long)]
+    no_docs: bool,
 
-    /// Rounds of each case
+    /// Rounds of each figure
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
 
     /// Seconds of each measurement
-    #[arg(long, value_name = "N")]
-    seconds: Option<u32>,
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
 }
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
     rounds: u32,
-    seconds: u32,
+    seconds: f64,
+    /// Rows that only refine a table are left out.
+    quick: bool,
+}
+
+/// What every table measures with.
+#[derive(Clone, Debug)]
+struct Bench {
+    effort: Effort,
+    /// The program under test, built for release.
+    cowhand: PathBuf,
+    /// Where a table's images are; emptied after each table.
+    images: PathBuf,
 }
 
 /// Runs `cargo xtask bench`.
 pub fn run(args: &Args) -> ExitCode {
-    let usual = if args.quick { Effort { rounds: 2, seconds: 1 } } else { Effort { rounds: 5, seconds: 3 } };
-    let effort = Effort {
-        rounds: args.rounds.unwrap_or(usual.rounds),
-        seconds: args.seconds.unwrap_or(usual.seconds),
-    };
-    match door::run(args, effort) {
-        Ok(()) => ExitCode::SUCCESS,
+    match measure(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask bench: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Measures the tables; says whether every one of them came to an end.
+fn measure(args: &Args) -> Result<bool, String> {
+    let entries = chosen(&args.only)?;
+    let scratch = Scratch::new(&args.dir, SPACE_BYTES)?;
+    let cowhand = build()?;
+    let usual = match args.quick {
+        true => Effort { rounds: 1, seconds: 0.1, quick: true },
+        false => Effort { rounds: 3, seconds: 0.5, quick: false },
+    };
+    let effort = Effort {
+        rounds: args.rounds.unwrap_or(usual.rounds).max(1),
+        seconds: args.seconds.unwrap_or(usual.seconds),
+        ..usual
+    };
+    let bench = Bench { effort, cowhand, images: scratch.path().to_owned() };
+    let start = Instant::now();
+    let (tables, whole) = all(&entries, &bench, &scratch)?;
+    let report = args.dir.join("report.html");
+    write(&report, &html::page(&tables)?)?;
+    let json = serde_json::to_string_pretty(&tables).map_err(|error| error.to_string())?;
+    write(&args.dir.join("report.json"), &json)?;
+    if !args.quick && !args.no_docs {
+        docs::update(Path::new("docs/performance.md"), &tables)?;
+    }
+    println!("{} after {:.0} s", report.display(), start.elapsed().as_secs_f64());
+    Ok(whole)
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Entry>, String> {
+    let known = || TABLES.iter().map(|entry| entry.id).collect::<Vec<_>>().join(", ");
+    if let Some(unknown) =
+        only.iter().find(|id| TABLES.iter().all(|entry| !entry.id.eq_ignore_ascii_case(id)))
+    {
+        return Err(format!("there is no table {unknown}; there are {}", known()));
+    }
+    let wanted = |entry: &&Entry| only.is_empty() || only.iter().any(|id| entry.id.eq_ignore_ascii_case(id));
+    Ok(TABLES.iter().filter(wanted).collect())
+}
+
+/// Runs the tables one after the other; one that fails does not keep the others from running.
+fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Table>, bool), String> {
+    let (mut tables, mut whole) = (Vec::new(), true);
+    for entry in entries {
+        let start = Instant::now();
+        match (entry.run)(bench) {
+            Ok(table) => {
+                println!("{}\n({:.0} s)\n", docs::markdown(&table), start.elapsed().as_secs_f64());
+                tables.push(table);
+            }
+            Err(error) => {
+                eprintln!("xtask bench: table {}: {error}\n", entry.id);
+                whole = false;
+            }
+        }
+        scratch.empty()?;
+    }
+    Ok((tables, whole))
+}
+
+/// Builds the program and says where it is: beside the directory this program is in, whatever
+/// `CARGO_TARGET_DIR` says.
+fn build() -> Result<PathBuf, String> {
+    process::run(Command::new("cargo").args(["build", "--quiet", "--release", "--package", "cowhand"]))?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = own.parent().and_then(Path::parent).ok_or("this program is nowhere")?;
+    Ok(target.join("release/cowhand"))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_chosen_by_name_in_their_own_order() {
+        let ids = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|&id| id.to_owned()).collect();
+            chosen(&only).map(|entries| entries.iter().map(|entry| entry.id).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&["b", "A"]), Ok(vec!["A", "B"]));
+        assert_eq!(ids(&[]).map(|ids| ids.len()), Ok(TABLES.len()));
+        assert!(ids(&["Z"]).is_err_and(|error| error.contains("door")));
     }
 }

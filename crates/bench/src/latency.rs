@@ -12,11 +12,12 @@ const OCTAVES: usize = 40;
 pub struct Latencies {
     bins: Vec<u64>,
     count: u64,
+    longest: Duration,
 }
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { bins: vec![0; BINS_PER_OCTAVE * OCTAVES], count: 0 }
+        Self { bins: vec![0; BINS_PER_OCTAVE * OCTAVES], count: 0, longest: Duration::ZERO }
     }
 }
 
@@ -32,6 +33,17 @@ impl Latencies {
         let last = self.bins.len() - 1;
         self.bins[(octave * BINS_PER_OCTAVE + in_octave).min(last)] += 1;
         self.count += 1;
+        self.longest = self.longest.max(duration);
+    }
+
+    /// Durations counted so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The longest of them, exactly.
+    pub fn longest(&self) -> Duration {
+        self.longest
     }
 
     /// The duration that `per_mille` of 1000 requests did not exceed; zero without any request.
@@ -62,6 +74,7 @@ mod tests {
             let found = latencies.quantile(per_mille).as_secs_f64() * 1e6;
             assert!((found / micros - 1.0).abs() < 0.04, "{per_mille}: {found} for {micros}");
         }
+        assert_eq!((latencies.count(), latencies.longest()), (1000, Duration::from_millis(1)));
         assert_eq!(Latencies::default().quantile(500), Duration::ZERO);
     }
 }

@@ -2,12 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod cost;
 mod latency;
 mod offsets;
+mod permutation;
 mod report;
 mod run;
+mod workload;
 
+pub use cost::{CpuTimes, resident_bytes};
 pub use latency::Latencies;
-pub use offsets::{Access, Offsets};
-pub use report::Report;
-pub use run::{Failure, Workload, run};
+pub use offsets::{Access, Offsets, Places};
+pub use report::{MapReport, Report};
+pub use run::{Failure, run};
+pub use workload::{Barrier, Operation, Workload};

@@ -3,25 +3,73 @@
 use serde::Serialize;
 
 /// Figures of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// Requests that were made.
     pub requests: u64,
     /// Bytes that they carried.
     pub bytes: u64,
+    /// Flushes among the requests.
+    pub flushes: u64,
     /// Wall time in seconds.
     pub seconds: f64,
     /// Requests per second.
     pub requests_per_second: f64,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
     /// User CPU time of the process per request, in microseconds.
     pub user_us_per_request: f64,
     /// System CPU time of the process per request, in microseconds.
     pub system_us_per_request: f64,
     /// Median latency in microseconds.
     pub p50_us: f64,
+    /// 90th percentile of the latency in microseconds.
+    pub p90_us: f64,
     /// 99th percentile of the latency in microseconds.
     pub p99_us: f64,
     /// 99.9th percentile of the latency in microseconds.
     pub p999_us: f64,
+    /// The longest latency in microseconds.
+    pub max_us: f64,
+    /// Memory of the process at the end, in bytes.
+    pub resident_bytes: u64,
+    /// The most memory the process ever had, in bytes.
+    pub resident_bytes_max: u64,
+    /// What the map cache of the chain's top did during the run; a raw disk has none.
+    pub map: Option<MapReport>,
+}
+
+/// What the map cache did during the run, and what it held at its end.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MapReport {
+    /// Look-ups that found their slice.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Bytes of slices read from the storage.
+    pub loaded_bytes: u64,
+    /// Slices dropped for want of room or for lack of use.
+    pub evictions: u64,
+    /// Bytes of memory that the slices take.
+    pub resident_bytes: u64,
+    /// Bytes of the disk that they cover, at most.
+    pub covered_bytes: u64,
+    /// The ceiling of the map's memory in use.
+    pub cache_bytes_max: u64,
+}
+
+impl MapReport {
+    /// What was counted after `before`; sizes are those of `self`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            hits: self.hits - before.hits,
+            misses: self.misses - before.misses,
+            loaded_bytes: self.loaded_bytes - before.loaded_bytes,
+            evictions: self.evictions - before.evictions,
+            ..self
+        }
+    }
 }

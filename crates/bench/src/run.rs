@@ -3,47 +3,25 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use async_lock::RwLock;
 use image::Disk;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use qcow2::ZeroOptions;
 use storage::{IoBuf, IoBytes, IoVec};
 use thiserror::Error;
 
+use crate::cost::{CpuTimes, resident_bytes};
 use crate::latency::Latencies;
-use crate::offsets::{Access, Offsets};
-use crate::report::Report;
-
-/// What is asked of the disk.
-#[derive(Clone, Copy, Debug)]
-pub struct Workload {
-    /// Requests in all.
-    pub count: u64,
-    /// Requests in flight at a time.
-    pub depth: u32,
-    /// Bytes of a request.
-    pub size: u64,
-    /// First offset.
-    pub offset: u64,
-    /// Distance of neighbouring requests in bytes.
-    pub step: u64,
-    /// Order of offsets.
-    pub access: Access,
-    /// Repeats the same random offsets.
-    pub seed: u64,
-    /// Write instead of read, with this byte.
-    pub write: Option<u8>,
-    /// A flush after so many writes; 0 is never.
-    pub flush_interval: u64,
-    /// Requests that are made first and not counted.
-    pub warm_up: u64,
-}
+use crate::offsets::{Access, Offsets, Places, Random};
+use crate::report::{MapReport, Report};
+use crate::workload::{Operation, Workload};
 
 /// A run that did not end.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The disk is smaller than one request.
-    #[error("a request of {size} bytes at offset {offset} does not fit the disk ({disk} bytes)")]
+    #[error("a request of {size} bytes at offset {offset} does not fit the disk ({disk} bytes) or the range")]
     TooSmall {
         /// Bytes of a request.
         size: u64,
@@ -62,58 +40,78 @@ struct Shared {
     workload: Workload,
     disk: Arc<Disk>,
     offsets: RefCell<Offsets>,
+    random: RefCell<Random>,
     left: Cell<u64>,
-    writes: Cell<u64>,
+    end: Cell<Option<Instant>>,
+    changes: Cell<u64>,
+    flushes: Cell<u64>,
     latencies: RefCell<Latencies>,
+    /// Held shared by each request of a draining workload, alone by its flush.
+    in_flight: RwLock<()>,
     pattern: IoBytes,
 }
 
 /// Runs `workload` on this thread's loop and says what it cost. The CPU time is the process's.
 pub async fn run(disk: &Arc<Disk>, workload: Workload) -> Result<Report, Failure> {
-    let Workload { access, offset, step, size, seed, .. } = workload;
-    let offsets = Offsets::new(access, offset, step, size, disk.size(), seed).ok_or(Failure::TooSmall {
-        size,
-        offset,
-        disk: disk.size(),
-    })?;
-    let byte = workload.write.unwrap_or(0);
-    let pattern = IoBytes::copy_from(&vec![byte; usize::try_from(size).unwrap_or(0)]);
-    let shared = Rc::new(Shared {
-        workload,
-        disk: Arc::clone(disk),
-        offsets: RefCell::new(offsets),
-        left: Cell::new(0),
-        writes: Cell::new(0),
-        latencies: RefCell::default(),
-        pattern,
-    });
-    if workload.warm_up > 0 {
-        shared.make(workload.warm_up).await?;
-        shared.latencies.take();
-    }
-    let ((user, system), start) = (cpu_times(), Instant::now());
+    let shared = Rc::new(Shared::new(disk, workload)?);
+    shared.warm_up().await?;
+    let map_before = map_report(disk);
+    let (cpu, start) = (CpuTimes::now(), Instant::now());
+    shared.end.set(workload.runtime.map(|runtime| start + runtime));
     shared.make(workload.count).await?;
     let seconds = start.elapsed().as_secs_f64();
-    let (user_end, system_end) = cpu_times();
-    let per_request = |since: Duration, now: Duration| {
-        now.saturating_sub(since).as_secs_f64() * 1e6 / workload.count as f64
-    };
-    let latencies = shared.latencies.borrow();
-    let micros = |per_mille| latencies.quantile(per_mille).as_secs_f64() * 1e6;
-    Ok(Report {
-        requests: workload.count,
-        bytes: workload.count * size,
-        seconds,
-        requests_per_second: workload.count as f64 / seconds,
-        user_us_per_request: per_request(user, user_end),
-        system_us_per_request: per_request(system, system_end),
-        p50_us: micros(500),
-        p99_us: micros(990),
-        p999_us: micros(999),
-    })
+    let cpu = CpuTimes::now().since(cpu);
+    let map = map_report(disk).zip(map_before).map(|(now, before)| now.since(before));
+    Ok(shared.report(seconds, cpu, map))
+}
+
+/// The order of requests on `disk`; nothing if not one fits.
+fn offsets(disk: &Disk, workload: &Workload) -> Option<Offsets> {
+    let Workload { access, offset, range, step, size, seed, .. } = *workload;
+    let end = range.map_or(disk.size(), |range| offset.saturating_add(range).min(disk.size()));
+    // Without a range, sequential requests go round the whole disk wherever they start.
+    let first = if access == Access::Sequential && range.is_none() { 0 } else { offset };
+    Offsets::new(access, Places { first, end, start: offset, step, size }, seed)
 }
 
 impl Shared {
+    fn new(disk: &Arc<Disk>, workload: Workload) -> Result<Self, Failure> {
+        let Workload { offset, size, seed, .. } = workload;
+        let offsets =
+            offsets(disk, &workload).ok_or(Failure::TooSmall { size, offset, disk: disk.size() })?;
+        let pattern = match workload.operation {
+            Operation::Write { pattern } | Operation::Mixed { pattern, .. } => {
+                IoBytes::copy_from(&vec![pattern; usize::try_from(size).unwrap_or(0)])
+            }
+            Operation::Read | Operation::WriteZeroes { .. } | Operation::Discard => IoBytes::copy_from(&[]),
+        };
+        Ok(Self {
+            workload,
+            disk: Arc::clone(disk),
+            offsets: RefCell::new(offsets),
+            random: RefCell::new(Random::new(!seed)),
+            left: Cell::new(0),
+            end: Cell::new(None),
+            changes: Cell::new(0),
+            flushes: Cell::new(0),
+            latencies: RefCell::default(),
+            in_flight: RwLock::new(()),
+            pattern,
+        })
+    }
+
+    /// Makes the requests that do not count.
+    async fn warm_up(self: &Rc<Self>) -> Result<(), Failure> {
+        self.make(self.workload.warm_up).await?;
+        if let Some(time) = self.workload.warm_up_time {
+            self.end.set(Some(Instant::now() + time));
+            self.make(u64::MAX).await?;
+        }
+        self.latencies.take();
+        self.flushes.set(0);
+        Ok(())
+    }
+
     /// Makes `count` requests, `depth` at a time.
     async fn make(self: &Rc<Self>, count: u64) -> Result<(), Failure> {
         self.left.set(count);
@@ -130,61 +128,106 @@ impl Shared {
     }
 
     async fn work(&self) -> Result<(), Failure> {
-        let mut buf = Some(IoBuf::zeroed(usize::try_from(self.workload.size).unwrap_or(0)));
-        while let Some(left) = self.left.get().checked_sub(1) {
+        let reads = matches!(self.workload.operation, Operation::Read | Operation::Mixed { .. });
+        let size = if reads { usize::try_from(self.workload.size).unwrap_or(0) } else { 0 };
+        let mut buf = IoBuf::zeroed(size);
+        let mut start = Instant::now();
+        while let Some(left) = self.left.get().checked_sub(1)
+            && self.end.get().is_none_or(|end| start < end)
+        {
             self.left.set(left);
             let offset = self.offsets.borrow_mut().next_offset();
-            let start = Instant::now();
-            match (self.workload.write, buf.take()) {
-                (None, Some(mut bytes)) => {
-                    if !self.disk.try_read(offset, &mut bytes) {
-                        let (result, back) = self.disk.read(offset, bytes).await;
-                        result?;
-                        bytes = back;
-                    }
-                    buf = Some(bytes);
-                }
-                _ => self.write(offset).await?,
+            buf = self.request(offset, buf).await?;
+            // The end of one request is the start of the next: one look at the clock for both.
+            let end = Instant::now();
+            self.latencies.borrow_mut().add(end.saturating_duration_since(start));
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// One request, the way a door makes it; gives the buffer of reads back.
+    async fn request(&self, offset: u64, mut buf: IoBuf) -> Result<IoBuf, Failure> {
+        let (size, operation) = (self.workload.size, self.workload.operation);
+        let draining = self.workload.barrier.is_some_and(|barrier| barrier.drain);
+        let entered = if draining { Some(self.in_flight.read().await) } else { None };
+        let reads = match operation {
+            Operation::Read => true,
+            Operation::Mixed { reads_percent, .. } => {
+                self.random.borrow_mut().below(100) < u64::from(reads_percent)
             }
-            self.latencies.borrow_mut().add(start.elapsed());
+            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard => false,
+        };
+        match operation {
+            _ if reads => {
+                if !self.disk.try_read(offset, &mut buf) {
+                    let (result, back) = self.disk.read(offset, buf).await;
+                    result?;
+                    buf = back;
+                }
+                return Ok(buf);
+            }
+            Operation::WriteZeroes { unmap } => {
+                self.disk.zero(offset, size, ZeroOptions { unmap, fast_only: false }, false).await?;
+            }
+            Operation::Discard => self.disk.discard(offset, size, false).await?,
+            Operation::Read | Operation::Write { .. } | Operation::Mixed { .. } => {
+                self.disk.write(offset, IoVec::from(self.pattern.clone()), false).await?;
+            }
         }
-        Ok(())
+        drop(entered);
+        self.flush_if_due().await?;
+        Ok(buf)
     }
 
-    async fn write(&self, offset: u64) -> Result<(), Failure> {
-        self.disk.write(offset, IoVec::from(self.pattern.clone()), false).await?;
-        let writes = self.writes.get() + 1;
-        self.writes.set(writes);
-        let interval = self.workload.flush_interval;
-        if interval > 0 && writes.is_multiple_of(interval) {
+    async fn flush_if_due(&self) -> Result<(), Failure> {
+        let changes = self.changes.get() + 1;
+        self.changes.set(changes);
+        let Some(barrier) = self.workload.barrier else { return Ok(()) };
+        if changes.is_multiple_of(barrier.interval.max(1)) {
+            let _alone = if barrier.drain { Some(self.in_flight.write().await) } else { None };
             self.disk.flush().await?;
+            self.flushes.set(self.flushes.get() + 1);
         }
         Ok(())
     }
-}
 
-/// User and system CPU time of this process so far.
-fn cpu_times() -> (Duration, Duration) {
-    let ClockTicks { user, system } = ClockTicks::read();
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
-    let total = Duration::new(u64::try_from(tv_sec).unwrap_or(0), u32::try_from(tv_nsec).unwrap_or(0));
-    // The kernel tells the sum to the nanosecond, and how it splits in ticks.
-    let share = user as f64 / ((user + system).max(1)) as f64;
-    (total.mul_f64(share), total.mul_f64(1.0 - share))
-}
-
-/// CPU time in clock ticks.
-struct ClockTicks {
-    user: u64,
-    system: u64,
-}
-
-impl ClockTicks {
-    /// Reads fields 14 and 15 of /proc/self/stat; the second field, in parentheses, may hold anything.
-    fn read() -> Self {
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let mut fields = behind_name.split_whitespace().skip(11).map(|field| field.parse().unwrap_or(0));
-        Self { user: fields.next().unwrap_or(0), system: fields.next().unwrap_or(0) }
+    fn report(&self, seconds: f64, cpu: CpuTimes, map: Option<MapReport>) -> Report {
+        let latencies = self.latencies.borrow();
+        let requests = latencies.count();
+        let bytes = requests * self.workload.size;
+        let micros = |per_mille| latencies.quantile(per_mille).as_secs_f64() * 1e6;
+        let (resident, most) = resident_bytes();
+        Report {
+            requests,
+            bytes,
+            flushes: self.flushes.get(),
+            seconds,
+            requests_per_second: requests as f64 / seconds,
+            bytes_per_second: bytes as f64 / seconds,
+            user_us_per_request: cpu.user.as_secs_f64() * 1e6 / requests.max(1) as f64,
+            system_us_per_request: cpu.system.as_secs_f64() * 1e6 / requests.max(1) as f64,
+            p50_us: micros(500),
+            p90_us: micros(900),
+            p99_us: micros(990),
+            p999_us: micros(999),
+            max_us: latencies.longest().as_secs_f64() * 1e6,
+            resident_bytes: resident,
+            resident_bytes_max: most,
+            map,
+        }
     }
+}
+
+fn map_report(disk: &Disk) -> Option<MapReport> {
+    let status = disk.status()?;
+    Some(MapReport {
+        hits: status.map.hits,
+        misses: status.map.misses,
+        loaded_bytes: status.map.loaded_bytes,
+        evictions: status.map.evictions,
+        resident_bytes: status.map.resident_bytes,
+        covered_bytes: status.covered_bytes,
+        cache_bytes_max: status.cache_sizes.l2_bytes,
+    })
 }

@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, completion, create, info, map, resize, serve, snapshot};
+use crate::{
+    bench, check, completion, create, info, map, reopen, resize, serve, snapshot, status, throttle, top,
+};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -45,12 +47,21 @@ pub enum Command {
     Map(map::Args),
     /// Check an image's metadata, and repair it
     Check(check::Args),
-    /// Change the size of the disk in an image
+    /// Measure reads or writes of an image, in process
+    Bench(bench::Args),
+    /// Limits on I/O: what they mean, and those of a running server
+    #[command(subcommand, arg_required_else_help = true)]
+    Throttle(throttle::Command),
+    /// Show what a running server has open, and how it goes
+    Status(status::Args),
+    /// Watch the disks of a running server
+    Top(top::Args),
+    /// Change options of a disk while it is served
+    Reopen(reopen::Args),
+    /// Change the size of a disk while it is served
     Resize(resize::Args),
     /// List, take, go back to and delete internal snapshots
     Snapshot(snapshot::Args),
-    /// Measure reads or writes of an image, in process
-    Bench(bench::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }

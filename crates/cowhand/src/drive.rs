@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use image::drive::parse_drive;
+use image::drive::{OptionTree, parse_drive};
 use image::names::Policy;
 use image::options::DiskOptions;
 use image::probe::Format;
@@ -58,11 +58,16 @@ impl DriveArgs {
 
 /// The options of one DRIVE.
 pub fn disk_options(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<DiskOptions, Failure> {
-    let unreadable = |error: &dyn std::error::Error| {
-        Failure::because(format!("cannot understand DRIVE {}", drive.display()), error)
-    };
-    let tree = parse_drive(drive, exists).map_err(|error| unreadable(&error))?;
-    DiskOptions::of_tree(tree).map_err(|error| unreadable(&error))
+    DiskOptions::of_tree(option_tree(drive, exists)?).map_err(|error| unreadable(drive, &error))
+}
+
+/// The options of one DRIVE, as they were written.
+pub fn option_tree(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<OptionTree, Failure> {
+    parse_drive(drive, exists).map_err(|error| unreadable(drive, &error))
+}
+
+fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
+    Failure::because(format!("cannot understand DRIVE {}", drive.display()), error)
 }
 
 /// A format's name, as an argument.

@@ -15,9 +15,14 @@ pub mod failure;
 pub mod info;
 pub mod map;
 pub mod output;
+pub mod remote;
+pub mod reopen;
 pub mod resize;
 pub mod serve;
 pub mod snapshot;
+pub mod status;
+pub mod throttle;
+pub mod top;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -51,9 +56,13 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
+        Command::Throttle(command) => throttle::run(&command, out),
+        Command::Status(args) => status::run(&args, out),
+        Command::Top(args) => top::run(&args, out),
+        Command::Reopen(args) => reopen::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
-        Command::Bench(args) => bench::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
     }
 }

@@ -41,10 +41,10 @@ struct Agreed {
 }
 
 /// Serves one client to its end.
-pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: HandshakeSlot) {
+pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: HandshakeSlot, tls: &TlsPolicy) {
     tracing::debug!("client connects");
     let timeout = reactor::sleep(server.options().handshake_timeout);
-    let agreed = match select(pin!(handshake(&server, stream)), timeout).await {
+    let agreed = match select(pin!(handshake(&server, Rc::clone(&stream), tls)), timeout).await {
         Either::Left((result, _)) => result,
         Either::Right(_) => Err(Ended::Timeout),
     };
@@ -59,17 +59,25 @@ pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: Handsha
             let shutdown = server.shutdown();
             let transmission =
                 Transmission::new(&session, Rc::new(transport), inbox, server.budget(), shutdown);
-            let end = transmission.run().await;
+            let end =
+                match select(pin!(transmission.run()), pin!(session.chosen.entry().leaving().wait())).await {
+                    Either::Left((end, _)) => end,
+                    Either::Right((_, running)) => {
+                        // Whatever waits for this client, in either direction, ends.
+                        let _ = stream.shutdown(std::net::Shutdown::Both);
+                        running.await
+                    }
+                };
             tracing::info!(export = name, reason = %end, "connection ends");
         }
     }
 }
 
-async fn handshake(server: &Arc<Server>, stream: Rc<Stream>) -> Result<Agreed, Ended> {
+async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) -> Result<Agreed, Ended> {
     let mut transport = Transport::Plain(Rc::clone(&stream));
     let mut inbox = Inbox::new();
     let mut out = Vec::new();
-    let (tls, config) = match &server.options().tls {
+    let (tls, config) = match tls {
         TlsPolicy::Off => (Tls::Off, None),
         TlsPolicy::Allowed(config) => (Tls::Allowed, Some(config)),
         TlsPolicy::Required(config) => (Tls::Required, Some(config)),

@@ -72,7 +72,8 @@ pub struct Dirtiness {
 /// are called from any thread, many at a time; two requests that overlap in time are ordered by
 /// nobody. A flush covers every write that had completed, on whichever connection, when it began.
 pub trait Export: fmt::Debug + Send + Sync {
-    /// Length in bytes. Constant while served.
+    /// Length in bytes. A connection keeps to what it was told when it began; where the disk has become shorter since,
+    /// its requests beyond the end fail.
     fn size(&self) -> u64;
 
     /// Writes, zeroes and trims fail; they are refused before they come here.

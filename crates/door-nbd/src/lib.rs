@@ -35,7 +35,7 @@ mod transport;
 
 pub use counters::{Counters, KindCounts, Snapshot};
 pub use export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlags};
-pub use exports::{DuplicateName, ExportEntry, Exports};
+pub use exports::{DuplicateName, ExportEntry, Exports, NotRemoved, Removal};
 pub use nbd_wire::{BlockSizes, ErrorCode};
 pub use options::{ServerOptions, TlsPolicy};
 pub use server::{Server, run};

@@ -19,7 +19,7 @@ use crate::budget::Budget;
 use crate::exports::Exports;
 use crate::limits::{ACCEPT_PAUSE, HANDSHAKES_MAX, PROCESS_BYTES_MAX};
 use crate::local_event::LocalEvent;
-use crate::options::ServerOptions;
+use crate::options::{ServerOptions, TlsPolicy};
 use crate::shutdown::Shutdown;
 use crate::{connection, peer};
 
@@ -40,8 +40,17 @@ struct Lane {
     /// Connections that live there or are on their way.
     connections: AtomicUsize,
     /// Connections on their way.
-    arriving: Mutex<Vec<(Stream, HandshakeSlot)>>,
+    arriving: Mutex<Vec<Arrival>>,
     arrived: Event,
+}
+
+/// A connection on its way to its loop.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    pub(crate) slot: HandshakeSlot,
+    /// Of the socket that it came in by.
+    pub(crate) tls: TlsPolicy,
 }
 
 /// A place among the connections that have not chosen an export; given back by dropping.
@@ -100,7 +109,10 @@ impl Server {
         let lane = Rc::new(LocalLane::new(self, index));
         let mut tasks: Vec<_> = listeners
             .iter()
-            .map(|listener| reactor::spawn(accept(Arc::clone(self), listener.clone())))
+            .map(|listener| {
+                let tls = self.options.tls.clone();
+                reactor::spawn(Arc::clone(self).accept(listener.clone(), tls, usize::MAX))
+            })
             .collect();
         tasks.push(reactor::spawn(Rc::clone(&lane).take_arriving()));
         self.shutdown.wait().await;
@@ -109,17 +121,39 @@ impl Server {
         }
         self.loops[index].arriving.lock().clear();
         lane.end().await;
-        for export in self.exports.entries() {
+        for export in self.exports.entries_and_removed() {
             export.disk().idle().await;
         }
     }
 
-    /// Gives `stream` to the loop with the fewest connections.
-    fn hand_over(&self, stream: Stream, slot: HandshakeSlot) {
+    /// Accepts clients at `listener` for ever, as long as there are fewer than `most`, and gives each to the loop that
+    /// has the fewest. Runs on any event loop, also one that serves nobody; dropping it ends the listening.
+    pub async fn accept(self: Arc<Self>, listener: Listener, tls: TlsPolicy, most: usize) {
+        loop {
+            match listener.accept().await {
+                Ok(stream) if self.connections() >= most => {
+                    tracing::warn!(peer = peer::name(&stream), most, "too many connections; one is closed");
+                }
+                Ok(stream) => match self.handshake_slot() {
+                    Some(slot) => self.hand_over(Arrival { stream, slot, tls: tls.clone() }),
+                    None => {
+                        tracing::warn!(peer = peer::name(&stream), "too many handshakes; connection closed");
+                    }
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    reactor::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// To the loop with the fewest connections.
+    fn hand_over(&self, arrival: Arrival) {
         let load = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
         let Some(lane) = self.loops.iter().min_by_key(load) else { return };
         lane.connections.fetch_add(1, Ordering::Relaxed);
-        lane.arriving.lock().push((stream, slot));
+        lane.arriving.lock().push(arrival);
         lane.arrived.notify(1);
     }
 
@@ -173,21 +207,6 @@ impl Drop for TriggerOnDrop<'_> {
     }
 }
 
-async fn accept(server: Arc<Server>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok(stream) => match server.handshake_slot() {
-                Some(slot) => server.hand_over(stream, slot),
-                None => tracing::warn!(peer = peer::name(&stream), "too many handshakes; connection closed"),
-            },
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                reactor::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
 /// One loop as its own thread sees it.
 struct LocalLane {
     server: Arc<Server>,
@@ -216,24 +235,24 @@ impl LocalLane {
     async fn take_arriving(self: Rc<Self>) {
         loop {
             let arrived = self.lane().arrived.listen();
-            let streams = std::mem::take(&mut *self.lane().arriving.lock());
-            if streams.is_empty() {
+            let arrivals = std::mem::take(&mut *self.lane().arriving.lock());
+            if arrivals.is_empty() {
                 arrived.await;
             }
-            for (stream, slot) in streams {
-                self.start(stream, slot);
+            for arrival in arrivals {
+                self.start(arrival);
             }
         }
     }
 
-    fn start(self: &Rc<Self>, stream: Stream, slot: HandshakeSlot) {
+    fn start(self: &Rc<Self>, Arrival { stream, slot, tls }: Arrival) {
         let span = tracing::info_span!("nbd", peer = peer::name(&stream));
         let (stream, key) = (Rc::new(stream), self.next_key.get());
         self.next_key.set(key + 1);
         self.streams.borrow_mut().insert(key, Rc::downgrade(&stream));
         let lane = Rc::clone(self);
         let served = async move {
-            connection::serve(Arc::clone(&lane.server), stream, slot).await;
+            connection::serve(Arc::clone(&lane.server), stream, slot, &tls).await;
             lane.streams.borrow_mut().remove(&key);
             lane.lane().connections.fetch_sub(1, Ordering::Relaxed);
             lane.ended.wake();

@@ -202,6 +202,10 @@ impl Transmission {
             self.outbox.push_small(&done_reply(self.dialect, head.cookie, offset), Some(permit));
             return Ok(());
         }
+        if !self.inbox.bytes().is_empty() {
+            // The next request can be looked at while this one is written.
+            reactor::fs::defer_long_calls();
+        }
         self.spawn(self.request(head, permit).perform(Work::Write { offset, data, fua }));
         Ok(())
     }

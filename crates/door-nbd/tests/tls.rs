@@ -51,7 +51,7 @@ impl TlsServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let listener = Listener::from_tcp(listener).expect("a listener");
-        let (mut exports, disk) = (Exports::new(), Arc::new(MemoryExport::new(SIZE)));
+        let (exports, disk) = (Exports::new(), Arc::new(MemoryExport::new(SIZE)));
         exports.add("disk", "", Arc::clone(&disk) as Arc<dyn door_nbd::Export>).expect("the first export");
         let shutdown = Shutdown::new();
         let options = ServerOptions { tls, ..ServerOptions::default() };

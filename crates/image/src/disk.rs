@@ -1,35 +1,40 @@
-//! An open disk: the chain's top with the rules of its cache mode.
+//! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{BlockStatus, Error, Layer, Qcow2, ResizeOptions, Status, ZeroOptions};
 use qcow2_layout::SnapshotEntry;
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
+use throttle::Request;
 
+use crate::front::{Charge, Front, Groups, Kind};
 use crate::house::House;
-use crate::options::{DetectZeroes, Discard, DiskOptions};
-
-/// How often metadata that nobody flushes is written all the same: bounds what a guest that never
-/// flushes keeps in memory, and how long discarded space stays with the file.
-const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
+use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
+use crate::runtime::{Runtime, RuntimeOptions};
 
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;
 
+/// What a discard costs under limits where there are no clusters.
+const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
+
 /// A disk that doors serve. All methods may be called from any loop, many at a time.
+///
+/// Every request passes the disk's *front*: it is counted, charged against the disk's limits, and held
+/// back while the disk is drained ([`Disk::drain`]).
 #[derive(Debug)]
 pub struct Disk {
-    layer: Layer,
-    read_only: bool,
-    writethrough: bool,
-    discard: bool,
-    detect_zeroes: DetectZeroes,
-    cache_clean_interval: Option<Duration>,
+    pub(crate) layer: Layer,
+    pub(crate) front: Front,
+    pub(crate) runtime: Arc<Runtime>,
+    /// The image was opened for writing.
+    pub(crate) writable: bool,
+    /// What a discard is charged at most.
+    discard_charge: DiscardCharge,
     bitmaps: Vec<Bitmap>,
-    house: House,
+    pub(crate) house: House,
     /// Held until the disk goes.
     _locks: Vec<FileLock>,
 }
@@ -48,18 +53,17 @@ impl Disk {
         layer: Layer,
         bitmaps: Vec<Bitmap>,
         options: &DiskOptions,
+        groups: &Groups,
         locks: Vec<FileLock>,
         house: House,
     ) -> Self {
-        let top = &options.layer;
-        let interval = u64::from(top.qcow2.cache_clean_interval_s);
+        let runtime = RuntimeOptions::of(&options.layer);
         Self {
             layer,
-            read_only: top.read_only,
-            writethrough: top.cache.writethrough,
-            discard: top.discard == Discard::Unmap,
-            detect_zeroes: top.detect_zeroes,
-            cache_clean_interval: (interval > 0).then(|| Duration::from_secs(interval)),
+            front: Front::new(groups.clone(), &options.throttling),
+            writable: !runtime.read_only,
+            runtime: Runtime::new(runtime),
+            discard_charge: options.throttling.discard,
             bitmaps,
             house,
             _locks: locks,
@@ -73,7 +77,7 @@ impl Disk {
 
     /// Whether writes are refused.
     pub fn read_only(&self) -> bool {
-        self.read_only
+        self.runtime.get().read_only
     }
 
     /// The chain's top.
@@ -98,31 +102,45 @@ impl Disk {
         }
     }
 
-    /// Fills `buf` from `offset` if that needs no waiting, and says whether it did.
+    /// Fills `buf` from `offset` if that needs no waiting, neither for a file nor for a limit, and says
+    /// whether it did.
     #[inline]
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        match &self.layer {
+        let Some(inline) = self.front.try_begin_read() else { return false };
+        let is_read = match &self.layer {
             Layer::Qcow2(image) => image.try_read(offset, buf),
             Layer::Raw(raw) => {
                 raw.contains(offset, buf.len() as u64) && raw.storage.try_read(raw.offset + offset, buf)
             }
-        }
+        };
+        self.front.end_inline(inline, is_read.then_some(buf.len() as u64));
+        is_read
     }
 
     /// Fills `buf` from `offset` and gives it back.
     pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
-        match &self.layer {
+        let bytes = buf.len() as u64;
+        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
+        let (result, buf) = match &self.layer {
             Layer::Qcow2(image) => image.read(offset, buf).await,
             Layer::Raw(raw) => raw.read(offset, buf).await,
-        }
+        };
+        (inside.end(result, bytes), buf)
     }
 
     /// Writes `data`; with `fua`, or in a writethrough mode, durable when it ends.
     pub async fn write(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
-        if self.detect_zeroes != DetectZeroes::Off && data.is_zero() {
-            let unmap = self.detect_zeroes == DetectZeroes::Unmap;
+        let bytes = data.len() as u64;
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        inside.end(self.write_inside(offset, data, fua).await, bytes)
+    }
+
+    async fn write_inside(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
+        let runtime = self.writable_now()?;
+        if runtime.detect_zeroes != DetectZeroes::Off && data.is_zero() {
+            let unmap = runtime.detect_zeroes == DetectZeroes::Unmap;
             let options = ZeroOptions { unmap, fast_only: false };
-            return self.zero(offset, data.len() as u64, options, fua).await;
+            return self.zero_inside(offset, data.len() as u64, options, fua).await;
         }
         match &self.layer {
             Layer::Qcow2(image) => image.write(offset, data).await?,
@@ -131,10 +149,16 @@ impl Disk {
         self.settle(fua).await
     }
 
-    /// Makes the range read as zeroes.
+    /// Makes the range read as zeroes. Under limits it costs as much as writing them.
     pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
+        let inside = self.front.begin(Kind::Zero, Charge::Pieces(Request::write(len))).await;
+        inside.end(self.zero_inside(offset, len, options, fua).await, len)
+    }
+
+    async fn zero_inside(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
         // Space goes back only where the disk was opened so that it may.
-        let options = ZeroOptions { unmap: options.unmap && self.discard, ..options };
+        let unmap = options.unmap && self.writable_now()?.discard == Discard::Unmap;
+        let options = ZeroOptions { unmap, ..options };
         match &self.layer {
             Layer::Qcow2(image) => image.zero(offset, len, options).await?,
             Layer::Raw(raw) => raw.zero(offset, len, zeroing(options)).await?,
@@ -142,18 +166,55 @@ impl Disk {
         self.settle(fua).await
     }
 
-    /// The range is of no use any more.
+    /// The range is of no use any more. What it costs under limits is an option
+    /// ([`DiscardCharge`]).
     pub async fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        let inside = self.front.begin(Kind::Discard, self.charge_of_discard(len)).await;
+        inside.end(self.discard_inside(offset, len, fua).await, len)
+    }
+
+    async fn discard_inside(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        let discard = self.writable_now()?.discard == Discard::Unmap;
         match &self.layer {
             Layer::Qcow2(image) => image.discard(offset, len).await?,
-            Layer::Raw(raw) if self.discard => raw.discard(offset, len).await?,
+            Layer::Raw(raw) if discard => raw.discard(offset, len).await?,
             Layer::Raw(_) => {}
         }
         self.settle(fua).await
     }
 
+    fn charge_of_discard(&self, len: u64) -> Charge {
+        let cluster_bytes = match &self.layer {
+            Layer::Qcow2(image) => image.geometry().cluster_size(),
+            Layer::Raw(_) => RAW_DISCARD_BYTES_MAX,
+        };
+        match self.discard_charge {
+            DiscardCharge::Cluster => Charge::Whole(Request::write(len.min(cluster_bytes))),
+            DiscardCharge::Full => Charge::Pieces(Request::write(len)),
+            DiscardCharge::Free => Charge::Free,
+        }
+    }
+
+    /// The options in force, if they let anything be written.
+    fn writable_now(&self) -> Result<RuntimeOptions, Error> {
+        let runtime = self.runtime.get();
+        if runtime.read_only {
+            let name = match &self.layer {
+                Layer::Qcow2(image) => image.file().name(),
+                Layer::Raw(raw) => raw.storage.name(),
+            };
+            return Err(Error::Refused { image: name.into(), detail: "the disk is read-only".into() });
+        }
+        Ok(runtime)
+    }
+
     /// Makes everything durable that completed before this call.
     pub async fn flush(&self) -> Result<(), Error> {
+        let inside = self.front.begin(Kind::Flush, Charge::Free).await;
+        inside.end(self.flush_inside().await, 0)
+    }
+
+    pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
         match &self.layer {
             Layer::Qcow2(image) => image.flush().await,
             Layer::Raw(raw) => raw.flush().await,
@@ -161,12 +222,15 @@ impl Disk {
     }
 
     async fn settle(&self, fua: bool) -> Result<(), Error> {
-        if fua || self.writethrough { self.flush().await } else { Ok(()) }
+        if fua || self.runtime.get().writethrough { self.flush_inside().await } else { Ok(()) }
     }
 
-    /// The state of the disk at `offset`, for at most `len` bytes.
+    /// The state of the disk at `offset`, for at most `len` bytes. Costs nothing under limits.
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
-        self.layer.block_status(offset, len).await
+        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let status = self.layer.block_status(offset, len).await;
+        let bytes = status.as_ref().map_or(0, |status| status.len);
+        inside.end(status, bytes)
     }
 
     /// Brings the range into the page cache, and its map into memory, where that means something.
@@ -195,7 +259,10 @@ impl Disk {
         if changed && bitmap.is_recording() {
             return Ok(None);
         }
-        bitmap.status(offset, len).await.map(Some)
+        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let status = bitmap.status(offset, len).await;
+        let bytes = status.as_ref().map_or(0, |status| status.len);
+        inside.end(status, bytes).map(Some)
     }
 
     /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2
@@ -250,47 +317,12 @@ impl Disk {
             Layer::Raw(raw) => raw.flush().await,
         }
     }
+}
 
-    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: unused
-    /// map slices are dropped after `cache-clean-interval`, and metadata is written now and then.
-    pub fn keep_house(self: &Arc<Self>) {
-        let Layer::Qcow2(image) = &self.layer else { return };
-        if let Some(interval) = self.cache_clean_interval {
-            let disk = Arc::downgrade(self);
-            reactor::spawn(async move {
-                loop {
-                    reactor::sleep(interval).await;
-                    let Some(disk) = disk.upgrade() else { return };
-                    disk.clean_caches();
-                }
-            })
-            .detach();
-        }
-        if self.read_only {
-            return;
-        }
-        let name = image.file().name().to_owned();
-        let disk = Arc::downgrade(self);
-        reactor::spawn(async move {
-            loop {
-                reactor::sleep(WRITE_BACK_INTERVAL).await;
-                let Some(disk) = disk.upgrade() else { return };
-                if let Layer::Qcow2(image) = &disk.layer
-                    && let Err(error) = image.write_back().await
-                {
-                    tracing::warn!("{name}: writing metadata in the background: {error}");
-                }
-            }
-        })
-        .detach();
-    }
-
-    fn clean_caches(&self) {
-        let mut layer = Some(&self.layer);
-        while let Some(Layer::Qcow2(image)) = layer {
-            image.clean_cache();
-            layer = image.backing();
-        }
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What runs beside the requests ends with the disk.
+        self.runtime.tell();
     }
 }
 

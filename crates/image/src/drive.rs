@@ -146,14 +146,20 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
 fn parse_keyed(bytes: &[u8]) -> Result<OptionTree, DriveError> {
     let mut tree = OptionTree::default();
     for part in split_commas(bytes) {
-        let Some(equals) = part.iter().position(|&byte| byte == b'=') else {
-            return Err(DriveError::NoValue { part: String::from_utf8_lossy(&part).into_owned() });
-        };
-        let key = std::str::from_utf8(&part[..equals])
-            .map_err(|_| DriveError::NotUtf8 { what: "an option's name" })?;
-        tree.insert(key, Entry::Value(OsStr::from_bytes(&part[equals + 1..]).to_owned()))?;
+        let (key, value) = key_and_value(&part)?;
+        tree.insert(key, Entry::Value(value.to_owned()))?;
     }
     Ok(tree)
+}
+
+/// One part between commas.
+fn key_and_value(part: &[u8]) -> Result<(&str, &OsStr), DriveError> {
+    let Some(equals) = part.iter().position(|&byte| byte == b'=') else {
+        return Err(DriveError::NoValue { part: String::from_utf8_lossy(part).into_owned() });
+    };
+    let key =
+        std::str::from_utf8(&part[..equals]).map_err(|_| DriveError::NotUtf8 { what: "an option's name" })?;
+    Ok((key, OsStr::from_bytes(&part[equals + 1..])))
 }
 
 fn parse_json(text: &str) -> Result<OptionTree, DriveError> {
@@ -265,6 +271,38 @@ impl OptionTree {
             return Err(DriveError::TooDeep { key: key.into(), found: parts.len() });
         }
         self.insert_at(&parts, entry).map_err(|()| DriveError::Twice { key: key.into() })
+    }
+
+    /// Sets the option with the dotted name `key`, whatever it was before. Other names of the same option are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// When its name is malformed.
+    pub fn replace(&mut self, key: &str, value: impl Into<OsString>) -> Result<(), DriveError> {
+        let parts: Vec<&str> = key.split('.').collect();
+        self.remove_at(&parts);
+        self.insert(key, Entry::Value(value.into()))
+    }
+
+    /// Sets all options of `key=value,key=value`, whatever they were before.
+    ///
+    /// # Errors
+    /// When the text is not of that form.
+    pub fn replace_all(&mut self, text: &OsStr) -> Result<(), DriveError> {
+        for part in split_commas(text.as_bytes()) {
+            let (key, value) = key_and_value(&part)?;
+            self.replace(key, value)?;
+        }
+        Ok(())
+    }
+
+    fn remove_at(&mut self, parts: &[&str]) {
+        let Some((first, rest)) = parts.split_first() else { return };
+        if rest.is_empty() || FLAT_GROUPS.contains(first) {
+            self.entries.remove(&parts.join("."));
+        } else if let Some(Entry::Tree(inner)) = self.entries.get_mut(*first) {
+            inner.remove_at(rest);
+        }
     }
 
     fn insert_at(&mut self, parts: &[&str], entry: Entry) -> Result<(), ()> {

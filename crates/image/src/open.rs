@@ -16,6 +16,7 @@ use storage::{FileLock, FileStorage, IoBuf, LockError, Role as LockRole, Storage
 
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::front::Groups;
 use crate::house::House;
 use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
@@ -36,11 +37,13 @@ pub struct OpenRules {
     pub policy: Policy,
     /// Images in a chain at most.
     pub chain_max: usize,
+    /// Where throttle groups are found by name; unless said otherwise the process's.
+    pub groups: Groups,
 }
 
 impl Default for OpenRules {
     fn default() -> Self {
-        Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT }
+        Self { policy: Policy::default(), chain_max: CHAIN_MAX_DEFAULT, groups: Groups::default() }
     }
 }
 
@@ -91,7 +94,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
                 Layer::Qcow2(image) => image.bitmaps().await?,
                 Layer::Raw(_) => Vec::new(),
             };
-            Ok(Disk::new(layer, bitmaps, options, locks, house))
+            Ok(Disk::new(layer, bitmaps, options, &rules.groups, locks, house))
         }
         None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
     }

@@ -7,6 +7,9 @@ mod error;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod throttling;
+#[cfg(test)]
+mod throttling_tests;
 
 use std::path::PathBuf;
 
@@ -15,6 +18,7 @@ use qcow2::{OverlapCheck, Section};
 
 pub use self::error::OptionError;
 use self::reader::Reader;
+pub use self::throttling::{DiscardCharge, ThrottleOptions};
 use crate::cache_mode::CacheMode;
 use crate::drive::OptionTree;
 use crate::probe::Format;
@@ -32,6 +36,8 @@ pub struct DiskOptions {
     pub filename: PathBuf,
     /// How it is opened.
     pub layer: LayerOptions,
+    /// `throttling.*`: its limits.
+    pub throttling: ThrottleOptions,
 }
 
 /// How one image of a chain is opened.
@@ -202,7 +208,7 @@ const FILE_NAMES: [&str; 7] =
     ["driver", "filename", "aio", "cache.direct", "cache.no-flush", "locking", "node-name"];
 
 /// Options that QEMU's `-drive` takes beside the image's own.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("if", "the guest's device"),
     ("media", "the guest's device"),
     ("bus", "the guest's device"),
@@ -214,14 +220,17 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("rerror", "the guest's device"),
     ("snapshot", "the virtual machine's session"),
     ("copy-on-read", "a filter over the image"),
-    ("throttling", "a filter over the image"),
 ];
+
+/// Options of the disk as a whole, which its lower images do not have.
+const ELSEWHERE_BELOW: [(&str, &str); 1] = [("throttling", "the disk as a whole")];
 
 /// Whether `key` (dotted) names an option, so that `key=...` cannot well be meant as a path.
 pub fn is_option_name(key: &str) -> bool {
     let part = key.split('.').next().unwrap_or(key);
     let layer = LAYER_NAMES.iter().chain(&QCOW2_NAMES);
-    layer.chain(ELSEWHERE.iter().map(|(name, _)| name)).any(|known| *known == part) || key == "id"
+    let known = layer.chain(ELSEWHERE.iter().map(|(name, _)| name)).any(|known| *known == part);
+    known || key == "id" || part == "throttling" || throttling::is_legacy_name(key)
 }
 
 /// What a layer has from the one above it.
@@ -242,10 +251,11 @@ impl DiskOptions {
     pub fn of_tree(tree: OptionTree) -> Result<Self, OptionError> {
         let mut reader = Reader::new(tree, String::new());
         let id = reader.text("id")?;
+        let throttling = throttling::read(&mut reader)?;
         let top = Inherited { cache: CacheMode::default(), aio: None, force_share: false, backing: false };
         let layer = LayerOptions::read(reader, top)?;
         let filename = layer.file.filename.clone().ok_or(OptionError::NoFile)?;
-        Ok(Self { id, filename, layer })
+        Ok(Self { id, filename, layer, throttling })
     }
 
     /// A drive that is a path and nothing else.
@@ -254,7 +264,7 @@ impl DiskOptions {
         let top = Inherited { cache: CacheMode::default(), aio: None, force_share: false, backing: false };
         let mut layer = LayerOptions::defaults(top);
         layer.file.filename = Some(filename.clone());
-        Self { id: None, filename, layer }
+        Self { id: None, filename, layer, throttling: ThrottleOptions::default() }
     }
 }
 
@@ -338,7 +348,13 @@ impl LayerOptions {
             Some(group) if group.is_empty() => Backing::AsInImage,
             Some(group) => Backing::With(Box::new(Self::read(group, layer.inherited())?)),
         };
-        reader.finish(&[&LAYER_NAMES[..], &QCOW2_NAMES[..]].concat(), &ELSEWHERE)?;
+        let mut known = [&LAYER_NAMES[..], &QCOW2_NAMES[..]].concat();
+        let mut elsewhere = ELSEWHERE.to_vec();
+        match above.backing {
+            true => elsewhere.extend(ELSEWHERE_BELOW),
+            false => known.extend(throttling::legacy_names()),
+        }
+        reader.finish(&known, &elsewhere)?;
         if let Some(format) = format {
             layer.check_format(format)?;
         }

@@ -3,8 +3,11 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::ghosts::GhostHits;
+use crate::packing::Form;
+
 /// Threads that count apart; more than that share a cell, which is slower and still right.
-const STRIPES: usize = 16;
+const STRIPES: usize = 8;
 
 /// A counter that threads raise without fighting over a cache line.
 #[derive(Debug, Default)]
@@ -48,10 +51,18 @@ pub struct Counters {
     pub evictions: u64,
     /// Slices written to the storage.
     pub write_backs: u64,
+    /// Slices packed again after they were written.
+    pub packed_slices: u64,
     /// Slices in memory now.
     pub resident_slices: u64,
-    /// Bytes of memory they take.
+    /// Bytes of memory that the cache takes: slices, slots, and all that is needed to keep them.
     pub resident_bytes: u64,
+    /// Bytes of memory that it may take; the budget that it shares may allow less.
+    pub bytes_max: u64,
+    /// Bytes of memory that slices take, by how they lie in memory, in the order of [`Form::ALL`].
+    pub bytes_by_form: [u64; Form::ALL.len()],
     /// Slices in memory that differ from the storage.
     pub dirty_slices: u64,
+    /// Misses that more memory would have avoided.
+    pub ghost_hits: GhostHits,
 }

@@ -8,14 +8,24 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod cache;
-mod clock;
 mod counters;
 mod directory;
+mod footprint;
+mod ghosts;
 mod loads;
+mod packing;
+mod plain;
+mod queue;
 mod slice;
+mod store;
 
+pub use budget::{Budget, Charge};
 pub use cache::{CacheLimits, Dirty, MapCache, Outcome};
 pub use counters::Counters;
+pub use ghosts::{Advice, GhostHits};
 pub use loads::{Load, LoadTicket, Waiting};
+pub use packing::{ColumnShape, Field, Form, Packing};
+pub use plain::Modify;
 pub use slice::{Slice, SliceKey};

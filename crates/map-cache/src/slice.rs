@@ -1,7 +1,10 @@
-//! One resident slice of an L2 table.
+//! One resident slice of a table.
 
-use sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use sync::{Mutex, MutexGuard};
+use sync::atomic::{AtomicU8, Ordering};
+
+use crate::footprint::{self, ARC_COUNTS};
+use crate::packing::{Column, Form, Packing};
+use crate::plain::Plain;
 
 /// Which slice of which L2 table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,41 +15,50 @@ pub struct SliceKey {
     pub slice: u32,
 }
 
-/// Touched since the eviction hand passed last.
+/// Touched since eviction looked last.
 const VISITED: u8 = 1;
 /// Touched since the cleaner passed last.
 const USED: u8 = 2;
 
-/// The entries of one slice. Readers take no lock: a version that is odd while a writer is at work
-/// lets them notice a torn entry and read again.
+/// The entries of one slice: packed, and then they never change, or plain.
 #[derive(Debug)]
 pub struct Slice {
     key: SliceKey,
-    version: AtomicU64,
+    words: u32,
     touched: AtomicU8,
-    state: Mutex<State>,
-    words: Box<[AtomicU64]>,
+    body: Body,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    /// Counts modifications; 0 for a slice as it was loaded.
-    modified: u64,
-    /// The modification count that the storage holds.
-    written: u64,
-    /// No longer in the cache: a modification here would be lost.
-    evicted: bool,
+#[derive(Debug)]
+enum Body {
+    One(Column),
+    Two(Box<[Column; 2]>),
+    Plain(Box<Plain>),
 }
 
 impl Slice {
-    pub(crate) fn new(key: SliceKey, words: impl Iterator<Item = u64>) -> Self {
-        Self {
-            key,
-            version: AtomicU64::new(0),
-            touched: AtomicU8::new(USED),
-            state: Mutex::new(State::default()),
-            words: words.map(AtomicU64::new).collect(),
-        }
+    /// Packs `words`: whole entries, at most 2^31 of them.
+    pub(crate) fn pack(key: SliceKey, words: &[u64], packing: &Packing) -> Self {
+        let [first, second] = packing.columns();
+        let body = match packing.width() {
+            1 => Body::One(Column::pack(words, first)),
+            _ => {
+                let (entries, _) = words.as_chunks::<2>();
+                let column = |at: usize| entries.iter().map(|entry| entry[at]).collect::<Vec<_>>();
+                let columns = [Column::pack(&column(0), first), Column::pack(&column(1), second)];
+                Body::Two(Box::new(columns))
+            }
+        };
+        Self::new(key, words.len() as u32, body)
+    }
+
+    /// The same entries, to be modified.
+    pub(crate) fn unpack(&self) -> Self {
+        Self::new(self.key, self.words, Body::Plain(Box::new(Plain::new(self.to_words().into_iter()))))
+    }
+
+    fn new(key: SliceKey, words: u32, body: Body) -> Self {
+        Self { key, words, touched: AtomicU8::new(USED), body }
     }
 
     /// Which slice this is.
@@ -54,86 +66,44 @@ impl Slice {
         self.key
     }
 
-    /// Number of words.
-    pub fn len(&self) -> usize {
-        self.words.len()
-    }
-
-    /// Whether there are no words; never true for a slice in use.
-    pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
-    }
-
-    /// Calls `read` with a function that gives the word at an index, until it ran without a
-    /// modification in between. `read` may run several times, and must not loop forever on odd input.
-    /// Indices beyond the slice give 0.
-    pub fn read<T>(&self, mut read: impl FnMut(&dyn Fn(usize) -> u64) -> T) -> T {
-        loop {
-            let before = self.version.load(Ordering::Acquire);
-            if before % 2 == 1 {
-                // The writer holds the lock for a few stores only.
-                drop(self.state.lock());
-                continue;
-            }
-            let value = read(&|index| self.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed)));
-            fence(Ordering::Acquire);
-            if self.version.load(Ordering::Relaxed) == before {
-                return value;
-            }
-        }
-    }
-
-    /// The words of entry `index`, `N` words an entry.
+    /// The words of entry `index`, as they were at one moment; `N` must be what the cache's
+    /// [`Packing`] says. Indices beyond the slice give 0.
     #[inline]
     pub fn entry<const N: usize>(&self, index: usize) -> [u64; N] {
-        loop {
-            let before = self.version.load(Ordering::Acquire);
-            let words = core::array::from_fn(|word| {
-                self.words.get(index * N + word).map_or(0, |word| word.load(Ordering::Relaxed))
-            });
-            fence(Ordering::Acquire);
-            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
-                return words;
+        if (index + 1) * N > self.words as usize {
+            return [0; N];
+        }
+        match &self.body {
+            Body::One(column) => {
+                debug_assert_eq!(N, 1, "entries of this cache have one word");
+                [column.get(index); N]
             }
-            drop(self.state.lock());
+            Body::Two(columns) => {
+                debug_assert_eq!(N, 2, "entries of this cache have two words");
+                core::array::from_fn(|at| columns.get(at).map_or(0, |column| column.get(index)))
+            }
+            Body::Plain(plain) => plain.get(index * N),
         }
     }
 
-    /// Starts a modification; `None` if the slice has left the cache and must be looked up again.
-    pub fn modify(&self) -> Option<Modify<'_>> {
-        let mut state = self.state.lock();
-        if state.evicted {
-            return None;
-        }
-        let was_dirty = state.modified != state.written;
-        state.modified += 1;
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        Some(Modify { slice: self, _state: state, was_dirty })
-    }
-
-    /// A copy of all words and the modification count it stands for.
-    pub(crate) fn copy(&self) -> (Vec<u64>, u64) {
-        let state = self.state.lock();
-        (self.words.iter().map(|word| word.load(Ordering::Relaxed)).collect(), state.modified)
-    }
-
-    /// Says that the storage now holds the copy taken at `modified`. Calls `clean` if nothing was
-    /// modified since, before anything can be.
-    pub(crate) fn written(&self, modified: u64, clean: impl FnOnce()) {
-        let mut state = self.state.lock();
-        state.written = state.written.max(modified);
-        if state.modified == state.written {
-            clean();
+    /// All words. Those of a plain slice may be of different moments.
+    fn to_words(&self) -> Vec<u64> {
+        let words = self.words as usize;
+        match &self.body {
+            Body::One(column) => (0..words).map(|at| column.get(at)).collect(),
+            Body::Two(columns) => {
+                (0..words / 2).flat_map(|at| [columns[0].get(at), columns[1].get(at)]).collect()
+            }
+            Body::Plain(plain) => plain.copy().0,
         }
     }
 
-    /// Marks the slice as gone unless it is dirty. Returns whether it is gone.
-    pub(crate) fn evict(&self) -> bool {
-        let mut state = self.state.lock();
-        state.evicted |= state.modified == state.written;
-        state.evicted
+    /// Where it can be modified; `None` while it is packed.
+    pub(crate) fn plain(&self) -> Option<&Plain> {
+        match &self.body {
+            Body::Plain(plain) => Some(plain),
+            Body::One(_) | Body::Two(_) => None,
+        }
     }
 
     #[inline]
@@ -152,43 +122,28 @@ impl Slice {
         self.touched.fetch_and(!USED, Ordering::Relaxed) & USED != 0
     }
 
-    /// Memory held, in bytes.
-    pub(crate) fn footprint(&self) -> u64 {
-        (size_of::<Self>() + size_of_val(&*self.words)) as u64
-    }
-}
-
-/// A modification under way: readers wait for its end.
-#[derive(Debug)]
-pub struct Modify<'a> {
-    slice: &'a Slice,
-    _state: MutexGuard<'a, State>,
-    was_dirty: bool,
-}
-
-impl Modify<'_> {
-    /// The word at `index`.
-    pub fn word(&self, index: usize) -> u64 {
-        self.slice.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    /// Lets this slice pass for as much used as `other`, whose place it takes.
+    pub(crate) fn inherit(&self, other: &Slice) {
+        self.touched.store(other.touched.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Replaces the word at `index`.
-    pub fn set_word(&mut self, index: usize, value: u64) {
-        debug_assert!(index < self.slice.words.len(), "word {index} is outside the slice");
-        if let Some(word) = self.slice.words.get(index) {
-            word.store(value, Ordering::Relaxed);
+    /// Memory held, in bytes, by form; the slice itself counts as its first column does.
+    pub(crate) fn footprint(&self) -> [(Form, u64); 2] {
+        let own = footprint::allocation(size_of::<Self>() + ARC_COUNTS);
+        let payload = |column: &Column| footprint::allocation(column.payload_words() * 8);
+        match &self.body {
+            Body::One(column) => [(column.form(), own + payload(column)), (column.form(), 0)],
+            Body::Two(columns) => {
+                let pair = footprint::allocation(size_of_val(&**columns));
+                let [first, second] = &**columns;
+                [(first.form(), own + pair + payload(first)), (second.form(), payload(second))]
+            }
+            Body::Plain(plain) => [(Form::Plain, own + plain.footprint()), (Form::Plain, 0)],
         }
     }
 
-    /// Whether the slice was dirty before this modification.
-    pub(crate) fn was_dirty(&self) -> bool {
-        self.was_dirty
-    }
-}
-
-impl Drop for Modify<'_> {
-    fn drop(&mut self) {
-        let version = self.slice.version.load(Ordering::Relaxed);
-        self.slice.version.store(version + 1, Ordering::Release);
+    /// Memory held, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.footprint().iter().map(|(_, bytes)| bytes).sum()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use map_cache::{CacheLimits, Load, MapCache, Outcome, SliceKey};
+use map_cache::{Budget, CacheLimits, ColumnShape, Field, Load, MapCache, Outcome, Packing, SliceKey};
 use sync::atomic::{AtomicU64, Ordering::SeqCst};
 use sync::explore::{block_on, explore, pause, thread};
 use sync::{Arc, Mutex};
@@ -25,9 +25,21 @@ fn key(slice: u32) -> SliceKey {
     SliceKey { l1_index: slice / 2, slice: slice % 2 }
 }
 
-fn disk(slices_max: usize) -> Arc<Disk> {
+const COLUMN: ColumnShape = ColumnShape { fields: [Field::new(0, 56), Field::new(0, 32)] };
+
+/// Room for everything.
+const AMPLE: u64 = 1 << 20;
+/// Room for two slices, which a cache always keeps.
+const TIGHT: u64 = 0;
+
+fn disk(bytes_max: u64) -> Arc<Disk> {
+    disk_in(bytes_max, &Budget::unlimited())
+}
+
+fn disk_in(bytes_max: u64, budget: &std::sync::Arc<Budget>) -> Arc<Disk> {
+    let limits = CacheLimits { slices_per_table: 2, bytes_max };
     Arc::new(Disk {
-        cache: MapCache::new(CacheLimits { slices_per_table: 2, slices_max }),
+        cache: MapCache::new(limits, Packing::two([COLUMN, COLUMN]), budget),
         stored: Mutex::default(),
         committing: Mutex::default(),
         reads: AtomicU64::new(0),
@@ -102,20 +114,15 @@ fn together(disk: &Arc<Disk>, threads: impl IntoIterator<Item = fn(&Disk)>) {
 #[test]
 fn an_extended_entry_is_never_seen_torn() {
     explore(|| {
-        let disk = disk(4);
+        let disk = disk(AMPLE);
         let read = |disk: &Disk| {
             for _ in 0..2 {
                 let [one, two] = disk.read(key(0));
                 assert_eq!(one, two, "half of a modification");
             }
         };
-        let read_all = |disk: &Disk| {
-            disk.load(key(0));
-            let words = disk.cache.with(key(0), |slice| slice.read(|word| [word(0), word(1)]));
-            assert!(words.is_some_and(|[one, two]| one == two), "half of a modification: {words:?}");
-        };
         let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
-        together(&disk, [read as fn(&Disk), read_all, raise, raise]);
+        together(&disk, [read as fn(&Disk), read, raise, raise]);
         assert_eq!(disk.read(key(0)), [4, 4]);
     });
 }
@@ -123,7 +130,7 @@ fn an_extended_entry_is_never_seen_torn() {
 #[test]
 fn no_modification_is_lost_to_eviction_or_write_back() {
     explore(|| {
-        let disk = disk(1);
+        let disk = disk(TIGHT);
         let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
         let evict = |disk: &Disk| {
             disk.read(key(1));
@@ -142,7 +149,7 @@ fn no_modification_is_lost_to_eviction_or_write_back() {
 #[test]
 fn what_was_modified_before_a_commit_is_in_it() {
     explore(|| {
-        let disk = disk(2);
+        let disk = disk(TIGHT);
         disk.load(key(0));
         let raise_and_commit = |disk: &Disk| {
             for _ in 0..2 {
@@ -165,7 +172,7 @@ fn what_was_modified_before_a_commit_is_in_it() {
 #[test]
 fn a_reader_never_sees_an_older_value_after_a_newer_one() {
     explore(|| {
-        let disk = disk(1);
+        let disk = disk(TIGHT);
         let read = |disk: &Disk| {
             let mut latest = 0;
             for _ in 0..3 {
@@ -191,7 +198,7 @@ fn a_reader_never_sees_an_older_value_after_a_newer_one() {
 #[test]
 fn slices_that_are_read_at_once_are_loaded_once_each() {
     explore(|| {
-        let disk = disk(4);
+        let disk = disk(AMPLE);
         let read = |disk: &Disk| {
             assert_eq!(disk.read(key(0)), [0, 0]);
             assert_eq!(disk.read(key(1)), [0, 0]);
@@ -209,7 +216,7 @@ fn slices_that_are_read_at_once_are_loaded_once_each() {
 #[test]
 fn a_load_that_fails_or_is_abandoned_leaves_nobody_waiting() {
     explore(|| {
-        let disk = disk(4);
+        let disk = disk(AMPLE);
         let start = |which: u64| {
             let disk = Arc::clone(&disk);
             thread::spawn(move || match disk.cache.load(key(0)) {
@@ -242,7 +249,7 @@ fn a_load_that_fails_or_is_abandoned_leaves_nobody_waiting() {
 #[test]
 fn memory_is_accounted_for_whoever_comes_and_goes() {
     explore(|| {
-        let disk = disk(2);
+        let disk = disk(TIGHT);
         let read = |disk: &Disk| {
             (0..4).for_each(|slice| {
                 disk.read(key(slice));
@@ -256,8 +263,122 @@ fn memory_is_accounted_for_whoever_comes_and_goes() {
         together(&disk, [read as fn(&Disk), read, clean]);
         disk.cache.clear();
         let counters = disk.cache.counters();
-        assert_eq!((counters.resident_slices, counters.resident_bytes), (0, 0));
+        assert_eq!((counters.resident_slices, counters.bytes_by_form), (0, [0; 5]));
         assert_eq!(counters.loads, counters.evictions);
         assert!((0..4).all(|slice| disk.cache.with(key(slice), |_| ()).is_none()));
+    });
+}
+
+#[test]
+fn no_modification_is_lost_to_packing() {
+    explore(|| {
+        let disk = disk(AMPLE);
+        let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
+        let pack = |disk: &Disk| {
+            for _ in 0..3 {
+                disk.commit();
+                disk.cache.pack_idle();
+            }
+        };
+        let read = |disk: &Disk| {
+            let mut latest = 0;
+            for _ in 0..3 {
+                let [one, two] = disk.read(key(0));
+                assert_eq!(one, two, "half of a modification");
+                assert!(one >= latest, "{one} after {latest}");
+                latest = one;
+            }
+        };
+        together(&disk, [raise as fn(&Disk), raise, pack, read]);
+        assert_eq!(disk.read(key(0)), [4, 4]);
+        disk.commit();
+        assert_eq!(disk.stored(key(0)), [4, 4]);
+        disk.cache.pack_idle();
+        disk.cache.pack_idle();
+        assert_eq!(disk.read(key(0)), [4, 4]);
+        let plain = disk.cache.counters().bytes_by_form[map_cache::Form::Plain as usize];
+        assert_eq!((plain, disk.cache.dirty_slices()), (0, 0), "what is clean and idle is packed");
+    });
+}
+
+#[test]
+fn no_modification_is_lost_to_packing_and_eviction_for_want_of_room() {
+    explore(|| {
+        let disk = disk(TIGHT);
+        let raise = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
+        let crowd = |disk: &Disk| {
+            disk.raise(key(1));
+            disk.read(key(2));
+            disk.raise(key(3));
+        };
+        let commit = |disk: &Disk| {
+            disk.commit();
+            disk.cache.pack_idle();
+            disk.commit();
+        };
+        together(&disk, [raise as fn(&Disk), raise, crowd, commit]);
+        let found = [0, 1, 2, 3].map(|slice| disk.read(key(slice))[0]);
+        assert_eq!(found, [4, 1, 0, 1]);
+        disk.commit();
+        let stored = [0, 1, 2, 3].map(|slice| disk.stored(key(slice))[0]);
+        assert_eq!(stored, [4, 1, 0, 1]);
+    });
+}
+
+#[test]
+fn a_load_raced_by_a_write_shows_the_write_from_then_on() {
+    explore(|| {
+        let disk = disk(TIGHT);
+        let write_and_read = |disk: &Disk| {
+            for _ in 0..2 {
+                let before = disk.read(key(0))[0];
+                disk.raise(key(0));
+                let after = disk.read(key(0))[0];
+                assert!(after > before, "{after} after one was added to {before}");
+            }
+        };
+        let load = |disk: &Disk| {
+            disk.commit();
+            disk.cache.clear();
+            disk.load(key(0));
+            disk.read(key(0));
+        };
+        together(&disk, [write_and_read as fn(&Disk), write_and_read, load, load]);
+        assert_eq!(disk.read(key(0)), [4, 4]);
+    });
+}
+
+#[test]
+fn two_caches_that_take_from_each_other_lose_nothing_and_always_get_on() {
+    explore(|| {
+        let budget = Budget::new(0);
+        let disks = [disk_in(AMPLE, &budget), disk_in(AMPLE, &budget)];
+        let use_up = |disk: &Disk| {
+            for slice in 0..4 {
+                disk.raise(key(slice));
+                disk.read(key(3 - slice));
+            }
+            disk.commit();
+        };
+        let threads = disks.each_ref().map(|disk| {
+            let disk = Arc::clone(disk);
+            thread::spawn(move || use_up(&disk))
+        });
+        let change = {
+            let budget = std::sync::Arc::clone(&budget);
+            thread::spawn(move || {
+                budget.set_bytes_max(AMPLE);
+                budget.set_bytes_max(1);
+            })
+        };
+        threads.into_iter().chain([change]).for_each(|thread| thread.join().unwrap());
+        for disk in &disks {
+            assert!((0..4).all(|slice| disk.read(key(slice)) == [1, 1]));
+            assert!(disk.cache.counters().resident_slices >= 2);
+        }
+        let held: u64 = disks.iter().map(|disk| disk.cache.counters().resident_bytes).sum();
+        assert_eq!(budget.used_bytes(), held);
+        drop(disks);
+        assert_eq!(budget.used_bytes(), 0, "memory that is gone is still charged");
     });
 }

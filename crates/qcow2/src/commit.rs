@@ -309,7 +309,7 @@ impl Inner {
         self.reclaim(vec![crate::free::Free {
             start,
             len: old_clusters,
-            punch: self.options.pass_discard_other,
+            punch: self.discards().pass_discard_other,
         }]);
         Ok(())
     }

@@ -66,7 +66,7 @@ impl Inner {
         self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
             self.overlap.remove(old.0);
-            self.free_cluster(old.0, self.options.pass_discard_other);
+            self.free_cluster(old.0, self.discards().pass_discard_other);
         }
         Ok(())
     }

@@ -2,7 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use map_cache::Budget;
 
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
@@ -14,6 +17,11 @@ pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 pub trait Host: std::fmt::Debug + Send + Sync {
     /// Runs `work` to its end on the calling thread, soon, not inside this call.
     fn spawn(&self, work: Work);
+
+    /// The memory that the caches of all images share; asked for once, when an image is opened.
+    fn map_budget(&self) -> Arc<Budget> {
+        Budget::unlimited()
+    }
 }
 
 /// Work that the request itself drives while somebody waits for it. If the request is dropped, the

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use map_cache::{Counters, MapCache};
-use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, SnapshotEntry};
+use map_cache::{Budget, Counters, MapCache};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, SnapshotEntry, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
+use crate::chain::{Chain, ChainStatus};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -20,7 +21,7 @@ use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::layer::Layer;
-use crate::options::Options;
+use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
 use crate::refcount::Refcounts;
 use crate::shape::SliceShape;
@@ -37,6 +38,9 @@ pub struct Qcow2 {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// A version 2 image cannot say "zeroes here, and the place is kept".
+pub(crate) const NO_UNREF_NEEDS_V3: &str = "discard-no-unref=on needs a version 3 image (compat=1.1)";
+
 /// The state of an open image.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -46,7 +50,11 @@ pub(crate) struct Inner {
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
     pub(crate) backing: Option<Layer>,
+    /// The map of all that lies below.
+    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
+    /// Those of the options that can change.
+    pub(crate) discards: RwLock<DiscardOptions>,
     pub(crate) cache_sizes: CacheSizes,
     pub(crate) geometry: Geometry,
     pub(crate) compression: Compression,
@@ -58,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) header: AsyncMutex<Header>,
     pub(crate) l1: L1Table,
     pub(crate) cache: MapCache<Error>,
+    /// What this image's caches share with those of others.
+    pub(crate) budget: Arc<Budget>,
     pub(crate) shape: SliceShape,
     pub(crate) refcounts: Refcounts,
     pub(crate) allocator: Mutex<Allocator>,
@@ -89,12 +99,18 @@ pub(crate) struct Inner {
 pub struct Status {
     /// Counters of the map cache.
     pub map: Counters,
+    /// The map of the layers below, once it was needed.
+    pub chain: Option<ChainStatus>,
     /// The cache sizes in use.
     pub cache_sizes: CacheSizes,
     /// Bytes of the disk that the map entries in memory cover, at most.
     pub covered_bytes: u64,
     /// Bytes of memory in the refcount cache.
     pub refcount_bytes: u64,
+    /// Bytes of memory that the caches of all images of the process take ...
+    pub budget_used_bytes: u64,
+    /// ... and may take.
+    pub budget_bytes_max: u64,
     /// Clusters below the end of the file that are known to be free.
     pub free_clusters: u64,
     /// Clusters leaked because giving them back failed.
@@ -155,20 +171,43 @@ impl Qcow2 {
         let map = self.inner.cache.counters();
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let chain = self.inner.chain_if_made().map(Chain::status);
         Status {
             map,
+            chain,
             cache_sizes: self.inner.cache_sizes,
-            covered_bytes: covered.min(self.size()),
+            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
+            budget_used_bytes: self.inner.budget.used_bytes(),
+            budget_bytes_max: self.inner.budget.bytes_max(),
             free_clusters: self.inner.allocator.lock().free_clusters(),
             leaked_clusters: self.inner.frees.leaked(),
             corrupt: self.inner.corrupt.load(Ordering::Relaxed),
         }
     }
 
-    /// Drops clean map slices that were not used since the last call (`cache-clean-interval`).
+    /// What happens to space that is not used any more.
+    pub fn discards(&self) -> DiscardOptions {
+        self.inner.discards()
+    }
+
+    /// Changes what happens to space that is not used any more, for the requests that come.
+    ///
+    /// # Errors
+    /// If `discard_no_unref` is set for an image of version 2; then nothing changes.
+    pub fn set_discards(&self, discards: DiscardOptions) -> Result<(), Error> {
+        if discards.discard_no_unref && self.inner.geometry.version == Version::V2 {
+            return Err(self.inner.blame.invalid(NO_UNREF_NEEDS_V3));
+        }
+        *self.inner.discards.write() = discards;
+        Ok(())
+    }
+
+    /// Drops clean map slices and refcount blocks that were not used since the last call
+    /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        self.inner.cache.clean()
+        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
     /// Fills `buf` from `offset` if map and data are in memory, and says whether it did. Costs no
@@ -222,9 +261,11 @@ impl Qcow2 {
         self.inner.reporting(result).await
     }
 
-    /// Writes metadata that waits in memory, if there is any; for a timer, so that a guest that never
-    /// flushes still gets its discarded space back.
+    /// Packs map slices that were written back and not modified since the last call, and writes metadata
+    /// that waits in memory, if there is any; for a timer, so that a guest that never flushes still
+    /// gets its discarded space back.
     pub async fn write_back(&self) -> Result<(), Error> {
+        self.inner.cache.pack_idle();
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
@@ -294,8 +335,17 @@ impl Qcow2 {
 }
 
 impl Inner {
+    /// The map of what lies below, if anybody has asked it yet.
+    fn chain_if_made(&self) -> Option<&Chain> {
+        self.chain.get()?.as_deref()
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn discards(&self) -> DiscardOptions {
+        *self.discards.read()
     }
 
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {

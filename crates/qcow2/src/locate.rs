@@ -1,19 +1,23 @@
 //! Guest range -> where its bytes are, through all layers of a chain.
 
+use map_cache::SliceKey;
 use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
+use crate::cache_sizes::l2_ceiling;
+use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::layer::{Layer, Raw};
 use crate::map::{Kind, Mapped};
+use crate::overlap::Section;
 
 /// Where the bytes at the start of a guest range are.
 #[derive(Debug)]
 pub(crate) struct Located<'a> {
     /// Bytes, never 0.
     pub(crate) len: u64,
-    /// Layers walked: 0 for the active one.
+    /// Which layer it is: 0 for the active one.
     pub(crate) depth: u32,
     pub(crate) source: Source<'a>,
 }
@@ -31,19 +35,39 @@ pub(crate) enum Source<'a> {
     Compressed { layer: &'a Inner, cluster: CompressedCluster, skip: u64 },
 }
 
-/// A place, or the slice of a layer that must be loaded first.
+/// A place, or what must be loaded first.
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
     Located(Located<'a>),
-    Missing(&'a Inner, map_cache::SliceKey),
+    Missing(Missing<'a>),
+}
+
+/// What is not in memory.
+#[derive(Debug)]
+pub(crate) enum Missing<'a> {
+    /// A slice of one layer's map.
+    Layer(&'a Inner, SliceKey),
+    /// A slice of the map of what lies below a layer.
+    Chain(&'a Chain, SliceKey),
+}
+
+/// Where the way through the layers goes on.
+enum Onward<'a> {
+    /// At the end: this is the answer.
+    Here(Located<'a>),
+    /// In this layer, `depth` below the active one, for at most `len` bytes.
+    Layer { layer: &'a Inner, depth: u32, len: u64 },
+    /// First something must be loaded.
+    Missing(Missing<'a>),
 }
 
 impl Inner {
-    /// Where the bytes at `guest` are, for at most `len` of them. No I/O. The chain is walked in a
-    /// loop: its depth costs no stack.
+    /// Where the bytes at `guest` are, for at most `len` of them. No I/O. At most one look-up in the map
+    /// of this layer and one in that of all layers below; where that map does not know, they are walked in
+    /// a loop: their depth costs no stack.
     #[inline]
     pub(crate) fn try_locate(&self, guest: u64, len: u64) -> Result<Step<'_>, Error> {
-        let (mut layer, mut len, mut depth) = (self, len, 0);
+        let (mut layer, mut len, mut depth, mut walking) = (self, len, 0, false);
         loop {
             let size = layer.size();
             if guest >= size {
@@ -53,7 +77,7 @@ impl Inner {
             len = len.min(size - guest);
             let extent = match layer.try_map(guest, len)? {
                 Mapped::Extent(extent) => extent,
-                Mapped::Missing(key) => return Ok(Step::Missing(layer, key)),
+                Mapped::Missing(key) => return Ok(Step::Missing(Missing::Layer(layer, key))),
             };
             len = extent.len;
             let source = match extent.kind {
@@ -64,18 +88,20 @@ impl Inner {
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
                 Kind::Unallocated { host } => match &layer.backing {
-                    Some(Layer::Qcow2(below)) if guest < below.inner.size() => {
-                        layer = &below.inner;
-                        depth += 1;
-                        continue;
-                    }
-                    Some(Layer::Raw(raw)) if guest < raw.size => {
-                        let len = len.min(raw.size - guest);
-                        return Ok(Step::Located(Located {
-                            len,
-                            depth: depth + 1,
-                            source: Source::Raw(raw),
-                        }));
+                    Some(below) if guest < below.size() => {
+                        len = len.min(below.size() - guest);
+                        let chain = if walking { None } else { layer.chain() };
+                        let known = chain.and_then(|chain| chain.onward(guest, &mut len, depth + 1));
+                        match known.unwrap_or_else(|| below.onward(len, depth + 1)) {
+                            Onward::Here(located) => return Ok(Step::Located(located)),
+                            Onward::Missing(missing) => return Ok(Step::Missing(missing)),
+                            Onward::Layer { layer: next, depth: at, len: upto } => {
+                                // What this chain's map cannot tell, that of a part of it cannot either.
+                                walking = chain.is_some();
+                                (layer, depth, len) = (next, at, upto);
+                                continue;
+                            }
+                        }
                     }
                     // Nothing below, or what is below is shorter: this layer has the last word.
                     Some(_) | None => Source::Zero { explicit: false, host },
@@ -85,12 +111,22 @@ impl Inner {
         }
     }
 
+    /// The map of what lies below this layer, made at the first question; `None` if there is too little
+    /// for one.
+    #[inline]
+    fn chain(&self) -> Option<&Chain> {
+        let ceiling = || l2_ceiling(&self.options.cache, &self.cache_sizes);
+        let make = || Some(Box::new(Chain::below(self.backing.as_ref()?, ceiling(), &self.budget)?));
+        self.chain.get_or_init(make).as_deref()
+    }
+
     /// As [`Inner::try_locate`], loading what is missing.
     pub(crate) async fn locate(&self, guest: u64, len: u64) -> Result<Located<'_>, Error> {
         loop {
             match self.try_locate(guest, len)? {
                 Step::Located(located) => return Ok(located),
-                Step::Missing(layer, key) => layer.load(key).await?,
+                Step::Missing(Missing::Layer(layer, key)) => layer.load(key).await?,
+                Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
             }
         }
     }
@@ -98,14 +134,60 @@ impl Inner {
     /// Refuses to take metadata for data.
     #[inline]
     pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
-        if self.geometry.external_data {
-            return Ok(());
-        }
-        match self.overlap.touched(host, len, None) {
+        match self.metadata_at(host, len) {
             None => Ok(()),
             Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
                 "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
             )))),
         }
+    }
+    /// The metadata that so many bytes of the data file touch.
+    #[inline]
+    pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
+        if self.geometry.external_data { None } else { self.overlap.touched(host, len, None) }
+    }
+}
+
+impl Layer {
+    /// From an image above into this layer.
+    #[inline]
+    fn onward(&self, len: u64, depth: u32) -> Onward<'_> {
+        match self {
+            Layer::Qcow2(image) => Onward::Layer { layer: &image.inner, depth, len },
+            Layer::Raw(raw) => Onward::Here(Located { len, depth, source: Source::Raw(raw) }),
+        }
+    }
+}
+
+impl Chain {
+    /// From the image above into the layers that this map covers; `depth` is that of the first. `None`:
+    /// the layers must be walked from there, for `len` bytes.
+    #[inline]
+    fn onward(&self, guest: u64, len: &mut u64, depth: u32) -> Option<Onward<'_>> {
+        if guest >= self.covered() {
+            return None;
+        }
+        let place = match self.look_up(guest, *len) {
+            Found::At { place, len: known } => {
+                *len = known;
+                place
+            }
+            Found::Missing(key) => return Some(Onward::Missing(Missing::Chain(self, key))),
+        };
+        let (index, source) = match place {
+            Place::Walk => return None,
+            Place::Nothing { layer } => (layer, Source::Zero { explicit: false, host: None }),
+            Place::Zero { layer } => (layer, Source::Zero { explicit: true, host: None }),
+            // A chain has at most word::LAYERS_MAX layers.
+            Place::Ask { layer } => return Some(self.layer(layer)?.onward(*len, depth + layer as u32)),
+            Place::Data { layer, unit } => match self.layer(layer)? {
+                Layer::Raw(raw) => (layer, Source::Raw(raw)),
+                Layer::Qcow2(image) => {
+                    let offset = self.host(guest, unit);
+                    (layer, Source::Plain { storage: &*image.inner.data, offset })
+                }
+            },
+        };
+        Some(Onward::Here(Located { len: *len, depth: depth + index as u32, source }))
     }
 }

@@ -9,21 +9,21 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex};
+use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
-use crate::cache_sizes::{CachedImage, cache_sizes};
+use crate::cache_sizes::{CachedImage, cache_sizes, l2_ceiling};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
-use crate::image::{Inner, Qcow2};
+use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
-use crate::shape::SliceShape;
+use crate::shape::{SliceShape, packing};
 use crate::table_io::PIECE_BYTES;
 use crate::{Error, Host, Layer, Options};
 
@@ -132,7 +132,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
         return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("discard-no-unref=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
 }
@@ -349,8 +349,9 @@ fn assemble(
     let shape = SliceShape::new(&geometry, cache_sizes.l2_entry_bytes);
     let limits = CacheLimits {
         slices_per_table: shape.slices_per_table(),
-        slices_max: usize::try_from(cache_sizes.l2_count).unwrap_or(usize::MAX),
+        bytes_max: l2_ceiling(&options.cache, &cache_sizes),
     };
+    let budget = host.map_budget();
     let refcount_table = RefcountTable::new(
         header.refcount_table_offset.0,
         u64::from(header.refcount_table_clusters),
@@ -364,13 +365,14 @@ fn assemble(
     Ok(Inner {
         data: files.data.unwrap_or_else(|| Arc::clone(&file)),
         backing: files.backing,
+        chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
         size: AtomicU64::new(header.guest_size()),
         l1,
         header: AsyncMutex::new(header),
-        cache: MapCache::new(limits),
+        cache: MapCache::new(limits, packing(&geometry), &budget),
         shape,
         refcounts: Refcounts::new(
             Arc::clone(&file),
@@ -378,7 +380,9 @@ fn assemble(
             geometry,
             refcount_table,
             usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
+            Arc::clone(&budget),
         ),
+        budget,
         allocator: Mutex::new(tables.allocator),
         making_blocks: AsyncMutex::new(()),
         overlap: MetadataMap::new(options.overlap_check, tables.pieces),
@@ -396,6 +400,7 @@ fn assemble(
         blame,
         host,
         file,
+        discards: RwLock::new(options.discards()),
         options,
         cache_sizes,
         geometry,

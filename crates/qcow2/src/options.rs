@@ -45,6 +45,34 @@ impl Default for Options {
     }
 }
 
+/// What happens to space that is not used any more. Can be changed while the image is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscardOptions {
+    /// As [`Options::discard`].
+    pub discard: bool,
+    /// As [`Options::pass_discard_request`].
+    pub pass_discard_request: bool,
+    /// As [`Options::pass_discard_snapshot`].
+    pub pass_discard_snapshot: bool,
+    /// As [`Options::pass_discard_other`].
+    pub pass_discard_other: bool,
+    /// As [`Options::discard_no_unref`].
+    pub discard_no_unref: bool,
+}
+
+impl Options {
+    /// What happens to space that is not used any more.
+    pub fn discards(&self) -> DiscardOptions {
+        DiscardOptions {
+            discard: self.discard,
+            pass_discard_request: self.pass_discard_request,
+            pass_discard_snapshot: self.pass_discard_snapshot,
+            pass_discard_other: self.pass_discard_other,
+            discard_no_unref: self.discard_no_unref,
+        }
+    }
+}
+
 /// How a range is made to read as zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroOptions {

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use storage::IoBuf;
 
 use crate::Error;
+use crate::error::Blame;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
 
@@ -112,11 +113,11 @@ impl Inner {
             }
             Source::Plain { storage, offset } => {
                 let (result, buf) = storage.read(offset, buf).await;
-                (result.map_err(self.blame.io("reading data")), buf)
+                (result.map_err(|error| Blame::new(storage.name()).io("reading data")(error)), buf)
             }
             Source::Raw(raw) => {
                 let (result, buf) = raw.storage.read(raw.offset + guest, buf).await;
-                (result.map_err(self.blame.io("reading a raw backing file")), buf)
+                (result.map_err(|error| raw.blame().io("reading a raw backing file")(error)), buf)
             }
             Source::Compressed { layer, cluster, skip } => match layer.decompress(cluster).await {
                 Ok(bytes) => {

@@ -6,11 +6,13 @@ mod table;
 use std::collections::{BTreeMap, TryReserveError};
 use std::sync::Arc;
 
+use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
 use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
+use crate::cache_sizes::REFCOUNT_COUNT_MIN;
 use crate::error::Blame;
 pub(crate) use block::{Block, DirtyBlock};
 pub(crate) use table::{DirtyTable, RefcountTable, SavedTable};
@@ -25,6 +27,7 @@ pub(crate) struct Refcounts {
     /// Ordered, so that the same requests always evict the same blocks.
     blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
     blocks_max: usize,
+    budget: Arc<Budget>,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,
 }
@@ -45,6 +48,7 @@ impl Refcounts {
         geometry: Geometry,
         table: RefcountTable,
         blocks_max: usize,
+        budget: Arc<Budget>,
     ) -> Self {
         Self {
             file,
@@ -53,6 +57,7 @@ impl Refcounts {
             table: RwLock::new(table),
             blocks: Mutex::default(),
             blocks_max,
+            budget,
             growing: AsyncMutex::new(()),
         }
     }
@@ -75,7 +80,7 @@ impl Refcounts {
         let buf = IoBuf::uninit(self.cluster_bytes());
         let (result, bytes) = self.file.read(offset.0, buf).await;
         result.map_err(self.blame.io("reading a refcount block"))?;
-        let block = Arc::new(Block::new(index, bytes.to_vec()));
+        let block = Arc::new(Block::new(index, bytes.to_vec(), self.charge()));
         self.keep(Arc::clone(&block));
         Ok(Some(block))
     }
@@ -103,13 +108,34 @@ impl Refcounts {
         }
     }
 
+    /// A block's share of the memory for all caches.
+    fn charge(&self) -> Charge {
+        self.budget.charge(self.geometry.cluster_size())
+    }
+
+    /// Blocks in memory at most: while memory is short, no more than are needed at once.
+    fn blocks_max(&self) -> usize {
+        let least = self.blocks_max.min(REFCOUNT_COUNT_MIN as usize);
+        if self.budget.is_short(0) { least } else { self.blocks_max }
+    }
+
     fn keep(&self, block: Arc<Block>) {
+        let blocks_max = self.blocks_max();
         let mut blocks = self.blocks.lock();
-        if blocks.len() >= self.blocks_max {
-            let victim = blocks.values().find(|block| block.evict()).map(|block| block.index());
-            victim.and_then(|index| blocks.remove(&index));
+        while blocks.len() >= blocks_max {
+            let Some(victim) = blocks.values().find(|block| block.evict()) else { break };
+            let index = victim.index();
+            blocks.remove(&index);
         }
         blocks.insert(block.index(), block);
+    }
+
+    /// Drops clean blocks that were not used since the last call. Returns how many went.
+    pub(crate) fn clean(&self) -> usize {
+        let mut blocks = self.blocks.lock();
+        let before = blocks.len();
+        blocks.retain(|_, block| block.take_used() || !block.evict());
+        before - blocks.len()
     }
 
     /// The refcount of one cluster.
@@ -276,7 +302,7 @@ impl Refcounts {
         // block that the copy leads to.
         let mut table = self.table.write();
         table.set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
-        self.keep(Arc::new(Block::new_dirty(index, bytes)));
+        self.keep(Arc::new(Block::new_dirty(index, bytes, self.charge())));
         Ok(())
     }
 

@@ -164,7 +164,7 @@ impl Inner {
             // If this fails, some entries may lead to the run by now: better leaked than freed.
             Ok((written, entries)) => {
                 self.set_entries(first_cluster, &entries).await?;
-                old.iter().for_each(|entry| self.free_entry(entry, self.options.pass_discard_other));
+                old.iter().for_each(|entry| self.free_entry(entry, self.discards().pass_discard_other));
                 Ok(written)
             }
             Err(error) => {

@@ -58,8 +58,8 @@ impl Inner {
             self.zero_as_data(start, whole_start, options).await?;
         }
         let space = match options.unmap {
-            true if self.options.discard_no_unref => Space::PunchOnly,
-            true => Space::Free { punch: self.options.pass_discard_request },
+            true if self.discards().discard_no_unref => Space::PunchOnly,
+            true => Space::Free { punch: self.discards().pass_discard_request },
             false => Space::Keep,
         };
         self.zero_subclusters(whole_start, whole_end, space).await?;
@@ -107,7 +107,7 @@ impl Inner {
         } else {
             (offset + len) / size * size
         };
-        if !self.options.discard || start >= end {
+        if !self.discards().discard || start >= end {
             return Ok(());
         }
         self.announce().await?;
@@ -119,9 +119,9 @@ impl Inner {
             if image.geometry.version == Version::V2 && image.backing.is_some() {
                 return Ok(());
             }
-            let space = match image.options.discard_no_unref {
+            let space = match image.discards().discard_no_unref {
                 true => Space::PunchOnly,
-                false => Space::Free { punch: image.options.pass_discard_request },
+                false => Space::Free { punch: image.discards().pass_discard_request },
             };
             image.zero_subclusters(start, end, space).await
         })

@@ -67,6 +67,8 @@ configurations! {
     c4k: 4000, 40;
     c4k_device: 4000, 40;
     c4k_on_qcow2: 8000, 40;
+    c64k_on_chain: 6000, 40;
+    c4k_on_chain_tiny: 4000, 40;
     c4k_no_unref: 6000, 40;
     c4k_compressed: 8000, 40;
     c4k_snapshots: 8000, 40;

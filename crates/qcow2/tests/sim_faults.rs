@@ -61,6 +61,8 @@ configurations! {
     c4k: 12, 30;
     c4k_device: 12, 30;
     c4k_on_qcow2: 12, 30;
+    c64k_on_chain: 12, 30;
+    c4k_on_chain_tiny: 12, 30;
     c4k_no_unref: 12, 30;
     c4k_compressed: 12, 30;
     c4k_snapshots: 12, 30;

@@ -50,6 +50,8 @@ configurations! {
     c4k: 92;
     c4k_device: 92;
     c4k_on_qcow2: 92;
+    c64k_on_chain: 92;
+    c4k_on_chain_tiny: 92;
     c4k_no_unref: 92;
     c4k_compressed: 92;
     c4k_snapshots: 92;

@@ -82,6 +82,24 @@ pub fn may_call_inline() -> bool {
     Inner::current().take_inline()
 }
 
+/// As [`may_call_inline`], for a call that takes as long as many short ones: no also after
+/// [`defer_long_calls`].
+///
+/// # Panics
+/// Outside of [`crate::Reactor::run`].
+pub fn may_call_long_inline() -> bool {
+    Inner::current().take_long_inline()
+}
+
+/// Says that the caller has more to do in this turn than what it starts next, so that long calls
+/// are better made beside the loop.
+///
+/// # Panics
+/// Outside of [`crate::Reactor::run`].
+pub fn defer_long_calls() {
+    Inner::current().defer_long_calls();
+}
+
 /// Runs `call` on a thread that may block, and gives what it returns. Dropping the future does
 /// not stop the call.
 ///
@@ -101,4 +119,17 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
         Some(Err(panic)) => resume_unwind(panic),
         None => unreachable!("a blocking call ended without a result"),
     }
+}
+
+/// Has a thread that may block run `call`, from this very moment on. Nobody is told of its end; a
+/// reactor that is dropped waits for it.
+///
+/// # Panics
+/// Outside of [`crate::Reactor::run`].
+pub fn start_blocking(call: impl FnOnce() + Send + 'static) {
+    let work = Work::Call(Box::new(move || {
+        // The panic has been reported by now; the thread has others to serve.
+        let _ = catch_unwind(AssertUnwindSafe(call));
+    }));
+    drop(Op::start(work, Place::Pool));
 }

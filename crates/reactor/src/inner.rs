@@ -52,6 +52,7 @@ pub(crate) struct Inner {
     landings: Cell<Vec<Landing>>,
     stats: Cell<Stats>,
     inline_left: Cell<u32>,
+    long_calls_deferred: Cell<bool>,
 }
 
 /// Calls that tasks may make on the loop's thread in one turn ([`crate::fs::may_call_inline`]): enough for a
@@ -92,6 +93,7 @@ impl Inner {
             landings: Cell::default(),
             stats: Cell::default(),
             inline_left: Cell::new(INLINE_CALLS_MAX),
+            long_calls_deferred: Cell::new(false),
         })
     }
 
@@ -137,6 +139,16 @@ impl Inner {
         left > 0
     }
 
+    /// Whether this turn has room for one more call that takes long; takes it.
+    pub(crate) fn take_long_inline(&self) -> bool {
+        !self.long_calls_deferred.get() && self.take_inline()
+    }
+
+    /// Has this turn no room for them any more.
+    pub(crate) fn defer_long_calls(&self) {
+        self.long_calls_deferred.set(true);
+    }
+
     pub(crate) fn start(&self, work: Work, place: Place) -> usize {
         self.count(|stats| stats.started += 1);
         let mut slots = self.slots.borrow_mut();
@@ -157,7 +169,10 @@ impl Inner {
         }
         if let Some((work, vectors)) = slots.work(key) {
             match &mut *driver {
-                Driver::Ring(ring) => fatal(ring.start(key, work, vectors)),
+                Driver::Ring(ring) => {
+                    let calls = fatal(ring.start(key, work, vectors));
+                    self.count(|stats| stats.calls += u64::from(calls));
+                }
                 Driver::Poll(poll) => poll.start(key, work),
             }
         }
@@ -202,6 +217,7 @@ impl Inner {
     /// Runs the tasks that are ready now; those that become ready meanwhile have their turn next.
     pub(crate) fn run_ready(&self) {
         self.inline_left.set(INLINE_CALLS_MAX);
+        self.long_calls_deferred.set(false);
         self.count(|stats| stats.turns += 1);
         let batch = self.ready.borrow().len();
         for _ in 0..batch {
@@ -318,8 +334,6 @@ impl fmt::Debug for Inner {
 }
 
 /// A loop that cannot reach its kernel queue any more cannot go on, nor tell its tasks.
-fn fatal(result: io::Result<()>) {
-    if let Err(error) = result {
-        panic!("the event loop lost its kernel queue: {error}");
-    }
+fn fatal<T>(result: io::Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("the event loop lost its kernel queue: {error}"))
 }

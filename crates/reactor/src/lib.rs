@@ -29,7 +29,7 @@ mod timers;
 mod work;
 
 pub use backend::{Backend, available};
-pub use fs::blocking;
+pub use fs::{blocking, start_blocking};
 pub use inner::Stats;
 pub use pool::end_blocking_threads;
 pub use reactor::{Reactor, stats};

@@ -20,6 +20,13 @@ const SUBMISSIONS: u32 = 256;
 /// completions in a list of its own, which costs but loses nothing.
 const COMPLETIONS: u32 = 4096;
 
+/// File operations that are submitted together while a turn goes on. The medium is at work on the first ones
+/// while the rest of a batch is being prepared; submitting each alone costs a system call a request. 4 KiB
+/// O_DIRECT reads through a socket, thousands a second and CPU microseconds each: at depth 64 79 and 4.5
+/// when the whole turn was one submission, 107 and 5.2 one by one, 110 and 4.7 by fours; at depth 16 63 and
+/// 5.4, 66 and 5.9, 67 and 5.8.
+const FILES_TOGETHER: u32 = 4;
+
 /// The read of the eventfd that other threads wake the loop with.
 const WAKE: u64 = u64::MAX;
 /// A cancellation; its own result is of no interest.
@@ -43,6 +50,8 @@ pub(crate) struct Ring {
     /// Where the kernel puts the eventfd's counter; boxed, so that it stays where it is.
     wake_count: Box<[u8; 8]>,
     wake_armed: bool,
+    /// File operations queued and not submitted.
+    queued_files: u32,
     spin: Spin,
 }
 
@@ -55,18 +64,25 @@ impl Ring {
             stash: Vec::new(),
             wake_count: Box::new([0; 8]),
             wake_armed: false,
+            queued_files: 0,
             spin: Spin::default(),
         })
     }
 
-    /// Queues the operation; it starts with the next [`Ring::turn`].
+    /// Queues the operation; it starts with the next [`Ring::turn`] at the latest. Gives the number of
+    /// system calls.
     pub(crate) fn start(
         &mut self,
         key: usize,
         work: &mut Work,
         vectors: &mut Option<Box<Vectors>>,
-    ) -> io::Result<()> {
-        self.push(entry(work, vectors).user_data(key as u64))
+    ) -> io::Result<u32> {
+        self.push(entry(work, vectors).user_data(key as u64))?;
+        self.queued_files += u32::from(!work.waits_for_peer());
+        if self.queued_files < FILES_TOGETHER {
+            return Ok(0);
+        }
+        self.submit()
     }
 
     /// Queues a cancellation, behind everything queued so far.
@@ -119,6 +135,7 @@ impl Ring {
 
     /// Starts what is queued, without looking for completions. Gives the number of system calls.
     fn submit(&mut self) -> io::Result<u32> {
+        self.queued_files = 0;
         if self.ring.submission().is_empty() {
             return Ok(0);
         }
@@ -130,6 +147,7 @@ impl Ring {
     }
 
     fn enter(&mut self, wait: Wait, awaited: Awaited) -> io::Result<u32> {
+        self.queued_files = 0;
         let completed = !self.stash.is_empty() || !self.ring.completion().is_empty();
         let mut calls = 1;
         let wait = match wait {

@@ -18,8 +18,11 @@ use io_uring::IoUring;
 /// (one quiet second each: the step is far beyond the noise, the last digit is not).
 const LOOK_MAX: Duration = Duration::from_micros(50);
 
-/// Looks at the queue between looks at the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
+/// Looks at the queue between one look at the clock and the next. Each time whoever else wants this processor
+/// gets it, most of all the client whose requests are awaited. With more threads than processors (4 connections
+/// at depth 16, two processors) that is 318,000 requests a second against 208,000 without, and 2.5
+/// microseconds of CPU time each against 2.7.
+const LOOKS_PER_YIELD: u32 = 16;
 
 /// Most waits that go by without looking after failures: then looking in vain costs a fifth of a
 /// microsecond a wait.
@@ -58,8 +61,8 @@ impl Spin {
         true
     }
 
-    /// Looks for a completion, for [`LOOK_MAX`] at most; says whether there is one. No system call:
-    /// the kernel shows what it has in memory.
+    /// Looks for a completion, for [`LOOK_MAX`] at most; says whether there is one: the
+    /// kernel shows what it has in memory.
     pub(crate) fn look(&mut self, ring: &mut IoUring) -> bool {
         let found = look(ring);
         self.note(found);
@@ -75,7 +78,8 @@ impl Spin {
 fn look(ring: &mut IoUring) -> bool {
     let start = Instant::now();
     loop {
-        for _ in 0..LOOKS_PER_CLOCK {
+        rustix::thread::sched_yield();
+        for _ in 0..LOOKS_PER_YIELD {
             if !ring.completion().is_empty() || ring.submission().taskrun() {
                 return true;
             }

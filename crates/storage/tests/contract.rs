@@ -3,10 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails to set up has failed")]
 
 use std::cell::Cell;
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use reactor::{Backend, Reactor};
 use storage::{
     Allocation, ExtentKind, FileOptions, FileStorage, IoBuf, IoBytes, IoVec, MemoryStorage, Storage, Zeroing,
@@ -212,6 +215,61 @@ fn empty_requests_change_nothing() {
         result.unwrap();
         assert_eq!(storage.length(), 0);
     });
+}
+
+#[test]
+fn writes_made_together_beside_the_loop_all_land_and_are_told() {
+    const WRITES: u64 = 100;
+    on_all(async |storage| {
+        reactor::fs::defer_long_calls();
+        let writes = (0..WRITES).map(|at| storage.write(at * 1000, pattern(1000, at as u8)));
+        for result in join_all(writes).await {
+            result.unwrap();
+        }
+        assert_eq!(storage.length(), WRITES * 1000);
+        for at in 0..WRITES {
+            assert_eq!(bytes(storage, at * 1000, 1000).await, pattern(1000, at as u8).to_bytes()[..]);
+        }
+    });
+}
+
+#[test]
+fn a_write_that_is_dropped_on_its_way_harms_no_other() {
+    on_all(async |storage| {
+        for round in 0..20u64 {
+            reactor::fs::defer_long_calls();
+            let mut dropped = storage.write(4096 * round, pattern(4096, 1));
+            let kept = storage.write(4096 * (round + 100), pattern(4096, round as u8));
+            let _ = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut kept = Box::pin(kept);
+            if kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                drop(dropped);
+                kept.await.unwrap();
+            }
+            assert_eq!(
+                bytes(storage, 4096 * (round + 100), 4096).await,
+                pattern(4096, round as u8).to_bytes()[..]
+            );
+        }
+    });
+}
+
+#[test]
+fn a_loop_that_ends_with_writes_in_the_queue_waits_for_them() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let storage = open(dir.path(), false, Backend::Ring);
+    Reactor::new(Backend::Ring).unwrap().run(async {
+        reactor::fs::defer_long_calls();
+        for at in 0..50u64 {
+            let mut write = storage.write(at * 4096, pattern(4096, at as u8));
+            let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+    });
+    let file = std::fs::read(dir.path().join("image")).unwrap();
+    for at in 0..50u64 {
+        let start = at as usize * 4096;
+        assert_eq!(file[start..start + 4096], pattern(4096, at as u8).to_bytes()[..]);
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ enum Arrangement {
     Mixed,
 }
 
-/// A membership. Not to be copied: [`Group::leave`] takes it back.
+/// A membership. Worth nothing once [`Group::leave`] has taken it back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MemberId(usize);
 
@@ -109,9 +109,9 @@ impl Group {
     /// the caller dispatches or fails them. The others' timer stays as it is.
     ///
     /// # Panics
-    /// Here and below: if `member` is of another group.
-    pub fn leave(&mut self, member: MemberId, now: Time, released: &mut Vec<Ticket>) {
-        self.drain(&member, now, released);
+    /// Here and below: if `member` is of another group, or has left.
+    pub fn leave(&mut self, member: &MemberId, now: Time, released: &mut Vec<Ticket>) {
+        self.drain(member, now, released);
         self.members[member.0] = None;
     }
 
@@ -166,7 +166,15 @@ impl Group {
         if !drains && self.must_wait(request.direction, now) {
             return self.draw_ticket(member.0, request, now);
         }
+        self.charge(member, request, now);
+        Decision::Now
+    }
+
+    /// Charges a request that goes without having asked: one that was carried out because
+    /// [`Group::opens`] had come. Whatever is above a capacity afterwards, those behind it wait for.
+    pub fn charge(&mut self, member: &MemberId, request: Request, now: Time) {
         let found = Self::member_mut(&mut self.members, member.0);
+        let drains = found.draining;
         found.counters.pass(request);
         self.counters.pass(request);
         if !drains && !self.meter.limits().is_unlimited() {
@@ -174,7 +182,16 @@ impl Group {
             let queue = self.arrangement.queue(request.direction);
             self.queues[queue].pass(&mut found.standings[queue], self.prices.of(request));
         }
-        Decision::Now
+    }
+
+    /// From when on a request in `direction` need not wait, unless others are charged meanwhile; `None`
+    /// while requests wait that it must not overtake.
+    pub fn opens(&mut self, direction: Direction, now: Time) -> Option<Time> {
+        let queued = match self.arrangement {
+            Arrangement::Apart => !self.queues[self.arrangement.queue(direction)].is_empty(),
+            Arrangement::Together | Arrangement::Mixed => self.queues.iter().any(|queue| !queue.is_empty()),
+        };
+        (!queued).then(|| now.after(self.meter.wait(direction, now)))
     }
 
     /// Gives up a request that waits: its future was dropped. `false` if it does not wait (any more):
@@ -210,7 +227,7 @@ impl Group {
 
     #[expect(
         clippy::expect_used,
-        reason = "a membership cannot be copied, so it outlives its member only by a bug"
+        reason = "a membership cannot be copied, and is taken back by who held it: it outlives its member only by a bug"
     )]
     fn member_mut(members: &mut [Option<Member>], index: usize) -> &mut Member {
         members.get_mut(index).and_then(Option::as_mut).expect("a member of this group")

@@ -1,12 +1,15 @@
 //! Limits that keep the rules.
 
-use crate::{Direction, Flow, LimitsError, Options, Parameter, Part};
+use crate::{Direction, Flow, LimitsError, Measure, Options, Parameter, Part};
 
 /// The largest average, the largest burst rate, and the largest product of burst rate and length.
 pub const RATE_MAX: u64 = 1_000_000_000_000_000;
 
 /// The longest burst, in seconds.
 pub const LENGTH_MAX: u64 = u32::MAX as u64;
+
+/// Pieces of a large request are no smaller: each counts as an operation.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
 
 /// The numbers of one [`Flow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,23 @@ impl Limits {
     /// each request counts once.
     pub const fn iops_size(&self) -> u64 {
         self.iops_size
+    }
+
+    /// Bytes that a request in `direction` may have before it had better be charged in pieces: what
+    /// passes in a tenth of a second, and no less than `PIECE_BYTES_MIN`. `None` if a request of any
+    /// size costs the same.
+    ///
+    /// A request is charged whole and those after it wait for it: one that zeroes a disk would
+    /// otherwise keep its whole group waiting for minutes.
+    pub fn piece_bytes(&self, direction: Direction) -> Option<u64> {
+        let per_second = |flow: Flow| match (flow.measure(), self.rate(flow).avg) {
+            (_, 0) => None,
+            (Measure::Bytes, avg) => Some(avg),
+            (Measure::Operations, _) if self.iops_size == 0 => None,
+            (Measure::Operations, avg) => Some(avg.saturating_mul(self.iops_size)),
+        };
+        let narrowest = Flow::of(direction).into_iter().filter_map(per_second).min()?;
+        Some((narrowest / 10).max(PIECE_BYTES_MIN))
     }
 
     /// Nothing is limited: requests need not ask.
@@ -169,7 +189,7 @@ fn check_size(options: &Options, limits: &Limits) -> Result<u64, LimitsError> {
     let limited = Direction::BOTH
         .into_iter()
         .flat_map(Flow::of)
-        .any(|flow| flow.measure() == crate::Measure::Operations && !limits.rate(flow).is_unlimited());
+        .any(|flow| flow.measure() == Measure::Operations && !limits.rate(flow).is_unlimited());
     if size != 0 && !limited {
         return Err(LimitsError::SizeWithoutIops { found: size });
     }
@@ -245,6 +265,17 @@ mod tests {
         assert_refused(&[("iops-read", 5), ("iops-read-max", 4)], &["iops-read-max ", "iops-read ", "5"]);
         check(&[("iops-read", 5), ("iops-read-max", 5), ("iops-read-max-length", 2)]).unwrap();
         check(&[("iops-read-max-length", 1)]).unwrap();
+    }
+
+    #[test]
+    fn a_request_is_charged_in_pieces_where_its_size_costs() {
+        let piece = |given: &[(&str, u64)]| check(given).unwrap().piece_bytes(Direction::Write);
+        assert_eq!(piece(&[]), None);
+        assert_eq!(piece(&[("iops", 10)]), None);
+        assert_eq!(piece(&[("bps-read", 10)]), None);
+        assert_eq!(piece(&[("bps", 10 << 20)]), Some(1 << 20));
+        assert_eq!(piece(&[("bps-write", 1)]), Some(64 << 10));
+        assert_eq!(piece(&[("bps-write", 1 << 30), ("iops", 1000), ("iops-size", 4096)]), Some(409_600));
     }
 
     #[test]

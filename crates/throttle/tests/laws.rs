@@ -157,7 +157,7 @@ impl Witness {
         let index = self.index(number);
         let (member, id) = self.members.swap_remove(index);
         let mut released = Vec::new();
-        self.group.leave(id, self.now, &mut released);
+        self.group.leave(&id, self.now, &mut released);
         self.expect_released(member, &released);
     }
 

@@ -168,7 +168,7 @@ fn a_changed_weight_counts_at_once() {
     world.run_until(3 * SECOND);
     let member = world.group.join(throttle::Weight::default());
     let mut released = Vec::new();
-    world.group.leave(member, world.now(), &mut released);
+    world.group.leave(&member, world.now(), &mut released);
     assert!(released.is_empty());
     let (group, member) = world.group_and_member(1);
     group.set_weight(member, throttle::Weight::new(300).unwrap());

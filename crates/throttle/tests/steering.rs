@@ -187,3 +187,24 @@ fn counters_tell_what_waited_and_how_long() {
     assert_eq!(report.weight.get(), 250);
     assert_eq!(report.counters, group.report(at(300)).counters, "a lone member is the group");
 }
+
+#[test]
+fn what_is_charged_after_the_fact_is_paid_for_by_those_behind_it() {
+    let mut group = Group::new(limits(&[("iops", 10)]), Time::default());
+    let member = group.join(Weight::default());
+    let start = Time::default();
+    assert_eq!(group.opens(Direction::Read, start), Some(start));
+    for _ in 0..3 {
+        group.charge(&member, Request::read(1), start);
+    }
+    let open = Time::from_nanos(SECOND / 5);
+    assert_eq!(group.opens(Direction::Read, start), Some(open));
+    assert!(
+        matches!(group.enqueue(&member, Request::write(1), start), Decision::Queued { wake, .. } if wake == open)
+    );
+    assert_eq!(group.opens(Direction::Read, start), None, "somebody came first");
+    let mut granted = Vec::new();
+    group.poll(open, &mut granted);
+    assert_eq!(group.opens(Direction::Read, open), Some(Time::from_nanos(SECOND * 3 / 10)));
+    assert_eq!(group.member_report(&member, open).counters.of(Direction::Read).passed.requests, 3);
+}

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use super::fio::{self, Load};
-use super::server::{Kind, Server};
-use super::table::{self, Series};
-use super::{Args, Effort};
+use super::image::check;
+use super::sample::{Pair, Sample, Series};
+use super::server::{Kind, Served, Server};
+use super::table::{Chart, Form, Table, Verdict, number};
+use super::{Bench, process};
 
 /// One row of the table.
 struct Case {
@@ -14,8 +16,11 @@ struct Case {
     load: Load,
     direct: bool,
     rivals: &'static [Kind],
+    /// What to reach against each rival.
+    targets: &'static [f64],
 }
 
+const DISK_BYTES: u64 = 1 << 30;
 const CACHED: &[Kind] = &[Kind::QemuNbd, Kind::NbdkitFile];
 const QEMU: &[Kind] = &[Kind::QemuNbd];
 
@@ -26,110 +31,153 @@ const fn case(
     jobs: u32,
     direct: bool,
     rivals: &'static [Kind],
+    targets: &'static [f64],
 ) -> Case {
-    Case { name, load: Load { rw, block: "4k", depth, jobs }, direct, rivals }
+    Case {
+        name,
+        load: Load { rw, block: "4k", depth, jobs, disk_bytes: DISK_BYTES },
+        direct,
+        rivals,
+        targets,
+    }
 }
 
 const fn stream(name: &'static str, rw: &'static str) -> Case {
-    Case { name, load: Load { rw, block: "1M", depth: 4, jobs: 1 }, direct: false, rivals: QEMU }
+    let load = Load { rw, block: "1M", depth: 4, jobs: 1, disk_bytes: DISK_BYTES };
+    Case { name, load, direct: false, rivals: QEMU, targets: &[1.0] }
 }
 
 const CASES: [Case; 12] = [
-    case("4k random reads, page cache, depth 1", "randread", 1, 1, false, CACHED),
-    case("4k random reads, page cache, depth 16", "randread", 16, 1, false, CACHED),
-    case("4k random reads, page cache, depth 64", "randread", 64, 1, false, CACHED),
-    case("4k random reads, page cache, 4 connections x 16", "randread", 16, 4, false, CACHED),
-    case("4k random reads, cache=none, depth 1", "randread", 1, 1, true, QEMU),
-    case("4k random reads, cache=none, depth 16", "randread", 16, 1, true, QEMU),
-    case("4k random reads, cache=none, depth 64", "randread", 64, 1, true, QEMU),
-    case("4k random writes, page cache, depth 1", "randwrite", 1, 1, false, QEMU),
-    case("4k random writes, page cache, depth 16", "randwrite", 16, 1, false, QEMU),
-    case("4k random writes, page cache, 4 connections x 16", "randwrite", 16, 4, false, QEMU),
+    case("4k random reads, page cache, depth 1", "randread", 1, 1, false, CACHED, &[1.1, 0.9]),
+    case("4k random reads, page cache, depth 16", "randread", 16, 1, false, CACHED, &[2.5, 1.4]),
+    case("4k random reads, page cache, depth 64", "randread", 64, 1, false, CACHED, &[2.5, 1.4]),
+    case("4k random reads, page cache, 4 connections x 16", "randread", 16, 4, false, CACHED, &[2.5, 1.4]),
+    case("4k random reads, cache=none, depth 1", "randread", 1, 1, true, QEMU, &[1.3]),
+    case("4k random reads, cache=none, depth 16", "randread", 16, 1, true, QEMU, &[1.0]),
+    case("4k random reads, cache=none, depth 64", "randread", 64, 1, true, QEMU, &[1.0]),
+    case("4k random writes, page cache, depth 1", "randwrite", 1, 1, false, QEMU, &[2.0]),
+    case("4k random writes, page cache, depth 16", "randwrite", 16, 1, false, QEMU, &[2.0]),
+    case("4k random writes, page cache, 4 connections x 16", "randwrite", 16, 4, false, QEMU, &[2.0]),
     stream("1M sequential reads, page cache, depth 4", "read"),
     stream("1M sequential writes, page cache, depth 4", "write"),
 ];
 
-/// Runs the cases and prints their rows as they are done.
-pub fn run(args: &Args, effort: Effort) -> Result<(), String> {
-    build()?;
-    let unusable = |error: std::io::Error| format!("{}: {error}", args.directory.display());
-    std::fs::create_dir_all(&args.directory).map_err(unusable)?;
-    // Some servers take absolute paths only.
-    let directory = args.directory.canonicalize().map_err(unusable)?;
-    let image = directory.join("bench.qcow2");
-    let raw = directory.join("bench.raw");
-    make_images(&image, &raw)?;
-    let mut text = table::head();
-    print!("{text}");
-    for case in
-        CASES.iter().filter(|case| args.only.as_ref().is_none_or(|only| case.name.contains(only.as_str())))
-    {
-        let rows = table::rows(case.name, &measure(case, effort, &image, &raw, &directory)?);
-        print!("{rows}");
-        text += &rows;
-    }
-    command("qemu-img", &["check", "-q", &image.display().to_string()])?;
-    for file in [&image, &raw] {
-        std::fs::remove_file(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    }
-    match &args.report {
-        Some(path) => std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())),
-        None => Ok(()),
-    }
+/// What one server did in all rounds of a case.
+struct Measured {
+    kind: Kind,
+    series: Series,
 }
 
-fn measure(
-    case: &Case,
-    effort: Effort,
-    image: &Path,
-    raw: &Path,
-    directory: &Path,
-) -> Result<Vec<Series>, String> {
+/// Table "door".
+pub fn run(bench: &Bench) -> Result<Table, String> {
+    let image = bench.path("door.qcow2");
+    let raw = bench.path("door.raw");
+    make_images(&image, &raw)?;
+    let mut table = Table {
+        id: "door",
+        title: "the NBD server".to_owned(),
+        about: "fio's nbd engine over a unix socket against 1 GiB of real data, 64 KiB clusters, as qcow2 (and as a raw file \
+            for nbdkit). Client and server share the machine. The server's CPU time is in microseconds per request."
+            .to_owned(),
+        columns: ["case", "server", "cowhand is", "its CPU is", "requests/s", "spread", "server CPU us"]
+            .map(str::to_owned)
+            .into(),
+        ..Table::default()
+    };
+    let mut measured = Vec::new();
+    for case in CASES.iter().filter(|case| !bench.effort.quick || case.load.depth == 16) {
+        let all = measure(bench, case, &image, &raw)?;
+        table.rows.extend(rows(case.name, &all));
+        table.verdicts.extend(verdicts(case, &all));
+        measured.push((case.name, all));
+    }
+    check(&image)?;
+    table.charts.push(chart(&measured));
+    Ok(table)
+}
+
+fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<Measured>, String> {
     let kinds = [&[Kind::Cowhand], case.rivals].concat();
-    let mut all: Vec<Series> =
-        kinds.into_iter().map(|kind| Series { kind, rates: Vec::new(), cpu: Vec::new() }).collect();
-    for round in 0..effort.rounds {
-        for series in &mut all {
-            let server = Server::start(series.kind, image, raw, case.direct, directory)?;
+    let mut all: Vec<Measured> =
+        kinds.into_iter().map(|kind| Measured { kind, series: Series::default() }).collect();
+    // fio counts in whole seconds.
+    let seconds = bench.effort.seconds.ceil() as u32;
+    for round in 0..bench.effort.rounds {
+        for Measured { kind, series } in &mut all {
+            let served = Served { image, raw, direct: case.direct, options: "" };
+            let server = Server::start(bench, *kind, &served)?;
             let before = server.cpu_seconds();
-            let rate = fio::run(&server.uri(), case.load, effort.seconds, round + 1)?;
+            let rate = fio::run(&server.uri(), case.load, seconds, round + 1)?.iops;
             let cpu = server.cpu_seconds() - before;
-            series.rates.push(rate);
-            series.cpu.push(cpu * 1e6 / (rate * f64::from(effort.seconds)));
+            let system_us = cpu * 1e6 / (rate * f64::from(seconds));
+            series.0.push(Sample { rate, system_us, ..Sample::default() });
         }
     }
     Ok(all)
 }
 
-fn build() -> Result<(), String> {
-    command("cargo", &["build", "--quiet", "--release", "--package", "cowhand"])
+fn rows(name: &str, all: &[Measured]) -> Vec<Vec<String>> {
+    let row = |measured: &Measured| {
+        let [rate, cpu] = compared(all, measured).map_or(["-".to_owned(), "-".to_owned()], |ratios| {
+            ratios.map(|ratio| format!("{} x", number(ratio)))
+        });
+        let Measured { kind, series } = measured;
+        let spread = format!("{:.0} %", series.spread_percent());
+        let cpu_us = number(series.median(Sample::cpu_us));
+        vec![name.to_owned(), kind.name().to_owned(), rate, cpu, number(series.rate()), spread, cpu_us]
+    };
+    all.iter().map(row).collect()
 }
 
-/// A fully written image of 1 GiB, and the same bytes as a raw file, both in the page cache.
-fn make_images(image: &Path, raw: &Path) -> Result<(), String> {
-    let (image, raw) = (image.display().to_string(), raw.display().to_string());
-    command("qemu-img", &["create", "-q", "-f", "qcow2", &image, "1G"])?;
-    let fill: Vec<String> =
-        (0..8).map(|part| format!("write -q -P {} {}M 128M", part + 1, part * 128)).collect();
-    let mut arguments: Vec<&str> = vec!["-f", "qcow2"];
-    fill.iter().for_each(|write| arguments.extend(["-c", write]));
-    arguments.push(&image);
-    command("qemu-io", &arguments)?;
-    command("qemu-img", &["convert", "-f", "qcow2", "-O", "raw", "-S", "0", &image, &raw])
+/// Our rate and CPU time in terms of a rival's.
+fn compared(all: &[Measured], rival: &Measured) -> Option<[f64; 2]> {
+    let ours = all.first().filter(|ours| ours.kind != rival.kind)?;
+    let pair = Pair { ours: ours.series.clone(), theirs: rival.series.clone() };
+    Some([pair.rate_ratio(), pair.ratio(Sample::cpu_us)])
 }
 
-fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("cannot run {program}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "{program} {}: {}{}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        )),
+fn verdicts(case: &Case, all: &[Measured]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for (rival, target) in all.iter().skip(1).zip(case.targets) {
+        let Some([rate, cpu]) = compared(all, rival) else { continue };
+        let what = format!("door, {}: against {}", case.name, rival.kind.name());
+        verdicts.push(Verdict::at_least(what.clone(), rate, *target, " x"));
+        if case.direct {
+            verdicts.push(Verdict::at_most(format!("{what}, CPU"), cpu, 0.5, " x"));
+        }
     }
+    verdicts
+}
+
+fn chart(measured: &[(&str, Vec<Measured>)]) -> Chart {
+    let rates = |kind: Kind| {
+        let rate = |all: &Vec<Measured>| {
+            all.iter()
+                .find(|measured| measured.kind == kind)
+                .map_or(f64::NAN, |measured| measured.series.rate())
+        };
+        measured.iter().map(|(_, all)| rate(all)).collect()
+    };
+    Chart {
+        title: "Requests per second over NBD".to_owned(),
+        form: Form::Bars,
+        places: measured.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        series: [Kind::Cowhand, Kind::QemuNbd, Kind::NbdkitFile]
+            .map(|kind| (kind.name().to_owned(), rates(kind)))
+            .into(),
+    }
+}
+
+/// A fully written image, and the same bytes as a raw file, both in the page cache.
+fn make_images(image: &Path, raw: &Path) -> Result<(), String> {
+    process::run(Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(image).arg("1G"))?;
+    let mut fill = Command::new("qemu-io");
+    fill.args(["-f", "qcow2"]);
+    for part in 0..8 {
+        fill.args(["-c", &format!("write -q -P {} {}M 128M", part + 1, part * 128)]);
+    }
+    process::run(fill.arg(image))?;
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "qcow2", "-O", "raw", "-S", "0"]).arg(image).arg(raw);
+    process::run(&mut convert).map(drop)
 }

@@ -4,6 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::process;
+
 /// What fio is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -15,30 +17,69 @@ pub struct Load {
     pub depth: u32,
     /// Connections.
     pub jobs: u32,
+    /// Bytes of the disk.
+    pub disk_bytes: u64,
 }
 
-/// Runs `load` for `seconds` and gives requests per second.
-pub fn run(uri: &str, load: Load, seconds: u32, seed: u32) -> Result<f64, String> {
-    let output = Command::new("fio")
+/// What it found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Requests per second.
+    pub iops: f64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+}
+
+/// Runs `load` for `seconds`.
+pub fn run(uri: &str, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
+    let mut command = Command::new("fio");
+    command
         .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--time_based", "--group_reporting"])
-        .args(["--norandommap", "--size=1G", "--thread"])
+        .args(["--norandommap", "--thread"])
+        .arg(format!("--size={}", load.disk_bytes))
         .arg(format!("--uri={uri}"))
         .arg(format!("--rw={}", load.rw))
         .arg(format!("--bs={}", load.block))
         .arg(format!("--iodepth={}", load.depth))
         .arg(format!("--numjobs={}", load.jobs))
-        .arg(format!("--runtime={seconds}"))
-        .arg(format!("--randseed={seed}"))
-        .output()
-        .map_err(|error| format!("cannot run fio: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // The engine prints a line of its own before the JSON.
-    let json = text.find('{').and_then(|start| serde_json::from_str::<Value>(&text[start..]).ok());
-    let job = json.as_ref().and_then(|json| json["jobs"].get(0));
-    let iops = |side: &str| job.and_then(|job| job[side]["iops"].as_f64()).unwrap_or(0.0);
+        .arg(format!("--runtime={}", seconds.max(1)))
+        .arg(format!("--randseed={seed}"));
+    let text = process::run(&mut command)?.text;
+    outcome(&text).ok_or_else(|| format!("fio said: {text}"))
+}
+
+/// The engine prints a line of its own before the JSON.
+fn outcome(text: &str) -> Option<Outcome> {
+    let report: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    let job = report["jobs"].get(0)?;
+    let iops = |side: &str| job[side]["iops"].as_f64().unwrap_or(0.0);
+    let side = if iops("read") >= iops("write") { "read" } else { "write" };
+    let quantile = |name: &str| {
+        job[side]["clat_ns"]["percentile"][name].as_f64().map_or(f64::NAN, |nanos| nanos / 1000.0)
+    };
     let total = iops("read") + iops("write");
-    if output.status.success() && total > 0.0 {
-        return Ok(total);
+    (total > 0.0).then(|| Outcome {
+        iops: total,
+        p50_us: quantile("50.000000"),
+        p99_us: quantile("99.000000"),
+        p999_us: quantile("99.900000"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_before_the_json_is_skipped() {
+        let text = "nbd: connected\n{\"jobs\": [{\"read\": {\"iops\": 5.0, \"clat_ns\": {\"percentile\": \
+            {\"99.000000\": 2000}}}, \"write\": {\"iops\": 0}}]}";
+        let Outcome { iops, p99_us, p50_us, .. } = outcome(text).unwrap();
+        assert_eq!((iops, p99_us), (5.0, 2.0));
+        assert!(p50_us.is_nan() && outcome("no json").is_none());
     }
-    Err(format!("fio failed: {}{text}", String::from_utf8_lossy(&output.stderr)))
 }

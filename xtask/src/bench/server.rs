@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::Bench;
+use super::process::Running;
+
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -24,59 +27,51 @@ impl Kind {
     }
 }
 
+/// What is served, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
+    /// The qcow2 image.
+    pub image: &'a Path,
+    /// The raw file of the same bytes, for nbdkit.
+    pub raw: &'a Path,
+    /// Bypass the page cache.
+    pub direct: bool,
+    /// Options that only cowhand knows, each with a comma before it.
+    pub options: &'a str,
+}
+
 /// A running server with one export.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     socket: PathBuf,
+    _running: Running,
 }
 
 /// How long a server may take to listen.
 const START_MAX: Duration = Duration::from_secs(20);
 
 impl Server {
-    /// Serves the qcow2 image (or, for nbdkit, the raw file of the same bytes) in `directory`.
-    pub fn start(
-        kind: Kind,
-        image: &Path,
-        raw: &Path,
-        direct: bool,
-        directory: &Path,
-    ) -> Result<Self, String> {
-        let socket = directory.join("bench.sock");
+    /// Starts a server and waits until it answers.
+    pub fn start(bench: &Bench, kind: Kind, served: &Served<'_>) -> Result<Self, String> {
+        let socket = bench.path("bench.sock");
         // Left by the server before; not there at the first start.
         let _ = std::fs::remove_file(&socket);
-        let mut command = match kind {
-            Kind::Cowhand => {
-                let mut command = Command::new("target/release/cowhand");
-                let cache = if direct { "none" } else { "writeback" };
-                command.args(["serve", "--export", "bench", "--shared", "8", "--socket"]).arg(&socket);
-                command.arg(format!("file={},cache={cache}", image.display()));
-                command
-            }
-            Kind::QemuNbd => {
-                let mut command = Command::new("qemu-nbd");
-                let cache = if direct { "--cache=none" } else { "--cache=writeback" };
-                command.args(["-f", "qcow2", "-x", "bench", "-e", "8", "-t", "--aio=io_uring", cache, "-k"]);
-                command.arg(&socket).arg(image);
-                command
-            }
-            Kind::NbdkitFile => {
-                let mut command = Command::new("nbdkit");
-                command.args(["-f", "--exportname", "bench", "-U"]).arg(&socket);
-                command.arg("file").arg(format!("file={}", raw.display()));
-                command
-            }
-        };
-        let child = command
+        let child = command(bench, kind, served, &socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", kind.name()))?;
-        let mut server = Self { child, socket };
+        let running = Running::new(child.id());
+        let mut server = Self { child, socket, _running: running };
         server.wait_until_ready(kind)?;
         Ok(server)
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     fn wait_until_ready(&mut self, kind: Kind) -> Result<(), String> {
@@ -89,7 +84,7 @@ impl Server {
                     said.into_iter().flat_map(|lines| lines.lines().map_while(Result::ok)).collect();
                 return Err(format!("{} does not serve: {}", kind.name(), said.join("; ")));
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
@@ -107,6 +102,31 @@ impl Server {
         let ticks =
             |at: usize| behind_name.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok());
         (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+    }
+}
+
+fn command(bench: &Bench, kind: Kind, served: &Served<'_>, socket: &Path) -> Command {
+    let &Served { image, raw, direct, options } = served;
+    let cache = if direct { "none" } else { "writeback" };
+    match kind {
+        Kind::Cowhand => {
+            let mut command = Command::new(&bench.cowhand);
+            command.args(["serve", "--export", "bench", "--shared", "8", "--socket"]).arg(socket);
+            command.arg(format!("file={},cache={cache}{options}", image.display()));
+            command
+        }
+        Kind::QemuNbd => {
+            let mut command = Command::new("qemu-nbd");
+            command.args(["-f", "qcow2", "-x", "bench", "-e", "8", "-t", "--aio=io_uring"]);
+            command.arg(format!("--cache={cache}")).arg("-k").arg(socket).arg(image);
+            command
+        }
+        Kind::NbdkitFile => {
+            let mut command = Command::new("nbdkit");
+            command.args(["-f", "--exportname", "bench", "-U"]).arg(socket);
+            command.arg("file").arg(format!("file={}", raw.display()));
+            command
+        }
     }
 }
 

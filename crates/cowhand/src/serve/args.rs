@@ -43,7 +43,7 @@ pub struct Args {
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Disks")]
     pub read_only: Option<bool>,
 
-    /// Also follow names in images that lead under DIR (may be repeated)
+    /// Also follow names in images that lead under DIR; with --qmp, commands may open files there (may be repeated)
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
@@ -68,6 +68,14 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Listening")]
     pub allow_plain_tcp: Option<bool>,
+
+    /// Listen for commands (QMP) on a Unix socket at PATH that only this user may use; DRIVE is optional then
+    #[arg(long, value_name = "PATH", help_heading = "Steering")]
+    pub qmp: Option<PathBuf>,
+
+    /// Serve figures for Prometheus at http://ADDR:PORT/metrics; PORT alone is on 127.0.0.1
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Steering")]
+    pub metrics: Option<SocketAddr>,
 
     /// Certificate (chain) of this server, PEM; clients must then use TLS
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
@@ -129,4 +137,5 @@ A configuration file holds the same options under their long names:
 Examples:
   cowhand serve --create 20G disk.qcow2
   cowhand serve file=disk.qcow2,cache=none,discard=unmap file=data.qcow2,id=data
-  cowhand serve --listen 10809 --read-only disk.qcow2";
+  cowhand serve --listen 10809 --read-only disk.qcow2
+  cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

@@ -41,6 +41,10 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// As `--listen`.
     pub listen: Option<String>,
+    /// As `--qmp`.
+    pub qmp: Option<PathBuf>,
+    /// As `--metrics`.
+    pub metrics: Option<String>,
     /// As `--allow-plain-tcp`.
     pub allow_plain_tcp: Option<bool>,
     /// As `--tls-cert`.
@@ -124,6 +128,10 @@ impl Config {
             let listen = self.listen.as_deref().map(parse_listen).transpose();
             args.listen = listen.map_err(|error| wrong("listen", error))?;
         }
+        if let (None, Some(metrics)) = (args.metrics, &self.metrics) {
+            args.metrics = Some(parse_listen(metrics).map_err(|error| wrong("metrics", error))?);
+        }
+        fill(&mut args.qmp, self.qmp);
         fill(&mut args.create, self.create);
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);

@@ -1,44 +1,33 @@
 //! The disks: those that are missing are created, all are opened.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use image::{Disk, OpenRules};
+use image::OpenRules;
 use reactor::Reactor;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::inventory::disk_node::DiskNode;
 use super::settings::{Export, Settings};
 use crate::create::make_if_missing;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
-/// A disk that is open, and what it is called.
-#[derive(Debug)]
-pub struct Served {
-    /// What clients call it.
-    pub name: String,
-    /// The image, as it was named.
-    pub path: PathBuf,
-    /// It was made just now.
-    pub created: bool,
-    /// The disk.
-    pub disk: Arc<Disk>,
-}
-
-impl Served {
-    /// For people who list exports: the file's name.
-    pub fn description(&self) -> String {
-        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-    }
-}
-
 /// Opens all disks, in order.
 ///
 /// # Errors
 /// For the first that cannot be created or opened.
-pub fn open_all(reactor: &Reactor, settings: &Settings) -> Result<Vec<Served>, Failure> {
-    let rules = OpenRules { policy: settings.policy.clone(), ..OpenRules::default() };
-    settings.exports.iter().map(|export| open(reactor, export, settings.create.as_ref(), &rules)).collect()
+pub fn open_all(
+    reactor: &Reactor,
+    settings: &Settings,
+    rules: &OpenRules,
+) -> Result<Vec<(String, DiskNode)>, Failure> {
+    let create = settings.create.as_ref();
+    settings
+        .exports
+        .iter()
+        .map(|export| Ok((export.name.clone(), open(reactor, export, create, rules)?)))
+        .collect()
 }
 
 fn open(
@@ -46,7 +35,7 @@ fn open(
     export: &Export,
     create: Option<&NewImage>,
     rules: &OpenRules,
-) -> Result<Served, Failure> {
+) -> Result<DiskNode, Failure> {
     let path = &export.disk.filename;
     let created = match create {
         Some(image) => {
@@ -57,7 +46,8 @@ fn open(
     };
     let disk =
         reactor.run(image::open(&export.disk, rules)).map_err(|error| cannot_open(path, create, &error))?;
-    Ok(Served { name: export.name.clone(), path: path.clone(), created, disk: Arc::new(disk) })
+    let tree = export.tree.clone().into();
+    Ok(DiskNode { path: path.clone(), tree, created, disk: Arc::new(disk) })
 }
 
 fn cannot_open(path: &Path, create: Option<&NewImage>, error: &image::OpenError) -> Failure {

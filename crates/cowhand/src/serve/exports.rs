@@ -21,7 +21,7 @@ pub fn export_names(drives: &[DiskOptions], asked: Option<&str>) -> Result<Vec<S
     let mut names: Vec<String> = Vec::with_capacity(drives.len());
     for drive in drives {
         let name = name_of(drive, asked);
-        check(&name)?;
+        check_name(&name)?;
         if names.contains(&name) {
             return Err(Failure::new(format!(
                 "two drives would be export {name:?}; give one of them another name with id="
@@ -40,7 +40,8 @@ fn name_of(drive: &DiskOptions, asked: Option<&str>) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-fn check(name: &str) -> Result<(), Failure> {
+/// What the protocol takes as a name.
+pub fn check_name(name: &str) -> Result<(), Failure> {
     if name.len() > EXPORT_NAME_BYTES_MAX {
         return Err(Failure::new(format!(
             "the name of an export is {} bytes; at most {EXPORT_NAME_BYTES_MAX} are allowed",

@@ -74,7 +74,7 @@ fn percent(bytes: &[u8], kept: &[u8]) -> String {
 }
 
 /// As one word of a shell.
-fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/:%=,+".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
         true => text.to_owned(),

@@ -5,7 +5,7 @@
 //! serving goes on:
 //!
 //! - `no_new_privs`: no set-user-id program gives rights back.
-//! - Landlock: no file is opened, made, renamed or executed, no TCP port bound or connected to, no process outside
+//! - Landlock: no file is opened (but for those under `--allow-path` where commands may come), made, renamed or executed, no TCP port bound or connected to, no process outside
 //!   signalled. What is open stays open. Left is the right to remove files in the directories of our own socket
 //!   and pid file: landlock knows directories only.
 //! - seccomp: the calls in `DENIED` fail with EPERM, and with them processes (threads are needed) and all sockets but
@@ -14,7 +14,7 @@
 //! seccomp does not see what io_uring does, Landlock does: so that neither file system nor network opens up there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
@@ -138,16 +138,17 @@ const DENIED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const DENIED_HERE: &[i64] = &[libc::SYS_kexec_file_load];
 
-/// Gives up what is not needed to serve from now on. `names` are files that are removed at the end.
+/// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
+/// files are still opened and sockets made.
 ///
 /// All threads that exist must be the caller's, idle, or able to do without; later ones inherit.
-pub fn enter(names: &[&Path]) {
+pub fn enter(names: &[&Path], reach: &[PathBuf]) {
     // Landlock holds a thread and those it starts: so none may be left that was started before.
     reactor::end_blocking_threads();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox: the kernel has no no_new_privs");
     }
-    match fence_files(names) {
+    match fence_files(names, reach) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
@@ -170,8 +171,8 @@ fn tell(status: &RestrictionStatus) {
     }
 }
 
-/// No file system, no TCP, no signals; but for removing `names`.
-fn fence_files(names: &[&Path]) -> Result<RestrictionStatus, RulesetError> {
+/// No file system, no TCP, no signals; but for removing `names` and what lies under `reach`.
+fn fence_files(names: &[&Path], reach: &[PathBuf]) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
@@ -182,6 +183,16 @@ fn fence_files(names: &[&Path]) -> Result<RestrictionStatus, RulesetError> {
         match PathFd::new(directory) {
             Ok(directory) => rules = rules.add_rule(PathBeneath::new(directory, AccessFs::RemoveFile))?,
             Err(error) => tracing::warn!(%error, "sandbox: a name of ours will stay behind"),
+        }
+    }
+    let open = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    for directory in reach {
+        match PathFd::new(directory) {
+            Ok(directory) => {
+                let rights = open | AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile;
+                rules = rules.add_rule(PathBeneath::new(directory, rights))?;
+            }
+            Err(error) => tracing::warn!(%error, "sandbox: a directory given with --allow-path stays closed"),
         }
     }
     rules.restrict_self()
@@ -263,7 +274,7 @@ mod tests {
         std::fs::write(&own, "x").unwrap();
         let mut open = File::options().read(true).write(true).open(directory.join("disk")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter(&[&own]);
+        enter(&[&own], &[]);
         let denied = |what: &str, result: io::Result<()>| {
             let kind = result.map_err(|error| error.kind());
             assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{what}");

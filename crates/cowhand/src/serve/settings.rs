@@ -1,6 +1,7 @@
 //! What `serve` is going to do: command line and configuration, put together and checked once.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
@@ -34,10 +35,18 @@ pub struct Settings {
     pub create: Option<NewImage>,
     /// Where names in images may lead.
     pub policy: Policy,
+    /// `--allow-path`, as given.
+    pub allowed: Vec<PathBuf>,
+    /// `--qmp`.
+    pub qmp: Option<PathBuf>,
+    /// `--metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// `--allow-plain-tcp`.
+    pub plain_tcp_allowed: bool,
     /// Connections of each export.
     pub shared: u32,
-    /// Where clients come in.
-    pub endpoint: Endpoint,
+    /// Where clients come in; `None` until a command says.
+    pub endpoint: Option<Endpoint>,
     /// TLS, if clients must use it.
     pub tls: Option<TlsFiles>,
     /// Event loops.
@@ -57,6 +66,8 @@ pub struct Export {
     pub name: String,
     /// The disk.
     pub disk: DiskOptions,
+    /// The options that it was made of.
+    pub tree: OptionTree,
 }
 
 /// PEM files for TLS.
@@ -94,7 +105,7 @@ impl Settings {
     pub fn new(mut args: Args, surroundings: Surroundings) -> Result<Self, Failure> {
         let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let configured = config.fill(&mut args)?;
-        let disks = disks(&args, &configured)?;
+        let (trees, disks): (Vec<_>, Vec<_>) = disks(&args, &configured)?.into_iter().unzip();
         let names = export_names(&disks, args.export.as_deref())?;
         let tls = tls_files(&args)?;
         Ok(Self {
@@ -102,37 +113,54 @@ impl Settings {
             policy: Policy::new(&args.allow_path)
                 .map_err(|error| Failure::because("cannot allow a directory", &error))?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
-            endpoint: endpoint(&args, tls.is_some(), surroundings)?,
+            endpoint: endpoint(&args, &disks, tls.is_some(), surroundings)?,
+            plain_tcp_allowed: args.allow_plain_tcp == Some(true),
+            allowed: args.allow_path,
+            qmp: args.qmp,
+            metrics: args.metrics,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             pid_file: args.pid_file,
             sandbox: args.sandbox.unwrap_or_default(),
             log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
             tls,
-            exports: names.into_iter().zip(disks).map(|(name, disk)| Export { name, disk }).collect(),
+            exports: names
+                .into_iter()
+                .zip(disks)
+                .zip(trees)
+                .map(|((name, disk), tree)| Export { name, disk, tree })
+                .collect(),
         })
     }
 }
 
 /// Drives of the command line, or of the configuration, with what was said for all of them.
-fn disks(args: &Args, configured: &[ConfigDrive]) -> Result<Vec<DiskOptions>, Failure> {
+fn disks(args: &Args, configured: &[ConfigDrive]) -> Result<Vec<(OptionTree, DiskOptions)>, Failure> {
     let exists = |path: &Path| path.symlink_metadata().is_ok();
-    let given = args.drives.iter().map(|drive| crate::drive::disk_options(drive, exists));
-    let in_file = configured.iter().map(|drive| disk_of_tree(drive.tree()?));
-    let mut disks: Vec<DiskOptions> = given.chain(in_file).collect::<Result<_, _>>()?;
-    if disks.is_empty() {
+    let given = args.drives.iter().map(|drive| crate::drive::option_tree(drive, exists));
+    let in_file = configured.iter().map(ConfigDrive::tree);
+    let trees: Vec<OptionTree> = given.chain(in_file).collect::<Result<_, _>>()?;
+    if trees.is_empty() && args.qmp.is_none() {
         return Err(Failure::new("no DRIVE is given; try cowhand serve --create 20G disk.qcow2"));
     }
-    for disk in &mut disks {
-        disk.layer.read_only |= args.read_only == Some(true);
-        disk.layer.format = disk.layer.format.or(args.format);
-    }
-    Ok(disks)
+    trees.into_iter().map(|tree| disk_of_tree(tree, args)).collect()
 }
 
-fn disk_of_tree(tree: OptionTree) -> Result<DiskOptions, Failure> {
+/// The options, changed to what they mean with those for all drives.
+fn disk_of_tree(mut tree: OptionTree, args: &Args) -> Result<(OptionTree, DiskOptions), Failure> {
     let file = tree.filename().map_or_else(OsString::new, PathBuf::into_os_string);
-    DiskOptions::of_tree(tree)
-        .map_err(|error| Failure::because(format!("cannot understand drive {}", file.display()), &error))
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot understand drive {}", file.display()), error)
+    };
+    let of_tree = |tree: &OptionTree| DiskOptions::of_tree(tree.clone()).map_err(|error| failed(&error));
+    let before = of_tree(&tree)?;
+    if args.read_only == Some(true) {
+        tree.replace("read-only", "on").map_err(|error| failed(&error))?;
+    }
+    if let (None, Some(format)) = (before.layer.format, args.format) {
+        tree.replace("driver", format.name()).map_err(|error| failed(&error))?;
+    }
+    let disk = of_tree(&tree)?;
+    Ok((tree, disk))
 }
 
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
@@ -166,16 +194,23 @@ fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
     }
 }
 
-fn endpoint(args: &Args, tls: bool, surroundings: Surroundings) -> Result<Endpoint, Failure> {
+fn endpoint(
+    args: &Args,
+    disks: &[DiskOptions],
+    tls: bool,
+    surroundings: Surroundings,
+) -> Result<Option<Endpoint>, Failure> {
     let protection = Protection { tls, plain_allowed: args.allow_plain_tcp == Some(true) };
     match (&args.socket, args.listen) {
-        (Some(path), _) => Ok(Endpoint::Socket(path.clone())),
+        (Some(path), _) => Ok(Some(Endpoint::Socket(path.clone()))),
         (None, Some(address)) => {
             check_tcp(address, protection)?;
-            Ok(Endpoint::Tcp(address))
+            Ok(Some(Endpoint::Tcp(address)))
         }
-        (None, None) if surroundings.sockets_inherited => Ok(Endpoint::Inherited),
-        (None, None) => Ok(Endpoint::PrivateSocket),
+        (None, None) if surroundings.sockets_inherited => Ok(Some(Endpoint::Inherited)),
+        // Nothing to serve yet: nbd-server-start will say where.
+        (None, None) if disks.is_empty() => Ok(None),
+        (None, None) => Ok(Some(Endpoint::PrivateSocket)),
     }
 }
 
@@ -197,7 +232,7 @@ mod tests {
     fn one_path_is_enough() {
         let settings = Settings::new(args(&["disk.qcow2"]), HERE).unwrap();
         assert_eq!(settings.exports[0].name, "disk");
-        assert_eq!(settings.endpoint, Endpoint::PrivateSocket);
+        assert_eq!(settings.endpoint, Some(Endpoint::PrivateSocket));
         assert_eq!((settings.shared, settings.threads), (SHARED_DEFAULT, 2));
         assert!(settings.create.is_none() && settings.tls.is_none());
     }
@@ -255,11 +290,19 @@ mod tests {
     }
 
     #[test]
+    fn with_a_control_socket_nothing_needs_to_be_served_at_first() {
+        let given = Args { qmp: Some("/run/q".into()), ..args(&[]) };
+        let settings = Settings::new(given, HERE).unwrap();
+        assert!(settings.exports.is_empty() && settings.endpoint.is_none());
+    }
+
+    #[test]
     fn systemds_sockets_are_used_unless_a_place_is_given() {
         let inherited = Surroundings { sockets_inherited: true, ..HERE };
         let endpoint = |args| Settings::new(args, inherited).unwrap().endpoint;
-        assert_eq!(endpoint(args(&["a"])), Endpoint::Inherited);
+        assert_eq!(endpoint(args(&["a"])), Some(Endpoint::Inherited));
         let path = PathBuf::from("/run/s");
-        assert_eq!(endpoint(Args { socket: Some(path.clone()), ..args(&["a"]) }), Endpoint::Socket(path));
+        let asked = endpoint(Args { socket: Some(path.clone()), ..args(&["a"]) });
+        assert_eq!(asked, Some(Endpoint::Socket(path)));
     }
 }

@@ -2,17 +2,18 @@
 
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use buffer::IoBuf;
-use door_nbd::{Server, Shutdown};
+use door_nbd::Shutdown;
 use futures_util::future::{Either, select};
 use reactor::Reactor;
-use reactor::net::{Listener, Stream};
+use reactor::net::Stream;
 
-use super::disks::Served;
+use super::inventory::Inventory;
 use super::status_line::{StatusLine, Totals};
+use super::steering::{Running, Sockets};
 use super::systemd;
 use crate::failure::Failure;
 
@@ -22,32 +23,41 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Exit code after a second signal: 128 and SIGINT's number, as shells count.
 const IN_HASTE: i32 = 130;
 
-/// Serves until a signal comes (or a loop fails), then ends in order. `own` is the loop of this thread; the
-/// door has others, over the same backend.
+/// Serves until a signal or a command comes (or a loop fails), then ends in order. `own` is the loop of this thread, which
+/// accepts clients and answers commands; the door has others, over the same backend.
 ///
 /// # Errors
 /// When a loop fails, or a disk cannot be closed: what was acknowledged without a flush may then be lost.
 pub fn until_told(
     own: &Reactor,
-    server: &Arc<Server>,
+    inventory: &Rc<Inventory>,
     shutdown: &Shutdown,
-    listeners: &[Listener],
-    served: &[Served],
+    sockets: &Sockets,
     signals: UnixStream,
 ) -> Result<(), Failure> {
     let signals = Stream::from_fd(signals.into());
-    let ended = Shutdown::new();
-    let backend = own.backend();
+    let (quit, ended) = (Shutdown::new(), Shutdown::new());
+    let (server, backend) = (&inventory.server, own.backend());
     let door = std::thread::scope(|scope| {
         let door = scope.spawn(|| {
             let _tell = TellOnDrop(&ended);
-            door_nbd::run(server, listeners, backend)
+            door_nbd::run(server, &[], backend)
         });
-        own.run(watch(server, shutdown, served, &signals));
+        let running = own.run(async { Running::start(sockets, inventory, &quit) });
+        own.run(watch(inventory, shutdown, &quit, &signals));
         systemd::stopping();
         tracing::info!("ending: requests in flight are answered, new ones are not taken");
+        let asked = quit.is_triggered();
+        quit.trigger();
+        own.run(running.end(asked));
+        // The command at work ends first; those that come later find that the program is ending.
+        let change = own.run(inventory.change());
+        inventory.doors.close();
         shutdown.trigger();
+        // Nobody is to wait for a limit any more: what waits is answered first.
+        inventory.disks().iter().filter_map(|node| node.disk().ok()).for_each(|node| node.disk.lift_limits());
         own.run(patiently(&ended, &signals));
+        drop(change);
         door.join()
     });
     let door = match door {
@@ -55,19 +65,24 @@ pub fn until_told(
         Err(panic) => std::panic::resume_unwind(panic),
     };
     // The disks are closed however the server ended.
-    own.run(close(served)).and(door)
+    let closed = own.run(inventory.close_all());
+    closed.map_err(|error| Failure::because("not everything is closed", &error)).and(door)
 }
 
-/// Ends at the first signal, or when the door ends by itself.
-async fn watch(server: &Arc<Server>, shutdown: &Shutdown, served: &[Served], signals: &Stream) {
-    served.iter().for_each(|disk| disk.disk.keep_house());
-    let asked = pin!(signal(signals));
-    let over = pin!(shutdown.wait());
-    let end = select(asked, over);
+/// Ends at the first signal or command to end, or when the door ends by itself.
+async fn watch(inventory: &Rc<Inventory>, shutdown: &Shutdown, quit: &Shutdown, signals: &Stream) {
+    for node in inventory.disks() {
+        if let Ok(disk) = node.disk() {
+            disk.disk.keep_house();
+        }
+    }
+    inventory.doors.accept();
+    let (asked, commanded, over) = (pin!(signal(signals)), pin!(quit.wait()), pin!(shutdown.wait()));
+    let end = select(select(asked, commanded), over);
     // Which of them ended it makes no difference to what comes next.
     match StatusLine::on_terminal() {
         None => _ = end.await,
-        Some(line) => _ = select(end, pin!(show(line, server, served))).await,
+        Some(line) => _ = select(end, pin!(show(line, inventory))).await,
     }
 }
 
@@ -85,45 +100,36 @@ async fn signal(signals: &Stream) {
     let (_, _) = signals.recv(IoBuf::uninit(1)).await;
 }
 
-async fn show(mut line: StatusLine, server: &Arc<Server>, served: &[Served]) {
+async fn show(mut line: StatusLine, inventory: &Inventory) {
     let mut last = Instant::now();
     loop {
         reactor::sleep(STATUS_INTERVAL).await;
         let now = Instant::now();
-        line.show(totals(server, served), now - last);
+        line.show(totals(inventory), now - last);
         last = now;
     }
 }
 
-fn totals(server: &Arc<Server>, served: &[Served]) -> Totals {
-    let mut totals = Totals { connections: server.connections() as u64, ..Totals::default() };
-    for entry in server.exports().entries() {
-        let counted = entry.counters().snapshot();
+fn totals(inventory: &Inventory) -> Totals {
+    let connections = inventory.server.connections() as u64;
+    let mut totals = Totals { connections, ..Totals::default() };
+    for export in inventory.exports() {
+        let counted = export.entry.counters().snapshot();
         totals.requests += counted.requests();
         totals.bytes += counted.read.bytes + counted.write.bytes;
     }
-    for disk in served {
+    for node in inventory.disks() {
+        let Ok(disk) = node.disk() else { continue };
         totals.disk_bytes += disk.disk.size();
         if let Some(status) = disk.disk.status() {
-            totals.hits += status.map.hits;
-            totals.misses += status.map.misses;
+            for map in [Some(status.map), status.chain.map(|chain| chain.map)].into_iter().flatten() {
+                totals.hits += map.hits;
+                totals.misses += map.misses;
+            }
             totals.covered_bytes += status.covered_bytes;
         }
     }
     totals
-}
-
-/// Closes every disk, also after one has failed; tells of all failures.
-async fn close(served: &[Served]) -> Result<(), Failure> {
-    let mut result = Ok(());
-    for disk in served {
-        if let Err(error) = disk.disk.close().await {
-            let failure = Failure::because(format!("cannot close {}", disk.path.display()), &error);
-            tracing::error!("{failure}");
-            result = result.and(Err(failure));
-        }
-    }
-    result
 }
 
 /// Tells that a thread has ended, however it did.

@@ -8,4 +8,5 @@ mod map;
 mod peer;
 mod serve;
 mod snapshot;
+mod throttle;
 mod usage;

@@ -30,7 +30,7 @@ fn main() -> io::Result<()> {
         Some(path) => Arc::new(file_export::FileExport::open(path.as_ref())?),
         None => Arc::new(memory_export::MemoryExport::new(parse_size(&size)?)),
     };
-    let mut exports = Exports::new();
+    let exports = Exports::new();
     exports.add("disk", "", disk).map_err(io::Error::other)?;
     let listener = Listener::from_unix(UnixListener::bind(&socket)?)?;
     let server = Server::new(exports, ServerOptions::default(), Shutdown::new(), loops);

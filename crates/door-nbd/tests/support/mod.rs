@@ -38,7 +38,7 @@ impl TestServer {
     pub fn over(backend: fn() -> reactor::Backend, disk: MemoryExport, options: ServerOptions) -> Self {
         let directory = tempfile::tempdir().expect("a scratch directory");
         let disk = Arc::new(disk);
-        let mut exports = Exports::new();
+        let exports = Exports::new();
         let served = Arc::clone(&disk) as Arc<dyn door_nbd::Export>;
         let entry = exports.add("disk", "a disk in memory", served).expect("the first export");
         exports.add("other", "", Arc::new(MemoryExport::new(512))).expect("another name");

@@ -1,6 +1,7 @@
 //! What can be wrong with an option.
 
 use thiserror::Error;
+use throttle::{Dialect, LimitsError};
 
 /// An option that cannot be used as given. `option` is always the full dotted name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -48,6 +49,14 @@ pub enum OptionError {
         other: String,
         /// What would be right.
         rule: &'static str,
+    },
+    /// Limits that no disk can have.
+    #[error("{}", .source.describe(*.dialect))]
+    Limits {
+        /// The rule that is broken.
+        source: LimitsError,
+        /// Whose names the message uses.
+        dialect: Dialect,
     },
     /// The drive names no file.
     #[error("the drive names no file; give file=PATH")]

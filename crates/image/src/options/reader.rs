@@ -127,6 +127,15 @@ impl Reader {
         }
     }
 
+    /// A number of things, without a unit.
+    pub(super) fn count(&mut self, name: &str) -> Result<Option<u64>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match found.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(self.value(name, &found, format!("a whole number from 0 to {}", u64::MAX))),
+        }
+    }
+
     /// Two spellings of one option: at most one value.
     pub(super) fn either<T: PartialEq>(
         &mut self,

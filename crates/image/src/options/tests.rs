@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use super::*;
 use crate::drive::parse_drive;
 
-fn options(drive: &str) -> Result<DiskOptions, OptionError> {
+pub(super) fn options(drive: &str) -> Result<DiskOptions, OptionError> {
     DiskOptions::of_tree(parse_drive(OsStr::new(drive), |_| false).expect("a drive that parses"))
 }
 
@@ -13,7 +13,7 @@ fn layer(rest: &str) -> LayerOptions {
     options(&format!("file=x,{rest}")).unwrap_or_else(|error| panic!("{rest}: {error}")).layer
 }
 
-fn error(rest: &str) -> String {
+pub(super) fn error(rest: &str) -> String {
     options(&format!("file=x,{rest}")).map(|_| "no error").unwrap_err().to_string()
 }
 
@@ -163,8 +163,8 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
         ("nonsense=1", "unknown option nonsense"),
         ("if=virtio", "option if describes the guest's device, not the image; leave it out here"),
         (
-            "throttling.iops-total=5",
-            "option throttling describes a filter over the image, not the image; leave it out here",
+            "backing.throttling.iops-total=5",
+            "option backing.throttling describes the disk as a whole, not the image; leave it out here",
         ),
         ("cache-size.x=1", "option cache-size is a single value and has no options of its own"),
         (

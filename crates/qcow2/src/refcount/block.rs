@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use map_cache::Charge;
 use sync::Mutex;
 
 /// The bytes of one refcount block, as they lie in the file, and whether the file has them.
@@ -9,6 +10,8 @@ use sync::Mutex;
 pub(crate) struct Block {
     index: u64,
     state: Mutex<State>,
+    /// Held for as long as the bytes are.
+    _charge: Charge,
 }
 
 #[derive(Debug)]
@@ -17,6 +20,8 @@ struct State {
     modified: u64,
     written: u64,
     evicted: bool,
+    /// Read or changed since it was asked last.
+    used: bool,
 }
 
 /// A copy of a dirty block.
@@ -42,13 +47,15 @@ impl DirtyBlock {
 
 impl Block {
     /// A block as the file has it.
-    pub(crate) fn new(index: u64, bytes: Vec<u8>) -> Self {
-        Self { index, state: Mutex::new(State { bytes, modified: 0, written: 0, evicted: false }) }
+    pub(crate) fn new(index: u64, bytes: Vec<u8>, charge: Charge) -> Self {
+        let state = State { bytes, modified: 0, written: 0, evicted: false, used: true };
+        Self { index, state: Mutex::new(state), _charge: charge }
     }
 
     /// A block that the file does not have yet.
-    pub(crate) fn new_dirty(index: u64, bytes: Vec<u8>) -> Self {
-        Self { index, state: Mutex::new(State { bytes, modified: 1, written: 0, evicted: false }) }
+    pub(crate) fn new_dirty(index: u64, bytes: Vec<u8>, charge: Charge) -> Self {
+        let state = State { bytes, modified: 1, written: 0, evicted: false, used: true };
+        Self { index, state: Mutex::new(state), _charge: charge }
     }
 
     pub(crate) fn index(&self) -> u64 {
@@ -56,7 +63,9 @@ impl Block {
     }
 
     pub(crate) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
-        read(&self.state.lock().bytes)
+        let mut state = self.state.lock();
+        state.used = true;
+        read(&state.bytes)
     }
 
     /// Changes the bytes; `None` if the block has left the cache and must be looked up again.
@@ -66,6 +75,7 @@ impl Block {
             return None;
         }
         state.modified += 1;
+        state.used = true;
         Some(modify(&mut state.bytes))
     }
 
@@ -81,6 +91,11 @@ impl Block {
             modified: state.modified,
             bytes: state.bytes.clone(),
         })
+    }
+
+    /// Whether it was read or changed since this was asked last.
+    pub(crate) fn take_used(&self) -> bool {
+        std::mem::take(&mut self.state.lock().used)
     }
 
     /// Marks the block as gone unless it is dirty. Returns whether it is gone.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use sim::{CLIENT_DISK, Content, fill};
 
-use super::config::{Below, Config, DataIn};
+use super::config::{Below, CHAIN_FILES, Config, DataIn};
 use super::judge::{self, Frozen};
 use super::qemu::{load, must, scratch};
 
@@ -42,6 +42,7 @@ fn make(config: &Config) -> Base {
         Below::Nothing => {}
         Below::Raw(_) => create += ",backing_file=below.raw,backing_fmt=raw",
         Below::Qcow2(_) => create += ",backing_file=below.qcow2,backing_fmt=qcow2",
+        Below::Chain(_) => create += &format!(",backing_file={},backing_fmt=qcow2", CHAIN_FILES[0].0),
     }
     let size = config.size.to_string();
     must("qemu-img", directory, &["create", "-q", "-f", "qcow2", "-o", &create, "image.qcow2", &size]);
@@ -63,6 +64,9 @@ fn make(config: &Config) -> Base {
         Below::Nothing => {}
         Below::Raw(_) => disks.push(("below.raw", load(&directory.join("below.raw")))),
         Below::Qcow2(_) => disks.push(("below.qcow2", load(&directory.join("below.qcow2")))),
+        Below::Chain(_) => {
+            disks.extend(CHAIN_FILES.iter().map(|(name, _)| (*name, load(&directory.join(name)))));
+        }
     }
     if let Some(more) = config.device {
         let image = &mut disks[0].1;
@@ -81,6 +85,7 @@ fn make_below(config: &Config, directory: &Path) -> Vec<(u64, u64)> {
         Below::Nothing => return Vec::new(),
         Below::Raw(size) => ("below.raw", "raw", size),
         Below::Qcow2(size) => ("below.qcow2", "qcow2", size),
+        Below::Chain(size) => return make_chain(size, directory),
     };
     let text = size.to_string();
     must("qemu-img", directory, &["create", "-q", "-f", format, name, &text]);
@@ -99,6 +104,34 @@ fn make_below(config: &Config, directory: &Path) -> Vec<(u64, u64)> {
         } else {
             write(directory, name, index as u64 + 1, *range, false);
         }
+    }
+    ranges
+}
+
+/// Each layer has data of its own that no layer above hides.
+fn make_chain(size: u64, directory: &Path) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    let mut below: Option<&str> = None;
+    for (index, (name, made)) in CHAIN_FILES.iter().enumerate().rev() {
+        let range = (200_000 + 90_000 * index as u64, 40_000);
+        ranges.push(range);
+        let version = ranges.len() as u64;
+        match (made, below) {
+            (Some((options, longer)), Some(below)) => {
+                let format = if below.ends_with("raw") { "raw" } else { "qcow2" };
+                let options = format!("{options},backing_file={below},backing_fmt={format}");
+                let text = (size + longer).to_string();
+                must("qemu-img", directory, &["create", "-q", "-f", "qcow2", "-o", &options, name, &text]);
+                write(directory, name, version, range, false);
+            }
+            (_, _) => {
+                let bytes = fill(CLIENT_DISK, version, range.0, range.1 as usize);
+                let file = std::fs::File::create(directory.join(name)).expect("the scratch directory");
+                file.set_len(size).expect("space in the scratch directory");
+                std::os::unix::fs::FileExt::write_all_at(&file, &bytes, range.0).expect("space");
+            }
+        }
+        below = Some(name);
     }
     ranges
 }

@@ -14,7 +14,18 @@ pub enum Below {
     Raw(u64),
     /// A qcow2 image of so many bytes, with data.
     Qcow2(u64),
+    /// [`CHAIN_FILES`], one above the other, the lowest being a raw file of so many bytes, with data.
+    Chain(u64),
 }
+
+/// The layers of [`Below::Chain`], the upper first: their files, and for qcow2 images how they are made and
+/// how much longer than the raw file they are.
+pub const CHAIN_FILES: [(&str, Option<(&str, u64)>); 4] = [
+    ("below0.qcow2", Some(("cluster_size=4k", 512 * K + 512))),
+    ("below1.qcow2", Some(("cluster_size=16k,extended_l2=on", 0))),
+    ("below2.qcow2", Some(("compat=0.10,cluster_size=1k", 256 * K))),
+    ("below3.raw", None),
+];
 
 /// Where guest data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +143,22 @@ pub const CONFIGS: &[Config] = &[
         size: 6 * M,
         below: Below::Qcow2(4 * M + 512),
         own: &[(64 * K, 20000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c64k_on_chain",
+        create: "cluster_size=64k",
+        size: 6 * M,
+        below: Below::Chain(3 * M + 512),
+        own: &[(128 * K, 20000)],
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_on_chain_tiny",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        below: Below::Chain(3 * M + 1536),
+        tiny_cache: true,
         ..PLAIN
     },
     Config {

@@ -14,7 +14,7 @@ use sim::{
 use storage::{IoBuf, IoVec, Limits, Storage, Zeroing};
 
 use super::base::{Base, base};
-use super::config::{Below, Config, DataIn, Discard};
+use super::config::{Below, CHAIN_FILES, Config, DataIn, Discard};
 use super::judge;
 use super::qemu::Bench;
 
@@ -109,10 +109,22 @@ impl Qcow2Target {
                 let options = Options { writable: false, ..options };
                 Some(Layer::Qcow2(Qcow2::open(files, options, Arc::new(Machine)).await?))
             }
+            Below::Chain(_) => Some(self.open_chain(world, options).await?),
         };
         let data = (self.config.data_in != DataIn::Image).then(|| second() as Arc<dyn Storage>);
         let files = Files { file: Arc::new(world.open(0)), data, backing };
         Qcow2::open(files, options, Arc::new(Machine)).await
+    }
+
+    async fn open_chain(&self, world: &World, options: Options) -> Result<Layer, Error> {
+        let lowest = CHAIN_FILES.len();
+        let mut layer = Layer::Raw(Raw::new(Arc::new(world.open(lowest))));
+        for disk in (1..lowest).rev() {
+            let files = Files { file: Arc::new(world.open(disk)), data: None, backing: Some(layer) };
+            let options = Options { writable: false, ..options };
+            layer = Layer::Qcow2(Qcow2::open(files, options, Arc::new(Machine)).await?);
+        }
+        Ok(layer)
     }
 
     /// What whoever starts an image after a crash does first: a dirty one is repaired. `check` may then

@@ -1,11 +1,13 @@
 //! Reads and writes of any alignment, through the page cache.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
-use reactor::fs::may_call_inline;
+use reactor::fs::may_call_long_inline;
 use rustix::io::{Errno, ReadWriteFlags};
 use smallvec::SmallVec;
 
@@ -52,10 +54,28 @@ impl Shared {
         (Ok(()), buf)
     }
 
-    /// Writes all of `data`, going on after short writes. The range was checked.
-    pub(super) async fn write_buffered(&self, offset: u64, data: IoVec) -> io::Result<()> {
+    /// Writes all of `data`. The range was checked.
+    ///
+    /// One write at a time and on an idle loop is made here and now. Where several come together, the rest of
+    /// them is written beside the loop.
+    pub(super) async fn write_buffered(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
         let end = offset + data.len() as u64;
-        let mut done = self.try_write(offset, &data);
+        if data.len() > INLINE_BYTES_MAX {
+            self.write_by_workers(offset, data).await?;
+        } else {
+            let done = self.try_write(offset, &data);
+            if done < data.len() {
+                let rest = if done == 0 { data } else { data.slice(done, data.len()) };
+                self.write_queued(offset + done as u64, rest).await?;
+            }
+        }
+        self.grown_to(end);
+        Ok(())
+    }
+
+    /// Writes `data` by the kernel's workers, going on after short writes.
+    async fn write_by_workers(&self, offset: u64, data: IoVec) -> io::Result<()> {
+        let mut done = 0;
         while done < data.len() {
             let rest = if done == 0 { data.clone() } else { data.slice(done, data.len()) };
             match self.file.write_at(offset + done as u64, rest).await {
@@ -65,25 +85,28 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        self.grown_to(end);
         Ok(())
     }
-}
 
-impl Shared {
-    /// Writes into the page cache on this thread, unless that is likely to take long. Gives the
-    /// count of bytes written; what stopped it shows when the rest is written.
+    /// Writes into the page cache on this thread, unless that is likely to take long or others are
+    /// writing. Gives the count of bytes written; what stopped it shows when the rest is written.
     fn try_write(&self, offset: u64, data: &IoVec) -> usize {
-        if data.len() > INLINE_BYTES_MAX || !self.inline.pays() || !may_call_inline() {
+        if !self.inline.pays() || !may_call_long_inline() {
             return 0;
         }
-        let parts: SmallVec<[IoSlice<'_>; 8]> =
-            data.parts().iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
+        let Some(_alone) = self.queue.enter_alone() else { return 0 };
         let start = Instant::now();
-        let written = rustix::io::pwritev2(self.file.fd(), &parts, offset, ReadWriteFlags::empty());
+        let written = write_now(self.file.fd(), offset, data);
         self.inline.note(start.elapsed());
         written.unwrap_or(0)
     }
+}
+
+/// Writes as much of `data` as one call does, on this thread.
+pub(super) fn write_now(fd: impl AsFd, offset: u64, data: &IoVec) -> io::Result<usize> {
+    let parts: SmallVec<[IoSlice<'_>; 8]> =
+        data.parts().iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
+    Ok(rustix::io::pwritev2(fd, &parts, offset, ReadWriteFlags::empty())?)
 }
 
 /// Larger writes are left to the kernel's workers: copying takes them longer than a loop's other
@@ -97,7 +120,7 @@ const PARTS_MAX: usize = 1024;
 /// the throttling of those who dirty pages faster than the disk takes them.
 const SLOW: Duration = Duration::from_millis(1);
 
-/// Writes that go to the kernel's workers after a slow one.
+/// Writes that are made beside the loop after a slow one.
 const PAUSE: u32 = 64;
 
 /// Whether writing to the page cache on the loop's own thread pays.
@@ -145,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_slow_write_a_number_of_them_go_to_the_workers() {
+    fn after_a_slow_write_a_number_of_them_are_made_elsewhere() {
         let inline = InlineWrites::default();
         inline.note(Duration::from_micros(30));
         assert!(inline.pays());

@@ -7,6 +7,7 @@ mod extent;
 mod flush;
 mod open;
 mod space;
+mod write_queue;
 
 use std::fmt;
 use std::io;
@@ -23,6 +24,7 @@ use alignment::DirectAlignment;
 use buffered::InlineWrites;
 use flush::FlushState;
 pub use open::{FileOptions, OpenError};
+use write_queue::WriteQueue;
 
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ struct Shared {
     flush: FlushState,
     /// Writes to the page cache on the loop's thread.
     inline: InlineWrites,
+    /// Those made beside the loops.
+    queue: WriteQueue,
     /// Reads without waiting are not supported here: do not try again.
     no_try_read: AtomicBool,
 }

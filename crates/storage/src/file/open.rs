@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::alignment;
 use super::buffered::InlineWrites;
 use super::flush::FlushState;
+use super::write_queue::WriteQueue;
 use super::{FileStorage, Kind, Shared};
 use crate::range_lock::RangeLocks;
 
@@ -140,6 +141,7 @@ impl FileStorage {
             ranges: RangeLocks::default(),
             flush: FlushState::default(),
             inline: InlineWrites::default(),
+            queue: WriteQueue::default(),
             no_try_read: AtomicBool::new(direct.is_some()),
         };
         Ok(Self { shared: Arc::new(shared) })

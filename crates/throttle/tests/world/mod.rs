@@ -133,7 +133,7 @@ impl World {
         let substitute = self.group.join(Weight::default());
         let member = std::mem::replace(&mut self.clients[client].member, substitute);
         let mut released = Vec::new();
-        self.group.leave(member, now, &mut released);
+        self.group.leave(&member, now, &mut released);
         self.let_go(released);
     }
 

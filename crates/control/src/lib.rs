@@ -1,0 +1,31 @@
+//! QMP, the protocol by which QEMU's clients steer it: the server's half, and a client for the command line.
+//!
+//! Bytes become messages in [`Framer`], messages become [`Command`]s in [`Session`] (handshake, schema),
+//! a [`Handler`] does them, [`wire`] makes bytes of the outcome. All that is pure. [`Server`] moves the bytes
+//! on the event loop of its thread; [`Client`] is the other side, blocking.
+//!
+//! What a client can cost is bounded in [`limits`].
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod client;
+mod error;
+mod events;
+mod framer;
+pub mod limits;
+mod message;
+mod outbox;
+mod schema;
+mod server;
+mod session;
+pub mod wire;
+
+pub use arguments::Arguments;
+pub use client::{Client, ClientError};
+pub use error::{Class, QmpError};
+pub use events::Events;
+pub use framer::{Frame, Framer};
+pub use message::Command;
+pub use schema::{Argument, CommandSpec, Kind, Variant, optional, required};
+pub use server::{Handler, Outcome, Server, ServerOptions};
+pub use session::{Session, Step};

@@ -1,0 +1,98 @@
+//! What waits for one client to read it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use buffer::IoBytes;
+use event_listener::Event;
+use reactor::net::Stream;
+
+use crate::limits::{BACKLOG_BYTES, BACKLOG_BYTES_MAX};
+
+/// Lines on their way to a client. Putting one in never waits.
+pub(crate) struct Outbox {
+    stream: Rc<Stream>,
+    lines: RefCell<VecDeque<Vec<u8>>>,
+    /// In `lines`, and in the piece that is being sent.
+    bytes: Cell<usize>,
+    closed: Cell<bool>,
+    changed: Event,
+}
+
+impl Outbox {
+    pub(crate) fn new(stream: Rc<Stream>) -> Rc<Self> {
+        Rc::new(Self {
+            stream,
+            lines: RefCell::default(),
+            bytes: Cell::new(0),
+            closed: Cell::new(false),
+            changed: Event::new(),
+        })
+    }
+
+    /// A line for the client. One that lets too much pile up is cut off.
+    pub(crate) fn push(&self, line: Vec<u8>) {
+        if self.closed.get() {
+            return;
+        }
+        let bytes = self.bytes.get() + line.len();
+        // The answer to a single question may be larger than the bound: it is its only one then.
+        if bytes > BACKLOG_BYTES_MAX && self.bytes.get() > 0 {
+            tracing::warn!(bytes, "a control client does not read; its connection is cut");
+            self.close();
+            return;
+        }
+        self.bytes.set(bytes);
+        self.lines.borrow_mut().push_back(line);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Nothing more is taken or sent, and the other end hears of it.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.lines.borrow_mut().clear();
+        // Fails where the client was faster.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        self.changed.notify(usize::MAX);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Waits until the client has read enough to be asked for more.
+    pub(crate) async fn has_room(&self) {
+        self.until(|outbox| outbox.bytes.get() <= BACKLOG_BYTES).await;
+    }
+
+    /// Waits until the client was sent everything.
+    pub(crate) async fn is_empty(&self) {
+        self.until(|outbox| outbox.bytes.get() == 0).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        loop {
+            let changed = self.changed.listen();
+            if self.closed.get() || holds(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Sends what comes, until the outbox is closed or the client is gone.
+    pub(crate) async fn send(self: Rc<Self>) {
+        loop {
+            self.until(|outbox| !outbox.lines.borrow().is_empty()).await;
+            let Some(line) = self.lines.borrow_mut().pop_front() else { return };
+            if self.stream.send_all(IoBytes::copy_from(&line).into()).await.is_err() {
+                self.bytes.set(0);
+                self.close();
+                return;
+            }
+            self.bytes.set(self.bytes.get().saturating_sub(line.len()));
+            self.changed.notify(usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The shell around sessions: sockets, time, and nothing to decide.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::time::Instant;
+
+use buffer::IoBuf;
+use futures_util::future::{Either, join_all, select};
+use reactor::net::{Listener, Stream};
+use serde_json::Value;
+
+use crate::events::Events;
+use crate::limits::{ACCEPT_PAUSE, CLIENTS_DEFAULT, FAREWELL, PATIENCE, RECEIVE_BYTES};
+use crate::message::Command;
+use crate::outbox::Outbox;
+use crate::schema::CommandSpec;
+use crate::session::{Session, Step};
+use crate::{QmpError, wire};
+
+/// What a command comes to.
+pub type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Value, QmpError>> + 'a>>;
+
+/// Does the commands.
+pub trait Handler {
+    /// All that can be done, with the arguments of each.
+    fn commands(&self) -> &'static [CommandSpec];
+
+    /// What `query-version` returns.
+    fn version(&self) -> Value;
+
+    /// Does one, whose arguments fit its schema. A client's commands come one after another, those of several clients at
+    /// the same time. It is never dropped half-way, also when its client has gone.
+    fn execute<'a>(&'a self, command: &'a Command) -> Outcome<'a>;
+}
+
+/// How a server treats its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Clients at a time; one more is told so and sent away.
+    pub clients: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { clients: CLIENTS_DEFAULT }
+    }
+}
+
+/// Serves QMP on the event loop of its thread.
+pub struct Server {
+    handler: Rc<dyn Handler>,
+    events: Rc<Events>,
+    options: ServerOptions,
+    clients: Cell<usize>,
+    outboxes: RefCell<Vec<Weak<Outbox>>>,
+}
+
+impl Server {
+    /// A server of what `handler` does.
+    pub fn new(handler: Rc<dyn Handler>, events: Rc<Events>, options: ServerOptions) -> Rc<Self> {
+        Rc::new(Self { handler, events, options, clients: Cell::new(0), outboxes: RefCell::default() })
+    }
+
+    /// Accepts clients for ever.
+    pub async fn accept(self: Rc<Self>, listener: Listener) {
+        loop {
+            match listener.accept().await {
+                Ok(stream) => self.start(stream),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a control client");
+                    reactor::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for a moment until everybody was sent what is meant for them, then hangs up.
+    pub async fn farewell(&self) {
+        let outboxes: Vec<_> = self.outboxes.borrow().iter().filter_map(Weak::upgrade).collect();
+        let all = join_all(outboxes.iter().map(|outbox| outbox.is_empty()));
+        select(pin!(all), reactor::sleep(FAREWELL)).await;
+        outboxes.iter().for_each(|outbox| outbox.close());
+    }
+
+    fn start(self: &Rc<Self>, stream: Stream) {
+        if self.clients.get() >= self.options.clients {
+            let most = self.options.clients;
+            let error = QmpError::generic(format!("{most} clients are connected; no more are allowed"));
+            tracing::warn!("{error}");
+            let stream = Rc::new(stream);
+            let outbox = Outbox::new(Rc::clone(&stream));
+            outbox.push(wire::reply(Err(error), None));
+            // The socket's own buffer takes a line; whoever does not read it has lost nothing.
+            reactor::spawn(async move {
+                let sent = pin!(Rc::clone(&outbox).send());
+                select(sent, pin!(outbox.is_empty())).await;
+                outbox.close();
+            })
+            .detach();
+            return;
+        }
+        self.clients.set(self.clients.get() + 1);
+        let server = Rc::clone(self);
+        reactor::spawn(async move {
+            server.serve(Rc::new(stream)).await;
+            server.clients.set(server.clients.get() - 1);
+        })
+        .detach();
+    }
+
+    async fn serve(&self, stream: Rc<Stream>) {
+        let outbox = Outbox::new(Rc::clone(&stream));
+        self.outboxes.borrow_mut().retain(|other| other.strong_count() > 0);
+        self.outboxes.borrow_mut().push(Rc::downgrade(&outbox));
+        let sender = reactor::spawn(Rc::clone(&outbox).send());
+        outbox.push(wire::greeting(&self.handler.version()));
+        self.talk(&stream, &outbox).await;
+        // What was answered before the end is still sent, to a client that reads.
+        select(pin!(outbox.is_empty()), reactor::sleep(FAREWELL)).await;
+        outbox.close();
+        sender.await;
+    }
+
+    async fn talk(&self, stream: &Stream, outbox: &Rc<Outbox>) {
+        let mut session = Session::new(self.handler.commands());
+        let mut buf = IoBuf::uninit(RECEIVE_BYTES);
+        let mut deadline = Some(Instant::now() + PATIENCE);
+        loop {
+            outbox.has_room().await;
+            if outbox.is_closed() {
+                return;
+            }
+            let count = match receive(stream, buf, deadline).await {
+                Some((count, back)) => {
+                    buf = back;
+                    count
+                }
+                None => return,
+            };
+            if !self.handle(&mut session, &buf[..count], outbox).await {
+                return;
+            }
+            deadline = match (session.is_negotiated(), session.is_midway()) {
+                (true, false) => None,
+                (true, true) => deadline.or(Some(Instant::now() + PATIENCE)),
+                (false, _) => deadline,
+            };
+        }
+    }
+
+    /// Does what `bytes` ask for; `false` if that was the last.
+    async fn handle(&self, session: &mut Session, mut bytes: &[u8], outbox: &Rc<Outbox>) -> bool {
+        loop {
+            outbox.has_room().await;
+            if outbox.is_closed() {
+                return false;
+            }
+            let before = session.is_negotiated();
+            let (taken, step) = session.step(bytes);
+            bytes = &bytes[taken..];
+            match step {
+                Step::Need => return true,
+                Step::Reply(line) => outbox.push(line),
+                Step::Execute(command) => {
+                    let outcome = self.handler.execute(&command).await;
+                    outbox.push(wire::reply(outcome, command.id));
+                }
+                Step::Close(line) => {
+                    outbox.push(line);
+                    return false;
+                }
+            }
+            if !before && session.is_negotiated() {
+                self.events.subscribe(outbox);
+            }
+        }
+    }
+}
+
+/// Bytes from the client; `None` at its end, or after `deadline`.
+async fn receive(stream: &Stream, buf: IoBuf, deadline: Option<Instant>) -> Option<(usize, IoBuf)> {
+    let received = pin!(stream.recv(buf));
+    let (result, buf) = match deadline {
+        None => received.await,
+        Some(deadline) => match select(received, pin!(reactor::sleep_until(deadline))).await {
+            Either::Left((received, _)) => received,
+            Either::Right(_) => {
+                tracing::info!("a control client is too slow; its connection is closed");
+                return None;
+            }
+        },
+    };
+    match result {
+        Ok(0) | Err(_) => None,
+        Ok(count) => Some((count, buf)),
+    }
+}

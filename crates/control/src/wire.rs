@@ -1,0 +1,65 @@
+//! What leaves for a client: one JSON object a line.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::QmpError;
+
+/// The first line: who speaks. `version` is what `query-version` returns.
+pub fn greeting(version: &Value) -> Vec<u8> {
+    line(&json!({ "QMP": { "version": version, "capabilities": [] } }))
+}
+
+/// The outcome of a command, under the id it came with.
+pub fn reply(outcome: Result<Value, QmpError>, id: Option<Value>) -> Vec<u8> {
+    let (key, value) = match outcome {
+        Ok(value) => ("return", value),
+        Err(QmpError { class, desc }) => ("error", json!({ "class": class.name(), "desc": desc })),
+    };
+    let mut object = Map::new();
+    object.insert(key.to_owned(), value);
+    object.extend(id.map(|id| ("id".to_owned(), id)));
+    line(&Value::Object(object))
+}
+
+/// Something that happened at `now`.
+pub fn event(name: &str, data: &Value, now: SystemTime) -> Vec<u8> {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let timestamp = json!({ "seconds": since.as_secs(), "microseconds": since.subsec_micros() });
+    let mut object = json!({ "timestamp": timestamp, "event": name });
+    if data.as_object().is_some_and(|data| !data.is_empty()) {
+        object["data"] = data.clone();
+    }
+    line(&object)
+}
+
+fn line(value: &Value) -> Vec<u8> {
+    let mut bytes = value.to_string().into_bytes();
+    bytes.extend_from_slice(b"\r\n");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_clients_know_them() {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        assert_eq!(
+            text(greeting(&json!({"package": "x"}))),
+            "{\"QMP\":{\"version\":{\"package\":\"x\"},\"capabilities\":[]}}\r\n"
+        );
+        assert_eq!(text(reply(Ok(json!({})), Some(json!("a")))), "{\"return\":{},\"id\":\"a\"}\r\n");
+        assert_eq!(
+            text(reply(Err(QmpError::no_device("d")), None)),
+            "{\"error\":{\"class\":\"DeviceNotFound\",\"desc\":\"there is no device or node \\\"d\\\"\"}}\r\n"
+        );
+        let now = UNIX_EPOCH + Duration::new(5, 7_000);
+        assert_eq!(
+            text(event("SHUTDOWN", &json!({"guest": false}), now)),
+            "{\"timestamp\":{\"seconds\":5,\"microseconds\":7},\"event\":\"SHUTDOWN\",\"data\":{\"guest\":false}}\r\n"
+        );
+    }
+}

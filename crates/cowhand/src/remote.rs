@@ -1,0 +1,78 @@
+//! What the commands for people share: a running server, reached by its control socket.
+
+pub mod figures;
+
+use std::path::{Path, PathBuf};
+
+use control::{Client, ClientError};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// How a running server is named.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RemoteArgs {
+    /// The server's control socket (cowhand serve --qmp)
+    #[arg(value_name = "SOCKET")]
+    pub socket: PathBuf,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Remote {
+    client: Client,
+    socket: PathBuf,
+}
+
+impl RemoteArgs {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens there, or it is no control socket.
+    pub fn connect(&self) -> Result<Remote, Failure> {
+        Remote::connect(&self.socket)
+    }
+}
+
+impl Remote {
+    fn connect(socket: &Path) -> Result<Self, Failure> {
+        let failed = |error: ClientError| {
+            Failure::because(format!("cannot talk to the server at {}", socket.display()), &error)
+                .with_hint("the socket is what cowhand serve got with --qmp PATH")
+        };
+        Ok(Self { client: Client::connect(socket).map_err(failed)?, socket: socket.to_owned() })
+    }
+
+    /// Has a command done.
+    ///
+    /// # Errors
+    /// When the server refuses, or is gone.
+    pub fn ask(&mut self, command: &str, arguments: Value) -> Result<Value, Failure> {
+        self.client.execute(command, arguments).map_err(|error| match error {
+            ClientError::Refused { desc, .. } => Failure::new(desc),
+            error => Failure::because(
+                format!("the server at {} does not answer {command}", self.socket.display()),
+                &error,
+            ),
+        })
+    }
+
+    /// The disk that is meant: the one that is named, or the only one.
+    ///
+    /// # Errors
+    /// When there are several and none is named.
+    pub fn disk(&mut self, named: Option<&str>) -> Result<String, Failure> {
+        if let Some(name) = named {
+            return Ok(name.to_owned());
+        }
+        let figures = figures::read(self)?;
+        match &figures[..] {
+            [only] => Ok(only.name.clone()),
+            [] => Err(Failure::new("the server has no disks")),
+            several => {
+                let names: Vec<_> = several.iter().map(|disk| disk.name.as_str()).collect();
+                Err(Failure::new(format!("the server has several disks; name one of {}", names.join(", "))))
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Where NBD clients come in: opened at the start, or by command.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use door_nbd::{Server, TlsPolicy};
+use reactor::Task;
+
+use super::super::listening::Listening;
+use super::super::paste::Address;
+
+/// The NBD server's sockets. Accepting happens on the loop of the main thread; clients are served on the others.
+pub struct Doors {
+    server: Arc<Server>,
+    open: RefCell<Option<Door>>,
+}
+
+struct Door {
+    listening: Listening,
+    tls: TlsPolicy,
+    most: usize,
+    /// Dropped, they end.
+    tasks: Vec<Task<()>>,
+}
+
+impl Doors {
+    /// None is open.
+    pub fn new(server: Arc<Server>) -> Self {
+        Self { server, open: RefCell::default() }
+    }
+
+    /// Lets clients come in from the next [`Doors::accept`] on, at most `most` at a time.
+    pub fn open(&self, listening: Listening, tls: TlsPolicy, most: usize) {
+        *self.open.borrow_mut() = Some(Door { listening, tls, most, tasks: Vec::new() });
+    }
+
+    /// Starts accepting. Runs on a loop.
+    pub fn accept(&self) {
+        let mut open = self.open.borrow_mut();
+        let Some(door) = open.as_mut() else { return };
+        for listener in &door.listening.listeners {
+            let server = Arc::clone(&self.server);
+            door.tasks.push(reactor::spawn(server.accept(listener.clone(), door.tls.clone(), door.most)));
+        }
+    }
+
+    /// No more clients come in; those who are in stay. `false` if nothing was open.
+    pub fn close(&self) -> bool {
+        self.open.borrow_mut().take().is_some()
+    }
+
+    /// Whether clients can come in.
+    pub fn is_open(&self) -> bool {
+        self.open.borrow().is_some()
+    }
+
+    /// Whether clients must use TLS.
+    pub fn has_tls(&self) -> bool {
+        self.open.borrow().as_ref().is_some_and(|door| !matches!(door.tls, TlsPolicy::Off))
+    }
+
+    /// What clients call the sockets.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.open.borrow().as_ref().map_or_else(Vec::new, |door| door.listening.addresses.clone())
+    }
+
+    /// The socket's name in the file system, if it has one that goes with it.
+    pub fn name(&self) -> Option<PathBuf> {
+        self.open.borrow().as_ref().and_then(|door| door.listening.name().map(PathBuf::from))
+    }
+}

@@ -1,0 +1,120 @@
+//! A disk as one export shows it: what of it clients may see and do.
+
+use std::sync::Arc;
+
+use door_nbd::{Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ZeroFlags};
+use image::Disk;
+use storage::{IoBuf, IoVec};
+
+/// What an export shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Clients may write.
+    pub writable: bool,
+    /// Names of the bitmaps that clients may ask for.
+    pub bitmaps: Vec<String>,
+    /// Clients may ask which image of the chain holds a range.
+    pub allocation_depth: bool,
+    /// Every write is durable when it is answered.
+    pub writethrough: bool,
+}
+
+/// A disk behind an export.
+#[derive(Debug)]
+pub struct ExportView {
+    disk: Arc<Disk>,
+    shown: Shown,
+}
+
+impl ExportView {
+    /// `disk`, as far as `shown` goes.
+    pub fn new(disk: Arc<Disk>, shown: Shown) -> Self {
+        Self { disk, shown }
+    }
+
+    /// All of a disk.
+    pub fn everything(disk: &Disk) -> Shown {
+        Shown {
+            writable: !disk.read_only(),
+            bitmaps: disk.bitmap_names(),
+            allocation_depth: true,
+            writethrough: false,
+        }
+    }
+
+    fn behind(&self) -> &dyn Export {
+        &*self.disk
+    }
+}
+
+impl Export for ExportView {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+
+    fn read_only(&self) -> bool {
+        !self.shown.writable
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        self.behind().block_sizes()
+    }
+
+    fn abilities(&self) -> Abilities {
+        let all = self.behind().abilities();
+        Abilities { allocation_depth: all.allocation_depth && self.shown.allocation_depth, ..all }
+    }
+
+    fn bitmaps(&self) -> Vec<String> {
+        self.shown.bitmaps.clone()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.disk.try_read(offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
+        self.behind().read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
+        self.behind().write(offset, data, fua || self.shown.writethrough)
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), ErrorCode>> {
+        self.behind().flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
+        self.behind().trim(offset, len, fua || self.shown.writethrough)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), ErrorCode>> {
+        self.behind().zero(offset, len, ZeroFlags { fua: flags.fua || self.shown.writethrough, ..flags })
+    }
+
+    fn cache(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ErrorCode>> {
+        self.behind().cache(offset, len)
+    }
+
+    fn idle(&self) -> IoFuture<'_, ()> {
+        self.behind().idle()
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>> {
+        self.behind().block_status(offset, len)
+    }
+
+    fn allocation_depth(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Depth, ErrorCode>> {
+        self.behind().allocation_depth(offset, len)
+    }
+
+    fn bitmap_status<'a>(
+        &'a self,
+        bitmap: &'a str,
+        offset: u64,
+        len: u64,
+    ) -> IoFuture<'a, Result<Dirtiness, ErrorCode>> {
+        self.behind().bitmap_status(bitmap, offset, len)
+    }
+}

@@ -1,0 +1,97 @@
+//! Objects that commands make and name: throttle groups, TLS credentials.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use control::QmpError;
+use image::front::ThrottleGroup;
+
+use super::Inventory;
+use super::nodes::NodeKind;
+
+/// Something with an id.
+#[derive(Debug)]
+pub struct Object {
+    /// Its id.
+    pub id: String,
+    /// What it is.
+    pub kind: ObjectKind,
+}
+
+/// What an object is.
+#[derive(Debug)]
+pub enum ObjectKind {
+    /// Holds a group also while no disk is in it.
+    ThrottleGroup(Arc<ThrottleGroup>),
+    /// Where a server's certificate lies.
+    TlsCredentials {
+        /// Holds `server-cert.pem`, `server-key.pem` and `ca-cert.pem`.
+        directory: PathBuf,
+        /// Clients must have a certificate that the authority signed.
+        verify_peer: bool,
+    },
+}
+
+impl ObjectKind {
+    /// Its type's name.
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::ThrottleGroup(_) => "throttle-group",
+            Self::TlsCredentials { .. } => "tls-creds-x509",
+        }
+    }
+}
+
+impl Inventory {
+    /// All objects, in the order of their making.
+    pub fn objects(&self) -> Vec<Rc<Object>> {
+        self.objects.borrow().clone()
+    }
+
+    /// The object called `id`, also as a path.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn object(&self, id: &str) -> Result<Rc<Object>, QmpError> {
+        let id = id.strip_prefix("/objects/").unwrap_or(id);
+        let objects = self.objects.borrow();
+        let found = objects.iter().find(|object| object.id == id).cloned();
+        found.ok_or_else(|| QmpError::generic(format!("there is no object {id:?}")))
+    }
+
+    /// Adds one.
+    ///
+    /// # Errors
+    /// When the id is in use.
+    pub fn add_object(&self, object: Object) -> Result<(), QmpError> {
+        if self.object(&object.id).is_ok() {
+            return Err(QmpError::generic(format!("there is an object {:?} already", object.id)));
+        }
+        self.objects.borrow_mut().push(Rc::new(object));
+        Ok(())
+    }
+
+    /// Removes one.
+    ///
+    /// # Errors
+    /// When there is none, or a filter names it.
+    pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
+        let object = self.object(id)?;
+        let names = |kind: &NodeKind| matches!(kind, NodeKind::Throttle { group, .. } if *group.borrow() == object.id);
+        if let Some(user) = self.nodes().iter().find(|node| names(&node.kind)) {
+            return Err(QmpError::generic(format!("object {id:?} is in use by node {:?}", user.name)));
+        }
+        self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
+        Ok(())
+    }
+
+    /// The throttle group called `name`: an object's, or one that a drive named.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn throttle_group(&self, name: &str) -> Result<Arc<ThrottleGroup>, QmpError> {
+        let found = self.rules.groups.find(name);
+        found.ok_or_else(|| QmpError::generic(format!("there is no throttle group {name:?}")))
+    }
+}

@@ -1,0 +1,101 @@
+//! `--metrics`: figures for Prometheus over HTTP, as little of it as a scrape needs.
+
+pub mod http;
+pub mod text;
+
+use std::cell::Cell;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use buffer::{IoBuf, IoBytes};
+use futures_util::future::select;
+use reactor::net::{Listener, Stream};
+
+use self::http::{Asked, REQUEST_BYTES_MAX, answer, ask};
+use super::inventory::Inventory;
+use crate::failure::Failure;
+
+/// Scrapes at a time: more than any number of servers that look at one process.
+const CLIENTS_MAX: usize = 16;
+
+/// How long one scrape may take, from connecting to the last byte read.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long accepting rests after a failure.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket for scrapes.
+#[derive(Clone, Debug)]
+pub struct MetricsSocket {
+    listener: Listener,
+    /// Where it really listens.
+    pub address: SocketAddr,
+}
+
+impl MetricsSocket {
+    /// Listens at `address`. Anybody who can connect can read the figures: names of disks, and what they do.
+    ///
+    /// # Errors
+    /// When the address is in use or not to be had.
+    pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
+        let failed = |error| Failure::because(format!("cannot serve metrics at {address}"), &error);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener: Listener::from_tcp(listener).map_err(failed)?, address })
+    }
+
+    /// Answers scrapes for ever.
+    pub fn serve(&self, inventory: Rc<Inventory>) -> impl Future<Output = ()> + 'static {
+        let listener = self.listener.clone();
+        let clients = Rc::new(Cell::new(0));
+        async move {
+            loop {
+                match listener.accept().await {
+                    // One too many is closed at once: a scrape comes again.
+                    Ok(_) if clients.get() >= CLIENTS_MAX => {}
+                    Ok(stream) => start(stream, Rc::clone(&inventory), Rc::clone(&clients)),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a scrape");
+                        reactor::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn start(stream: Stream, inventory: Rc<Inventory>, clients: Rc<Cell<usize>>) {
+    clients.set(clients.get() + 1);
+    reactor::spawn(async move {
+        let talk = pin!(talk(&stream, &inventory));
+        select(talk, pin!(reactor::sleep(PATIENCE))).await;
+        clients.set(clients.get() - 1);
+    })
+    .detach();
+}
+
+/// One question, one answer, the end.
+async fn talk(stream: &Stream, inventory: &Inventory) {
+    let mut request = Vec::new();
+    let mut buf = IoBuf::uninit(REQUEST_BYTES_MAX);
+    let asked = loop {
+        let (result, back) = stream.recv(buf).await;
+        buf = back;
+        match result {
+            Ok(count) if count > 0 => request.extend_from_slice(&buf[..count]),
+            _ => return,
+        }
+        if let Some(asked) = ask(&request) {
+            break asked;
+        }
+    };
+    let body = match asked {
+        Asked::Metrics { .. } => text::encode(inventory),
+        _ => String::new(),
+    };
+    // Nobody is left to tell if it fails.
+    let _ = stream.send_all(IoBytes::copy_from(&answer(asked, &body)).into()).await;
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+}

@@ -1,0 +1,109 @@
+//! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
+
+pub mod blockdev;
+pub mod exports;
+pub mod figures;
+pub mod limits;
+pub mod nbd_server;
+pub mod objects;
+pub mod query;
+pub mod schema;
+pub mod snapshots;
+pub mod socket;
+
+use std::rc::Rc;
+
+use control::{Arguments, Command, CommandSpec, Handler, Outcome, QmpError};
+use door_nbd::Shutdown;
+use serde_json::{Value, json};
+
+use super::inventory::Inventory;
+
+/// Does the commands on an inventory.
+pub struct Steering {
+    inventory: Rc<Inventory>,
+    quit: Shutdown,
+}
+
+impl Steering {
+    /// Triggers `quit` when a client wants the program to end.
+    pub fn new(inventory: Rc<Inventory>, quit: Shutdown) -> Rc<Self> {
+        Rc::new(Self { inventory, quit })
+    }
+
+    async fn run(&self, command: &Command) -> Result<Value, QmpError> {
+        let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
+        match command.name.as_str() {
+            "query-version" => return Ok(self.version()),
+            "query-status" => {
+                return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
+            }
+            "query-jobs" | "query-block-jobs" => return Ok(json!([])),
+            "query-block" => return Ok(query::devices(inventory)),
+            "query-named-block-nodes" => return Ok(query::nodes(inventory)),
+            "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
+            "query-block-exports" => return Ok(exports::query(inventory)),
+            "qom-get" => return objects::get(inventory, arguments),
+            "qom-list" => return objects::list(inventory, arguments),
+            "x-query-throttle" => return limits::query(inventory, arguments),
+            "quit" => {
+                self.quit.trigger();
+                return Ok(json!({}));
+            }
+            _ => {}
+        }
+        let _change = inventory.change().await;
+        if self.quit.is_triggered() {
+            return Err(QmpError::generic("the program is ending"));
+        }
+        match command.name.as_str() {
+            "blockdev-add" => blockdev::add(inventory, &command.arguments).await,
+            "blockdev-del" => blockdev::del(inventory, arguments).await,
+            "blockdev-reopen" => blockdev::reopen(inventory, arguments).await,
+            "x-blockdev-change" => blockdev::change(inventory, arguments).await,
+            "block_resize" => blockdev::resize(inventory, arguments).await,
+            "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
+            "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
+            "block-export-add" => exports::add(inventory, arguments),
+            "block-export-del" => exports::del(inventory, arguments),
+            "nbd-server-start" => nbd_server::start(inventory, arguments),
+            "nbd-server-stop" => nbd_server::stop(inventory),
+            "object-add" => objects::add(inventory, &command.arguments),
+            "object-del" => objects::del(inventory, arguments),
+            "qom-set" => objects::set(inventory, arguments),
+            "block_set_io_throttle" => limits::set(inventory, &command.arguments),
+            "block-latency-histogram-set" => figures::set_histogram(inventory, arguments),
+            name => Err(QmpError::not_found(format!("there is no command {name}"))),
+        }
+    }
+}
+
+impl Handler for Steering {
+    fn commands(&self) -> &'static [CommandSpec] {
+        schema::COMMANDS
+    }
+
+    /// Under QEMU's names, our own numbers: a program that asks whether this is QEMU must not be told that it is.
+    fn version(&self) -> Value {
+        let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+        json!({
+            "qemu": {
+                "major": part(env!("CARGO_PKG_VERSION_MAJOR")),
+                "minor": part(env!("CARGO_PKG_VERSION_MINOR")),
+                "micro": part(env!("CARGO_PKG_VERSION_PATCH")),
+            },
+            "package": concat!("cowhand ", env!("CARGO_PKG_VERSION")),
+        })
+    }
+
+    fn execute<'a>(&'a self, command: &'a Command) -> Outcome<'a> {
+        Box::pin(async move {
+            let outcome = self.run(command).await;
+            match &outcome {
+                Ok(_) => tracing::debug!(command = command.name, "control: done"),
+                Err(error) => tracing::info!(command = command.name, %error, "control: refused"),
+            }
+            outcome
+        })
+    }
+}

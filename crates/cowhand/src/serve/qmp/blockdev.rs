@@ -1,0 +1,48 @@
+//! blockdev-add, blockdev-del, blockdev-reopen, block_resize.
+
+use std::rc::Rc;
+
+use control::{Arguments, QmpError};
+use qcow2::ResizeOptions;
+use serde_json::{Map, Value, json};
+
+use crate::serve::inventory::Inventory;
+
+/// Opens a disk, or puts a filter over one.
+pub async fn add(inventory: &Rc<Inventory>, options: &Map<String, Value>) -> Result<Value, QmpError> {
+    inventory.add_node(options).await?;
+    Ok(json!({}))
+}
+
+/// Closes a disk, or takes a filter away.
+pub async fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.remove_node(arguments.text("node-name")?).await?;
+    Ok(json!({}))
+}
+
+/// Puts other options in force, node after node; the first that fails ends it, those before stay changed.
+pub async fn reopen(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    for options in arguments.list("options").iter().filter_map(Value::as_object) {
+        inventory.reopen_node(options).await?;
+    }
+    Ok(json!({}))
+}
+
+/// Changes single options, written as on a drive line; what is not named stays.
+pub async fn change(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.change_options(arguments.text("node-name")?, arguments.text("options")?).await?;
+    Ok(json!({}))
+}
+
+/// Changes the size of a disk. A smaller one must be meant: `x-shrink`, which QEMU does not have.
+pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let name = match (arguments.maybe_text("node-name"), arguments.maybe_text("device")) {
+        (Some(name), None) | (None, Some(name)) => name,
+        _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
+    };
+    let node = inventory.disk_node(name)?;
+    let options = ResizeOptions { shrink: arguments.is_on("x-shrink"), ..ResizeOptions::default() };
+    let resized = node.disk()?.disk.resize(arguments.whole("size")?, options).await;
+    resized.map_err(|error| QmpError::because(format!("cannot resize {name}"), &error))?;
+    Ok(json!({}))
+}

@@ -1,0 +1,145 @@
+//! query-blockstats: what has passed, what the map cache did, what limits did; block-latency-histogram-set.
+
+use std::rc::Rc;
+
+use control::{Arguments, QmpError};
+use image::front::{Kind, KindStatistics};
+use qcow2::Status;
+use serde_json::{Map, Value, json};
+
+use super::limits::{nanos, report_value};
+use crate::serve::inventory::Inventory;
+use crate::serve::inventory::disk_node::DiskNode;
+use crate::serve::inventory::nodes::Node;
+
+/// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
+const KINDS: [(Kind, &str); 5] = [
+    (Kind::Read, "rd"),
+    (Kind::Write, "wr"),
+    (Kind::Zero, "zero"),
+    (Kind::Discard, "unmap"),
+    (Kind::Flush, "flush"),
+];
+
+/// Figures of every disk.
+pub fn all(inventory: &Inventory, by_node: bool) -> Value {
+    inventory.disks().iter().filter_map(|node| one(inventory, node, by_node).ok()).collect()
+}
+
+fn one(inventory: &Inventory, node: &Rc<Node>, by_node: bool) -> Result<Value, QmpError> {
+    let disk = node.disk()?;
+    let mut value = json!({
+        "node-name": node.name,
+        "stats": stats(inventory, node)?,
+        "driver-specific": driver_specific(disk),
+    });
+    if !by_node {
+        (value["device"], value["qdev"]) = (json!(node.name), json!(node.name));
+    }
+    Ok(value)
+}
+
+fn stats(inventory: &Inventory, node: &Rc<Node>) -> Result<Value, QmpError> {
+    let statistics = node.disk()?.disk.statistics();
+    let mut stats = Map::new();
+    for (kind, word) in KINDS {
+        add_kind(&mut stats, word, statistics.of(kind));
+    }
+    let exports = inventory.exports();
+    let invalid: u64 = exports
+        .iter()
+        .filter(|export| Rc::ptr_eq(&export.disk_node, node))
+        .map(|export| export.entry.counters().snapshot().invalid)
+        .sum();
+    let in_flight: u64 = Kind::ALL.into_iter().map(|kind| statistics.of(kind).in_flight).sum();
+    stats.insert("in_flight".to_owned(), json!(in_flight));
+    stats.insert("invalid_operations".to_owned(), json!(invalid));
+    for (name, value) in [("rd_merged", 0), ("wr_merged", 0), ("unmap_merged", 0), ("wr_highest_offset", 0)] {
+        stats.insert(name.to_owned(), json!(value));
+    }
+    stats.insert("account_invalid".to_owned(), json!(true));
+    stats.insert("account_failed".to_owned(), json!(true));
+    stats.insert("timed_stats".to_owned(), json!([]));
+    if let Some(idle) = statistics.idle {
+        stats.insert("idle_time_ns".to_owned(), json!(nanos(idle)));
+    }
+    Ok(Value::Object(stats))
+}
+
+fn add_kind(stats: &mut Map<String, Value>, word: &str, kind: &KindStatistics) {
+    let mut put = |name: String, value: Value| stats.insert(name, value);
+    put(format!("{word}_operations"), json!(kind.requests));
+    put(format!("failed_{word}_operations"), json!(kind.failed));
+    put(format!("{word}_total_time_ns"), json!(kind.total_ns));
+    if word != "flush" {
+        put(format!("{word}_bytes"), json!(kind.bytes));
+    }
+    for (name, per_mille) in [("p50", 500), ("p99", 990)] {
+        if let Some(latency) = kind.latencies.quantile(per_mille) {
+            put(format!("{word}_latency_{name}_ns"), json!(nanos(latency)));
+        }
+    }
+    if let Some(histogram) = &kind.histogram {
+        let value = json!({ "boundaries": histogram.bounds_ns, "bins": histogram.counts });
+        put(format!("{word}_latency_histogram"), value);
+    }
+}
+
+fn driver_specific(node: &DiskNode) -> Value {
+    let mut value = json!({
+        "driver": node.driver(),
+        "size": node.disk.size(),
+        "throttle": report_value(&node.disk.throttle_report()),
+    });
+    if let Some(status) = node.disk.status() {
+        value["map-cache"] = map_cache(&status);
+        value["refcount-cache-bytes"] = json!(status.refcount_bytes);
+        value["leaked-clusters"] = json!(status.leaked_clusters);
+        value["corrupt"] = json!(status.corrupt);
+    }
+    value
+}
+
+/// The map cache's counters and sizes.
+fn map_cache(status: &Status) -> Value {
+    let map = &status.map;
+    json!({
+        "hits": map.hits,
+        "misses": map.misses,
+        "resident-slices": map.resident_slices,
+        "covered-bytes": status.covered_bytes,
+        "l2-cache-size": status.cache_sizes.l2_bytes,
+        "l2-cache-entry-size": status.cache_sizes.l2_entry_bytes,
+        "refcount-cache-size": status.cache_sizes.refcount_bytes,
+        "covers-disk": status.cache_sizes.covers_disk,
+    })
+}
+
+/// Starts, changes or (without bounds) ends latency histograms. What was counted is forgotten.
+pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let node = inventory.disk_node(arguments.text("id")?)?;
+    let disk = &node.disk()?.disk;
+    let kinds = [
+        (Kind::Read, "boundaries-read"),
+        (Kind::Write, "boundaries-write"),
+        (Kind::Flush, "boundaries-flush"),
+    ];
+    if !kinds.iter().any(|(_, name)| arguments.has(name)) && !arguments.has("boundaries") {
+        for (kind, _) in kinds {
+            set_bounds(disk, kind, None)?;
+        }
+        return Ok(json!({}));
+    }
+    for (kind, own) in kinds {
+        let name = if arguments.has(own) { own } else { "boundaries" };
+        if arguments.has(name) {
+            let bounds: Vec<u64> = arguments.list(name).iter().filter_map(Value::as_u64).collect();
+            set_bounds(disk, kind, Some(&bounds))?;
+        }
+    }
+    Ok(json!({}))
+}
+
+fn set_bounds(disk: &image::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<(), QmpError> {
+    disk.set_latency_bounds(kind, bounds).map_err(|error| QmpError::generic(error.to_string()))
+}

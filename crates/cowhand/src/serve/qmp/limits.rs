@@ -1,0 +1,131 @@
+//! block_set_io_throttle, and what the limits have done (x-query-throttle).
+
+use control::{Arguments, QmpError};
+use image::ThrottleReport;
+use serde_json::{Map, Value, json};
+use throttle::{
+    Counters, Dialect, Direction, Flow, Limits, Options, PARAMETERS, Parameter, Part, Setting, Weight,
+};
+
+use crate::serve::inventory::Inventory;
+
+/// Replaces the limits of a disk, or of the group that is named.
+pub fn set(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
+    let arguments = Arguments(given);
+    let name = match (arguments.maybe_text("id"), arguments.maybe_text("device")) {
+        (Some(name), None) | (None, Some(name)) => name,
+        _ => return Err(QmpError::generic("give one of the arguments 'id' and 'device'")),
+    };
+    let node = inventory.disk_node(name)?;
+    let mut options = Options::new();
+    for (name, value) in given.iter().filter(|(name, _)| !matches!(name.as_str(), "id" | "device")) {
+        put(&mut options, name, Dialect::Legacy, value)?;
+    }
+    node.disk()?
+        .disk
+        .set_throttling(&options)
+        .map_err(|error| QmpError::generic(error.describe(Dialect::Legacy)))?;
+    Ok(json!({}))
+}
+
+/// Puts what was given under a name into `options`.
+pub fn put(options: &mut Options, name: &str, dialect: Dialect, value: &Value) -> Result<(), QmpError> {
+    let wrong = || QmpError::generic(format!("argument '{name}' has a value that it cannot have: {value}"));
+    match Setting::named(name, dialect) {
+        Some(Setting::Limit(parameter)) => {
+            options.set(parameter, value.as_u64().ok_or_else(wrong)?);
+        }
+        Some(Setting::Group) => options.group = Some(value.as_str().ok_or_else(wrong)?.to_owned()),
+        Some(Setting::Weight) => {
+            let weight = Weight::new(value.as_u64().ok_or_else(wrong)?);
+            options.weight = Some(weight.map_err(|error| QmpError::generic(error.describe(dialect)))?);
+        }
+        None => return Err(QmpError::generic(format!("argument '{name}' is unknown"))),
+    }
+    Ok(())
+}
+
+/// The limits that options ask for; an error speaks `dialect`.
+pub fn limits_of(options: &Options, dialect: Dialect) -> Result<Limits, QmpError> {
+    options.check().map_err(|error| QmpError::generic(error.describe(dialect)))
+}
+
+/// Limits as an object, all 19 of them.
+pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
+    let number = |setting| match setting {
+        Setting::Limit(Parameter::Rate(flow, part)) => {
+            let rate = limits.rate(flow);
+            match part {
+                Part::Average => rate.avg,
+                Part::Max => rate.max,
+                Part::MaxLength => u64::from(rate.length),
+            }
+        }
+        _ => limits.iops_size(),
+    };
+    PARAMETERS
+        .iter()
+        .map(|names| (names.in_dialect(dialect).to_owned(), json!(number(names.setting))))
+        .collect()
+}
+
+/// What the limits of one disk, or of all, have done.
+pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let nodes = match arguments.maybe_text("device") {
+        Some(name) => vec![inventory.disk_node(name)?],
+        None => inventory.disks(),
+    };
+    let mut reports = Vec::new();
+    for node in nodes {
+        let mut report = report_value(&node.disk()?.disk.throttle_report());
+        report["node-name"] = json!(node.name);
+        reports.push(report);
+    }
+    Ok(Value::Array(reports))
+}
+
+/// A report as an object.
+pub fn report_value(report: &ThrottleReport) -> Value {
+    let levels: Map<String, Value> = report
+        .shared
+        .levels
+        .iter()
+        .map(|(flow, level)| {
+            (flow_name(*flow).to_owned(), json!({ "level": level.level, "capacity": level.capacity }))
+        })
+        .collect();
+    json!({
+        "group": report.group,
+        "weight": report.disk.weight.get(),
+        "members": report.shared.members,
+        "limits": limits_value(&report.shared.limits, Dialect::Limits),
+        "bucket-levels": levels,
+        "time-at-limit-ns": nanos(report.disk.time_at_limit),
+        "group-time-at-limit-ns": nanos(report.shared.time_at_limit),
+        "queue": report.disk.counters.queued_requests(),
+        "read": tally_value(&report.disk.counters, Direction::Read),
+        "write": tally_value(&report.disk.counters, Direction::Write),
+    })
+}
+
+fn flow_name(flow: Flow) -> &'static str {
+    Parameter::Rate(flow, Part::Average).name(Dialect::Limits)
+}
+
+fn tally_value(counters: &Counters, direction: Direction) -> Value {
+    let tally = counters.of(direction);
+    json!({
+        "passed": tally.passed.requests,
+        "passed-bytes": tally.passed.bytes,
+        "delayed": tally.delayed.requests,
+        "delayed-bytes": tally.delayed.bytes,
+        "delayed-ns": tally.delayed_ns,
+        "queued": tally.queued.requests,
+        "queued-bytes": tally.queued.bytes,
+    })
+}
+
+/// Nanoseconds, which last 584 years.
+pub fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,91 @@
+//! nbd-server-start, nbd-server-stop.
+
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use control::{Arguments, QmpError};
+use door_nbd::{Removal, TlsFiles, TlsPolicy};
+use serde_json::{Value, json};
+
+use crate::serve::endpoint::{Endpoint, check_tcp};
+use crate::serve::inventory::Inventory;
+use crate::serve::inventory::objects::ObjectKind;
+use crate::serve::listening::Listening;
+use crate::serve::sandbox::Sandbox;
+
+/// Opens the NBD server's socket.
+pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    if inventory.doors.is_open() {
+        return Err(QmpError::generic("the NBD server listens already; stop it first (nbd-server-stop)"));
+    }
+    let tls = match arguments.maybe_text("tls-creds") {
+        None => TlsPolicy::Off,
+        Some(id) => credentials(inventory, id)?,
+    };
+    let endpoint = endpoint(inventory, arguments, !matches!(tls, TlsPolicy::Off))?;
+    let most = match arguments.maybe_whole("max-connections") {
+        None | Some(0) => usize::MAX,
+        Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
+    };
+    let listening = Listening::start(&endpoint, "nbd", Vec::new()).map_err(|failure| {
+        let mut text = failure.to_string().replace("\n  because", "");
+        if inventory.sandbox == Sandbox::On && (text.contains("denied") || text.contains("not permitted")) {
+            text.push_str(
+                " (the sandbox lets sockets be made only in directories given with --allow-path; give it, or --sandbox off)",
+            );
+        }
+        QmpError::generic(text)
+    })?;
+    inventory.doors.open(listening, tls, most);
+    inventory.doors.accept();
+    Ok(json!({}))
+}
+
+/// Closes the socket and takes all exports from their clients.
+pub fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
+    if !inventory.doors.close() {
+        return Err(QmpError::generic("the NBD server does not listen"));
+    }
+    for export in inventory.exports() {
+        if !export.shutting_down.get() {
+            inventory.remove_export(&export.id, Removal::Hard)?;
+        }
+    }
+    Ok(json!({}))
+}
+
+fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Result<Endpoint, QmpError> {
+    let missing = || QmpError::generic("argument 'addr.data' is missing");
+    let address = arguments.maybe_object("addr").ok_or_else(missing)?;
+    let data = address.maybe_object("data").ok_or_else(missing)?;
+    if address.text("type")? == "unix" {
+        return Ok(Endpoint::Socket(PathBuf::from(data.text("path")?)));
+    }
+    if inventory.sandbox == Sandbox::On {
+        return Err(QmpError::generic(
+            "the sandbox lets no TCP socket be made: give --listen at the start, or --sandbox off",
+        ));
+    }
+    let (host, port) = (data.text("host")?, data.text("port")?);
+    let wrong = || QmpError::generic(format!("{host}:{port} is no address to listen at"));
+    let number = port.parse().map_err(|_| wrong())?;
+    let address = (host, number).to_socket_addrs().map_err(|_| wrong())?.next().ok_or_else(wrong)?;
+    check_tcp(address, inventory.protection(tls))
+        .map_err(|failure| QmpError::generic(failure.to_string()))?;
+    Ok(Endpoint::Tcp(address))
+}
+
+fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
+    let object = inventory.object(id)?;
+    let ObjectKind::TlsCredentials { directory, verify_peer } = &object.kind else {
+        return Err(QmpError::generic(format!("object {id:?} holds no TLS credentials")));
+    };
+    let files = TlsFiles {
+        certificate: directory.join("server-cert.pem"),
+        key: directory.join("server-key.pem"),
+        client_ca: verify_peer.then(|| directory.join("ca-cert.pem")),
+    };
+    let config = door_nbd::server_config(&files);
+    config.map(TlsPolicy::Required).map_err(|error| QmpError::because("cannot set up TLS", &error))
+}

@@ -1,0 +1,117 @@
+//! object-add, object-del, qom-get, qom-set, qom-list.
+
+use std::path::PathBuf;
+
+use control::{Arguments, QmpError};
+use serde_json::{Map, Value, json};
+use throttle::{Dialect, Options, Setting};
+
+use crate::serve::inventory::Inventory;
+use crate::serve::inventory::objects::{Object, ObjectKind};
+use crate::serve::qmp::limits::{limits_of, limits_value, put};
+use crate::serve::qmp::schema;
+
+/// Makes an object.
+pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, QmpError> {
+    let arguments = Arguments(given);
+    let id = arguments.text("id")?.to_owned();
+    if inventory.object(&id).is_ok() {
+        return Err(QmpError::generic(format!("there is an object {id:?} already")));
+    }
+    let kind = match arguments.text("qom-type")? {
+        "throttle-group" => {
+            let mut options = Options::new();
+            if let Some(limits) = arguments.maybe_object("limits") {
+                put_all(&mut options, limits.0)?;
+            }
+            let old_names = given.iter().filter(|(name, _)| name.starts_with("x-"));
+            for (name, value) in old_names {
+                put(&mut options, name, Dialect::Limits, value)?;
+            }
+            let limits = limits_of(&options, Dialect::Limits)?;
+            let group = inventory.rules.groups.find_or_create(&id);
+            group.set_limits(limits);
+            ObjectKind::ThrottleGroup(group)
+        }
+        _ => ObjectKind::TlsCredentials {
+            directory: PathBuf::from(arguments.text("dir")?),
+            verify_peer: arguments.maybe_switch("verify-peer").unwrap_or(true),
+        },
+    };
+    inventory.add_object(Object { id, kind })?;
+    Ok(json!({}))
+}
+
+/// Removes an object.
+pub fn del(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.remove_object(arguments.text("id")?)?;
+    Ok(json!({}))
+}
+
+/// Changes a property: the limits of a throttle group. What is not given stays.
+pub fn set(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let object = inventory.object(arguments.text("path")?)?;
+    let (property, value) = (arguments.text("property")?, &arguments.0["value"]);
+    let ObjectKind::ThrottleGroup(group) = &object.kind else {
+        return Err(QmpError::generic(format!("object {:?} has nothing that can be set", object.id)));
+    };
+    let mut newer = Options::new();
+    match (property, value) {
+        ("limits", Value::Object(limits)) => {
+            schema::LIMITS.check_members(limits, "value.")?;
+            put_all(&mut newer, limits)?;
+        }
+        ("limits", _) => return Err(QmpError::generic("argument 'value' must be an object of limits")),
+        (name, value) if name.starts_with("x-") => put(&mut newer, name, Dialect::Limits, value)?,
+        (name, _) => return Err(unknown_property(&object, name)),
+    }
+    let mut options = group.limits().options();
+    options.update(&newer);
+    group.set_limits(limits_of(&options, Dialect::Limits)?);
+    Ok(json!({}))
+}
+
+/// A property.
+pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let object = inventory.object(arguments.text("path")?)?;
+    match (&object.kind, arguments.text("property")?) {
+        (kind, "type") => Ok(json!(kind.type_name())),
+        (ObjectKind::ThrottleGroup(group), "limits") => Ok(limits_value(&group.limits(), Dialect::Limits)),
+        (ObjectKind::TlsCredentials { directory, .. }, "dir") => Ok(json!(directory.to_string_lossy())),
+        (ObjectKind::TlsCredentials { verify_peer, .. }, "verify-peer") => Ok(json!(verify_peer)),
+        (_, name) => Err(unknown_property(&object, name)),
+    }
+}
+
+/// The objects, or the properties of one.
+pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let path = arguments.text("path")?;
+    if matches!(path, "/objects" | "/objects/") {
+        let child = |object: &Object| json!({ "name": object.id, "type": format!("child<{}>", object.kind.type_name()) });
+        return Ok(inventory.objects().iter().map(|object| child(object)).collect());
+    }
+    if path == "/" {
+        return Ok(json!([{ "name": "objects", "type": "child<container>" }]));
+    }
+    let object = inventory.object(path)?;
+    Ok(match object.kind {
+        ObjectKind::ThrottleGroup(_) => {
+            json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
+        }
+        ObjectKind::TlsCredentials { .. } => json!([
+            { "name": "type", "type": "string" },
+            { "name": "dir", "type": "string" },
+            { "name": "verify-peer", "type": "bool" },
+        ]),
+    })
+}
+
+fn put_all(options: &mut Options, limits: &Map<String, Value>) -> Result<(), QmpError> {
+    limits.iter().try_for_each(|(name, value)| put(options, name, Dialect::Limits, value))
+}
+
+fn unknown_property(object: &Object, name: &str) -> QmpError {
+    let known = matches!(Setting::named(name, Dialect::Limits), Some(Setting::Limit(_)));
+    let hint = if known { "; set it in 'limits'" } else { "" };
+    QmpError::generic(format!("object {:?} has no property {name:?}{hint}", object.id))
+}

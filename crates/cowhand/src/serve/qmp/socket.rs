@@ -1,0 +1,56 @@
+//! The control socket: for its owner alone.
+
+use std::path::Path;
+
+use reactor::net::Listener;
+use rustix::fs::Mode;
+
+use crate::failure::Failure;
+use crate::serve::socket_path::NamedSocket;
+
+/// A listening control socket. Dropping it removes its name.
+#[derive(Debug)]
+pub struct ControlSocket {
+    /// Where clients come in.
+    pub listener: Listener,
+    named: NamedSocket,
+}
+
+impl ControlSocket {
+    /// Listens at `path`; nobody but our user may connect, at no instant. Call it before there are other threads: the
+    /// rights of files that they make at the same time would change too.
+    ///
+    /// # Errors
+    /// When somebody listens there, or the name belongs to something that is no socket.
+    pub fn bind(path: &Path) -> Result<Self, Failure> {
+        let before = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+        let named = NamedSocket::bind(path);
+        rustix::process::umask(before);
+        let named = named?;
+        let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);
+        let listener = named.listener().and_then(Listener::from_unix).map_err(failed)?;
+        Ok(Self { listener, named })
+    }
+
+    /// Its name in the file system.
+    pub fn path(&self) -> &Path {
+        self.named.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn only_its_owner_may_connect() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::bind(&directory.path().join("qmp")).unwrap();
+        assert_eq!(std::fs::metadata(socket.path()).unwrap().mode() & 0o777, 0o600);
+        let path = socket.path().to_owned();
+        drop(socket);
+        assert!(!path.exists());
+    }
+}

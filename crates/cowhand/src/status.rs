@@ -1,0 +1,178 @@
+//! `cowhand status`: what a running server has open, and how it goes.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use image::size::human_size;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+use crate::remote::figures::{DiskFigures, KindFigures, MapFigures, ThrottleFigures, disk};
+use crate::remote::{Remote, RemoteArgs};
+
+/// Arguments of `cowhand status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cowhand status /run/vm1.qmp
+  cowhand status --output json /run/vm1.qmp | jq '.disks[].stats'")]
+pub struct Args {
+    #[command(flatten)]
+    remote: RemoteArgs,
+
+    /// Form of the result; json has the answers of query-version, query-blockstats, query-block-exports
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Shows it.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut remote = args.remote.connect()?;
+    let told = told(&mut remote)?;
+    match args.output {
+        OutputFormat::Json => write_json(out, &told)?,
+        OutputFormat::Human => human(out, &told)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn told(remote: &mut Remote) -> Result<Value, Failure> {
+    Ok(json!({
+        "version": remote.ask("query-version", json!({}))?,
+        "disks": remote.ask("query-blockstats", json!({}))?,
+        "exports": remote.ask("query-block-exports", json!({}))?,
+    }))
+}
+
+fn human(out: &mut dyn Write, told: &Value) -> io::Result<()> {
+    let list = |name: &str| told[name].as_array().map_or(&[][..], Vec::as_slice);
+    let package = told["version"]["package"].as_str().unwrap_or("?");
+    writeln!(out, "{package}: {} disks, {} exports", list("disks").len(), list("exports").len())?;
+    for value in list("disks") {
+        let disk = disk(value);
+        let exports = list("exports").iter().filter(|export| export["node-name"] == disk.name.as_str());
+        write_disk(out, &disk, exports)?;
+    }
+    Ok(())
+}
+
+fn write_disk<'a>(
+    out: &mut dyn Write,
+    disk: &DiskFigures,
+    exports: impl Iterator<Item = &'a Value>,
+) -> io::Result<()> {
+    writeln!(out, "{}: {}, {}", printable(&disk.name), disk.driver, human_size(disk.size))?;
+    writeln!(out, "  reads     {}", kind(&disk.read))?;
+    writeln!(out, "  writes    {}", kind(&disk.write))?;
+    writeln!(out, "  now       {} requests in flight", disk.in_flight)?;
+    if let Some(map) = &disk.map {
+        writeln!(out, "  map       {}", map_line(map, disk.size))?;
+    }
+    writeln!(out, "  limits    {}", limits(&disk.throttle))?;
+    for export in exports {
+        let name = export["name"].as_str().unwrap_or_default();
+        let mode = if export["writable"] == true { "writable" } else { "read-only" };
+        writeln!(out, "  export    {:?}, {mode}, {} connections", name, export["connections"])?;
+    }
+    Ok(())
+}
+
+/// Names may come from an image's path: a terminal would obey control characters in them.
+pub fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+fn kind(kind: &KindFigures) -> String {
+    let mut text = format!("{}, {}", kind.requests, human_size(kind.bytes));
+    if kind.failed > 0 {
+        text.push_str(&format!(", {} failed", kind.failed));
+    }
+    if let Some(mean) = kind.total_ns.checked_div(kind.requests) {
+        text.push_str(&format!(", {} on average", nanos(mean)));
+    }
+    if let Some(p99) = kind.p99_ns {
+        text.push_str(&format!(", 99 % within {}", nanos(p99)));
+    }
+    text
+}
+
+fn map_line(map: &MapFigures, size: u64) -> String {
+    let used = map.used_bytes.map_or(String::new(), |used| format!("{} of ", human_size(used)));
+    format!(
+        "hits {}, covers {} of {}, memory {used}{}",
+        percent(map.hits, map.hits + map.misses),
+        human_size(map.covered_bytes),
+        human_size(size),
+        human_size(map.limit_bytes),
+    )
+}
+
+/// Limits in one line.
+pub fn limits(throttle: &ThrottleFigures) -> String {
+    if throttle.limits.is_empty() {
+        return "none".to_owned();
+    }
+    let set: Vec<String> = throttle.limits.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let group =
+        throttle.group.as_ref().map_or(String::new(), |group| format!(" in group {}", printable(group)));
+    format!(
+        "{}{group}; {} waiting, {} have waited, at the limit for {}",
+        set.join(","),
+        throttle.queue,
+        throttle.delayed,
+        nanos(throttle.at_limit_ns)
+    )
+}
+
+/// A part of a whole.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let tenths = u128::from(part) * 1000 / u128::from(whole);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+/// A time in the unit that suits it.
+pub fn nanos(nanos: u64) -> String {
+    format!("{:.1?}", Duration::from_nanos(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_told_in_a_few_lines() {
+        let told = json!({
+            "version": { "package": "cowhand 1" },
+            "disks": [{
+                "node-name": "a\u{1b}",
+                "stats": { "rd_operations": 10, "rd_bytes": 40960, "rd_total_time_ns": 1_000_000,
+                    "rd_latency_p99_ns": 131_072, "failed_wr_operations": 1, "in_flight": 2 },
+                "driver-specific": {
+                    "driver": "qcow2", "size": 1 << 30,
+                    "map-cache": { "hits": 99, "misses": 1, "covered-bytes": 1 << 20, "l2-cache-size": 1 << 17 },
+                    "throttle": { "group": "g", "limits": { "iops-total": 100 }, "queue": 3,
+                        "read": { "delayed": 4 }, "write": { "delayed": 5 }, "time-at-limit-ns": 1_500_000_000_u64 },
+                },
+            }],
+            "exports": [{ "node-name": "a\u{1b}", "name": "x", "writable": true, "connections": 1 }],
+        });
+        let mut out = Vec::new();
+        human(&mut out, &told).unwrap();
+        let expected = "\
+cowhand 1: 1 disks, 1 exports
+a\\u{1b}: qcow2, 1 GiB
+  reads     10, 40 KiB, 100.0µs on average, 99 % within 131.1µs
+  writes    0, 0 B, 1 failed
+  now       2 requests in flight
+  map       hits 99.0 %, covers 1 MiB of 1 GiB, memory 128 KiB
+  limits    iops-total=100 in group g; 3 waiting, 9 have waited, at the limit for 1.5s
+  export    \"x\", writable, 1 connections
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

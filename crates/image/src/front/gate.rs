@@ -1,0 +1,60 @@
+//! Who is inside, and how everybody is kept out for a while.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use event_listener::Event;
+
+/// Open, or shut by as many as are at work on the disk itself.
+///
+/// A request counts itself as started ([`super::statistics`]) and looks at the gate after that; whoever shuts
+/// the gate looks at the counts after that: one of the two sees the other.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    shut: AtomicUsize,
+    opened: Event,
+    left: Event,
+}
+
+impl Gate {
+    #[inline]
+    pub(super) fn is_shut(&self) -> bool {
+        self.shut.load(SeqCst) > 0
+    }
+
+    pub(super) fn shut(&self) {
+        self.shut.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn open(&self) {
+        if self.shut.fetch_sub(1, SeqCst) == 1 {
+            self.opened.notify(usize::MAX);
+        }
+    }
+
+    /// Waits until the gate may be open.
+    pub(super) async fn opened(&self) {
+        let opened = self.opened.listen();
+        if self.is_shut() {
+            opened.await;
+        }
+    }
+
+    /// A request has left, or has been turned away.
+    #[inline]
+    pub(super) fn leave(&self) {
+        if self.is_shut() {
+            self.left.notify(usize::MAX);
+        }
+    }
+
+    /// Waits until `inside` counts nobody. The gate is shut.
+    pub(super) async fn emptied(&self, inside: impl Fn() -> u64) {
+        loop {
+            let left = self.left.listen();
+            if inside() == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+}

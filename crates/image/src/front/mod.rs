@@ -1,0 +1,306 @@
+//! The front of a disk: every request passes it, whatever it will find behind.
+//!
+//! Here requests are charged, so that holes, zero writes and cached bytes count like any other; here they are
+//! counted and timed; and here they are held back while somebody works on the disk itself.
+//!
+//! While no limit is set, a read that is answered at once costs a few atomic additions in counters of its own
+//! thread. Under a limit it looks at one number without a lock, and takes the group's lock to be charged.
+
+mod clock;
+mod gate;
+mod group;
+mod groups;
+mod kind;
+mod latency;
+mod membership;
+mod statistics;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use throttle::{Direction, MemberReport, Request, Time, Weight};
+
+pub use self::clock::{Clock, Monotonic, Sleep};
+use self::gate::Gate;
+pub use self::group::ThrottleGroup;
+pub use self::groups::Groups;
+pub use self::kind::Kind;
+pub use self::latency::{BOUNDS_MAX, BoundsError, Histogram, Latencies};
+use self::membership::Membership;
+use self::statistics::{Counting, Started};
+pub use self::statistics::{KindStatistics, Statistics};
+use crate::options::ThrottleOptions;
+
+/// The front of one disk.
+#[derive(Debug)]
+pub(crate) struct Front {
+    clock: Arc<dyn Clock>,
+    groups: Groups,
+    counting: Counting,
+    gate: Gate,
+    membership: ArcSwap<Membership>,
+    control: Mutex<Control>,
+}
+
+/// What is changed by few and seldom.
+#[derive(Debug)]
+struct Control {
+    weight: Weight,
+    /// Why limits do not hold at the moment.
+    drains: usize,
+}
+
+/// What a request costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Charge {
+    /// Nothing.
+    Free,
+    /// All of it at once, before it starts.
+    Whole(Request),
+    /// As much, in pieces that others get between.
+    Pieces(Request),
+}
+
+/// A read that is being answered at once.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    started: Started,
+    /// When it began, if that was looked at.
+    at: Option<Time>,
+    limited: bool,
+}
+
+/// A request inside. Dropped before its end, it leaves no trace in the figures.
+#[derive(Debug)]
+pub(crate) struct Inside<'a> {
+    front: &'a Front,
+    kind: Kind,
+    started: Option<Started>,
+    arrived: Time,
+}
+
+impl Front {
+    pub(crate) fn new(groups: Groups, options: &ThrottleOptions) -> Self {
+        let joined = match &options.group {
+            Some(name) => groups.find_or_create(name),
+            None => groups.anonymous(),
+        };
+        if let Some(limits) = options.limits {
+            joined.set_limits(limits);
+        }
+        let weight = options.weight;
+        Self {
+            clock: Arc::clone(groups.clock()),
+            groups,
+            counting: Counting::default(),
+            gate: Gate::default(),
+            membership: ArcSwap::new(Membership::new(joined, weight)),
+            control: Mutex::new(Control { weight, drains: 0 }),
+        }
+    }
+
+    /// Lets a read in that will be answered at once or not at all, unless it would have to wait here.
+    #[inline]
+    pub(crate) fn try_begin_read(&self) -> Option<Inline> {
+        let started = self.counting.start(Kind::Read);
+        if self.gate.is_shut() {
+            self.turn_away(Kind::Read, started);
+            return None;
+        }
+        let membership = self.membership.load();
+        let limited = membership.group().is_limited();
+        let at = (limited || self.counting.is_sampled(started)).then(|| self.clock.now());
+        if limited && !at.is_some_and(|at| membership.group().is_open(Direction::Read, at)) {
+            self.turn_away(Kind::Read, started);
+            return None;
+        }
+        Some(Inline { started, at, limited })
+    }
+
+    /// The read was answered with `bytes` bytes, or was not (`None`): then it comes again as one that
+    /// may wait.
+    #[inline]
+    pub(crate) fn end_inline(&self, inline: Inline, bytes: Option<u64>) {
+        let Inline { started, at, limited } = inline;
+        let Some(bytes) = bytes else {
+            self.turn_away(Kind::Read, started);
+            return;
+        };
+        if let (true, Some(at)) = (limited, at) {
+            self.membership.load().charge(Request::read(bytes), at);
+        }
+        let (took, now) = match at {
+            Some(at) if self.counting.is_sampled(started) => {
+                let now = self.clock.now();
+                (Some(now.since(at)), now)
+            }
+            Some(at) => (None, at),
+            None => (None, self.clock.coarse()),
+        };
+        self.counting.end_inline(Kind::Read, started, bytes, took, now);
+        self.gate.leave();
+    }
+
+    /// Lets a request in: when the gate is open and it has paid.
+    pub(crate) async fn begin(&self, kind: Kind, charge: Charge) -> Inside<'_> {
+        let arrived = self.clock.now();
+        let started = self.enter(kind).await;
+        let inside = Inside { front: self, kind, started: Some(started), arrived };
+        match charge {
+            Charge::Free => {}
+            Charge::Whole(request) => self.pay(request).await,
+            Charge::Pieces(request) => self.pay_in_pieces(request).await,
+        }
+        inside
+    }
+
+    async fn enter(&self, kind: Kind) -> Started {
+        loop {
+            let started = self.counting.start(kind);
+            if !self.gate.is_shut() {
+                return started;
+            }
+            self.turn_away(kind, started);
+            self.gate.opened().await;
+        }
+    }
+
+    fn turn_away(&self, kind: Kind, started: Started) {
+        self.counting.undo(kind, started);
+        self.gate.leave();
+    }
+
+    async fn pay(&self, request: Request) {
+        if self.membership.load().group().is_limited() {
+            let membership = self.membership.load_full();
+            membership.pass(request).await;
+        }
+    }
+
+    async fn pay_in_pieces(&self, request: Request) {
+        let mut left = request.bytes;
+        loop {
+            let limits = self.membership.load().group().limits_if_any();
+            let piece = limits.and_then(|limits| limits.piece_bytes(request.direction));
+            let bytes = piece.map_or(left, |piece| left.min(piece));
+            self.pay(Request { bytes, ..request }).await;
+            left -= bytes;
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The figures now.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.counting.snapshot(self.clock.coarse())
+    }
+
+    pub(crate) fn set_latency_bounds(
+        &self,
+        kind: Kind,
+        bounds_ns: Option<&[u64]>,
+    ) -> Result<(), BoundsError> {
+        self.counting.choose_bounds(kind, bounds_ns)
+    }
+
+    /// The group that the disk is in.
+    pub(crate) fn group(&self) -> Arc<ThrottleGroup> {
+        Arc::clone(self.membership.load().group())
+    }
+
+    /// Moves the disk to another group: the one called `name`, or one of its own without limits. What
+    /// waits in the old one goes at once, uncharged.
+    pub(crate) fn set_group(&self, name: Option<&str>) {
+        let control = self.control.lock();
+        let old = self.membership.load_full();
+        if name.is_some() && old.group().name() == name {
+            return;
+        }
+        let group = name.map_or_else(|| self.groups.anonymous(), |name| self.groups.find_or_create(name));
+        let new = Membership::new(group, control.weight);
+        if control.drains > 0 {
+            new.drain();
+        }
+        self.membership.store(new);
+        // Requests that hold it pass; it ends with the last of them.
+        old.drain();
+    }
+
+    pub(crate) fn weight(&self) -> Weight {
+        self.control.lock().weight
+    }
+
+    pub(crate) fn set_weight(&self, weight: Weight) {
+        let mut control = self.control.lock();
+        control.weight = weight;
+        self.membership.load().set_weight(weight);
+    }
+
+    /// The group, and what the disk has done in it.
+    pub(crate) fn report(&self) -> (Arc<ThrottleGroup>, MemberReport) {
+        let membership = self.membership.load();
+        (Arc::clone(membership.group()), membership.report())
+    }
+
+    /// Limits do not hold until [`Front::hold_to_limits`]: what waits goes.
+    pub(crate) fn let_go(&self) {
+        let mut control = self.control.lock();
+        control.drains += 1;
+        if control.drains == 1 {
+            self.membership.load().drain();
+        }
+    }
+
+    /// Takes one [`Front::let_go`] back.
+    pub(crate) fn hold_to_limits(&self) {
+        let mut control = self.control.lock();
+        control.drains -= 1;
+        if control.drains == 0 {
+            self.membership.load().end_drain();
+        }
+    }
+
+    /// Keeps requests out until [`Front::resume`], and lets go those that wait for a limit.
+    pub(crate) fn hold(&self) {
+        self.gate.shut();
+        self.let_go();
+    }
+
+    /// Takes one [`Front::hold`] back.
+    pub(crate) fn resume(&self) {
+        self.hold_to_limits();
+        self.gate.open();
+    }
+
+    /// Waits until no request is inside. They are being kept out.
+    pub(crate) async fn emptied(&self) {
+        self.gate.emptied(|| self.counting.in_flight()).await;
+    }
+}
+
+impl Inside<'_> {
+    /// The request is done, and covered `bytes` of the disk if it succeeded.
+    pub(crate) fn end<T, E>(mut self, result: Result<T, E>, bytes: u64) -> Result<T, E> {
+        let front = self.front;
+        if let Some(started) = self.started.take() {
+            let now = front.clock.now();
+            let ended = if result.is_ok() { Ok(bytes) } else { Err(()) };
+            front.counting.end(self.kind, started, ended, now.since(self.arrived), now);
+            front.gate.leave();
+        }
+        result
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            self.front.turn_away(self.kind, started);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Options of an open disk that can be changed while it is open.
+
+use std::sync::Arc;
+
+use event_listener::{Event, EventListener};
+use parking_lot::RwLock;
+use qcow2::{DiscardOptions, Layer};
+use thiserror::Error;
+
+use crate::disk::Disk;
+use crate::options::{DetectZeroes, Discard, LayerOptions};
+
+/// What can be changed without closing anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// Writes are refused.
+    pub read_only: bool,
+    /// A write ends when it is durable.
+    pub writethrough: bool,
+    /// What a guest's discard does.
+    pub discard: Discard,
+    /// What a write of zeroes does.
+    pub detect_zeroes: DetectZeroes,
+    /// `cache-clean-interval` in seconds; 0 is never.
+    pub cache_clean_interval_s: u32,
+    /// `pass-discard-request`.
+    pub pass_discard_request: bool,
+    /// `pass-discard-snapshot`.
+    pub pass_discard_snapshot: bool,
+    /// `pass-discard-other`.
+    pub pass_discard_other: bool,
+    /// `discard-no-unref`.
+    pub discard_no_unref: bool,
+}
+
+impl RuntimeOptions {
+    /// Those among the options of a disk's active layer.
+    pub fn of(layer: &LayerOptions) -> Self {
+        Self {
+            read_only: layer.read_only,
+            writethrough: layer.cache.writethrough,
+            discard: layer.discard,
+            detect_zeroes: layer.detect_zeroes,
+            cache_clean_interval_s: layer.qcow2.cache_clean_interval_s,
+            pass_discard_request: layer.qcow2.pass_discard_request,
+            pass_discard_snapshot: layer.qcow2.pass_discard_snapshot,
+            pass_discard_other: layer.qcow2.pass_discard_other,
+            discard_no_unref: layer.qcow2.discard_no_unref,
+        }
+    }
+
+    fn discards(&self) -> DiscardOptions {
+        DiscardOptions {
+            discard: self.discard == Discard::Unmap,
+            pass_discard_request: self.pass_discard_request,
+            pass_discard_snapshot: self.pass_discard_snapshot,
+            pass_discard_other: self.pass_discard_other,
+            discard_no_unref: self.discard_no_unref,
+        }
+    }
+}
+
+/// Why options stay as they are.
+#[derive(Debug, Error)]
+pub enum ReopenError {
+    /// Descriptor and locks are those of a reader.
+    #[error("read-only is off, but the image was opened for reading; open it anew with read-only=off")]
+    OpenedReadOnly,
+    /// What was written before cannot be made durable.
+    #[error("the disk cannot be made read-only, because what was written cannot be made durable")]
+    Flush(#[source] qcow2::Error),
+    /// The image does not take them.
+    #[error("the image does not take these options")]
+    Image(#[source] qcow2::Error),
+}
+
+/// The options in force, and a notice when they change.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    options: RwLock<RuntimeOptions>,
+    changed: Event,
+}
+
+impl Runtime {
+    pub(crate) fn new(options: RuntimeOptions) -> Arc<Self> {
+        Arc::new(Self { options: RwLock::new(options), changed: Event::new() })
+    }
+
+    pub(crate) fn get(&self) -> RuntimeOptions {
+        *self.options.read()
+    }
+
+    /// The next change, or the end of the disk.
+    pub(crate) fn changed(&self) -> EventListener {
+        self.changed.listen()
+    }
+
+    /// Wakes who waits for a change.
+    pub(crate) fn tell(&self) {
+        self.changed.notify(usize::MAX);
+    }
+}
+
+impl Disk {
+    /// The options in force.
+    pub fn runtime_options(&self) -> RuntimeOptions {
+        self.runtime.get()
+    }
+
+    /// Puts `options` in force, between two requests: those inside end under the old ones, those that
+    /// come wait for the change. A disk that becomes read-only is flushed first.
+    ///
+    /// # Errors
+    /// When writes are to be allowed on an image that was opened for reading, when the flush fails, or
+    /// when the image does not take the options; then the old ones stay in force.
+    pub async fn set_runtime_options(&self, options: RuntimeOptions) -> Result<(), ReopenError> {
+        if !options.read_only && !self.writable {
+            return Err(ReopenError::OpenedReadOnly);
+        }
+        let _drained = self.drain().await;
+        if options.read_only && !self.read_only() {
+            self.flush_inside().await.map_err(ReopenError::Flush)?;
+        }
+        if let Layer::Qcow2(image) = &self.layer {
+            image.set_discards(options.discards()).map_err(ReopenError::Image)?;
+        }
+        *self.runtime.options.write() = options;
+        self.runtime.tell();
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! What runs beside the requests of an open disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use qcow2::Layer;
+
+use crate::disk::Disk;
+
+/// How often metadata that nobody flushes is written all the same: bounds what a guest that never
+/// flushes keeps in memory, and how long discarded space stays with the file.
+const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Disk {
+    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: unused
+    /// map slices are dropped after each `cache-clean-interval`, and metadata is written now and then.
+    pub fn keep_house(self: &Arc<Self>) {
+        let Layer::Qcow2(image) = &self.layer else { return };
+        let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
+        reactor::spawn(async move {
+            loop {
+                let changed = runtime.changed();
+                let interval = u64::from(runtime.get().cache_clean_interval_s);
+                if disk.strong_count() == 0 {
+                    return;
+                }
+                if interval == 0 {
+                    changed.await;
+                } else if let Either::Right(_) =
+                    select(changed, reactor::sleep(Duration::from_secs(interval))).await
+                {
+                    let Some(disk) = disk.upgrade() else { return };
+                    disk.clean_caches();
+                }
+            }
+        })
+        .detach();
+        if !self.writable {
+            return;
+        }
+        let name = image.file().name().to_owned();
+        let disk = Arc::downgrade(self);
+        reactor::spawn(async move {
+            loop {
+                reactor::sleep(WRITE_BACK_INTERVAL).await;
+                let Some(disk) = disk.upgrade() else { return };
+                if let Layer::Qcow2(image) = &disk.layer
+                    && let Err(error) = image.write_back().await
+                {
+                    tracing::warn!("{name}: writing metadata in the background: {error}");
+                }
+            }
+        })
+        .detach();
+    }
+
+    fn clean_caches(&self) {
+        let mut layer = Some(&self.layer);
+        while let Some(Layer::Qcow2(image)) = layer {
+            image.clean_cache();
+            layer = image.backing();
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Hit rates of ways to evict, on traces of slices as images use them: the table in docs/map-cache.md.
+//!
+//! `cargo run --release -p map-cache --example eviction`
+//!
+//! Everything is computed from fixed seeds: the table is the same on every machine.
+
+mod policies;
+mod traces;
+
+use policies::{Clock, ClockPro, Lru, Opt, Policy, S3Fifo, Sieve, Window};
+use traces::Trace;
+
+/// Slices that fit, as parts of all slices that a trace uses.
+const SIZES: [(usize, &str); 3] = [(50, "2 %"), (10, "10 %"), (4, "25 %")];
+
+fn hit_rate(policy: &mut dyn Policy, trace: &Trace) -> f64 {
+    let mut hits = 0u64;
+    for (now, &slice) in trace.slices.iter().enumerate() {
+        hits += u64::from(policy.access(slice, now));
+    }
+    hits as f64 / trace.slices.len() as f64
+}
+
+fn main() {
+    println!(
+        "| trace | slices that fit | LRU | CLOCK | SIEVE | CLOCK-Pro | S3-FIFO | S3-FIFO + window | OPT |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for trace in traces::all() {
+        for (part, name) in SIZES {
+            let size = (trace.distinct / part).max(4);
+            let mut policies: [Box<dyn Policy>; 7] = [
+                Box::new(Lru::new(size)),
+                Box::new(Clock::new(size)),
+                Box::new(Sieve::new(size)),
+                Box::new(ClockPro::new(size)),
+                Box::new(S3Fifo::new(size, Window::None)),
+                Box::new(S3Fifo::new(size, Window::Newest)),
+                Box::new(Opt::new(size, &trace.slices)),
+            ];
+            let rates =
+                policies.iter_mut().map(|policy| format!("{:.1}", hit_rate(&mut **policy, &trace) * 100.0));
+            let rates: Vec<_> = rates.collect();
+            println!("| {} | {name} | {} |", trace.name, rates.join(" | "));
+        }
+    }
+}

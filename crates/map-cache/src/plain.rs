@@ -1,0 +1,157 @@
+//! Entries that are being changed: one word each, read without a lock.
+
+use sync::atomic::{AtomicU64, Ordering, fence};
+use sync::{Mutex, MutexGuard};
+
+use crate::footprint;
+
+/// The words of a slice that was modified lately. Readers take no lock: a version that is odd while a
+/// writer is at work lets them notice a torn entry and read again.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    version: AtomicU64,
+    state: Mutex<State>,
+    words: Box<[AtomicU64]>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Counts modifications.
+    modified: u64,
+    /// The modification count that the storage holds.
+    written: u64,
+    /// The modification count when idle slices were looked for last.
+    settled: u64,
+    /// No longer in the cache, or there in another form: a modification here would be lost.
+    sealed: bool,
+}
+
+impl State {
+    fn is_clean(&self) -> bool {
+        self.modified == self.written
+    }
+}
+
+impl Plain {
+    pub(crate) fn new(words: impl Iterator<Item = u64>) -> Self {
+        let words = words.map(AtomicU64::new).collect();
+        // Never idle before it was looked at once: whoever made it is about to modify it.
+        let state = State { settled: u64::MAX, ..State::default() };
+        Self { version: AtomicU64::new(0), state: Mutex::new(state), words }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// `N` words from `first` on, as they were at one moment.
+    #[inline]
+    pub(crate) fn get<const N: usize>(&self, first: usize) -> [u64; N] {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let words = core::array::from_fn(|word| self.word(first + word));
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
+                return words;
+            }
+            // The writer holds the lock for a few stores only.
+            drop(self.state.lock());
+        }
+    }
+
+    /// Starts a modification; `None` if it would be lost and the slice must be looked up again.
+    pub(crate) fn modify(&self) -> Option<Modify<'_>> {
+        let mut state = self.state.lock();
+        if state.sealed {
+            return None;
+        }
+        let was_dirty = !state.is_clean();
+        state.modified += 1;
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        Some(Modify { plain: self, _state: state, was_dirty })
+    }
+
+    /// A copy of all words and the modification count it stands for.
+    pub(crate) fn copy(&self) -> (Vec<u64>, u64) {
+        let state = self.state.lock();
+        (self.words(), state.modified)
+    }
+
+    fn words(&self) -> Vec<u64> {
+        self.words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Says that the storage now holds the copy taken at `modified`. Calls `clean` if nothing was
+    /// modified since, before anything can be.
+    pub(crate) fn written(&self, modified: u64, clean: impl FnOnce()) {
+        let mut state = self.state.lock();
+        state.written = state.written.max(modified);
+        if state.is_clean() {
+            clean();
+        }
+    }
+
+    /// Seals the words unless they are dirty. Returns whether they are sealed.
+    pub(crate) fn seal(&self) -> bool {
+        let mut state = self.state.lock();
+        state.sealed |= state.is_clean();
+        state.sealed
+    }
+
+    /// As [`Plain::seal`], if nothing was modified since this was asked last.
+    pub(crate) fn seal_if_idle(&self) -> bool {
+        let mut state = self.state.lock();
+        let idle = state.settled == state.modified;
+        state.settled = state.modified;
+        state.sealed |= idle && state.is_clean();
+        state.sealed
+    }
+
+    /// The words, after they were sealed.
+    pub(crate) fn sealed_words(&self) -> Vec<u64> {
+        debug_assert!(self.state.lock().sealed, "these words may change any moment");
+        self.words()
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn footprint(&self) -> u64 {
+        footprint::allocation(size_of::<Self>()) + footprint::allocation(size_of_val(&*self.words))
+    }
+}
+
+/// A modification under way: readers wait for its end.
+#[derive(Debug)]
+pub struct Modify<'a> {
+    plain: &'a Plain,
+    _state: MutexGuard<'a, State>,
+    was_dirty: bool,
+}
+
+impl Modify<'_> {
+    /// The word at `index`.
+    pub fn word(&self, index: usize) -> u64 {
+        self.plain.word(index)
+    }
+
+    /// Replaces the word at `index`.
+    pub fn set_word(&mut self, index: usize, value: u64) {
+        debug_assert!(index < self.plain.words.len(), "word {index} is outside the slice");
+        if let Some(word) = self.plain.words.get(index) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the slice was dirty before this modification.
+    pub(crate) fn was_dirty(&self) -> bool {
+        self.was_dirty
+    }
+}
+
+impl Drop for Modify<'_> {
+    fn drop(&mut self) {
+        let version = self.plain.version.load(Ordering::Relaxed);
+        self.plain.version.store(version + 1, Ordering::Release);
+    }
+}

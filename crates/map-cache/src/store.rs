@@ -1,0 +1,401 @@
+//! The slices of one cache, and what they may take.
+
+use std::collections::BTreeMap;
+
+use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use sync::{Arc, Mutex, MutexGuard};
+
+use crate::budget::Budget;
+use crate::counters::Striped;
+use crate::directory::{Directory, Slot};
+use crate::footprint::{ARC_COUNTS, allocation, map_entry};
+use crate::ghosts::{GhostHits, Ghosts};
+use crate::packing::{Form, Packing};
+use crate::queue::{Look, Queue};
+use crate::slice::{Slice, SliceKey};
+
+/// Clean slices that a cache keeps whatever they take: a request that needs two at a time must get on,
+/// also while everything else is dirty.
+const SLICES_MIN: usize = 2;
+
+/// A turn of the budget's hand looks at this part of a cache's slices.
+pub(crate) const TURN_PART: usize = 64;
+
+/// Bytes of an entry in the maps of plain and of dirty slices.
+const MAP_ENTRY: u64 = map_entry(size_of::<(SliceKey, Arc<Slice>)>());
+
+/// What is in memory, and for how long.
+#[derive(Debug)]
+pub(crate) struct Store {
+    directory: Directory,
+    packing: Packing,
+    budget: Arc<Budget>,
+    bytes_max: AtomicU64,
+    /// Slots change under this lock alone. The locks of slices come after it.
+    residents: Mutex<Residents>,
+    /// Exactly the slices that are dirty. Changed under the lock of the slice in question, which comes
+    /// before this one.
+    dirty: Mutex<BTreeMap<SliceKey, Arc<Slice>>>,
+    dirty_count: AtomicUsize,
+    /// A slice came in and none could leave for it: all were dirty.
+    crowded: AtomicBool,
+    pub(crate) hits: Striped,
+}
+
+#[derive(Debug, Default)]
+struct Residents {
+    queue: Queue,
+    ghosts: Ghosts,
+    /// Exactly the slices that are not packed.
+    plain: BTreeMap<SliceKey, Arc<Slice>>,
+    by_form: [u64; Form::ALL.len()],
+    evictions: u64,
+    packed: u64,
+    /// What the budget knows of.
+    charged: u64,
+    /// Looks that the budget's hand owes this cache, in parts of [`TURN_PART`].
+    owed: usize,
+}
+
+impl Residents {
+    fn enter(&mut self, slice: &Arc<Slice>) {
+        slice.footprint().iter().for_each(|(form, bytes)| self.by_form[*form as usize] += bytes);
+        if slice.plain().is_some() {
+            self.plain.insert(slice.key(), Arc::clone(slice));
+        }
+    }
+
+    fn leave(&mut self, slice: &Slice) {
+        slice.footprint().iter().for_each(|(form, bytes)| self.by_form[*form as usize] -= bytes);
+        if slice.plain().is_some() {
+            self.plain.remove(&slice.key());
+        }
+    }
+}
+
+/// What a store holds and did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holdings {
+    pub(crate) slices: usize,
+    pub(crate) bytes: u64,
+    pub(crate) by_form: [u64; Form::ALL.len()],
+    pub(crate) evictions: u64,
+    pub(crate) packed: u64,
+    pub(crate) ghost_hits: GhostHits,
+}
+
+impl Store {
+    pub(crate) fn new(
+        slices_per_table: usize,
+        packing: Packing,
+        bytes_max: u64,
+        budget: &Arc<Budget>,
+    ) -> Arc<Self> {
+        let store = Arc::new(Self {
+            directory: Directory::new(slices_per_table),
+            packing,
+            budget: Arc::clone(budget),
+            bytes_max: AtomicU64::new(bytes_max),
+            residents: Mutex::default(),
+            dirty: Mutex::default(),
+            dirty_count: AtomicUsize::new(0),
+            crowded: AtomicBool::new(false),
+            hits: Striped::default(),
+        });
+        store.settle(&mut store.residents.lock());
+        budget.join(&store);
+        store
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, key: SliceKey) -> Option<&Slot> {
+        self.directory.slot(key)
+    }
+
+    pub(crate) fn find(&self, key: SliceKey) -> Option<Arc<Slice>> {
+        self.directory.find(key)
+    }
+
+    /// Puts a slice into memory, in place of what is there under its key.
+    pub(crate) fn insert(&self, key: SliceKey, words: &[u64]) {
+        let Some(slot) = self.directory.slot_or_new(key) else { return };
+        let slice = Arc::new(Slice::pack(key, words, &self.packing));
+        let mut residents = self.residents.lock();
+        match slot.load_full() {
+            Some(old) => residents.leave(&old),
+            None => self.enqueue(&mut residents, key),
+        }
+        residents.enter(&slice);
+        slot.store(Some(slice));
+        // Afterwards, so that what slots and queues grew by is in it.
+        self.make_room(&mut residents, 0, Some(key));
+        self.settle(&mut residents);
+        drop(residents);
+        self.budget.make_room(0);
+    }
+
+    fn enqueue(&self, residents: &mut Residents, key: SliceKey) {
+        let again = residents.ghosts.take(key);
+        residents.queue.insert(key, again, |other| {
+            if let Some(slice) = self.find(other) {
+                slice.take_visited();
+            }
+        });
+    }
+
+    /// Lets a plain copy of `packed` take its place, unless something else is there by now. It was used
+    /// as much, and nobody misses a word: whoever holds the packed one reads what was true.
+    pub(crate) fn unpack(&self, packed: &Arc<Slice>) {
+        let plain = Arc::new(packed.unpack());
+        let more = plain.bytes().saturating_sub(packed.bytes());
+        self.budget.make_room(more);
+        let mut residents = self.residents.lock();
+        // Before the swap: a plain slice that is not dirty yet would be the first to be packed again.
+        self.make_room(&mut residents, more, Some(packed.key()));
+        self.swap(&mut residents, packed, plain);
+        self.settle(&mut residents);
+    }
+
+    /// `new` in place of `old`, if that is still there.
+    fn swap(&self, residents: &mut Residents, old: &Arc<Slice>, new: Arc<Slice>) -> bool {
+        let Some(slot) = self.directory.slot(old.key()) else { return false };
+        let there = slot.load().as_ref().is_some_and(|there| Arc::ptr_eq(there, old));
+        if there {
+            new.inherit(old);
+            residents.leave(old);
+            residents.enter(&new);
+            slot.store(Some(new));
+        }
+        there
+    }
+
+    /// Waits until whoever sealed a slice has put something else in its place.
+    pub(crate) fn wait_for_seal(&self) {
+        drop(self.residents.lock());
+    }
+
+    /// Packs plain slices that are clean and were not modified since the last call.
+    pub(crate) fn pack_idle(&self) -> usize {
+        let plain: Vec<_> = self.residents.lock().plain.values().cloned().collect();
+        let mut packed = 0;
+        for slice in plain {
+            let mut residents = self.residents.lock();
+            if slice.plain().is_some_and(|plain| plain.seal_if_idle()) {
+                self.pack(&mut residents, &slice);
+                self.settle(&mut residents);
+                packed += 1;
+            }
+        }
+        packed
+    }
+
+    /// Packs one plain slice that is clean, if there is one.
+    fn pack_clean(&self, residents: &mut Residents) -> bool {
+        // Otherwise every lock of a dirty slice would be taken in vain.
+        if residents.plain.len() <= self.dirty_count.load(Ordering::Relaxed) {
+            return false;
+        }
+        let sealed = |slice: &&Arc<Slice>| slice.plain().is_some_and(|plain| plain.seal());
+        let Some(slice) = residents.plain.values().find(sealed).cloned() else { return false };
+        self.pack(residents, &slice);
+        true
+    }
+
+    /// Packs a slice whose words were sealed under the lock that is held.
+    fn pack(&self, residents: &mut Residents, slice: &Arc<Slice>) {
+        let Some(plain) = slice.plain() else { return };
+        let packed = Arc::new(Slice::pack(slice.key(), &plain.sealed_words(), &self.packing));
+        if self.swap(residents, slice, packed) {
+            residents.packed += 1;
+        }
+    }
+
+    /// Slices that may leave without a write, more or less: it changes any moment.
+    fn clean_count(&self, residents: &Residents) -> usize {
+        residents.queue.len().saturating_sub(self.dirty_count())
+    }
+
+    /// Lets slices leave until `more` bytes fit under this cache's own ceiling. `needed` stays: whoever
+    /// waits for it would load it again and again.
+    fn make_room(&self, residents: &mut Residents, more: u64, needed: Option<SliceKey>) {
+        let ceiling = self.bytes_max();
+        while self.total(residents).saturating_add(more) > ceiling {
+            let steps = residents.queue.len() * 2;
+            let went = self.pack_clean(residents)
+                || (self.clean_count(residents) > SLICES_MIN && self.evict(residents, steps, needed));
+            if !went {
+                if residents.queue.len() > SLICES_MIN {
+                    self.crowd();
+                }
+                break;
+            }
+        }
+    }
+
+    /// Lets one slice leave that was not used lately, after at most `steps` looks.
+    fn evict(&self, residents: &mut Residents, steps: usize, needed: Option<SliceKey>) -> bool {
+        let look = |key| if needed == Some(key) { Look::Busy } else { self.look(key) };
+        let Some(slice) = residents.queue.evict(steps, look) else { return false };
+        let slices = residents.queue.len();
+        residents.ghosts.insert(slice.key(), slice.bytes(), slices);
+        self.forget(residents, &slice);
+        true
+    }
+
+    fn look(&self, key: SliceKey) -> Look<Arc<Slice>> {
+        let Some(slice) = self.find(key) else { return Look::Absent };
+        if slice.take_visited() {
+            return Look::Used;
+        }
+        match slice.plain() {
+            Some(plain) if !plain.seal() => Look::Busy,
+            _ => Look::Cold(slice),
+        }
+    }
+
+    /// Empties the slot of a slice that left the queue and that nobody can modify any more.
+    fn forget(&self, residents: &mut Residents, slice: &Slice) {
+        if let Some(slot) = self.directory.slot(slice.key()) {
+            slot.store(None);
+        }
+        residents.leave(slice);
+        residents.evictions += 1;
+    }
+
+    /// A turn of the budget's hand. Returns whether there is anything that could leave in the end.
+    pub(crate) fn give_way(&self) -> bool {
+        let mut residents = self.residents.lock();
+        if self.pack_clean(&mut residents) {
+            self.settle(&mut residents);
+            return true;
+        }
+        if self.clean_count(&residents) <= SLICES_MIN {
+            return false;
+        }
+        residents.owed += residents.queue.len();
+        let steps = residents.owed / TURN_PART;
+        residents.owed %= TURN_PART;
+        if self.evict(&mut residents, steps, None) {
+            self.settle(&mut residents);
+        }
+        true
+    }
+
+    /// Lets every clean slice leave that `unwanted` names.
+    pub(crate) fn drop_slices(&self, unwanted: impl Fn(&Slice) -> bool) -> usize {
+        let mut residents = self.residents.lock();
+        let mut gone = Vec::new();
+        residents.queue.remove(|key| {
+            let Some(slice) = self.find(key) else { return true };
+            let leaves = unwanted(&slice) && slice.plain().is_none_or(|plain| plain.seal());
+            if leaves {
+                gone.push(slice);
+            }
+            leaves
+        });
+        gone.iter().for_each(|slice| self.forget(&mut residents, slice));
+        self.settle(&mut residents);
+        gone.len()
+    }
+
+    /// Changes the ceiling; what is too much leaves unless it is dirty.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        let mut residents = self.residents.lock();
+        self.make_room(&mut residents, 0, None);
+        self.settle(&mut residents);
+    }
+
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Cuts tables anew once nothing is left in memory. Returns whether it did.
+    pub(crate) fn reshape(&self, slices_per_table: usize) -> bool {
+        let residents = self.residents.lock();
+        let empty = residents.queue.len() == 0;
+        if empty {
+            self.directory.reshape(slices_per_table);
+        }
+        empty
+    }
+
+    /// Everything that this cache takes, in bytes.
+    fn total(&self, residents: &Residents) -> u64 {
+        // A plain slice may be dirty, and then it is in both maps.
+        let maps = 2 * residents.plain.len();
+        allocation(size_of::<Self>() + ARC_COUNTS)
+            + self.directory.footprint()
+            + residents.by_form.iter().sum::<u64>()
+            + residents.queue.footprint()
+            + residents.ghosts.footprint()
+            + maps as u64 * MAP_ENTRY
+    }
+
+    /// Tells the budget what this cache takes.
+    fn settle(&self, residents: &mut MutexGuard<'_, Residents>) {
+        let total = self.total(residents);
+        self.budget.adjust(residents.charged, total);
+        residents.charged = total;
+    }
+
+    pub(crate) fn holdings(&self) -> Holdings {
+        let residents = self.residents.lock();
+        Holdings {
+            slices: residents.queue.len(),
+            bytes: self.total(&residents),
+            by_form: residents.by_form,
+            evictions: residents.evictions,
+            packed: residents.packed,
+            ghost_hits: residents.ghosts.hits(),
+        }
+    }
+
+    /// Enters a slice into the dirty set while its modification is still hidden from everybody: whoever
+    /// sees it may build on it (write to a cluster that it leads to) and flush, and that flush must find
+    /// the slice.
+    pub(crate) fn mark_dirty(&self, slice: &Arc<Slice>) {
+        let mut dirty = self.dirty.lock();
+        dirty.insert(slice.key(), Arc::clone(slice));
+        self.dirty_count.store(dirty.len(), Ordering::Relaxed);
+    }
+
+    /// Takes a slice out of the dirty set while nobody can modify it.
+    pub(crate) fn mark_clean(&self, slice: &Arc<Slice>) {
+        let mut dirty = self.dirty.lock();
+        if dirty.get(&slice.key()).is_some_and(|there| Arc::ptr_eq(there, slice)) {
+            dirty.remove(&slice.key());
+        }
+        self.dirty_count.store(dirty.len(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn dirty(&self) -> Vec<Arc<Slice>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty_count.load(Ordering::Relaxed)
+    }
+
+    /// Nothing can leave for want of room unless dirty slices are written.
+    pub(crate) fn crowd(&self) {
+        if self.dirty_count() > 0 {
+            self.crowded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn relieve(&self) {
+        self.crowded.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let charged = self.residents.lock().charged;
+        self.budget.adjust(charged, 0);
+    }
+}

@@ -1,0 +1,207 @@
+//! The map of a chain: where each unit of what lies below an image is, resolved through all layers once.
+//!
+//! Layers that nobody writes do not change while they are open (file locks see to that), so what the
+//! walk through them found stays right: a slice of this map is loaded by asking every layer, and from
+//! then on one look-up answers for all of them, however many there are. It covers the layers down to the
+//! first that is opened for writing; there, and where one word cannot tell, the walk goes on
+//! ([`crate::locate`]).
+
+mod resolve;
+mod word;
+
+use std::sync::Arc;
+
+use map_cache::{Budget, CacheLimits, Counters, Load, MapCache, SliceKey};
+
+use crate::Error;
+use crate::layer::Layer;
+pub(crate) use word::Place;
+use word::{LAYERS_MAX, WordShape};
+
+/// Layers from which on a chain has a map of its own: where only one lies below, that one's map says
+/// the same.
+const LAYERS_MIN: usize = 2;
+
+/// log2 of the units in a slice: 128 MiB of disk with 64 KiB clusters. A load asks every layer, so it
+/// must be worth its while; and it keeps 16 KiB a layer in memory while it runs.
+const UNIT_BITS: u32 = 11;
+/// Units in a slice.
+const SLICE_UNITS: usize = 1 << UNIT_BITS;
+
+/// log2 of the slices under one entry of the cache's directory.
+const SLICES_BITS: u32 = 6;
+/// Entries of the cache's directory at most. With units of 512 bytes they cover 64 TiB, with
+/// 64 KiB 8 PiB; what lies beyond is walked.
+const DIRECTORY_MAX: u64 = 1 << 20;
+
+/// The map of everything below one image.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// The layers, from the upper to the lower.
+    layers: Vec<Layer>,
+    /// There is another layer below these, which they do not cover.
+    goes_on: bool,
+    /// Bytes of the disk that the map answers for.
+    covered: u64,
+    /// log2 of the bytes of a unit: the smallest cluster or subcluster of any layer.
+    unit_bits: u32,
+    shape: WordShape,
+    cache: MapCache<Error>,
+}
+
+/// What the map of the layers below an image does and holds.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainStatus {
+    /// Layers that it answers for.
+    pub layers: usize,
+    /// Counters of its cache.
+    pub map: Counters,
+    /// Bytes of the disk that its slices in memory answer for, at most.
+    pub covered_bytes: u64,
+}
+
+/// What the map says of the start of a range.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// All of these bytes are in one place.
+    At { place: Place, len: u64 },
+    /// The slice must be loaded first.
+    Missing(SliceKey),
+}
+
+impl Chain {
+    /// The map of `top` and what lies below it, with at most `bytes_max` of `budget`; `None` where
+    /// there is too little below to be worth one. Costs a few bytes a layer.
+    pub(crate) fn below(top: &Layer, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
+        let chain = || std::iter::successors(Some(top), |layer| layer.backing());
+        let layers: Vec<Layer> =
+            chain().take_while(|layer| layer.is_immutable()).take(LAYERS_MAX).cloned().collect();
+        if layers.len() < LAYERS_MIN {
+            return None;
+        }
+        let goes_on = chain().nth(layers.len()).is_some();
+        let unit_bits = layers.iter().filter_map(Layer::unit_bits).min()?;
+        let host_end = layers.iter().map(Layer::host_end).max().unwrap_or(0);
+        let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
+        let covered = top.size().min(DIRECTORY_MAX << table_bits);
+        let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
+        let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
+        let cache = MapCache::new(limits, shape.packing(), budget);
+        Some(Self { layers, goes_on, covered, unit_bits, shape, cache })
+    }
+
+    /// Bytes of the disk, from its start, that the map answers for.
+    #[inline]
+    pub(crate) fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Layer `index`, counted from the uppermost one.
+    #[inline]
+    pub(crate) fn layer(&self, index: usize) -> Option<&Layer> {
+        self.layers.get(index)
+    }
+
+    /// What slices in memory say of the range, which begins inside [`Chain::covered`]. No lock, no I/O.
+    #[inline]
+    pub(crate) fn look_up(&self, guest: u64, len: u64) -> Found {
+        let key = self.key(guest);
+        let first = (guest >> self.unit_bits) as usize % SLICE_UNITS;
+        let end = guest.saturating_add(len).min(self.covered);
+        let found = self.cache.with(key, |slice| {
+            let [word] = slice.entry::<1>(first);
+            let (mut last, mut at) = (word, first + 1);
+            let start = guest >> self.unit_bits << self.unit_bits;
+            let mut upto = start + (1 << self.unit_bits);
+            while upto < end && at < SLICE_UNITS {
+                let [word] = slice.entry::<1>(at);
+                if word != self.shape.next(last) {
+                    break;
+                }
+                (last, at, upto) = (word, at + 1, upto + (1 << self.unit_bits));
+            }
+            Found::At { place: self.shape.decode(word), len: upto.min(end) - guest }
+        });
+        found.unwrap_or(Found::Missing(key))
+    }
+
+    /// Where in the file of its layer `guest` is, for a place of data whose unit holds it.
+    #[inline]
+    pub(crate) fn host(&self, guest: u64, unit: u64) -> u64 {
+        (unit << self.unit_bits) + (guest & ((1 << self.unit_bits) - 1))
+    }
+
+    #[inline]
+    fn key(&self, guest: u64) -> SliceKey {
+        let slice = guest >> (self.unit_bits + UNIT_BITS);
+        // Below DIRECTORY_MAX slices of tables, because `guest` is covered.
+        SliceKey { l1_index: (slice >> SLICES_BITS) as u32, slice: (slice as u32) & ((1 << SLICES_BITS) - 1) }
+    }
+
+    /// First byte of the disk that slice `key` maps.
+    fn start(&self, key: SliceKey) -> u64 {
+        let slice = u64::from(key.l1_index) << SLICES_BITS | u64::from(key.slice);
+        slice << (self.unit_bits + UNIT_BITS)
+    }
+
+    /// Brings slice `key` into memory. Requests for one slice share one load.
+    ///
+    /// # Errors
+    /// When a layer that had to be asked cannot be read. Nothing is kept: the next request tries again.
+    pub(crate) async fn load(&self, key: SliceKey) -> Result<(), Error> {
+        match self.cache.load(key) {
+            Load::Present => Ok(()),
+            Load::Wait(waiting) => waiting.landed().await,
+            Load::Lead(ticket) => match self.resolve(self.start(key)).await {
+                Ok(words) => {
+                    self.cache.insert(key, words.into_iter());
+                    drop(ticket);
+                    Ok(())
+                }
+                Err(error) => {
+                    ticket.fail(error.clone());
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Drops slices that were not used since the last call. Returns how many went.
+    pub(crate) fn clean(&self) -> usize {
+        self.cache.clean()
+    }
+
+    /// What the map did and holds.
+    pub(crate) fn status(&self) -> ChainStatus {
+        let map = self.cache.counters();
+        let covered_bytes = ((map.resident_slices << UNIT_BITS) << self.unit_bits).min(self.covered);
+        ChainStatus { layers: self.layers.len(), map, covered_bytes }
+    }
+}
+
+impl Layer {
+    /// Nothing changes where this layer's bytes are as long as it is open.
+    fn is_immutable(&self) -> bool {
+        match self {
+            Layer::Qcow2(image) => !image.inner.options.writable,
+            // Raw bytes are where they are, whoever writes them.
+            Layer::Raw(_) => true,
+        }
+    }
+
+    /// log2 of the bytes that this layer can map on their own; `None` if it maps nothing.
+    fn unit_bits(&self) -> Option<u32> {
+        match self {
+            Layer::Qcow2(image) => Some(image.inner.geometry.subcluster_bits()),
+            Layer::Raw(_) => None,
+        }
+    }
+
+    /// Where the bytes of this layer end in its file.
+    fn host_end(&self) -> u64 {
+        match self {
+            Layer::Qcow2(image) => image.inner.data.length(),
+            Layer::Raw(raw) => raw.size,
+        }
+    }
+}

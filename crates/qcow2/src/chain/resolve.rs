@@ -1,0 +1,310 @@
+//! Loading a slice of a chain's map: every layer is asked once, from the upper to the lower.
+//!
+//! The layers' tables are read straight from their files and not kept: the slice holds all that they
+//! say. Layers without a table for the range cost nothing; the tables of several layers are read at the same
+//! time. What only concerns one cluster (an entry that makes no sense, a compressed cluster) is left to
+//! that layer's own map, so that a contradiction fails exactly the requests that meet it.
+
+use futures_util::future::join_all;
+use qcow2_layout::{Cluster, L1Entry, L2Entry, Subcluster};
+use smallvec::SmallVec;
+use storage::IoBuf;
+
+use super::word::Place;
+use super::{Chain, SLICE_UNITS};
+use crate::Error;
+use crate::image::Inner;
+use crate::layer::Layer;
+
+/// Layers whose tables are read together at first: the upper ones often know everything.
+const TOGETHER_FIRST: usize = 4;
+/// Layers whose tables are read together at most: enough to keep a device busy, and 512 KiB of buffers.
+const TOGETHER_MAX: usize = 32;
+
+/// A word that no place has: the unit must still be found.
+const OPEN: u64 = u64::MAX;
+
+/// A slice in the making.
+struct Draft<'a> {
+    chain: &'a Chain,
+    /// First byte of the disk.
+    start: u64,
+    words: Vec<u64>,
+    /// Units before this one are found.
+    first_open: usize,
+    /// Units from this one on are found, or lie beyond what the map covers.
+    end_open: usize,
+}
+
+/// What a layer has in one of its tables for the open range.
+struct Part {
+    /// First cluster's offset on the disk.
+    guest: u64,
+    /// One byte behind the last.
+    end: u64,
+    table: Table,
+}
+
+/// Entries of one table.
+enum Table {
+    /// There is no table.
+    None,
+    /// The layer's own map tells what is wrong with it.
+    Bad,
+    /// The entries, as they are in the file.
+    Entries(IoBuf),
+}
+
+type Parts = SmallVec<[Part; 2]>;
+
+impl Chain {
+    /// The words of the slice that begins at `start`.
+    pub(super) async fn resolve(&self, start: u64) -> Result<Vec<u64>, Error> {
+        let mut draft = Draft::new(self, start);
+        let (mut next, mut together) = (0, TOGETHER_FIRST);
+        while draft.is_open() && next < self.layers.len() {
+            let (from, to) = draft.range();
+            let upto = self.batch(next, together, from, to);
+            let asked = self.layers.get(next..upto).unwrap_or_default();
+            let tables = join_all(asked.iter().map(|layer| layer.tables(from, to))).await;
+            for (index, (layer, tables)) in (next..).zip(asked.iter().zip(tables)) {
+                // What a layer has does not matter once the layers above it know everything.
+                if draft.is_open() {
+                    draft.ask(index, layer, &tables?);
+                }
+            }
+            (next, together) = (upto, (together * 2).min(TOGETHER_MAX));
+        }
+        Ok(draft.finish())
+    }
+
+    /// One behind the last layer to be asked together with layer `first`, so that `tables` of them
+    /// have to read.
+    fn batch(&self, first: usize, tables: usize, from: u64, to: u64) -> usize {
+        let mut left = tables;
+        let rest = self.layers.iter().enumerate().skip(first);
+        for (index, layer) in rest {
+            if left == 0 {
+                return index;
+            }
+            left -= usize::from(layer.has_table(from, to));
+        }
+        self.layers.len()
+    }
+
+    /// What a unit that layer `index` knows nothing of comes to: the next layer's to say, if all of it
+    /// lies in that layer.
+    fn below_layer(&self, index: usize, unit_start: u64) -> Below {
+        let end = (unit_start + (1 << self.unit_bits)).min(self.covered);
+        match self.layers.get(index + 1) {
+            Some(next) if end <= next.size() => Below::Next,
+            Some(next) if unit_start < next.size() => Below::Split,
+            Some(_) => Below::Nobody,
+            None if self.goes_on => Below::Split,
+            None => Below::Nobody,
+        }
+    }
+}
+
+/// Who is to be asked next.
+enum Below {
+    Next,
+    Nobody,
+    /// Not one layer for the whole unit, or one that this map does not cover.
+    Split,
+}
+
+impl<'a> Draft<'a> {
+    fn new(chain: &'a Chain, start: u64) -> Self {
+        let units = (chain.covered - start).div_ceil(1 << chain.unit_bits);
+        let end_open = usize::try_from(units).unwrap_or(usize::MAX).min(SLICE_UNITS);
+        Self { chain, start, words: vec![OPEN; SLICE_UNITS], first_open: 0, end_open }
+    }
+
+    fn is_open(&self) -> bool {
+        self.first_open < self.end_open
+    }
+
+    /// The part of the disk in which there are open units.
+    fn range(&self) -> (u64, u64) {
+        (self.guest(self.first_open), self.guest(self.end_open))
+    }
+
+    fn guest(&self, unit: usize) -> u64 {
+        self.start + ((unit as u64) << self.chain.unit_bits)
+    }
+
+    /// Units of the part `guest..end` of the disk that lie in this slice.
+    fn units(&self, guest: u64, end: u64) -> std::ops::Range<usize> {
+        let unit = |at: u64| (at.saturating_sub(self.start) >> self.chain.unit_bits) as usize;
+        unit(guest).max(self.first_open)..unit(end).min(self.end_open)
+    }
+
+    /// Enters what layer `index` knows of open units.
+    fn ask(&mut self, index: usize, layer: &Layer, parts: &Parts) {
+        match layer {
+            Layer::Raw(_) => {
+                for unit in self.first_open..self.end_open {
+                    let host_unit = self.guest(unit) >> self.chain.unit_bits;
+                    self.set(unit, index, Place::Data { layer: index, unit: host_unit });
+                }
+            }
+            Layer::Qcow2(image) => {
+                for part in parts {
+                    self.ask_part(index, &image.inner, part);
+                }
+            }
+        }
+        self.close_ends();
+    }
+
+    fn ask_part(&mut self, index: usize, layer: &Inner, part: &Part) {
+        let units = self.units(part.guest, part.end);
+        let entries = match &part.table {
+            Table::None => return units.for_each(|unit| self.pass_down(unit, index)),
+            Table::Bad => return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index })),
+            Table::Entries(entries) => entries,
+        };
+        let size = layer.geometry.l2_entry_bytes() as usize;
+        let clusters = (part.guest..part.end).step_by(1 << layer.geometry.cluster_bits);
+        for (guest, entry) in clusters.zip(entries.chunks_exact(size)) {
+            let word = |at: usize| {
+                entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
+            };
+            self.ask_entry(index, layer, guest, L2Entry::decode([word(0), word(8)], &layer.geometry).ok());
+        }
+    }
+
+    /// Enters what the entry of the cluster at `guest` says; `None` if it makes no sense.
+    fn ask_entry(&mut self, index: usize, layer: &Inner, guest: u64, entry: Option<L2Entry>) {
+        let units = self.units(guest, guest + layer.geometry.cluster_size());
+        let cluster = match entry {
+            Some(L2Entry::Standard(Cluster::UNALLOCATED)) => {
+                return units.for_each(|unit| self.pass_down(unit, index));
+            }
+            Some(L2Entry::Standard(cluster)) => cluster,
+            Some(L2Entry::Compressed(_)) | None => {
+                return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index }));
+            }
+        };
+        for unit in units {
+            let in_cluster = self.guest(unit) - guest;
+            // Below 32.
+            let subcluster = (in_cluster >> layer.geometry.subcluster_bits()) as u32;
+            match (cluster.state(subcluster), cluster.host) {
+                (Subcluster::Normal, Some(host)) => self.set_data(unit, index, layer, host.0 + in_cluster),
+                (Subcluster::ZeroPlain, _) => self.set(unit, index, Place::Zero { layer: index }),
+                (Subcluster::UnallocatedPlain, _) => self.pass_down(unit, index),
+                (Subcluster::UnallocatedAlloc, _) => match self.chain.below_layer(index, self.guest(unit)) {
+                    Below::Nobody => self.set(unit, index, Place::Ask { layer: index }),
+                    Below::Next | Below::Split => self.pass_down(unit, index),
+                },
+                (Subcluster::ZeroAlloc | Subcluster::Normal, _) => {
+                    self.set(unit, index, Place::Ask { layer: index });
+                }
+            }
+        }
+    }
+
+    fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: u64) {
+        let bytes = 1 << self.chain.unit_bits;
+        let place = match layer.metadata_at(host, bytes) {
+            None => Place::Data { layer: index, unit: host >> self.chain.unit_bits },
+            Some(_) => Place::Ask { layer: index },
+        };
+        self.set(unit, index, place);
+    }
+
+    /// The layer knows nothing of the unit.
+    fn pass_down(&mut self, unit: usize, index: usize) {
+        match self.chain.below_layer(index, self.guest(unit)) {
+            Below::Next => {}
+            Below::Nobody => self.set(unit, index, Place::Nothing { layer: index }),
+            Below::Split => self.set(unit, index, Place::Walk),
+        }
+    }
+
+    fn set(&mut self, unit: usize, index: usize, place: Place) {
+        let Some(word) = self.words.get_mut(unit).filter(|word| **word == OPEN) else { return };
+        // A word without room for the offset is left to the layer's own map.
+        let encoded = self.chain.shape.encode(place);
+        *word = encoded.or_else(|| self.chain.shape.encode(Place::Ask { layer: index })).unwrap_or(0);
+    }
+
+    /// Narrows the open range to the units that are open.
+    fn close_ends(&mut self) {
+        let open = self.words.get(self.first_open..self.end_open).unwrap_or_default();
+        let first = open.iter().position(|word| *word == OPEN).unwrap_or(open.len());
+        let last = open.iter().rposition(|word| *word == OPEN).map_or(0, |last| last + 1);
+        self.end_open = (self.first_open + last).max(self.first_open + first);
+        self.first_open += first;
+    }
+
+    /// The slice's words. Units beyond what the map covers are never asked for.
+    fn finish(mut self) -> Vec<u64> {
+        let mut expected = 0;
+        for word in &mut self.words {
+            // What goes on as before packs best.
+            if *word == OPEN {
+                *word = expected;
+            }
+            expected = self.chain.shape.next(*word);
+        }
+        self.words
+    }
+}
+
+impl Layer {
+    /// Whether asking this layer about a part of the disk means reading a table.
+    fn has_table(&self, from: u64, to: u64) -> bool {
+        let Layer::Qcow2(image) = self else { return false };
+        let geometry = &image.inner.geometry;
+        let mut indices = geometry.l1_index(from)..=geometry.l1_index(to.saturating_sub(1));
+        indices.any(|index| matches!(image.inner.l1.get(index, geometry), Ok(L1Entry { table: Some(_), .. })))
+    }
+
+    /// The entries that map `from..to`, which holds whole clusters of the smallest layer only.
+    async fn tables(&self, from: u64, to: u64) -> Result<Parts, Error> {
+        match self {
+            Layer::Raw(_) => Ok(Parts::new()),
+            Layer::Qcow2(image) => image.inner.read_entries(from, to).await,
+        }
+    }
+}
+
+impl Inner {
+    async fn read_entries(&self, from: u64, to: u64) -> Result<Parts, Error> {
+        let mut parts = Parts::new();
+        let mut guest = self.geometry.cluster_start(from);
+        while guest < to {
+            let table_end = (guest / self.geometry.bytes_per_l2_table() + 1)
+                .saturating_mul(self.geometry.bytes_per_l2_table());
+            let end = table_end.min(to.next_multiple_of(self.geometry.cluster_size()));
+            let entry = self.l1.get(self.geometry.l1_index(guest), &self.geometry);
+            let table = match entry {
+                Err(_) => Table::Bad,
+                Ok(L1Entry { table: None, .. }) => Table::None,
+                Ok(L1Entry { table: Some(table), .. }) => self.read_part(table.0, guest, end).await?,
+            };
+            parts.push(Part { guest, end, table });
+            guest = end;
+        }
+        Ok(parts)
+    }
+
+    /// The entries of the clusters from `guest` to `end` of the table at `table`.
+    async fn read_part(&self, table: u64, guest: u64, end: u64) -> Result<Table, Error> {
+        let size = self.geometry.l2_entry_bytes();
+        let first = (guest >> self.geometry.cluster_bits) & (self.geometry.l2_entries() - 1);
+        let offset = table + first * size;
+        let bytes = ((end - guest) >> self.geometry.cluster_bits) * size;
+        // Zeroes read past the end would pass for a table in which nothing is allocated.
+        if offset + bytes > self.file.length().next_multiple_of(self.geometry.cluster_size()) {
+            return Ok(Table::Bad);
+        }
+        // At most a slice of words: 16 KiB.
+        let (result, entries) = self.file.read(offset, IoBuf::uninit(bytes as usize)).await;
+        result.map_err(self.blame.io("reading an L2 table"))?;
+        Ok(Table::Entries(entries))
+    }
+}

@@ -1,0 +1,182 @@
+//! Charts as SVG, drawn by plotters.
+//!
+//! Colours are those of the light theme; the page's style sheet replaces them by theme (`html.rs`).
+
+use plotters::prelude::*;
+
+use super::table::{Chart, Form, number};
+
+/// Colour of text and axes.
+pub const INK: &str = "#1F2328";
+/// Colour of lines that only help to read.
+pub const GRID: &str = "#D8DEE4";
+/// Colours of series, in order: apart in hue and in lightness, also for the colour-blind.
+pub const SERIES: [&str; 6] = ["#1B66C9", "#D9730D", "#2E8540", "#8A4FBF", "#B3261E", "#59636E"];
+
+/// Part of a place that its bars fill.
+const BARS_WIDTH: f64 = 0.8;
+/// Points of a character's width at the size of labels.
+const CHARACTER_WIDTH: usize = 7;
+
+/// A chart; `None` if it has no value to draw.
+pub fn svg(chart: &Chart) -> Result<Option<String>, String> {
+    let values: Vec<f64> = chart
+        .series
+        .iter()
+        .flat_map(|(_, values)| values)
+        .copied()
+        .filter(|value| value.is_finite() && *value > 0.0)
+        .collect();
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let mut svg = String::new();
+    let range = decades(&values);
+    draw(chart, range, &mut svg).map_err(|error| format!("chart {}: {error}", chart.title))?;
+    Ok(Some(svg))
+}
+
+/// The axis: from a power of ten at or below the lowest value to one above the highest.
+fn decades(values: &[f64]) -> (f64, f64) {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min).log10().floor();
+    let high = values.iter().copied().fold(0.0, f64::max).log10().ceil();
+    (10f64.powf(low), 10f64.powf(high.max(low + 1.0)))
+}
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
+    let longest = chart.places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
+    let slanted = longest * CHARACTER_WIDTH * chart.places.len() > 760;
+    let below = if slanted { (longest * CHARACTER_WIDTH * 3 / 4 + 24).min(200) } else { 32 };
+    let height = 300 + u32::try_from(below)?;
+    let area = SVGBackend::with_string(svg, (860, height)).into_drawing_area();
+    let ink = colour(INK);
+    let label = ("sans-serif", 13).into_font().color(&ink);
+    let turned = if slanted { label.transform(FontTransform::Rotate90) } else { label.clone() };
+    let places = chart.places.len();
+    let mut context = ChartBuilder::on(&area)
+        .margin(8)
+        .x_label_area_size(u32::try_from(below)?)
+        .y_label_area_size(72)
+        .build_cartesian_2d(0.0..places.max(1) as f64, (range.0..range.1).log_scale())?;
+    let names = chart.places.clone();
+    context
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(colour(GRID))
+        .light_line_style(TRANSPARENT)
+        .axis_style(ink)
+        .y_label_style(label.clone())
+        .y_label_formatter(&|value| number(*value))
+        .x_labels(0)
+        .x_label_formatter(&|_| String::new())
+        .draw()?;
+    place_names(&area, &context, &names, range.0, &turned, slanted)?;
+    for (index, (name, values)) in chart.series.iter().enumerate() {
+        let colour = colour(SERIES[index % SERIES.len()]);
+        match chart.form {
+            Form::Bars => {
+                let bars = bars(values, index, chart.series.len(), range.0);
+                context
+                    .draw_series(bars.map(move |corners| Rectangle::new(corners, colour.filled())))?
+                    .label(name.clone())
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+            }
+            Form::Lines => {
+                let points: Vec<(f64, f64)> = points(values).collect();
+                context
+                    .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
+                    .label(name.clone())
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 2), (x + 12, y + 1)], colour.filled()));
+                context.draw_series(points.into_iter().map(|at| Circle::new(at, 4, colour.filled())))?;
+            }
+        }
+    }
+    context
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font(label)
+        .background_style(TRANSPARENT)
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+type Context<'a> = ChartContext<
+    'a,
+    SVGBackend<'a>,
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::combinators::LogCoord<f64>>,
+>;
+
+/// Names under the middle of their places.
+fn place_names<'a>(
+    area: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+    context: &Context<'a>,
+    names: &[String],
+    bottom: f64,
+    style: &TextStyle<'_>,
+    slanted: bool,
+) -> Drawn {
+    use plotters::style::text_anchor::{HPos, Pos, VPos};
+    let anchor = if slanted { Pos::new(HPos::Left, VPos::Center) } else { Pos::new(HPos::Center, VPos::Top) };
+    for (index, name) in names.iter().enumerate() {
+        let (x, y) = context.backend_coord(&(index as f64 + 0.5, bottom));
+        area.draw_text(name, &style.pos(anchor), (x, y + 8))?;
+    }
+    Ok(())
+}
+
+fn bars(values: &[f64], index: usize, count: usize, bottom: f64) -> impl Iterator<Item = [(f64, f64); 2]> {
+    let width = BARS_WIDTH / count as f64;
+    let left = (1.0 - BARS_WIDTH) / 2.0 + width * index as f64;
+    points(values).map(move |(middle, value)| {
+        let start = middle - 0.5 + left;
+        [(start, bottom), (start + width * 0.92, value)]
+    })
+}
+
+/// Values that can be drawn, in the middle of their places.
+fn points(values: &[f64]) -> impl Iterator<Item = (f64, f64)> {
+    let all = values.iter().copied().enumerate();
+    all.filter(|(_, value)| value.is_finite() && *value > 0.0).map(|(at, value)| (at as f64 + 0.5, value))
+}
+
+fn colour(hex: &str) -> RGBColor {
+    let part =
+        |at: usize| hex.get(at..at + 2).and_then(|part| u8::from_str_radix(part, 16).ok()).unwrap_or(0);
+    RGBColor(part(1), part(3), part(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(form: Form, values: Vec<f64>) -> Chart {
+        Chart {
+            title: "t".into(),
+            form,
+            places: vec!["a".into(), "b".into()],
+            series: vec![("s".into(), values)],
+        }
+    }
+
+    #[test]
+    fn a_chart_names_its_places_and_series() {
+        for form in [Form::Bars, Form::Lines] {
+            let svg = svg(&chart(form, vec![10.0, f64::NAN])).unwrap().unwrap();
+            assert!(
+                svg.contains("<svg")
+                    && [">\na\n<", ">\nb\n<", ">\ns\n<"].iter().all(|text| svg.contains(text))
+            );
+            assert!(svg.contains(SERIES[0]), "the style sheet finds colours by their code");
+        }
+        assert_eq!(svg(&chart(Form::Bars, vec![f64::NAN, 0.0])), Ok(None));
+    }
+
+    #[test]
+    fn the_axis_goes_in_whole_decades() {
+        assert_eq!(decades(&[15.0, 2500.0]), (10.0, 10_000.0));
+        assert_eq!(decades(&[100.0]), (100.0, 1000.0));
+    }
+}

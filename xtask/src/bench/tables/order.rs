@@ -1,0 +1,117 @@
+//! Table C: images whose clusters are in random order, and images that have aged.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::cache_size::{Cell, DISK_BYTES, GRIDS, chart, grid};
+use super::{KIB, MIB};
+use crate::bench::image::{Shape, check, shuffle_clusters};
+use crate::bench::sample::Pair;
+use crate::bench::table::{Form, Table, Verdict, bytes, compared, heads};
+use crate::bench::{Bench, process};
+
+/// Depths that are measured.
+const DEPTHS: [u32; 2] = [1, 64];
+
+/// Table C.
+pub fn run(bench: &Bench) -> Result<Table, String> {
+    let mut table = Table {
+        id: "C",
+        title: "slices and cache sizes, clusters in random order, and an aged image".to_owned(),
+        about: "As table A. Random order: the map entries of a full image shuffled among themselves. Aged: a full image \
+            after discards, a snapshot, random and sequential writes, the snapshot's end, and more writes. At depth 64 \
+            only the default slice."
+            .to_owned(),
+        columns: heads(&["image", "clusters", "slices", "cache", "depth"]),
+        ..Table::default()
+    };
+    for (cluster, slices, caches) in GRIDS {
+        let makers: [(&str, Maker); 2] = [("random order", shuffled), ("aged", aged)];
+        for (name, make) in makers {
+            let image = make(bench, cluster)?;
+            let mut all = Vec::new();
+            for depth in DEPTHS {
+                let slices = if depth == 1 && !bench.effort.quick { &slices[..] } else { &slices[..1] };
+                let cells = grid(bench, &image, (cluster, slices, &caches), depth)?;
+                for cell in &cells {
+                    let names = [name.to_owned(), bytes(cell.cluster), bytes(cell.slice), bytes(cell.cache)];
+                    let named = names.into_iter().chain([depth.to_string()]);
+                    table.rows.push(named.chain(compared(&cell.pair)).collect());
+                }
+                if cluster == 64 * KIB && name == "random order" {
+                    table.verdicts.extend(verdicts(&cells, depth));
+                }
+                all.extend(cells.into_iter().map(|cell| (depth, cell)));
+            }
+            let places: Vec<(String, &Pair)> = all
+                .iter()
+                .map(|(depth, Cell { slice, cache, pair, .. })| {
+                    (format!("{} / {} / {depth}", bytes(*slice), bytes(*cache)), pair)
+                })
+                .collect();
+            let title =
+                format!("Reads per second, {name}, {} clusters, by slice / cache / depth", bytes(cluster));
+            table.charts.push(chart(title, Form::Bars, &places));
+        }
+    }
+    Ok(table)
+}
+
+type Maker = fn(&Bench, u64) -> Result<PathBuf, String>;
+
+fn verdicts(cells: &[Cell], depth: u32) -> Vec<Verdict> {
+    let cell = |cache| cells.iter().find(|cell| cell.slice == 4 * KIB && cell.cache == cache);
+    let (Some(small), Some(full)) = (cell(MIB), cell(5 * MIB)) else { return Vec::new() };
+    let bound = if depth == 1 { 1.8 } else { 4.0 };
+    let mut all = vec![Verdict::at_least(
+        format!("C, random order, {}, depth {depth}: against QEMU", small.name()),
+        small.pair.rate_ratio(),
+        bound,
+        " x",
+    )];
+    if depth == 1 {
+        let formula = (DISK_BYTES / full.cluster * 8) as f64;
+        let share = full.pair.ours.median(|sample| sample.map_bytes) / formula;
+        all.push(Verdict::at_most("C, random order: map in memory, of QEMU's formula", share, 0.36, ""));
+    }
+    all
+}
+
+/// A full image with its clusters in random order.
+fn shuffled(bench: &Bench, cluster: u64) -> Result<PathBuf, String> {
+    let image = bench.create("c.qcow2", Shape::allocated(DISK_BYTES, cluster), None)?;
+    shuffle_clusters(&image)?;
+    finish(bench, image)
+}
+
+/// A full image after a life: about a fifth of it discarded and partly written again in another
+/// order, a snapshot taken, overwritten and deleted.
+fn aged(bench: &Bench, cluster: u64) -> Result<PathBuf, String> {
+    let image = bench.create("c.qcow2", Shape::allocated(DISK_BYTES, cluster), None)?;
+    let clusters = DISK_BYTES / cluster;
+    let live = |arguments: &[&str]| {
+        let mut command = Command::new(&bench.cowhand);
+        command.args(["bench", "-q", "-t", "unsafe", "-d", "32"]).args(arguments).arg(&image);
+        process::run(&mut command).map(drop)
+    };
+    let (fifth, few) = ((clusters / 5).to_string(), (clusters / 100).to_string());
+    let size = cluster.to_string();
+    live(&["--discard", "--access", "allocating", "-s", &size, "-c", &fifth])?;
+    live(&["-w", "--access", "allocating", "--seed", "2", "-c", &fifth, "--runtime", "2"])?;
+    snapshot(&image, "-c")?;
+    live(&["-w", "--access", "allocating", "--seed", "3", "-c", &few, "--runtime", "2"])?;
+    live(&["-w", "-s", &size, "-o", "8G", "-c", &few, "--runtime", "2"])?;
+    snapshot(&image, "-d")?;
+    live(&["-w", "--access", "allocating", "--seed", "4", "-c", &few, "--runtime", "2"])?;
+    finish(bench, image)
+}
+
+fn snapshot(image: &Path, what: &str) -> Result<(), String> {
+    process::run(Command::new("qemu-img").args(["snapshot", what, "life"]).arg(image)).map(drop)
+}
+
+fn finish(bench: &Bench, image: PathBuf) -> Result<PathBuf, String> {
+    bench.shuffle_above(&image, "qcow2", DISK_BYTES)?;
+    check(&image)?;
+    Ok(image)
+}

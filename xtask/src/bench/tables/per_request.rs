@@ -1,0 +1,97 @@
+//! Table "process": CPU time of a request whose map and bytes are at hand.
+
+use std::process::Command;
+
+use super::{GIB, KIB, MIB};
+use crate::bench::image::Shape;
+use crate::bench::load::{Access, Load};
+use crate::bench::sample::{Pair, Sample, Series};
+use crate::bench::table::{Chart, Form, Table, Verdict, compared, heads};
+use crate::bench::{Bench, process};
+
+const DISK_BYTES: u64 = GIB;
+
+/// Table "process".
+pub fn run(bench: &Bench) -> Result<Table, String> {
+    let image = bench.create("p.qcow2", Shape::allocated(DISK_BYTES, 64 * KIB), None)?;
+    fill(&image)?;
+    let raw = bench.path("p.raw");
+    process::run(Command::new("qemu-img").args(["convert", "-S", "0", "-O", "raw"]).arg(&image).arg(&raw))?;
+    let mut pairs = Vec::new();
+    for (mode, cached) in [("writeback", "page cache"), ("none", "O_DIRECT")] {
+        for depth in [1, 64] {
+            for (format, image) in [("qcow2", &image), ("raw", &raw)] {
+                let load = Load {
+                    format,
+                    mode,
+                    depth,
+                    access: Access::Steps { offset: 0, step: 4 * KIB },
+                    warm_up: 2048,
+                    ..Load::random_reads(image.clone(), DISK_BYTES)
+                };
+                pairs.push((format, format!("{cached}, depth {depth}"), bench.side_by_side(&load)?));
+            }
+        }
+    }
+    Ok(table(&pairs))
+}
+
+/// Writes real data over all of an image.
+fn fill(image: &std::path::Path) -> Result<(), String> {
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "qcow2"]);
+    for part in 0..DISK_BYTES / (128 * MIB) {
+        command.args(["-c", &format!("write -q -P {} {} 128M", part + 1, part * 128 * MIB)]);
+    }
+    process::run(command.arg(image)).map(drop)
+}
+
+fn table(pairs: &[(&str, String, Pair)]) -> Table {
+    let title = "CPU time of a request, in process".to_owned();
+    let mut table = Table {
+        id: "process",
+        title,
+        about: "Sequential 4 KiB reads of 1 GiB of real data, 64 KiB clusters, the same command line for `cowhand bench` \
+            and `qemu-img bench`. CPU time is that of the process, user and system, less that of a short run before."
+            .to_owned(),
+        columns: heads(&["format", "case", "user us, ours : QEMU's"]),
+        ..Table::default()
+    };
+    for (format, case, pair) in pairs {
+        let user = |series: &Series| format!("{:.2}", series.median(|s| s.user_us));
+        let names =
+            [(*format).to_owned(), case.clone(), format!("{} : {}", user(&pair.ours), user(&pair.theirs))];
+        table.rows.push(names.into_iter().chain(compared(pair)).collect());
+    }
+    let qcow2 = || pairs.iter().filter(|(format, ..)| *format == "qcow2");
+    let cpu = |series: fn(&Pair) -> &Series| {
+        qcow2().map(|(_, _, pair)| series(pair).median(Sample::cpu_us)).collect()
+    };
+    table.charts.push(Chart {
+        title: "CPU microseconds per read (qcow2)".to_owned(),
+        form: Form::Bars,
+        places: qcow2().map(|(_, case, _)| case.clone()).collect(),
+        series: vec![
+            ("cowhand".to_owned(), cpu(|pair| &pair.ours)),
+            ("QEMU".to_owned(), cpu(|pair| &pair.theirs)),
+        ],
+    });
+    for (_, case, pair) in qcow2() {
+        let user = pair.ratio(|sample| sample.user_us);
+        table.verdicts.push(Verdict::at_most(format!("process, {case}: user CPU, of QEMU's"), user, 1.0, ""));
+        let both = pair.ratio(Sample::cpu_us);
+        table.verdicts.push(Verdict::at_most(format!("process, {case}: CPU, of QEMU's"), both, 1.0, ""));
+        let raw = pairs.iter().find(|(format, raw_case, _)| *format == "raw" && raw_case == case);
+        if let Some((_, _, raw)) = raw {
+            let above = pair.ours.median(|s| s.user_us) - raw.ours.median(|s| s.user_us);
+            let what = format!("process, {case}: user CPU above the raw file's");
+            table.verdicts.push(Verdict::at_most(what, above, 0.5, " us"));
+        }
+    }
+    table.verdicts.push(Verdict::unknown(
+        "counters on",
+        "at most 2 % slower than compiled out",
+        "no build without them",
+    ));
+    table
+}
