@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, completion, create, info, map, serve, throttle};
+use crate::{bench, cache, check, completion, create, info, map, serve, throttle};
 
 /// What stands under every subcommand's help.
 pub const DRIVE_HELP: &str = "\
@@ -47,6 +47,9 @@ pub enum Command {
     Check(check::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
+    /// Memory for the map of an image: what it takes, and what to set
+    #[command(subcommand, arg_required_else_help = true)]
+    Cache(cache::Command),
     /// Limits on I/O: what they mean
     #[command(subcommand, arg_required_else_help = true)]
     Throttle(throttle::Command),

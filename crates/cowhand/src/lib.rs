@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cache;
 pub mod check;
 pub mod cli;
 pub mod completion;
@@ -51,6 +52,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
+        Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
         Command::Completion(args) => completion::run(&args, out),
     }
