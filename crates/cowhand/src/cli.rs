@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::{
-    bench, check, completion, create, info, map, reopen, resize, serve, snapshot, status, throttle, top,
+    bench, cache, check, completion, create, info, map, reopen, resize, serve, snapshot, status, throttle,
+    top,
 };
 
 /// What stands under every subcommand's help.
@@ -53,6 +54,9 @@ pub enum Command {
     Snapshot(snapshot::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
+    /// Memory for the map of an image: what it takes, and what to set
+    #[command(subcommand, arg_required_else_help = true)]
+    Cache(cache::Command),
     /// Limits on I/O: what they mean, and those of a running server
     #[command(subcommand, arg_required_else_help = true)]
     Throttle(throttle::Command),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cache;
 pub mod check;
 pub mod cli;
 pub mod completion;
@@ -59,6 +60,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
+        Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
         Command::Status(args) => status::run(&args, out),
         Command::Top(args) => top::run(&args, out),

@@ -7,9 +7,9 @@ use crate::overlap::OverlapCheck;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
     /// Nothing: a miss reads one slice.
+    #[default]
     Off,
     /// A miss reads its neighbours in the table too.
-    #[default]
     Table,
     /// As `Table`, and everything is read once in the background ([`crate::Qcow2::prefetch`]).
     All,

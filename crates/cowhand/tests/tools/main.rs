@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod cache;
 mod create;
 mod info;
 mod map;

@@ -119,3 +119,43 @@ fn names_in_an_image_start_at_the_path_it_was_opened_by_as_in_qemu() {
     agree(&bench, &["links/top"]);
     assert_eq!(bench.cowhand(&["map", "store/top"]).code, 1, "there is no base beside it");
 }
+
+#[test]
+fn a_deep_chain_of_mixed_layers_maps_as_qemu_img_maps_it() {
+    let bench = Bench::new();
+    let shapes = [
+        "cluster_size=64k",
+        "cluster_size=4k",
+        "cluster_size=16k,extended_l2=on",
+        "compat=0.10,cluster_size=512",
+        "cluster_size=64k,extended_l2=on",
+        "cluster_size=2M",
+    ];
+    bench.qemu("qemu-img", &["create", "-f", "raw", "0.raw", "9M"]);
+    bench.qemu("qemu-io", &["-f", "raw", "-c", "write -P 1 0 3M", "0.raw"]);
+    for layer in 1..14u64 {
+        let (below, format) = match layer {
+            1 => ("0.raw".to_owned(), "raw"),
+            _ => (format!("{}.qcow2", layer - 1), "qcow2"),
+        };
+        let (name, size) = (format!("{layer}.qcow2"), (8 << 20) + 512 * (layer * 7 % 5));
+        let shape = shapes[layer as usize % shapes.len()];
+        let created = [
+            &["create", "-f", "qcow2", "-o", shape, "-b", &below, "-F", format, &name][..],
+            &[&size.to_string()],
+        ];
+        bench.qemu("qemu-img", &created.concat());
+        let at = layer * 530_000 % 7_000_000 / 512 * 512;
+        let write = format!("write -P {layer} {at} 100k");
+        bench.qemu("qemu-io", &["-f", "qcow2", "-c", &write, &name]);
+        let more = match layer % 4 {
+            0 => "write -c -P 9 6M 64k",
+            1 if !shape.starts_with("compat") => "write -z 4M 200k",
+            _ => "write -P 7 5M 512",
+        };
+        bench.qemu("qemu-io", &["-f", "qcow2", "-c", more, &name]);
+    }
+    for name in ["3.qcow2", "8.qcow2", "13.qcow2"] {
+        agree(&bench, &[name]);
+    }
+}

@@ -1,0 +1,25 @@
+//! `cowhand cache`: the memory that an image's map takes.
+
+pub mod advice;
+pub mod advise;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Say what the map of an image takes in memory, here and in QEMU, and which options to give
+    Advise(advise::Args),
+}
+
+/// Does it.
+pub fn run(command: &Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Advise(args) => advise::run(args, out),
+    }
+}

@@ -1,0 +1,120 @@
+//! `cowhand cache advise`: reads the whole map of an image, and says what it costs.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use image::{Disk, OpenRules};
+use qcow2::cache_sizes::{CacheRequest, CachedImage, L2_BYTES_DEFAULT, L2_ENTRY_BYTES_DEFAULT, cache_sizes};
+use qcow2::{Counters, Form, Layer, Prefetch};
+use reactor::Reactor;
+
+use super::advice::{Advice, FormBytes, Settled};
+use crate::cli::DRIVE_HELP;
+use crate::drive::{DriveArgs, parse_bytes};
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand cache advise`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Say what the map of an image takes in memory, here and in QEMU, and which options to give.\n\n\
+        The map says for every cluster of the disk where it is in the file. QEMU keeps it as it lies in the file (8 \
+        bytes a cluster, 16 with extended L2), for every layer of a chain apart; cowhand packs it, and \
+        keeps one map for all layers below the first. What does not fit is read again and again: the memory for a \
+        disk that is read all over is that of its whole map, that of a disk of which only a part is in use is \
+        less.\n\nThe image is only read: all of its L2 tables, once. While a server uses it for writing, add -U.",
+    after_help = DRIVE_HELP
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+
+    /// Also say how much of the disk so much memory covers
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
+}
+
+/// Gives the advice.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    let name = options.filename.display().to_string();
+    let failed =
+        |error: &dyn std::error::Error| Failure::because(format!("cannot read the map of {name}"), error);
+    options.layer.read_only = true;
+    options.layer.qcow2.prefetch = Prefetch::Off;
+    let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
+    let Some(first) = cached(disk.layer()) else {
+        return Err(Failure::new(format!(
+            "{name} is a raw image: it has no map, and needs no memory for one"
+        )));
+    };
+    drop(disk);
+    // The slices are cut as they will be when the image is served, and all of them stay.
+    let slice_bytes = match first.l2_bytes_full() > L2_BYTES_DEFAULT {
+        true => L2_ENTRY_BYTES_DEFAULT.min(first.cluster_bytes),
+        false => first.cluster_bytes,
+    };
+    options.layer.qcow2.caches = CacheRequest {
+        l2_bytes: Some(u64::MAX),
+        l2_entry_bytes: options.layer.qcow2.caches.l2_entry_bytes.or(Some(slice_bytes)),
+        ..CacheRequest::default()
+    };
+    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
+    if let Layer::Qcow2(image) = disk.layer() {
+        reactor.run(image.prefetch()).map_err(|error| failed(&error))?;
+    }
+    let advice = advice(name, &disk, &first, args.memory);
+    match args.output {
+        OutputFormat::Json => write_json(out, &advice)?,
+        OutputFormat::Human => out.write_all(advice.to_string().as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What decides QEMU's cache of a layer; `None` for raw bytes.
+fn cached(layer: &Layer) -> Option<CachedImage> {
+    let Layer::Qcow2(image) = layer else { return None };
+    let geometry = image.geometry();
+    Some(CachedImage {
+        disk_bytes: image.size(),
+        cluster_bytes: geometry.cluster_size(),
+        l2_table_entry_bytes: geometry.l2_entry_bytes(),
+    })
+}
+
+fn advice(image: String, disk: &Disk, first: &CachedImage, memory: Option<u64>) -> Settled {
+    let layers = || std::iter::successors(Some(disk.layer()), |layer| layer.backing());
+    let maps: Vec<Counters> = layers()
+        .filter_map(|layer| match layer {
+            Layer::Qcow2(image) => Some(image.status()),
+            Layer::Raw(_) => None,
+        })
+        .flat_map(|status| [Some(status.map), status.chain.map(|chain| chain.map)])
+        .flatten()
+        .collect();
+    let form = |(at, form): (usize, &Form)| FormBytes {
+        form: form.name(),
+        bytes: maps.iter().filter_map(|map| map.bytes_by_form.get(at)).sum(),
+    };
+    let qemu_default = cache_sizes(&CacheRequest::default(), first);
+    Advice {
+        image,
+        disk_bytes: disk.size(),
+        cluster_bytes: first.cluster_bytes,
+        layers: layers().count(),
+        map_bytes: maps.iter().map(|map| map.resident_bytes).sum(),
+        forms: Form::ALL.iter().enumerate().map(form).filter(|form| form.bytes > 0).collect(),
+        complete: maps.iter().all(|map| map.evictions == 0),
+        qemu_bytes: layers().filter_map(cached).map(|image| image.l2_bytes_full()).sum(),
+        qemu_first_bytes: first.l2_bytes_full(),
+        qemu_covers_by_default: qemu_default.is_ok_and(|sizes| sizes.covers_disk),
+        memory_bytes: memory,
+    }
+    .settled(first.l2_table_entry_bytes)
+}
