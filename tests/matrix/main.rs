@@ -54,17 +54,7 @@ fn the_choice_of_shapes_has_every_value() {
     println!("{} of {} shapes", chosen.len(), shape::all().len());
 }
 
-/// Says which shape it was when a check in it fails.
-struct Named(Shape);
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("shape {0}: COWHAND_MATRIX={0} cargo test -p black-box --test matrix", self.0);
-        }
-    }
-}
-
+/// Checks every chosen shape, also after one was bad, and fails with the list of the bad ones.
 fn check_shapes(backing: Backing) {
     let wanted = std::env::var("COWHAND_MATRIX").unwrap_or_default();
     let shapes = if wanted.is_empty() { shape::pairwise() } else { shape::all() };
@@ -72,10 +62,26 @@ fn check_shapes(backing: Backing) {
         let named = wanted.is_empty() || wanted == "full" || shape.to_string().contains(&wanted);
         shape.backing == backing && named
     };
-    for shape in shapes.into_iter().filter(chosen) {
-        let _named = Named(shape);
-        check(shape);
-    }
+    let chosen: Vec<Shape> = shapes.into_iter().filter(chosen).collect();
+    let bad: Vec<String> = chosen.iter().filter_map(|shape| why_bad(*shape)).collect();
+    println!("{} of {} shapes are good", chosen.len() - bad.len(), chosen.len());
+    assert!(
+        bad.is_empty(),
+        "{} of {} shapes are bad (one alone: COWHAND_MATRIX=SHAPE cargo test -p black-box --test matrix)\n{}",
+        bad.len(),
+        chosen.len(),
+        bad.join("\n")
+    );
+}
+
+/// The shape and the first thing that is wrong with it, if there is one.
+fn why_bad(shape: Shape) -> Option<String> {
+    let panic = std::panic::catch_unwind(|| check(shape)).err()?;
+    let why = panic.downcast_ref::<String>().cloned();
+    let why = why.or_else(|| panic.downcast_ref::<&str>().map(|why| (*why).to_owned()));
+    let bad = format!("{shape}: {}", why.unwrap_or_else(|| "a panic without words".to_owned()));
+    eprintln!("bad: {bad}");
+    Some(bad)
 }
 
 fn check(shape: Shape) {

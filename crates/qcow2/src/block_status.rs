@@ -57,19 +57,19 @@ impl Qcow2 {
 }
 
 impl Raw {
-    /// What the file system says of a raw layer: holes read as zeroes. The last sector is in one
-    /// state, also where the storage ends inside it.
+    /// What the file system says of a raw layer: holes read as zeroes, and so does what the last sector
+    /// lacks in the storage. Such an end is the one place where a status is not of whole sectors.
     async fn status(&self, guest: u64, status: BlockStatus) -> Result<BlockStatus, Error> {
         let host = self.offset + guest;
         let end = self.storage.length();
         if host >= end {
-            return Ok(BlockStatus { offset: Some(host), ..status });
+            return Ok(BlockStatus { zero: true, data: false, offset: Some(host), ..status });
         }
         let extent = self.storage.extent(host, status.len).await;
         let extent = extent.map_err(self.blame().io("asking for holes"))?;
         let hole = extent.kind == ExtentKind::Hole;
-        let reaches_end = host + extent.len >= end;
-        let len = if reaches_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
+        let to_end = hole && host + extent.len >= end;
+        let len = if to_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
         Ok(BlockStatus { len: len.min(status.len), zero: hole, data: !hole, offset: Some(host), ..status })
     }
 }

@@ -1,7 +1,7 @@
 //! Guest range -> extent of one layer, from slices in memory.
 
 use map_cache::{Load, Slice, SliceKey};
-use qcow2_layout::{CompressedCluster, L2Entry, Subcluster};
+use qcow2_layout::{CompressedCluster, HostOffset, L2Entry, Subcluster};
 use storage::IoBuf;
 use sync::atomic::Ordering;
 
@@ -155,6 +155,12 @@ impl Inner {
         let host = cluster.host.map(|host| host.0 + in_cluster);
         let kind = match (state, host) {
             (Subcluster::Normal, Some(host)) => Kind::Data { host, in_place: self.in_place(cluster.copied) },
+            // A data file's first cluster: a standard zero entry cannot tell "at 0" from "nowhere".
+            (Subcluster::ZeroAlloc, _)
+                if cluster.host == Some(HostOffset(0)) && !self.geometry.extended_l2 =>
+            {
+                Kind::Zero { host: None }
+            }
             (Subcluster::ZeroPlain | Subcluster::ZeroAlloc, host) => Kind::Zero { host },
             (Subcluster::UnallocatedPlain | Subcluster::UnallocatedAlloc | Subcluster::Normal, host) => {
                 Kind::Unallocated { host }

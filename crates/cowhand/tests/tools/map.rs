@@ -95,6 +95,32 @@ fn a_data_file_maps_as_qemu_img_maps_it() {
 }
 
 #[test]
+fn zeroes_at_the_start_of_a_data_file_map_as_qemu_img_maps_them() {
+    let bench = Bench::new();
+    for more in ["data_file_raw=on", "data_file_raw=off", "data_file_raw=on,extended_l2=on"] {
+        let options = format!("data_file=data.raw,{more}");
+        bench.qemu("qemu-img", &["create", "-f", "qcow2", "-o", &options, "x.qcow2", "4M"]);
+        bench.qemu("qemu-io", &["-c", "write 0 256k", "-c", "write -z 0 192k", "x.qcow2"]);
+        agree(&bench, &["x.qcow2"]);
+    }
+}
+
+#[test]
+fn a_raw_file_that_ends_inside_a_sector_maps_as_qemu_img_maps_it() {
+    let bench = Bench::new();
+    let with_data_at_the_end = vec![7; 100_000];
+    fs::write(bench.path("data"), &with_data_at_the_end).unwrap();
+    fs::write(bench.path("less"), &with_data_at_the_end[..300]).unwrap();
+    fs::write(bench.path("hole"), &with_data_at_the_end[..20_000]).unwrap();
+    fs::File::options().write(true).open(bench.path("hole")).unwrap().set_len(100_000).unwrap();
+    for base in ["data", "less", "hole"] {
+        agree(&bench, &["-f", "raw", base]);
+        bench.qemu("qemu-img", &["create", "-f", "qcow2", "-b", base, "-F", "raw", "x.qcow2", "1M"]);
+        agree(&bench, &["x.qcow2"]);
+    }
+}
+
+#[test]
 fn compressed_clusters_are_shown_as_such() {
     let bench = Bench::new();
     fs::write(bench.path("plain"), vec![7; 256 << 10]).unwrap();
