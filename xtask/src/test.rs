@@ -23,8 +23,19 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 10] =
-    ["serve", "qmp", "sandbox", "locks", "faults", "hostile", "matrix", "neighbours", "kill", "guest"];
+const SUITES: [&str; 11] = [
+    "serve",
+    "qmp",
+    "throttle",
+    "sandbox",
+    "locks",
+    "faults",
+    "hostile",
+    "matrix",
+    "neighbours",
+    "kill",
+    "guest",
+];
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {

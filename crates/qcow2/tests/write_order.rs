@@ -111,7 +111,7 @@ fn second_write(config: &str, ops: &[Op]) -> String {
 fn allocating_write_from_the_reserve() {
     assert_eq!(
         second_write("c4k_reserve", &[write(200 * K, 9000), Op::Flush]),
-        "length data length refcount-block | L2 | data refcount-block L2 | refcount-block | length"
+        "| length data length refcount-block | L2 | data refcount-block L2 | refcount-block | length"
     );
 }
 
@@ -119,7 +119,7 @@ fn allocating_write_from_the_reserve() {
 fn new_l2_table_from_the_reserve() {
     assert_eq!(
         second_write("c4k_reserve", &[write(5 * M, 4096), Op::Flush]),
-        "length data length refcount-block | L2 | data refcount-block L2 L1 | refcount-block | length"
+        "| length data length refcount-block | L2 | data refcount-block L2 L1 | refcount-block | length"
     );
 }
 
@@ -128,7 +128,7 @@ fn subcluster_write_to_a_cluster_that_never_held_anything() {
     let ops = [write(M, 600), Op::Flush, write(M + 4 * K, 512), Op::Flush];
     assert_eq!(
         second_write("c16k_subclusters_reserve", &ops),
-        "data | length data refcount-block | L2 | data L2 | refcount-block | length"
+        "| data | length data refcount-block | L2 | data L2 | refcount-block | length"
     );
 }
 
@@ -138,7 +138,7 @@ fn subcluster_write_where_zeroes_hide_old_data() {
     let ops = [write(M, 4 * K), zero, Op::Flush, write(M, 4 * K), Op::Flush];
     assert_eq!(
         second_write("c16k_subclusters_reserve", &ops),
-        "data | length data refcount-block | L2 | data | L2 | refcount-block | length"
+        "| data | length data refcount-block | L2 | data | L2 | refcount-block | length"
     );
 }
 
@@ -149,7 +149,7 @@ fn allocating_write_from_the_reserve_over_data_of_a_backing_file() {
             "c4k_on_qcow2_reserve",
             &[write(200 * K, 4 * K), Op::Flush, write(40_000, 500), Op::Flush]
         ),
-        "data | length data length refcount-block | L2 | data refcount-block | L2 | refcount-block | length"
+        "| data | length data length refcount-block | L2 | data refcount-block | L2 | refcount-block | length"
     );
 }
 
@@ -157,7 +157,7 @@ fn allocating_write_from_the_reserve_over_data_of_a_backing_file() {
 fn allocating_write_from_the_reserve_on_a_device() {
     assert_eq!(
         second_write("c4k_device_reserve", &[write(200 * K, 500), Op::Flush]),
-        "data refcount-block | L2 | data refcount-block | L2 | refcount-block |"
+        "| data refcount-block | L2 | data refcount-block | L2 | refcount-block |"
     );
 }
 
@@ -166,7 +166,7 @@ fn allocating_write_from_the_reserve_to_a_reused_cluster() {
     let reuse = [Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush, write(200 * K, 4 * K), Op::Flush];
     assert_eq!(
         row("c4k_reserve", &reuse),
-        "L2 | punch data refcount-block | data length refcount-block | L2 | refcount-block | length"
+        "| L2 | punch data refcount-block | data length refcount-block | L2 | refcount-block | length"
     );
 }
 
@@ -226,14 +226,14 @@ fn refcount_table_move() {
 #[test]
 fn write_zeroes() {
     let zero = Op::Zero { at: 0, len: 8 * K, how: Zeroing::Keep, durability: Durability::AtFlush };
-    assert_eq!(row("c4k", &[zero, Op::Flush]), "L2 |");
+    assert_eq!(row("c4k", &[zero, Op::Flush]), "| L2 |");
 }
 
 #[test]
 fn discard() {
     assert_eq!(
         row("c4k", &[Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush]),
-        "L2 | punch freed refcount-block |"
+        "| L2 | punch freed refcount-block |"
     );
 }
 
@@ -248,7 +248,7 @@ fn discard_without_unreferencing() {
 #[test]
 fn free_and_use_again() {
     let ops = [Op::Discard { at: 0, len: 8 * K }, Op::Flush, Op::Flush, write(64 * K, 8 * K), Op::Flush];
-    assert_eq!(row("c4k", &ops), "L2 | punch data refcount-block | data refcount-block | L2 |");
+    assert_eq!(row("c4k", &ops), "| L2 | punch data refcount-block | data refcount-block | L2 |");
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn grow_moves_the_l1_table() {
 fn shrink() {
     assert_eq!(
         row("c512_resized", &[resize(M + 7 * K), resize(2 * M)]),
-        "| header | L2 | punch freed refcount-block | L1 | punch freed refcount-block freed | refcount-table | set length 0x3400 | header |"
+        "| header | L2 | punch freed refcount-block L1 | punch freed refcount-block freed | refcount-table | length | header |"
     );
 }
 
@@ -317,7 +317,7 @@ fn shrink() {
 fn snapshot_create() {
     assert_eq!(
         row("c512_snapshotted", &[Op::Manage(Management::SnapshotCreate(1)), write(0, 3000), Op::Flush]),
-        "| L2 L1 snapshot refcount-block refcount-table | header | data punch freed refcount-block | L2 | refcount-block |"
+        "| length L2 L1 snapshot refcount-block refcount-table | header | data refcount-block | L2 | punch freed refcount-block | length"
     );
 }
 
@@ -331,7 +331,7 @@ fn snapshot_apply() {
     ];
     assert_eq!(
         row("c512_snapshotted", &ops),
-        "| freed | header | freed punch L2 freed | freed | freed | L2 L1 snapshot refcount-block refcount-table | header | punch freed refcount-block |"
+        "| length freed | header | length freed | freed | punch L2 freed | L2 L1 snapshot refcount-block refcount-table | header | punch freed refcount-block | length"
     );
 }
 
@@ -346,7 +346,7 @@ fn snapshot_delete() {
     ];
     assert_eq!(
         row("c512_snapshotted", &ops),
-        "| L2 freed | header | data punch L2 freed | L2 | freed | L2 L1 refcount-block refcount-table | header | punch freed refcount-block |"
+        "| length L2 freed | header | length data freed | L2 | punch L2 freed | L2 L1 refcount-block refcount-table | header | punch freed refcount-block | length"
     );
 }
 
