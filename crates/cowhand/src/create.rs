@@ -1,7 +1,9 @@
 //! `cowhand create`: a new image.
 
+mod costs;
 pub mod make;
 pub mod options;
+pub mod suggest;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,25 +16,31 @@ use image::size::{human_size, parse_size};
 
 use self::make::{Existing, make};
 use self::options::NewImage;
+use self::suggest::{Question, Use};
 use crate::drive::parse_format;
 use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
 
 /// Arguments of `cowhand create`.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Create an image. What was in FILE is lost; a file that somebody uses is refused.\n\n\
         With a backing file (-b) the new image holds only what will differ from it, and SIZE may be left out: \
-        it is then the backing file's.",
+        it is then the backing file's.\n\n\
+        With --suggest nothing is created: it prints which clusters to choose for a disk of that size, what they cost \
+        beside the default, why, and the command to paste.",
     after_help = "\
 Examples:
   cowhand create disk.qcow2 20G
   cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
   cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
-  cowhand create -f raw -o preallocation=falloc disk.raw 4G"
+  cowhand create -f raw -o preallocation=falloc disk.raw 4G
+  cowhand create --suggest 1T --use database
+  cowhand create --suggest 40G -b base.qcow2 -F qcow2 overlay.qcow2"
 )]
 pub struct Args {
     /// The image to create
-    #[arg(value_name = "FILE", required_unless_present = "options")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["options", "suggest"])]
     file: Option<PathBuf>,
 
     /// Size of the disk in bytes, or with k, M, G, T, P, E (powers of 1024)
@@ -62,6 +70,18 @@ pub struct Args {
     /// Say nothing
     #[arg(short = 'q')]
     quiet: bool,
+
+    /// Create nothing; say which options suit a disk of this size, and why
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "options", "unsafe_backing", "quiet"])]
+    suggest: Option<String>,
+
+    /// What the disk is for (with --suggest; default: general, or overlay with -b)
+    #[arg(long = "use", value_enum, value_name = "USE", requires = "suggest")]
+    purpose: Option<Use>,
+
+    /// Form of the suggestion
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "suggest")]
+    output: Option<OutputFormat>,
 }
 
 /// Creates the image.
@@ -69,6 +89,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if options::asks_for_help(&args.options) {
         out.write_all(options::help(args.format).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(size) = &args.suggest {
+        return suggested(args, size, out);
+    }
+    // The parser waives what an option requires where SIZE rules that out.
+    if args.purpose.is_some() || args.output.is_some() {
+        return Err(Failure::new("--use and --output go with --suggest; creating an image takes neither"));
     }
     let Some(file) = &args.file else { return Err(Failure::new("no FILE is given")) };
     let refused =
@@ -82,6 +109,38 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     make(file, &image, size, Existing::Replace)?;
     if !args.quiet {
         writeln!(out, "{}", created(file, &image, size))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what to create, and creates nothing.
+fn suggested(args: &Args, size: &str, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.format == Format::Raw {
+        return Err(Failure::new("a raw image has no clusters, so there is nothing to suggest"));
+    }
+    let disk_bytes = parse_size(size).map_err(|error| Failure::because("cannot suggest anything", &error))?;
+    let mut image = NewImage::parse(&[], args.format).map_err(|error| Failure::new(error.to_string()))?;
+    set_backing(args, &mut image)?;
+    let backing = image.options.backing_file.is_some();
+    let purpose = args.purpose.unwrap_or(if backing { Use::Overlay } else { Use::General });
+    let mut words = Vec::new();
+    if backing || purpose == Use::Overlay {
+        let name = image.options.backing_file.unwrap_or("base.qcow2".into());
+        let format = image.options.backing_format.unwrap_or("qcow2".into());
+        words.extend(["-b".into(), name, "-F".into(), format]);
+    }
+    let file = args.file.as_deref().unwrap_or(Path::new("disk.qcow2"));
+    words.extend([file.display().to_string(), size.to_owned()]);
+    let answer = Question { disk_bytes, purpose, backing }.answer(&["cowhand", "create"], &words);
+    let answer = answer.ok_or_else(|| {
+        Failure::new(format!(
+            "a disk of {} is larger than qcow2 can map with any clusters",
+            human_size(disk_bytes)
+        ))
+    })?;
+    match args.output.unwrap_or_default() {
+        OutputFormat::Json => write_json(out, &answer)?,
+        OutputFormat::Human => write!(out, "{answer}")?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,8 +23,9 @@ fn run(name: &str, seeds: u64, steps: usize) {
         let (how, persistence, order) = WAYS[seed as usize % WAYS.len()];
         let shape = Shape { drops: seed % 4 == 3, ..Shape::new(target.abilities(), steps, 3) };
         let crash = CrashOptions { share: (256, 1), samples: 4, tears: 1, seed, exhaustive_atoms_max: 5 };
-        // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise.
-        let silent = vec![IoKind::Discard, IoKind::Extent, IoKind::SetLength];
+        // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise. A cut
+        // was asked for, or belongs to the close: whoever asked must hear that the file is as long as before.
+        let silent = vec![IoKind::Discard, IoKind::Extent, IoKind::Lengthen];
         let plan = FaultPlan { persistence, order, crash: Some(crash), silent, ..FaultPlan::once(how) };
         match fail_every_io(&target, &shape.generate(seed), seed, &plan) {
             Ok(counts) => total += counts,

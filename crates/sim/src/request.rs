@@ -26,8 +26,10 @@ pub enum IoKind {
     Zero,
     /// Giving space back.
     Discard,
-    /// Setting the length.
-    SetLength,
+    /// Setting a length that is no less than the one before.
+    Lengthen,
+    /// Setting a smaller length.
+    Shorten,
     /// Reserving space.
     Allocate,
     /// Asking what is there.
@@ -82,6 +84,8 @@ pub enum Request {
     SetLength {
         /// In bytes.
         length: u64,
+        /// The length when it was asked for.
+        from: u64,
     },
     /// A range to be reserved.
     Allocate {
@@ -140,7 +144,8 @@ impl Request {
             Request::Write { .. } => IoKind::Write,
             Request::Zero { .. } => IoKind::Zero,
             Request::Discard { .. } => IoKind::Discard,
-            Request::SetLength { .. } => IoKind::SetLength,
+            Request::SetLength { length, from } if length < from => IoKind::Shorten,
+            Request::SetLength { .. } => IoKind::Lengthen,
             Request::Allocate { .. } => IoKind::Allocate,
             Request::Extent { .. } => IoKind::Extent,
             Request::Flush => IoKind::Flush,
@@ -237,7 +242,7 @@ impl Request {
 
     /// The change of length that is not growth.
     pub(crate) fn apply_length(&self, content: &mut Content) {
-        if let Request::SetLength { length } = self {
+        if let Request::SetLength { length, .. } = self {
             content.set_length(*length);
         }
     }
@@ -276,7 +281,7 @@ impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (offset, len) = self.range();
         match self {
-            Request::SetLength { length } => write!(f, "set length {length:#x}"),
+            Request::SetLength { length, .. } => write!(f, "set length {length:#x}"),
             Request::Flush => write!(f, "flush"),
             Request::Discard { leaves, .. } => write!(f, "discard {offset:#x}+{len:#x} leaving {leaves:?}"),
             Request::Read { .. }

@@ -125,3 +125,79 @@ fn create_says_what_it_made_unless_told_not_to() {
     assert_eq!(bench.cowhand(&["create", "-q", "x.qcow2", "1G"]).out, "");
     assert!(bench.cowhand(&["create", "-o", "help"]).out.contains("cluster_size=SIZE"));
 }
+
+#[test]
+fn a_suggestion_makes_nothing_and_its_command_makes_what_it_says() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-f", "qcow2", "base.qcow2", "40G"]);
+    let table: &[(&[&str], &str, u64, bool)] = &[
+        (&["--suggest", "20G"], "general", 64 << 10, false),
+        (&["--suggest=1T"], "general", 256 << 10, false),
+        (&["--suggest=40G", "--use=database"], "database", 128 << 10, true),
+        (&["--suggest=40G", "-b", "base.qcow2", "-F", "qcow2"], "overlay", 128 << 10, true),
+        (&["--suggest=40G", "--use=overlay"], "overlay", 128 << 10, true),
+        (&["--suggest=1G", "--use=archive", "-b", "base.qcow2", "-F", "qcow2"], "archive", 2 << 20, true),
+    ];
+    for (words, purpose, cluster_bytes, extended) in table {
+        let words = [&["create", "--output=json"], *words, &["new disk.qcow2"]].concat();
+        let ran = bench.cowhand(&words);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{words:?}");
+        assert!(!bench.path("new disk.qcow2").exists(), "{words:?} made a file");
+        let suggestion = ran.json();
+        assert_eq!(suggestion["use"], *purpose);
+        assert_eq!(suggestion["suggested"]["cluster-bytes"], *cluster_bytes);
+        assert_eq!(suggestion["default"]["cluster-bytes"], 64 << 10);
+        assert_eq!(suggestion["suggested"]["subcluster-bytes"].is_u64(), *extended, "{suggestion}");
+        assert!(!suggestion["reasons"].as_array().unwrap().is_empty());
+        let command: Vec<&str> = suggestion["command"].as_array().unwrap()[1..]
+            .iter()
+            .map(|word| word.as_str().unwrap())
+            .collect();
+        let made = bench.cowhand(&command);
+        assert_eq!(made.code, 0, "{command:?}: {}", made.err);
+        let info = qemu_info(&bench, "new disk.qcow2");
+        assert_eq!(info["cluster-size"], *cluster_bytes);
+        assert_eq!(info["format-specific"]["data"]["extended-l2"], *extended);
+        assert_eq!(info["backing-filename"].is_string(), words.contains(&"-b") || *purpose == "overlay");
+        fs::remove_file(bench.path("new disk.qcow2")).unwrap();
+    }
+}
+
+#[test]
+fn a_suggestion_for_people_ends_with_the_command_to_paste() {
+    let bench = Bench::new();
+    let ran = bench.cowhand(&["create", "--suggest", "40G", "-b", "my base.qcow2", "-F", "qcow2"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let command =
+        "cowhand create -o cluster_size=128k,extended_l2=on -b 'my base.qcow2' -F qcow2 disk.qcow2 40G\n";
+    assert!(ran.out.ends_with(command), "{}", ran.out);
+    for figure in ["map in QEMU                     5 MiB           5 MiB", "60 KiB", "because"] {
+        assert!(ran.out.contains(figure), "{}", ran.out);
+    }
+}
+
+#[test]
+fn what_nothing_can_be_suggested_for_is_refused() {
+    let bench = Bench::new();
+    let table: &[(&[&str], &str)] = &[
+        (&["--suggest=1Q"], "ends in \"Q\""),
+        (&["--suggest=4E"], "larger than qcow2 can map"),
+        (&["--suggest=1G", "-f", "raw"], "no clusters"),
+        (&["--suggest=1G", "-b", "base"], "needs its format"),
+        (&["--suggest=1G", "-o", "cluster_size=4k"], "cannot be used with"),
+        (&["--use=database", "x.qcow2", "1G"], "--suggest"),
+    ];
+    for (words, text) in table {
+        let ran = bench.cowhand(&[&["create"], *words].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{words:?}");
+        assert!(ran.err.contains(text), "{words:?}: {}", ran.err);
+    }
+    assert!(!bench.path("x.qcow2").exists());
+}
+
+#[test]
+fn a_plain_create_never_comments_on_its_options() {
+    let bench = Bench::new();
+    let ran = bench.cowhand(&["create", "-o", "cluster_size=4k", "x.qcow2", "1T"]);
+    assert_eq!((ran.code, ran.err.as_str(), ran.out.lines().count()), (0, "", 1));
+}

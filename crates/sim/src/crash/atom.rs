@@ -39,7 +39,7 @@ impl Atom {
                 [atom(Aspect::Bytes)].into_iter().chain(growth).collect()
             }
             IoKind::Allocate => growth.into_iter().collect(),
-            IoKind::SetLength => vec![atom(Aspect::Length)],
+            IoKind::Lengthen | IoKind::Shorten => vec![atom(Aspect::Length)],
             IoKind::Read | IoKind::Extent | IoKind::Flush => Vec::new(),
         }
     }

@@ -99,7 +99,7 @@ impl Storage for SimStorage {
     }
 
     fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.change(Request::SetLength { length })
+        self.change(Request::SetLength { length, from: self.length() })
     }
 
     fn allocate(&self, offset: u64, len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {

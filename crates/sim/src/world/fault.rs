@@ -123,7 +123,7 @@ fn part(how: FaultKind, request: &Request, rng: &mut Rng) -> Part {
     let sectors = request.sectors();
     match (request.kind(), how) {
         (IoKind::Flush | IoKind::Read | IoKind::Extent, _) => Part::None,
-        (IoKind::SetLength | IoKind::Allocate | IoKind::Discard, _) => {
+        (IoKind::Lengthen | IoKind::Shorten | IoKind::Allocate | IoKind::Discard, _) => {
             if rng.chance(1, 2) {
                 Part::None
             } else {

@@ -1,0 +1,79 @@
+//! Space that a guest gives up comes back to the host.
+
+#![forbid(unsafe_code)]
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use black_box::peer::{assert_clean, qemu_img};
+use black_box::{Scratch, Server};
+
+const DISK: u64 = 256 << 20;
+const STEP: usize = 1 << 20;
+const CLUSTER: u32 = 64 << 10;
+const HALF: u32 = 128 << 20;
+
+/// What `du` says, in bytes.
+fn host_bytes(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("an image").blocks() * 512
+}
+
+/// An image of which every byte is written.
+fn filled(scratch: &Scratch, options: &str) -> String {
+    let path = scratch.name("disk.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", "-o", options, &path, "256M"]).ok();
+    let server = Server::start([format!("file={path},discard=unmap")]);
+    let mut client = server.client("");
+    for at in (0..DISK).step_by(STEP) {
+        client.write(at, &[0xa5; STEP]).expect("write");
+    }
+    client.flush().expect("flush");
+    client.disconnect();
+    server.stop();
+    assert!(host_bytes(Path::new(&path)) >= DISK, "{options}: the image is full");
+    path
+}
+
+/// Metadata of so small a disk: header, tables, L2 tables; a cluster each.
+const METADATA_MAX: u64 = 8 * CLUSTER as u64;
+
+fn within_a_hundredth(found: u64, mapped: u64) -> bool {
+    (mapped..=mapped + mapped / 100 + METADATA_MAX).contains(&found)
+}
+
+#[test]
+fn half_a_disk_discarded_in_pieces_is_half_the_space() {
+    for options in ["cluster_size=64k", "cluster_size=64k,extended_l2=on"] {
+        let scratch = Scratch::new();
+        let path = filled(&scratch, options);
+        let server = Server::start([format!("file={path},discard=unmap")]);
+        let mut client = server.client("");
+        // Every other cluster: no two pieces are neighbours.
+        for at in (0..DISK).step_by(2 * CLUSTER as usize) {
+            client.trim(at, CLUSTER).expect("trim");
+        }
+        client.flush().expect("flush");
+        client.disconnect();
+        server.stop();
+        let found = host_bytes(Path::new(&path));
+        assert!(within_a_hundredth(found, DISK / 2), "{options}: {found} bytes for {} mapped", DISK / 2);
+        assert_clean(Path::new(&path));
+    }
+}
+
+#[test]
+fn a_discarded_end_makes_the_file_shorter_at_the_close() {
+    for options in ["cluster_size=64k", "cluster_size=64k,extended_l2=on"] {
+        let scratch = Scratch::new();
+        let path = filled(&scratch, options);
+        let server = Server::start([format!("file={path},discard=unmap")]);
+        let mut client = server.client("");
+        client.trim(DISK / 2, HALF).expect("trim");
+        client.disconnect();
+        server.stop();
+        let length = std::fs::metadata(&path).expect("an image").len();
+        assert!(within_a_hundredth(length, DISK / 2), "{options}: {length} bytes long");
+        assert!(within_a_hundredth(host_bytes(Path::new(&path)), DISK / 2), "{options}");
+        assert_clean(Path::new(&path));
+    }
+}
