@@ -23,13 +23,14 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 11] = [
+const SUITES: [&str; 12] = [
     "serve",
     "qmp",
     "throttle",
     "sandbox",
     "locks",
     "faults",
+    "space",
     "hostile",
     "matrix",
     "neighbours",
@@ -98,4 +99,20 @@ fn root() -> PathBuf {
 fn binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     root().join(target).join("release").join("cowhand")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_black_box_suite_is_run() {
+        let manifest = include_str!("../../tests/Cargo.toml");
+        let names = manifest.split("[[test]]").skip(1).filter_map(|test| test.split('"').nth(1));
+        let mut found: Vec<&str> = names.collect();
+        let mut run = SUITES.to_vec();
+        found.sort_unstable();
+        run.sort_unstable();
+        assert_eq!(run, found);
+    }
 }
