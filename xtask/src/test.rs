@@ -23,7 +23,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 12] = [
+const SUITES: [&str; 13] = [
     "serve",
     "qmp",
     "throttle",
@@ -31,6 +31,7 @@ const SUITES: [&str; 12] = [
     "locks",
     "faults",
     "space",
+    "trace",
     "hostile",
     "matrix",
     "neighbours",

@@ -2,6 +2,9 @@
 
 pub mod advice;
 pub mod advise;
+pub mod curve;
+pub mod recency;
+pub mod replay;
 
 use std::io::Write;
 use std::process::ExitCode;

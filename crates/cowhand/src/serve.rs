@@ -25,15 +25,18 @@ pub mod status_line;
 pub mod steering;
 pub mod supervise;
 pub mod systemd;
+pub mod trace;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use control::{Events, QmpError};
 use door_nbd::{Exports, Server, ServerOptions, Shutdown, TlsPolicy};
 use image::OpenRules;
 use image::size::human_size;
+use image::trace::Recorder;
 use qcow2::cache_sizes::CacheSizes;
 use reactor::Reactor;
 
@@ -47,6 +50,7 @@ use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
 use self::settings::{Settings, Surroundings, TlsFiles};
 use self::steering::Sockets;
+use self::trace::Trace;
 use crate::create::options;
 use crate::failure::Failure;
 
@@ -70,7 +74,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let backend = reactor::available();
     let reactor =
         Reactor::new(backend).map_err(|error| Failure::because("cannot make an event loop", &error))?;
-    let rules = OpenRules { policy: settings.policy.clone(), ..OpenRules::default() };
+    let recorder = settings.trace.as_ref().map(|_| Arc::new(Recorder::default()));
+    let rules =
+        OpenRules { policy: settings.policy.clone(), trace: recorder.clone(), ..OpenRules::default() };
     if let Some(bytes) = settings.map_memory {
         rules.map_budget.set_bytes_max(bytes);
     }
@@ -87,6 +93,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         inventory.doors.open(listening, tls, usize::MAX);
     }
     reactor.run(fill(&inventory, disks))?;
+    // Where starting fails before this no file is left that would be in the way of the next start.
+    let trace = settings.trace.as_deref().zip(recorder);
+    let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
 
     if settings.sandbox == Sandbox::On {
         let door = inventory.doors.name();
@@ -97,7 +106,9 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     announce(out, &inventory, &sockets)?;
     systemd::ready(&format!("serving {} disks", inventory.disks().len()));
-    supervise::until_told(&reactor, &inventory, &shutdown, &sockets, signals)?;
+    let served = supervise::until_told(&reactor, &inventory, &shutdown, &sockets, signals);
+    let traced = trace.map_or(Ok(()), Trace::end);
+    served.and(traced)?;
     Ok(ExitCode::SUCCESS)
 }
 

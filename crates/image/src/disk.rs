@@ -1,5 +1,6 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
@@ -9,10 +10,12 @@ use qcow2_layout::SnapshotEntry;
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
 
-use crate::front::{Charge, Front, Groups, Kind};
+use crate::front::{Charge, Front, Kind};
 use crate::house::House;
+use crate::open::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
 use crate::runtime::{Runtime, RuntimeOptions};
+use crate::trace::{NAME_BYTES_MAX, TraceDisk};
 
 /// Bytes read at a time to bring a range closer.
 const PREFETCH_BYTES: u64 = 1 << 20;
@@ -55,14 +58,16 @@ impl Disk {
         layer: Layer,
         bitmaps: Vec<Bitmap>,
         options: &DiskOptions,
-        groups: &Groups,
+        rules: &OpenRules,
         locks: Vec<FileLock>,
         house: House,
     ) -> Self {
         let runtime = RuntimeOptions::of(&options.layer);
+        let mut front = Front::new(rules.groups.clone(), &options.throttling);
+        front.trace(rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &layer))));
         Self {
             layer,
-            front: Front::new(groups.clone(), &options.throttling),
+            front,
             writable: !runtime.read_only,
             runtime: Runtime::new(runtime),
             prefetch: options.layer.qcow2.prefetch,
@@ -132,6 +137,9 @@ impl Disk {
             }
             Layer::Raw(_) => TryRead::Missed,
         };
+        if read != TryRead::Missed {
+            self.front.note(Kind::Read, offset, buf.len() as u64);
+        }
         self.front.end_inline(inline, (read != TryRead::Missed).then_some(buf.len() as u64));
         read
     }
@@ -139,6 +147,7 @@ impl Disk {
     /// Fills `buf` from `offset` and gives it back.
     pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         let bytes = buf.len() as u64;
+        self.front.note(Kind::Read, offset, bytes);
         let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
         let (result, buf) = match &self.layer {
             Layer::Qcow2(image) => image.read(offset, buf).await,
@@ -150,6 +159,7 @@ impl Disk {
     /// Writes `data`; with `fua`, or in a writethrough mode, durable when it ends.
     pub async fn write(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
         let bytes = data.len() as u64;
+        self.front.note(Kind::Write, offset, bytes);
         let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
         inside.end(self.write_inside(offset, data, fua).await, bytes)
     }
@@ -170,6 +180,7 @@ impl Disk {
 
     /// Makes the range read as zeroes. Under limits it costs as much as writing them.
     pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
+        self.front.note(Kind::Zero, offset, len);
         let inside = self.front.begin(Kind::Zero, Charge::Pieces(Request::write(len))).await;
         inside.end(self.zero_inside(offset, len, options, fua).await, len)
     }
@@ -188,6 +199,7 @@ impl Disk {
     /// The range is of no use any more. What it costs under limits is an option
     /// ([`DiscardCharge`]).
     pub async fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        self.front.note(Kind::Discard, offset, len);
         let inside = self.front.begin(Kind::Discard, self.charge_of_discard(len)).await;
         inside.end(self.discard_inside(offset, len, fua).await, len)
     }
@@ -229,6 +241,7 @@ impl Disk {
 
     /// Makes everything durable that completed before this call.
     pub async fn flush(&self) -> Result<(), Error> {
+        self.front.note(Kind::Flush, 0, 0);
         let inside = self.front.begin(Kind::Flush, Charge::Free).await;
         inside.end(self.flush_inside().await, 0)
     }
@@ -246,6 +259,7 @@ impl Disk {
 
     /// The state of the disk at `offset`, for at most `len` bytes. Costs nothing under limits.
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
+        self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
         let status = self.layer.block_status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
@@ -278,6 +292,7 @@ impl Disk {
         if changed && bitmap.is_recording() {
             return Ok(None);
         }
+        self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
         let status = bitmap.status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
@@ -343,6 +358,18 @@ impl Drop for Disk {
         // What runs beside the requests ends with the disk.
         self.runtime.tell();
     }
+}
+
+/// How a trace names the disk.
+fn traced(path: &Path, layer: &Layer) -> TraceDisk {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = real.to_string_lossy().into_owned();
+    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+    let cluster_bytes = match layer {
+        Layer::Qcow2(image) => image.geometry().cluster_size(),
+        Layer::Raw(_) => 0,
+    };
+    TraceDisk { name, bytes: layer.size(), cluster_bytes }
 }
 
 fn zeroing(options: ZeroOptions) -> Zeroing {

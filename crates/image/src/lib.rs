@@ -17,6 +17,7 @@ pub mod options;
 pub mod probe;
 mod runtime;
 pub mod size;
+pub mod trace;
 mod upkeep;
 
 pub use crate::disk::{BlockSizes, Disk};

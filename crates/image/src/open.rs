@@ -22,6 +22,7 @@ use crate::map_memory::default_map_memory;
 use crate::names::{Located, Place, Policy, Role};
 use crate::options::{Aio, Discard, DiskOptions, FileOptions, LayerOptions};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
+use crate::trace::Recorder;
 
 /// Images in a chain at most, unless said otherwise.
 pub const CHAIN_MAX_DEFAULT: usize = 1000;
@@ -42,6 +43,8 @@ pub struct OpenRules {
     pub groups: Groups,
     /// Memory that the map and refcount caches of all images share.
     pub map_budget: Arc<Budget>,
+    /// Where requests of all disks are recorded, if they are.
+    pub trace: Option<Arc<Recorder>>,
 }
 
 impl Default for OpenRules {
@@ -51,6 +54,7 @@ impl Default for OpenRules {
             chain_max: CHAIN_MAX_DEFAULT,
             groups: Groups::default(),
             map_budget: Budget::new(default_map_memory()),
+            trace: None,
         }
     }
 }
@@ -102,7 +106,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
                 Layer::Qcow2(image) => image.bitmaps().await?,
                 Layer::Raw(_) => Vec::new(),
             };
-            Ok(Disk::new(layer, bitmaps, options, &rules.groups, locks, house))
+            Ok(Disk::new(layer, bitmaps, options, rules, locks, house))
         }
         None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
     }

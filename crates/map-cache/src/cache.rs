@@ -85,6 +85,11 @@ impl<E: Clone> MapCache<E> {
         Some(read(slice))
     }
 
+    /// Bytes that a slice in memory takes; `None` where it is not.
+    pub fn slice_bytes(&self, key: SliceKey) -> Option<u64> {
+        Some(self.store.find(key)?.bytes())
+    }
+
     /// Decides who loads a slice that [`MapCache::with`] did not find.
     pub fn load(&self, key: SliceKey) -> Load<'_, E> {
         self.misses.fetch_add(1, Ordering::Relaxed);

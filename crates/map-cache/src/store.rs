@@ -16,7 +16,7 @@ use crate::slice::{Slice, SliceKey};
 
 /// Clean slices that a cache keeps whatever they take: a request that needs two at a time must get on,
 /// also while everything else is dirty.
-const SLICES_MIN: usize = 2;
+pub(crate) const SLICES_MIN: usize = 2;
 
 /// A turn of the budget's hand looks at this part of a cache's slices.
 pub(crate) const TURN_PART: usize = 64;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use map_cache::{Budget, CacheLimits, ColumnShape, Field, Form, Load, MapCache, Outcome, Packing, SliceKey};
+use map_cache::{
+    Budget, CacheLimits, ColumnShape, Field, Form, Load, MapCache, Model, Outcome, Packing, SliceKey,
+};
 
 type Cache = MapCache<&'static str>;
 
@@ -339,4 +341,33 @@ fn only_a_cache_with_no_clean_slice_left_asks_to_be_written() {
     assert!(cache.wants_write_back());
     cache.written(&cache.copy_dirty());
     assert!(!cache.wants_write_back());
+}
+
+#[test]
+fn a_model_keeps_what_the_cache_keeps() {
+    for bytes_max in [20_000, 100_000, 400_000] {
+        let (cache, mut model) = (cache(bytes_max), Model::new(bytes_max, 8));
+        let (mut random, mut hits) = (1_u64, 0);
+        for at in 0..20_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // A hot set, the whole table, and a scan.
+            let slice = match at % 4 {
+                0 | 1 => (random >> 33) % 60,
+                2 => (random >> 33) % 800,
+                _ => at / 4 % 800,
+            } as u32;
+            let found = touch(&cache, slice);
+            // Whoever loads a slice looks it up right afterwards.
+            cache.with(key(slice), |_| ()).unwrap();
+            let bytes = cache.slice_bytes(key(slice)).unwrap();
+            assert_eq!(
+                model.access(key(slice), bytes),
+                found,
+                "access {at} of slice {slice} in {bytes_max} bytes"
+            );
+            hits += u32::from(found);
+        }
+        assert_eq!(model.bytes(), cache.counters().resident_bytes);
+        assert!(cache.counters().evictions > 0 && hits > 0);
+    }
 }

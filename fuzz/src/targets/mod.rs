@@ -15,6 +15,7 @@ mod options;
 mod qmp;
 mod repair;
 mod snapshot_table;
+mod trace;
 
 /// A function that may be given any bytes.
 #[derive(Clone, Copy, Debug)]
@@ -47,4 +48,5 @@ pub const TARGETS: &[Target] = &[
     target("nbd_server", nbd_server::run, 5_000),
     target("nbd_client", nbd_client::run, 5_000),
     target("qmp", qmp::run, 5_000),
+    target("trace", trace::run, 5_000),
 ];

@@ -6,6 +6,8 @@ use image::size::human_size;
 use qcow2::cache_sizes::L2_BYTES_DEFAULT;
 use serde::Serialize;
 
+use super::curve::{Curve, Sufficient};
+
 /// Memory of packed slices in one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -57,6 +59,17 @@ pub struct Settled {
     qemu_bytes: u64,
     memory: Option<Covered>,
     options: Options,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<Traced>,
+}
+
+/// What a trace says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Traced {
+    #[serde(flatten)]
+    curve: Curve,
+    sufficient: Sufficient,
 }
 
 /// How much of the disk some memory covers.
@@ -101,6 +114,7 @@ impl Advice {
             qemu_bytes: self.qemu_bytes,
             memory,
             options,
+            trace: None,
         }
     }
 
@@ -114,6 +128,15 @@ impl Advice {
             qemu: (!self.qemu_covers_by_default).then(|| format!("l2-cache-size={qemu}")),
             libvirt: (!self.qemu_covers_by_default).then_some(xml),
         }
+    }
+}
+
+impl Settled {
+    /// With what a trace says.
+    #[must_use]
+    pub fn with_trace(mut self, curve: Option<Curve>) -> Self {
+        self.trace = curve.map(|curve| Traced { sufficient: curve.sufficient(), curve });
+        self
     }
 }
 
@@ -149,7 +172,8 @@ impl fmt::Display for Settled {
         let nothing = || "nothing to set, the default suffices".to_owned();
         writeln!(f, "  cowhand  {}", self.options.cowhand.clone().unwrap_or_else(nothing))?;
         writeln!(f, "  QEMU     {}", self.options.qemu.clone().unwrap_or_else(nothing))?;
-        writeln!(f, "  libvirt  {}", self.options.libvirt.clone().unwrap_or_else(nothing))
+        writeln!(f, "  libvirt  {}", self.options.libvirt.clone().unwrap_or_else(nothing))?;
+        self.trace.as_ref().map_or(Ok(()), |trace| write!(f, "{}", trace.curve))
     }
 }
 

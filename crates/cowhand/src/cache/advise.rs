@@ -1,6 +1,7 @@
 //! `cowhand cache advise`: reads the whole map of an image, and says what it costs.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use image::{Disk, OpenRules};
@@ -9,6 +10,7 @@ use qcow2::{Counters, Form, Layer, Prefetch};
 use reactor::Reactor;
 
 use super::advice::{Advice, FormBytes, Settled};
+use super::replay::{self, Played};
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
@@ -22,7 +24,8 @@ use crate::output::{OutputFormat, write_json};
         bytes a cluster, 16 with extended L2), for every layer of a chain apart; cowhand packs it, and \
         keeps one map for all layers below the first. What does not fit is read again and again: the memory for a \
         disk that is read all over is that of its whole map, that of a disk of which only a part is in use is \
-        less.\n\nThe image is only read: all of its L2 tables, once. While a server uses it for writing, add -U.",
+        less. How much less a trace says (cowhand serve --trace FILE): its requests are played against caches of \
+        many sizes here and in QEMU.\n\nThe image is only read: all of its L2 tables, once. While a server uses it for writing, add -U.",
     after_help = DRIVE_HELP
 )]
 pub struct Args {
@@ -36,6 +39,10 @@ pub struct Args {
     /// Also say how much of the disk so much memory covers
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
+
+    /// Also say which part of the requests of a trace (cowhand serve --trace) each size of cache would have answered
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// Gives the advice.
@@ -56,7 +63,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     drop(disk);
     // The slices are cut as they will be when the image is served, and all of them stay.
-    let slice_bytes = match first.l2_bytes_full() > L2_BYTES_DEFAULT {
+    // With a trace sizes are looked at that do not cover the disk.
+    let slice_bytes = match first.l2_bytes_full() > L2_BYTES_DEFAULT || args.trace.is_some() {
         true => L2_ENTRY_BYTES_DEFAULT.min(first.cluster_bytes),
         false => first.cluster_bytes,
     };
@@ -70,6 +78,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         reactor.run(image.prefetch()).map_err(|error| failed(&error))?;
     }
     let advice = advice(name, &disk, &first, args.memory);
+    let curve = match (&args.trace, disk.layer()) {
+        (Some(path), Layer::Qcow2(image)) => {
+            let played = Played {
+                image,
+                slice_bytes: disk.status().map_or(slice_bytes, |status| status.cache_sizes.l2_entry_bytes),
+                full_bytes: [image.status().map.resident_bytes, first.l2_bytes_full()],
+            };
+            Some(replay::play(path, &options.filename, &played)?)
+        }
+        _ => None,
+    };
+    let advice = advice.with_trace(curve);
     match args.output {
         OutputFormat::Json => write_json(out, &advice)?,
         OutputFormat::Human => out.write_all(advice.to_string().as_bytes())?,

@@ -111,6 +111,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_map_memory, help_heading = "Process")]
     pub map_memory: Option<u64>,
 
+    /// Record what is asked of the disks (ranges, never contents) in FILE, for cowhand cache advise --trace; FILE must not exist
+    #[arg(long, value_name = "FILE", help_heading = "Process")]
+    pub trace: Option<PathBuf>,
+
     /// What to log to standard error: error, warn, info, debug, trace, or by module (qcow2=debug) [default: warn]
     #[arg(long, value_name = "FILTER", help_heading = "Process")]
     pub log: Option<String>,
@@ -143,4 +147,5 @@ Examples:
   cowhand serve --create 20G disk.qcow2
   cowhand serve file=disk.qcow2,cache=none,discard=unmap file=data.qcow2,id=data
   cowhand serve --listen 10809 --read-only disk.qcow2
+  cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
   cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

@@ -62,6 +62,8 @@ pub struct Config {
     pub sandbox: Option<Sandbox>,
     /// As `--map-memory`.
     pub map_memory: Option<String>,
+    /// As `--trace`.
+    pub trace: Option<PathBuf>,
     /// As `--log`.
     pub log: Option<String>,
 }
@@ -150,6 +152,7 @@ impl Config {
         fill(&mut args.map_memory, map_memory.map_err(|error| wrong("map-memory", error))?);
         fill(&mut args.pid_file, self.pid_file);
         fill(&mut args.sandbox, self.sandbox);
+        fill(&mut args.trace, self.trace);
         fill(&mut args.log, self.log);
         Ok(if args.drives.is_empty() { self.drive } else { Vec::new() })
     }

@@ -57,6 +57,8 @@ pub struct Settings {
     pub pid_file: Option<PathBuf>,
     /// `--sandbox`.
     pub sandbox: Sandbox,
+    /// `--trace`.
+    pub trace: Option<PathBuf>,
     /// `--log`.
     pub log: String,
 }
@@ -124,6 +126,7 @@ impl Settings {
             map_memory: args.map_memory,
             pid_file: args.pid_file,
             sandbox: args.sandbox.unwrap_or_default(),
+            trace: args.trace,
             log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
             tls,
             exports: names

@@ -33,7 +33,9 @@ pub use self::latency::{BOUNDS_MAX, BoundsError, Histogram, Latencies};
 use self::membership::Membership;
 use self::statistics::{Counting, Started};
 pub use self::statistics::{KindStatistics, Statistics};
+pub(crate) use self::statistics::{STRIPES, stripe};
 use crate::options::ThrottleOptions;
+use crate::trace::Tap;
 
 /// The front of one disk.
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub(crate) struct Front {
     gate: Gate,
     membership: ArcSwap<Membership>,
     control: Mutex<Control>,
+    tap: Option<Tap>,
 }
 
 /// What is changed by few and seldom.
@@ -100,6 +103,20 @@ impl Front {
             gate: Gate::default(),
             membership: ArcSwap::new(Membership::new(joined, weight)),
             control: Mutex::new(Control { weight, drains: 0 }),
+            tap: None,
+        }
+    }
+
+    /// Has every request recorded that is noted.
+    pub(crate) fn trace(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
+    }
+
+    /// A request for a range has arrived. Costs a look where nobody records.
+    #[inline]
+    pub(crate) fn note(&self, kind: Kind, offset: u64, len: u64) {
+        if let Some(tap) = &self.tap {
+            tap.record(kind, offset, len, self.clock.now());
         }
     }
 

@@ -12,7 +12,7 @@ use super::kind::Kind;
 use super::latency::{BoundsError, Chosen, Doubling, Histogram, Latencies};
 
 /// Sets of counters: threads count in sets of their own, so that no processor waits for another's.
-const STRIPES: usize = 8;
+pub(crate) const STRIPES: usize = 8;
 
 /// Of so many reads that are answered at once, one is timed and stands for all of them: two looks at the
 /// clock cost as much as everything else that the front does.
@@ -209,7 +209,7 @@ pub struct KindStatistics {
 
 /// The set of counters of this thread.
 #[inline]
-fn stripe() -> usize {
+pub(crate) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
