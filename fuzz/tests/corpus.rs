@@ -113,7 +113,7 @@ macro_rules! targets {
 
 targets! {
     open check repair operations snapshot_table bitmap_directory compressed header entries options limits nbd_server
-    nbd_client qmp
+    nbd_client qmp trace
 }
 
 #[test]
