@@ -94,6 +94,9 @@ configurations! {
     c4k_lazy_reserve: 300, 40;
     c16k_subclusters_reserve: 6000, 40;
     c16k_subclusters_on_qcow2_reserve: 6000, 40;
+    c512_resized_reserve: 6000, 40;
+    c4k_snapshotted_and_resized_reserve: 6000, 40;
+    c16k_subclusters_snapshotted_reserve: 6000, 40;
     c512_resized: 4000, 40;
     c4k_resized_under_longer: 4000, 40;
     c1k_v2_resized: 4000, 40;

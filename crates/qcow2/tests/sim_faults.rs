@@ -91,6 +91,9 @@ configurations! {
     c4k_lazy_reserve: 4, 20;
     c16k_subclusters_reserve: 6, 30;
     c16k_subclusters_on_qcow2_reserve: 6, 30;
+    c512_resized_reserve: 6, 30;
+    c4k_snapshotted_and_resized_reserve: 6, 30;
+    c16k_subclusters_snapshotted_reserve: 6, 30;
     c512_resized: 6, 30;
     c4k_resized_under_longer: 6, 30;
     c1k_v2_resized: 6, 30;

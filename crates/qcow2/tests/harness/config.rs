@@ -478,6 +478,34 @@ pub const CONFIGS: &[Config] = &[
         ..PLAIN
     },
     Config {
+        name: "c512_resized_reserve",
+        create: "cluster_size=512",
+        size: 192 * K,
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        resized: true,
+        reserve: 24,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_snapshotted_and_resized_reserve",
+        create: "cluster_size=4k",
+        size: 5 * M,
+        own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
+        snapshotted: true,
+        resized: true,
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_snapshotted_reserve",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 40 * M,
+        own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
+        snapshotted: true,
+        reserve: 8,
+        ..PLAIN
+    },
+    Config {
         name: "c4k_raw_data_file",
         create: "cluster_size=4k",
         size: 3 * M,
