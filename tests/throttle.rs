@@ -152,7 +152,7 @@ fn a_client_that_is_gone_leaves_the_line_and_its_place() {
 fn what_waits_for_a_limit_is_answered_when_the_server_ends() {
     let scratch = Scratch::new();
     let path = create(&scratch, "a.qcow2");
-    let server = Server::start([format!("file={path},iops=1")]);
+    let mut server = Server::start([format!("file={path},iops=1")]);
     let mut client = server.client("");
     let data = [9; 512];
     for number in 0..100 {
@@ -166,7 +166,8 @@ fn what_waits_for_a_limit_is_answered_when_the_server_ends() {
         assert_eq!(client.receive().expect("a reply").error, 0);
     }
     drop(client);
-    server.stop();
+    let outcome = server.outcome();
+    assert!(outcome.status.success(), "{outcome}");
     assert!(start.elapsed() < Duration::from_secs(50), "100 seconds under the limit");
     let server = Server::start([&path]);
     let mut client = server.client("");

@@ -1,7 +1,5 @@
 //! A trace that a sandboxed server records, and the advice that is based on it.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::os::unix::fs::PermissionsExt;
 
 use black_box::{Run, Scratch, Server, peer, program};

@@ -83,6 +83,8 @@ fn a_flush_that_nobody_waits_for_any_more_holds_up_no_other() {
 fn a_flush_that_failed_is_told_and_the_next_makes_up_for_it() {
     explore(|| {
         let world = World::new();
+        // The first change waits for a barrier of its own; the one that fails is a flush's.
+        world.write(1, 3);
         world.medium.fail_flushes(1);
         let flush = |world: &World| {
             world.write(0, 1);

@@ -23,6 +23,12 @@ pub struct AsyncMutexGuard<'a, T> {
     released: &'a Event,
 }
 
+impl<T: Default> Default for AsyncMutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> AsyncMutex<T> {
     /// A lock around `value`.
     pub fn new(value: T) -> Self {
