@@ -58,6 +58,7 @@ fn flushes_at_the_same_time_share_a_commit() {
         let barriers = world.medium.flushes() - before;
         assert!((1..=3).contains(&barriers), "{barriers} barriers for three flushes of nothing new");
         SHARED.fetch_or(barriers < 3, Relaxed);
+        world.close_and_check();
     });
     let replays = std::env::var_os(sync::explore::SCHEDULE).is_some();
     assert!(replays || SHARED.load(Relaxed), "no two flushes ever shared a commit");
