@@ -1,7 +1,7 @@
 //! From received bytes to requests that run: the loop of one connection after its handshake.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -205,13 +205,9 @@ impl Transmission {
             return;
         }
         let permit = self.admit(u64::from(len)).await;
-        let (request, outbox) = (self.request(head, permit), Rc::clone(&self.outbox));
+        let request = self.request(head, permit);
         // It is known to wait, so it is a task from the start.
-        let answered = async move {
-            request.read(len).await;
-            outbox.nudge();
-        };
-        reactor::spawn_now(answered).detach();
+        reactor::spawn_now(self.unless_gone(async move { request.read(len).await })).detach();
     }
 
     /// Answers a read if that needs no waiting, and says whether it did.
@@ -364,17 +360,21 @@ impl Transmission {
         if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return;
         }
+        reactor::spawn(self.unless_gone(request)).detach();
+    }
+
+    /// `request`, given up when its client goes: a limit may hold requests for hours, and those of a client
+    /// that is gone would keep its place.
+    fn unless_gone(&self, request: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
         let outbox = Rc::clone(&self.outbox);
-        // A limit may hold requests for hours: those of a client that is gone would keep its place.
         let gone = self.entry.disk().holds_back().then(|| self.gone.listen());
-        reactor::spawn(async move {
+        async move {
             match gone {
-                Some(gone) => _ = select(request, gone).await,
+                Some(gone) => _ = select(pin!(request), gone).await,
                 None => request.await,
             }
             outbox.nudge();
-        })
-        .detach();
+        }
     }
 
     fn count_inline(&mut self) {
