@@ -14,6 +14,7 @@ use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 use crate::allocator::Allocator;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
+use crate::change::LAZY_NEEDS_V3;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -97,7 +98,10 @@ impl Qcow2 {
         let header = read_header(&*files.file).await?;
         check_openable(&header, &files, &options, &blame)?;
         let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-        let tables = Tables::read(&*files.file, &header, &geometry, &options, &blame).await?;
+        let mut tables = Tables::read(&*files.file, &header, &geometry, &options, &blame).await?;
+        if options.writable && !files.file.limits().resizable {
+            tables.allocator = tables.allocator_on_device(&*files.file, &geometry, &blame).await?;
+        }
         let inner = assemble(files, header, geometry, tables, options, host, blame)?;
         let image = Qcow2 { inner: Arc::new(inner) };
         if options.writable {
@@ -141,12 +145,23 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     }
     let lazy = options.lazy_refcounts == Some(true);
     if lazy && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(LAZY_NEEDS_V3));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
         return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
+}
+
+/// Where all metadata lies by the tables in the file: start, end (excluded), kind. Reads them anew.
+pub(crate) async fn metadata_places(
+    file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    options: &Options,
+    blame: &Blame,
+) -> Result<Vec<(u64, u64, Section)>, Error> {
+    Ok(Tables::read(file, header, geometry, options, blame).await?.pieces)
 }
 
 /// The tables that are in memory as a whole.
@@ -176,9 +191,6 @@ impl Tables {
         let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
         tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
         tables.read_refcount_table(file, header, geometry, options, blame).await?;
-        if options.writable && !file.limits().resizable {
-            tables.allocator = tables.allocator_on_device(file, geometry, blame).await?;
-        }
         tables.read_snapshots(file, header, geometry, options, blame).await?;
         if let Some(bitmaps) = header.extensions.bitmaps {
             let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
@@ -386,7 +398,7 @@ fn assemble(
         chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
-        lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
+        lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),
         size: AtomicU64::new(header.guest_size()),
         l1,
         header: AsyncMutex::new(header),
