@@ -126,7 +126,7 @@ impl Disk {
     /// As [`Disk::try_read`], but only says so where the map knows of nothing but zeroes.
     #[inline]
     pub fn try_read_data(&self, offset: u64, buf: &mut [u8]) -> TryRead {
-        let Some(inline) = self.front.try_begin_read() else { return TryRead::Missed };
+        let Some(inline) = self.front.try_begin_read(buf.len() as u64) else { return TryRead::Missed };
         let read = match &self.layer {
             Layer::Qcow2(image) => image.try_read(offset, buf),
             Layer::Raw(raw)
