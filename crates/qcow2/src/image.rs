@@ -24,7 +24,7 @@ use crate::l1::L1Table;
 use crate::layer::Layer;
 use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
-use crate::read::TryRead;
+use crate::read::ReadKind;
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
 use crate::shape::SliceShape;
@@ -220,12 +220,14 @@ impl Qcow2 {
     }
 
     /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    ///
+    /// Zeroes leave `buf` as it was; where they are not in memory (`None`), part of it may have changed.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         self.inner.try_read(offset, buf)
     }
 
-    /// Fills `buf` from `offset`, and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+    /// Fills `buf` from `offset`, zeroes included, and gives it back.
+    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
         if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
             return (Err(error), buf);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use storage::{IoBuf, IoVec, Storage, Zeroing};
 
 use crate::error::Blame;
-use crate::{Error, Qcow2};
+use crate::{Error, Qcow2, ReadKind};
 
 /// What sizes of disks are multiples of.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -44,6 +44,12 @@ impl Raw {
     /// Whether `len` bytes at `offset` lie inside the disk.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
+    }
+
+    /// Reads into `buf` from `offset` if that needs no waiting; see [`Qcow2::try_read`].
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        let inside = self.contains(offset, buf.len() as u64);
+        (inside && self.storage.try_read(self.offset + offset, buf)).then_some(ReadKind::Data)
     }
 
     fn check_range(&self, offset: u64, len: u64) -> Result<u64, Error> {
@@ -109,6 +115,14 @@ impl Layer {
             Layer::Qcow2(image) => image.size(),
             Layer::Raw(raw) => raw.size,
         }
+    }
+
+    /// Whether data of this layer, or of one below, may be in memory. Constant while open.
+    pub fn has_cached_data(&self) -> bool {
+        std::iter::successors(Some(self), |layer| layer.backing()).any(|layer| match layer {
+            Layer::Qcow2(image) => image.inner.data.limits().cached,
+            Layer::Raw(raw) => raw.storage.limits().cached,
+        })
     }
 
     /// The layer below.
