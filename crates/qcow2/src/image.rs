@@ -81,8 +81,9 @@ pub(crate) struct Inner {
     pub(crate) making_blocks: AsyncMutex<()>,
     pub(crate) overlap: MetadataMap,
     pub(crate) gate: Gate,
-    /// Guest clusters whose mapping is being changed.
-    pub(crate) clusters: InFlight,
+    /// Guest subclusters (clusters, where there are none) whose mapping is being changed: all of a cluster while
+    /// its place changes, those of one write while it stays.
+    pub(crate) subclusters: InFlight,
     /// L2 tables that are being made, by L1 index.
     pub(crate) tables: InFlight,
     pub(crate) frees: Frees,
