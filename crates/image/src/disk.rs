@@ -121,7 +121,7 @@ impl Disk {
         if !self.has_cached_data {
             return None;
         }
-        let inline = self.front.try_begin_read()?;
+        let inline = self.front.try_begin_read(buf.len() as u64)?;
         let read = match &self.layer {
             Layer::Qcow2(image) => image.try_read(offset, buf),
             Layer::Raw(raw) => raw.try_read(offset, buf),

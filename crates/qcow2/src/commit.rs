@@ -136,7 +136,7 @@ impl Inner {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
                     self.host.spawn(Box::pin(async move {
-                        let result = image.write_metadata(!image.lazy_refcounts).await;
+                        let result = image.write_metadata(!image.is_lazy()).await;
                         running.finish(result);
                     }));
                 }
@@ -154,7 +154,7 @@ impl Inner {
         self.cache.dirty_slices() > 0
             || self.l1.is_dirty()
             || self.frees.any_open()
-            || (!self.lazy_refcounts && self.refcounts.is_dirty())
+            || (!self.is_lazy() && self.refcounts.is_dirty())
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {

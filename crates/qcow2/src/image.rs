@@ -64,7 +64,8 @@ pub(crate) struct Inner {
     pub(crate) compression: Compression,
     /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
     pub(crate) raw_data: bool,
-    pub(crate) lazy_refcounts: bool,
+    /// Refcounts are written at the close only. Changes in a pause.
+    pub(crate) lazy_refcounts: AtomicBool,
     pub(crate) size: AtomicU64,
     /// The header as it is in the file; held while the file's is changed.
     pub(crate) header: AsyncMutex<Header>,

@@ -13,6 +13,7 @@ mod block_status;
 pub mod cache_sizes;
 mod caches;
 mod chain;
+mod change;
 mod check;
 mod close;
 mod commit;

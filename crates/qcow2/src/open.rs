@@ -12,6 +12,7 @@ use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
+use crate::change::LAZY_NEEDS_V3;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -21,7 +22,7 @@ use crate::growth::Growth;
 use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
-use crate::overlap::MetadataMap;
+use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
 use crate::reserve::Reserve;
 use crate::shape::{SliceShape, packing};
@@ -99,7 +100,10 @@ impl Qcow2 {
             options: &options,
             blame: &blame,
         };
-        let tables = Tables::read(source).await?;
+        let mut tables = Tables::read(source).await?;
+        if options.writable && !files.file.limits().resizable {
+            tables.allocator = tables.allocator_on_device(source).await?;
+        }
         let inner = assemble(files, header, geometry, tables, options, host, blame)?;
         let image = Qcow2 { inner: Arc::new(inner) };
         if options.writable {
@@ -143,7 +147,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     }
     let lazy = options.lazy_refcounts == Some(true);
     if lazy && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(LAZY_NEEDS_V3));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
         return Err(blame.invalid(NO_UNREF_NEEDS_V3));
@@ -151,6 +155,17 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     Ok(())
 }
 
+/// Where all metadata lies by the tables in the file: start, end (excluded), kind. Reads them anew.
+pub(crate) async fn metadata_places(
+    file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    options: &Options,
+    blame: &Blame,
+) -> Result<Vec<(u64, u64, Section)>, Error> {
+    let source = Source { file, header, geometry, options, blame };
+    Ok(Tables::read(source).await?.pieces)
+}
 /// How many clusters are counted before anybody wants them.
 fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
     match options.allocation_reserve {
@@ -195,7 +210,7 @@ fn assemble(
         chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
-        lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
+        lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),
         size: AtomicU64::new(header.guest_size()),
         l1,
         header: AsyncMutex::new(header),

@@ -110,5 +110,7 @@ configurations! {
     c4k_compressed_snapshotted: 4000, 40;
     c4k_lazy_snapshotted: 300, 40;
     c16k_subclusters_snapshotted: 4000, 40;
+    c4k_lazy_changed: 4000, 40;
+    c512_snapshotted_and_changed: 4000, 40;
     c4k_device_snapshotted: 4000, 40;
 }

@@ -107,5 +107,7 @@ configurations! {
     c4k_compressed_snapshotted: 6, 30;
     c4k_lazy_snapshotted: 2, 20;
     c16k_subclusters_snapshotted: 6, 30;
+    c4k_lazy_changed: 6, 30;
+    c512_snapshotted_and_changed: 6, 30;
     c4k_device_snapshotted: 6, 30;
 }

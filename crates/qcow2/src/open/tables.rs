@@ -34,7 +34,7 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) async fn read(source: Source<'_>) -> Result<Self, Error> {
-        let Source { file, header, geometry, options, blame } = source;
+        let Source { file, header, geometry, blame, .. } = source;
         let l1_bytes = u64::from(header.l1_size) * 8;
         let l1 = read_words(file, blame, "the L1 table", header.l1_table_offset.0, l1_bytes).await?;
         let allocator = allocator(geometry.clusters_for(file.length()), geometry, file);
@@ -46,9 +46,6 @@ impl Tables {
         let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
         tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
         tables.read_refcount_table(source).await?;
-        if options.writable && !file.limits().resizable {
-            tables.allocator = tables.allocator_on_device(source).await?;
-        }
         tables.read_snapshots(source).await?;
         if let Some(bitmaps) = header.extensions.bitmaps {
             let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
@@ -108,7 +105,7 @@ impl Tables {
     }
 
     /// A device has its whole length from the start: where the image ends stands in the refcounts.
-    async fn allocator_on_device(&self, source: Source<'_>) -> Result<Allocator, Error> {
+    pub(super) async fn allocator_on_device(&self, source: Source<'_>) -> Result<Allocator, Error> {
         let Source { file, geometry, blame, .. } = source;
         let end = file.length() >> geometry.cluster_bits;
         let entries = geometry.refcount_block_entries();

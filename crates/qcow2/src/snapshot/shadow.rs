@@ -320,7 +320,7 @@ impl Inner {
     /// The L2 tables of snapshots, where anybody asks before writing.
     async fn inactive_l2_tables(&self, snapshots: &[SnapshotEntry]) -> Result<Vec<u64>, Error> {
         let mut tables = Vec::new();
-        if !self.options.overlap_check.checks(Section::InactiveL2) {
+        if !self.overlap.checks(Section::InactiveL2) {
             return Ok(tables);
         }
         for snapshot in snapshots {

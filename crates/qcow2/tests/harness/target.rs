@@ -37,8 +37,8 @@ pub struct Qcow2Target {
     bench: RefCell<Option<Bench>>,
 }
 
-/// The opened image, and how often reading its map ahead failed.
-pub struct Disk(pub Qcow2, Rc<Cell<u64>>);
+/// The opened image, how often reading its map ahead failed, and what it is.
+pub struct Disk(pub Qcow2, Rc<Cell<u64>>, Config);
 
 impl Qcow2Target {
     pub fn new(config: Config) -> Self {
@@ -169,6 +169,7 @@ impl Target for Qcow2Target {
             variants: 3,
             resize: self.config.resized,
             snapshots: self.config.snapshotted,
+            change: self.config.changed,
         }
     }
 
@@ -191,7 +192,7 @@ impl Target for Qcow2Target {
                 }
             });
         }
-        Ok(Disk(image, failed))
+        Ok(Disk(image, failed, self.config))
     }
 
     async fn check(&self, world: &World) -> Result<(), String> {
@@ -255,6 +256,12 @@ impl Subject for Disk {
             }
             Management::SnapshotDelete(number) => {
                 self.0.delete_snapshot(SnapshotName::Name(named(number))).await.map(drop)
+            }
+            Management::Change(variant) => {
+                let options = self.2.options(variant);
+                self.0.set_lazy_refcounts(options.lazy_refcounts).await?;
+                self.0.set_overlap_check(options.overlap_check).await?;
+                self.0.set_caches(options.cache).await.map(drop)
             }
         }
     }
