@@ -159,6 +159,7 @@ impl Inner {
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
         self.fill_reserve().await?;
+        self.reserve.count();
         let clusters = self.file.length() >> self.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
         let frees = self.frees.take_open();

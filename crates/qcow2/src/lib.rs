@@ -69,5 +69,5 @@ pub use map_slices::MapSlice;
 pub use open::{Files, read_header};
 pub use options::{DiscardOptions, Options, Prefetch, ZeroOptions};
 pub use overlap::{OverlapCheck, Section};
-pub use read::TryRead;
+pub use read::ReadKind;
 pub use resize::ResizeOptions;

@@ -436,6 +436,16 @@ pub const CONFIGS: &[Config] = &[
         reserve: 16,
         ..PLAIN
     },
+    // Less room than the disk wants: not for workloads that expect every write to succeed.
+    Config {
+        name: "c4k_full_device_reserve",
+        create: "cluster_size=4k",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(200 * K),
+        reserve: 16,
+        ..PLAIN
+    },
     Config {
         name: "c4k_on_qcow2_reserve",
         create: "cluster_size=4k,refcount_bits=8",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
-    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, TryRead, Work,
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, ReadKind, Repair, ResizeOptions, Work,
     ZeroOptions, check,
 };
 use qcow2_layout::SnapshotEntry;
@@ -213,9 +213,12 @@ impl Subject for Disk {
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         // As a door does it: first what is in memory.
         match self.0.try_read(offset, &mut buf) {
-            TryRead::Missed => return self.0.read(offset, buf).await,
-            TryRead::Filled => {}
-            TryRead::Zeroes => buf.fill(0),
+            None => {
+                let (result, buf) = self.0.read(offset, buf).await;
+                return (result.map(drop), buf);
+            }
+            Some(ReadKind::Data) => {}
+            Some(ReadKind::Zeroes) => buf.fill(0),
         }
         (Ok(()), buf)
     }
