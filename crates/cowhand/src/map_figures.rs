@@ -19,7 +19,7 @@ pub struct MapFigure {
     pub name: &'static str,
     /// Its name for Prometheus, without unit.
     pub metric: &'static str,
-    /// What stands behind the number, for people.
+    /// What stands before the number, for people.
     pub label: &'static str,
     /// What it is.
     pub help: &'static str,

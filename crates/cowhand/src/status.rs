@@ -172,11 +172,11 @@ a\\u{1b}: qcow2, 1 GiB
   writes    0, 0 B, 1 failed
   now       2 requests in flight
   map       hits 99.0 %, covers 1 MiB of 1 GiB, memory 4 KiB of 128 KiB
-            99 hits, 1 misses, 2 loads, 8 KiB loaded, 0 evictions, 4 KiB used, 128 KiB allowed
-            packed: 100 B run, 2 KiB frame
+            hits 99, misses 1, loads 2, loaded 8 KiB, evictions 0, used 4 KiB, allowed 128 KiB
+            packed: run 100 B, frame 2 KiB
             2 MiB more would have avoided 100.0 % of the misses
   below     hits 50.0 %, covers 0 B of 1 GiB, memory 0 B of 0 B, 3 layers
-            1 hits, 1 misses
+            hits 1, misses 1
   limits    iops-total=100 in group g; 3 waiting, 9 have waited, at the limit for 1.5s
   export    \"x\", writable, 1 connection
 ";

@@ -43,12 +43,12 @@ fn details(out: &mut dyn Write, told: &Value) -> io::Result<()> {
             CountsIn::Things => value.to_string(),
             CountsIn::Bytes => human_size(value),
         };
-        Some(format!("{shown} {}", figure.label))
+        Some(format!("{} {shown}", figure.label))
     });
     line(out, "", figures)?;
     let forms = told[FORMS].as_object().into_iter().flatten();
     let forms = forms.filter_map(|(form, bytes)| Some((form, bytes.as_u64().filter(|bytes| *bytes > 0)?)));
-    line(out, "packed: ", forms.map(|(form, bytes)| format!("{} {form}", human_size(bytes))))?;
+    line(out, "packed: ", forms.map(|(form, bytes)| format!("{form} {}", human_size(bytes))))?;
     let advice = &told[ADVICE];
     if let (Some(more), Some(avoided)) = (advice["more-bytes"].as_u64(), advice["avoided-misses"].as_u64()) {
         let part = percent(avoided, told["misses"].as_u64().unwrap_or(0).max(avoided));

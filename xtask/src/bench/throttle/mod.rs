@@ -38,10 +38,10 @@ impl Extent {
         let asked = bench.effort.seconds as u32;
         let (light, heavy) = match (bench.effort.quick, asked) {
             (true, _) => (3, 3),
-            (false, 0) => (30, 6),
+            (false, 0) => (30, 5),
             (false, asked) => (asked.max(3), asked.max(3)),
         };
-        let rounds = if bench.effort.quick { 3 } else { 7 };
+        let rounds = if bench.effort.quick { 3 } else { 5 };
         Self { light, heavy, rounds, quick: bench.effort.quick }
     }
 }
