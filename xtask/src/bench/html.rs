@@ -39,8 +39,8 @@ pub fn page(tables: &[Table]) -> Result<String, String> {
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}{}</style></head><body>\n\
          <h1>cowhand beside QEMU</h1>\n<p class=\"about\">Both on the same bytes in one run, in turn; medians of the \
          rounds, ratios taken round by round, the spread is highest against lowest round. Vertical axes are \
-         logarithmic. Images are sparse: all metadata is there, data clusters are mostly holes of the file, which \
-         both programs read all the same.</p>\n{body}</body></html>\n",
+         logarithmic, but over time. Images are sparse: all metadata is there, data clusters are mostly holes of the \
+         file, which both programs read all the same.</p>\n{body}</body></html>\n",
         chart_colours()
     ))
 }

@@ -59,7 +59,8 @@ where
     Y: AsRangedCoord<Value = f64, CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>>,
 {
     let longest = chart.places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
-    let slanted = longest * CHARACTER_WIDTH * chart.places.len() > 760;
+    let named = chart.places.iter().filter(|place| !place.is_empty()).count();
+    let slanted = longest * CHARACTER_WIDTH * named > 760;
     let below = if slanted { longest * CHARACTER_WIDTH + 16 } else { 32 };
     let height = 300 + u32::try_from(below)?;
     let area = SVGBackend::with_string(svg, (860, height)).into_drawing_area();
