@@ -26,6 +26,8 @@ pub enum Bug {
     RefcountNotAwaited,
     /// An L1 entry waits for nothing, whatever its table's cluster held before.
     TableNotAwaited,
+    /// Who writes a subcluster sets the whole entry, as it was found before the data was written.
+    EntryNotMerged,
 }
 
 #[cfg(feature = "deliberate-bugs")]

@@ -104,3 +104,8 @@ fn refcount_not_awaited() {
 fn table_not_awaited() {
     found(Bug::TableNotAwaited, "c4k_snapshots", by_crashing);
 }
+
+#[test]
+fn entry_not_merged() {
+    found(Bug::EntryNotMerged, "c16k_subclusters_small_reserve", by_the_model);
+}

@@ -93,6 +93,7 @@ configurations! {
     c4k_snapshots_reserve: 6000, 40;
     c4k_lazy_reserve: 300, 40;
     c16k_subclusters_reserve: 6000, 40;
+    c16k_subclusters_small_reserve: 3000, 40;
     c16k_subclusters_on_qcow2_reserve: 6000, 40;
     c512_resized_reserve: 6000, 40;
     c4k_snapshotted_and_resized_reserve: 6000, 40;

@@ -90,6 +90,7 @@ configurations! {
     c4k_snapshots_reserve: 6, 30;
     c4k_lazy_reserve: 4, 20;
     c16k_subclusters_reserve: 6, 30;
+    c16k_subclusters_small_reserve: 6, 30;
     c16k_subclusters_on_qcow2_reserve: 6, 30;
     c512_resized_reserve: 6, 30;
     c4k_snapshotted_and_resized_reserve: 6, 30;

@@ -481,6 +481,14 @@ pub const CONFIGS: &[Config] = &[
         reserve: 8,
         ..PLAIN
     },
+    // Few clusters, so that several requests meet in one; enough of a reserve to keep places for neighbours.
+    Config {
+        name: "c16k_subclusters_small_reserve",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 160 * K,
+        reserve: 32,
+        ..PLAIN
+    },
     Config {
         name: "c16k_subclusters_on_qcow2_reserve",
         create: "cluster_size=16k,extended_l2=on",
