@@ -3,13 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 
 use black_box::client::Request;
-use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
+use black_box::peer::{assert_clean, assert_leaks_at_most, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
-use black_box::server::Start;
 use black_box::{Client, Run, Scratch, Server};
 use serde_json::{Value, json};
 
-use crate::{Steered, create, qcow2};
+use crate::{Steered, begin_with_nothing, create, qcow2};
 
 #[test]
 fn a_disk_that_is_added_exported_and_removed_is_whole_and_free_again() {
@@ -109,11 +108,8 @@ fn nodes_are_found_by_name_and_filters_throttle_what_is_under_them() {
 fn a_server_may_begin_with_nothing_and_open_its_own_door() {
     let scratch = Scratch::new();
     let path = create(&scratch, "a.qcow2", "1M");
-    let (qmp_path, nbd) = (scratch.name("qmp"), scratch.name("n"));
-    let start = Start::new(["--qmp", &qmp_path, "--allow-path"]).arg(scratch.path());
-    let mut server = start.listening_on(&qmp_path).spawn();
-    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
-    let mut qmp = Qmp::connect(qmp_path.as_ref());
+    let nbd = scratch.name("n");
+    let (mut server, mut qmp) = begin_with_nothing(&scratch);
     assert!(qmp.refused("nbd-server-stop", json!({})).contains("does not listen"));
     let address = json!({ "addr": { "type": "unix", "data": { "path": nbd } } });
     qmp.ok("nbd-server-start", address.clone());
@@ -220,6 +216,47 @@ fn options_change_while_the_disk_is_in_use_and_those_that_cannot_are_named() {
     steered.server.stop();
 }
 
+/// Whether the image's header says that its refcounts may be wrong.
+fn is_dirty(path: &str) -> bool {
+    let header = std::fs::read(path).expect("an image");
+    header[79] & 1 == 1
+}
+
+#[test]
+fn lazy_refcounts_and_overlap_checks_change_while_the_disk_is_in_use() {
+    let steered = Steered::new();
+    let path = steered.scratch.name("a.qcow2");
+    let (mut qmp, mut client) = (steered.talk(), steered.server.client("a"));
+    let mut write = |number: u8| {
+        client.write(u64::from(number) << 20, &[number; 4096]).expect("a write");
+        client.flush().expect("a flush");
+    };
+    write(1);
+    let mut options = qcow2("a", &path);
+    (options["lazy-refcounts"], options["overlap-check"]) = (json!(true), json!("all"));
+    qmp.ok("blockdev-reopen", json!({ "options": [options] }));
+    write(2);
+    assert!(is_dirty(&path), "refcounts are behind");
+    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "lazy-refcounts=off" }));
+    assert!(!is_dirty(&path));
+    write(3);
+    // As if the power had gone: all that was flushed is there, and counted.
+    steered.server.kill();
+    assert!(!is_dirty(&path));
+    assert_leaks_at_most(path.as_ref());
+    for number in 1..=3 {
+        qemu_io_ok(&["-f", "qcow2", "-r"], &path, &[&format!("read -P {number} {number}M 4k")]);
+    }
+    let old = create(&steered.scratch, "old.qcow2", "1M");
+    qemu_img(["amend", "-o", "compat=0.10", &old]).ok();
+    let server = Server::start(["--qmp", &steered.scratch.name("other"), &old]);
+    let mut qmp = Qmp::connect(steered.scratch.file("other").as_ref());
+    let refused =
+        qmp.refused("x-blockdev-change", json!({ "node-name": "old", "options": "lazy-refcounts=on" }));
+    assert!(refused.contains("version 3"), "{refused}");
+    server.stop();
+}
+
 #[test]
 fn wrong_arguments_are_named() {
     let steered = Steered::new();
@@ -311,11 +348,8 @@ fn the_door_that_a_command_opens_can_have_tls() {
     scratch.write("ca-cert.pem", made.cert.pem().as_bytes());
     scratch.write("server-key.pem", made.signing_key.serialize_pem().as_bytes());
     let path = create(&scratch, "a.qcow2", "1M");
-    let (qmp_path, nbd) = (scratch.name("qmp"), scratch.name("n"));
-    let start = Start::new(["--qmp", &qmp_path, "--allow-path"]).arg(scratch.path());
-    let mut server = start.listening_on(&qmp_path).spawn();
-    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
-    let mut qmp = Qmp::connect(qmp_path.as_ref());
+    let nbd = scratch.name("n");
+    let (server, mut qmp) = begin_with_nothing(&scratch);
     qmp.ok("blockdev-add", qcow2("a", &path));
     let credentials = json!({ "qom-type": "tls-creds-x509", "id": "tls", "endpoint": "server",
         "dir": scratch.path(), "verify-peer": false });

@@ -44,6 +44,16 @@ impl Steered {
     }
 }
 
+/// A server without disks that lets nobody in but its control socket; the scratch directory is open to commands.
+fn begin_with_nothing(scratch: &Scratch) -> (Server, Qmp) {
+    let qmp = scratch.name("qmp");
+    let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(scratch.path());
+    let mut server = start.listening_on(&qmp).spawn();
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let client = Qmp::connect(qmp.as_ref());
+    (server, client)
+}
+
 /// A fresh image; gives its path.
 fn create(scratch: &Scratch, name: &str, size: &str) -> String {
     let path = scratch.name(name);

@@ -26,13 +26,19 @@ names = {family.name: family for family in families}
 for family in families:
     assert family.name.startswith("cowhand_"), family.name
     assert family.documentation, family.name
-    assert family.type in ("counter", "gauge"), family
+    assert family.type in ("counter", "gauge", "histogram"), family
     assert not family.unit or family.name.endswith("_" + family.unit), family
     assert family.samples, family.name
 writes = {sample.labels["kind"]: sample.value for sample in names["cowhand_disk_requests"].samples}
 assert writes["write"] == 3, writes
 limits = names["cowhand_throttle_limit_per_second"].samples
 assert [(s.labels["disk"], s.labels["limit"], s.value) for s in limits] == [("a", "iops-total", 10000)], limits
+taken = names["cowhand_disk_request_time_seconds"].samples
+assert [s.value for s in taken if s.name.endswith("_count") and s.labels["kind"] == "write"] == [3], taken
+forms = {s.labels["form"] for s in names["cowhand_map_cache_form_bytes"].samples}
+assert forms == {"run", "runs", "frame", "explicit", "plain"}, forms
+for name in ("cowhand_throttle_delay_seconds", "cowhand_throttle_bucket_level", "cowhand_map_cache_loaded_bytes"):
+    assert name in names, sorted(names)
 for name in ("cowhand_disk_transferred_bytes", "cowhand_throttle_at_limit_seconds", "cowhand_map_cache_hits"):
     assert name in names, sorted(names)
 print(len(families))

@@ -1,7 +1,7 @@
 //! An NBD client of our own: simple replies only, many requests in flight if wanted.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -14,10 +14,13 @@ use crate::wire::{self, Command};
 /// How long a server may be silent before that is an error.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Replies that are taken from the socket at once.
+const RECEIVED_BYTES: usize = 64 << 10;
+
 /// One connection to one export.
 #[derive(Debug)]
 pub struct Client {
-    stream: UnixStream,
+    stream: BufReader<UnixStream>,
     size: u64,
     flags: u16,
     next_cookie: u64,
@@ -99,7 +102,7 @@ impl Client {
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut client = Self {
-            stream,
+            stream: BufReader::with_capacity(RECEIVED_BYTES, stream),
             size: 0,
             flags: 0,
             next_cookie: 1,
@@ -148,18 +151,17 @@ impl Client {
     fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let silence = Timespec::try_from(SILENCE).expect("a short time");
         while !bytes.is_empty() {
-            let mut fds = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
-            check(poll(&mut fds, Some(&silence))? > 0, "the server neither reads nor answers")?;
-            let ready = fds[0].revents();
-            if ready.contains(PollFlags::OUT) {
-                match send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                    Ok(sent) => bytes = &bytes[sent..],
-                    Err(rustix::io::Errno::AGAIN) => {}
-                    Err(error) => return Err(error.into()),
+            match send(self.stream.get_ref(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(rustix::io::Errno::AGAIN) => {
+                    let mut fds = [PollFd::new(self.stream.get_ref(), PollFlags::IN | PollFlags::OUT)];
+                    check(poll(&mut fds, Some(&silence))? > 0, "the server neither reads nor answers")?;
+                    if !fds[0].revents().contains(PollFlags::OUT) {
+                        let reply = self.receive_next()?;
+                        self.arrived.push_back(reply);
+                    }
                 }
-            } else {
-                let reply = self.receive_next()?;
-                self.arrived.push_back(reply);
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -244,7 +246,7 @@ impl Client {
         let mut greeting = [0; 18];
         self.stream.read_exact(&mut greeting)?;
         check(greeting[..16] == wire::GREETING[..], "no newstyle greeting")?;
-        self.stream.write_all(&wire::CLIENT_FLAGS.to_be_bytes())
+        self.stream.get_mut().write_all(&wire::CLIENT_FLAGS.to_be_bytes())
     }
 
     fn go(&mut self, export: &str) -> io::Result<()> {
@@ -256,7 +258,7 @@ impl Client {
         option.extend(name_bytes.to_be_bytes());
         option.extend(export.as_bytes());
         option.extend(0_u16.to_be_bytes());
-        self.stream.write_all(&option)?;
+        self.stream.get_mut().write_all(&option)?;
         while self.option_reply()? != wire::ACK {}
         Ok(())
     }

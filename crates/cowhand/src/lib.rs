@@ -15,6 +15,7 @@ pub mod drive;
 pub mod failure;
 pub mod info;
 pub mod map;
+pub mod map_figures;
 pub mod output;
 pub mod remote;
 pub mod reopen;

@@ -1,5 +1,7 @@
 //! `cowhand status`: what a running server has open, and how it goes.
 
+mod map;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
-use crate::remote::figures::{DiskFigures, KindFigures, MapFigures, ThrottleFigures, disk};
+use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
 
 /// Arguments of `cowhand status`.
@@ -49,34 +51,41 @@ fn told(remote: &mut Remote) -> Result<Value, Failure> {
 fn human(out: &mut dyn Write, told: &Value) -> io::Result<()> {
     let list = |name: &str| told[name].as_array().map_or(&[][..], Vec::as_slice);
     let package = told["version"]["package"].as_str().unwrap_or("?");
-    writeln!(out, "{package}: {} disks, {} exports", list("disks").len(), list("exports").len())?;
-    for value in list("disks") {
-        let disk = disk(value);
-        let exports = list("exports").iter().filter(|export| export["node-name"] == disk.name.as_str());
-        write_disk(out, &disk, exports)?;
+    let (disks, exports) = (list("disks"), list("exports"));
+    let disks_told = counted(disks.len() as u64, "disk");
+    writeln!(out, "{package}: {disks_told}, {}", counted(exports.len() as u64, "export"))?;
+    for value in disks {
+        let own = exports.iter().filter(|export| export["node-name"] == value["node-name"]);
+        write_disk(out, value, own)?;
     }
     Ok(())
 }
 
 fn write_disk<'a>(
     out: &mut dyn Write,
-    disk: &DiskFigures,
+    value: &Value,
     exports: impl Iterator<Item = &'a Value>,
 ) -> io::Result<()> {
+    let disk = disk(value);
     writeln!(out, "{}: {}, {}", printable(&disk.name), disk.driver, human_size(disk.size))?;
     writeln!(out, "  reads     {}", kind(&disk.read))?;
     writeln!(out, "  writes    {}", kind(&disk.write))?;
-    writeln!(out, "  now       {} requests in flight", disk.in_flight)?;
-    if let Some(map) = &disk.map {
-        writeln!(out, "  map       {}", map_line(map, disk.size))?;
-    }
+    writeln!(out, "  now       {} in flight", counted(disk.in_flight, "request"))?;
+    map::write(out, value, &disk)?;
     writeln!(out, "  limits    {}", limits(&disk.throttle))?;
     for export in exports {
         let name = export["name"].as_str().unwrap_or_default();
         let mode = if export["writable"] == true { "writable" } else { "read-only" };
-        writeln!(out, "  export    {:?}, {mode}, {} connections", name, export["connections"])?;
+        let connections = counted(export["connections"].as_u64().unwrap_or(0), "connection");
+        writeln!(out, "  export    {name:?}, {mode}, {connections}")?;
     }
     Ok(())
+}
+
+/// A number with its noun: one disk, two disks.
+pub fn counted(count: u64, noun: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{end}")
 }
 
 /// Names may come from an image's path: a terminal would obey control characters in them.
@@ -96,17 +105,6 @@ fn kind(kind: &KindFigures) -> String {
         text.push_str(&format!(", 99 % within {}", nanos(p99)));
     }
     text
-}
-
-fn map_line(map: &MapFigures, size: u64) -> String {
-    let used = map.used_bytes.map_or(String::new(), |used| format!("{} of ", human_size(used)));
-    format!(
-        "hits {}, covers {} of {}, memory {used}{}",
-        percent(map.hits, map.hits + map.misses),
-        human_size(map.covered_bytes),
-        human_size(size),
-        human_size(map.limit_bytes),
-    )
 }
 
 /// Limits in one line.
@@ -154,7 +152,11 @@ mod tests {
                     "rd_latency_p99_ns": 131_072, "failed_wr_operations": 1, "in_flight": 2 },
                 "driver-specific": {
                     "driver": "qcow2", "size": 1 << 30,
-                    "map-cache": { "hits": 99, "misses": 1, "covered-bytes": 1 << 20, "l2-cache-size": 1 << 17 },
+                    "map-cache": { "hits": 99, "misses": 1, "loads": 2, "loaded-bytes": 8192, "evictions": 0,
+                        "used-bytes": 4096, "covered-bytes": 1 << 20, "limit-bytes": 1 << 17,
+                        "bytes-by-form": { "run": 100, "runs": 0, "frame": 2048 },
+                        "advice": { "more-bytes": 1 << 21, "avoided-misses": 1 } },
+                    "chain-map": { "hits": 1, "misses": 1, "layers": 3, "covered-bytes": 0, "advice": null },
                     "throttle": { "group": "g", "limits": { "iops-total": 100 }, "queue": 3,
                         "read": { "delayed": 4 }, "write": { "delayed": 5 }, "time-at-limit-ns": 1_500_000_000_u64 },
                 },
@@ -164,14 +166,19 @@ mod tests {
         let mut out = Vec::new();
         human(&mut out, &told).unwrap();
         let expected = "\
-cowhand 1: 1 disks, 1 exports
+cowhand 1: 1 disk, 1 export
 a\\u{1b}: qcow2, 1 GiB
   reads     10, 40 KiB, 100.0µs on average, 99 % within 131.1µs
   writes    0, 0 B, 1 failed
   now       2 requests in flight
-  map       hits 99.0 %, covers 1 MiB of 1 GiB, memory 128 KiB
+  map       hits 99.0 %, covers 1 MiB of 1 GiB, memory 4 KiB of 128 KiB
+            hits 99, misses 1, loads 2, loaded 8 KiB, evictions 0, used 4 KiB, allowed 128 KiB
+            packed: run 100 B, frame 2 KiB
+            2 MiB more would have avoided 100.0 % of the misses
+  below     hits 50.0 %, covers 0 B of 1 GiB, memory 0 B of 0 B, 3 layers
+            hits 1, misses 1
   limits    iops-total=100 in group g; 3 waiting, 9 have waited, at the limit for 1.5s
-  export    \"x\", writable, 1 connections
+  export    \"x\", writable, 1 connection
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

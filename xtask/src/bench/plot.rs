@@ -3,6 +3,7 @@
 //! Colours are those of the light theme; the page's style sheet replaces them by theme, and the page
 //! says which series has which (`html.rs`).
 
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
 use super::table::{Chart, Form, number};
@@ -32,8 +33,15 @@ pub fn svg(chart: &Chart) -> Result<Option<String>, String> {
         return Ok(None);
     }
     let mut svg = String::new();
-    let range = decades(&values);
-    draw(chart, range, &mut svg).map_err(|error| format!("chart {}: {error}", chart.title))?;
+    let highest = values.iter().copied().fold(0.0, f64::max);
+    let drawn = match chart.form {
+        Form::Bars | Form::Lines => {
+            let (low, high) = decades(&values);
+            draw(chart, (low..high).log_scale(), low, &mut svg)
+        }
+        Form::Trend => draw(chart, 0.0..highest * 1.1, 0.0, &mut svg),
+    };
+    drawn.map_err(|error| format!("chart {}: {error}", chart.title))?;
     Ok(Some(svg))
 }
 
@@ -46,7 +54,10 @@ fn decades(values: &[f64]) -> (f64, f64) {
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
+fn draw<Y>(chart: &Chart, axis: Y, bottom: f64, svg: &mut String) -> Drawn
+where
+    Y: AsRangedCoord<Value = f64, CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>>,
+{
     let longest = chart.places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
     let slanted = longest * CHARACTER_WIDTH * chart.places.len() > 760;
     let below = if slanted { longest * CHARACTER_WIDTH + 16 } else { 32 };
@@ -60,7 +71,7 @@ fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
         .margin(8)
         .x_label_area_size(u32::try_from(below)?)
         .y_label_area_size(72)
-        .build_cartesian_2d(0.0..places.max(1) as f64, (range.0..range.1).log_scale())?;
+        .build_cartesian_2d(0.0..places.max(1) as f64, axis)?;
     let names = chart.places.clone();
     context
         .configure_mesh()
@@ -73,12 +84,12 @@ fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
         .x_labels(0)
         .x_label_formatter(&|_| String::new())
         .draw()?;
-    place_names(&area, &context, &names, range.0, &turned, slanted)?;
+    place_names(&area, &context, &names, bottom, &turned, slanted)?;
     for (index, (_, values)) in chart.series.iter().enumerate() {
         let colour = colour(SERIES[index % SERIES.len()]);
         match chart.form {
             Form::Bars => {
-                let bars = bars(values, index, chart.series.len(), range.0);
+                let bars = bars(values, index, chart.series.len(), bottom);
                 context.draw_series(bars.map(move |corners| Rectangle::new(corners, colour.filled())))?;
             }
             Form::Lines => {
@@ -86,22 +97,24 @@ fn draw(chart: &Chart, range: (f64, f64), svg: &mut String) -> Drawn {
                 context.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
                 context.draw_series(points.into_iter().map(|at| Circle::new(at, 4, colour.filled())))?;
             }
+            Form::Trend => {
+                let points = values.iter().enumerate().filter(|(_, value)| value.is_finite());
+                let points = points.map(|(at, &value)| (at as f64 + 0.5, value));
+                context.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
+            }
         }
     }
     area.present()?;
     Ok(())
 }
 
-type Context<'a> = ChartContext<
-    'a,
-    SVGBackend<'a>,
-    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::combinators::LogCoord<f64>>,
->;
+type Context<'a, Y> =
+    ChartContext<'a, SVGBackend<'a>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>;
 
 /// Names under the middle of their places.
-fn place_names<'a>(
+fn place_names<'a, Y: Ranged<ValueType = f64>>(
     area: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
-    context: &Context<'a>,
+    context: &Context<'a, Y>,
     names: &[String],
     bottom: f64,
     style: &TextStyle<'_>,
@@ -152,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_chart_names_its_places() {
-        for form in [Form::Bars, Form::Lines] {
+        for form in [Form::Bars, Form::Lines, Form::Trend] {
             let svg = svg(&chart(form, vec![10.0, f64::NAN])).unwrap().unwrap();
             assert!(svg.contains("<svg") && [">\na\n<", ">\nb\n<"].iter().all(|text| svg.contains(text)));
             assert!(svg.contains(SERIES[0]), "the style sheet finds colours by their code");

@@ -99,6 +99,16 @@ pub fn resident(id: u32) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
+/// CPU time of a running program so far, user and system together, in seconds.
+pub fn cpu_seconds(id: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // Behind the name in parentheses come the state and ten more fields before utime and stime.
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks =
+        |at: usize| behind_name.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok());
+    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+}
+
 /// A program that a signal to this one must end.
 #[derive(Debug)]
 pub struct Running(u32);

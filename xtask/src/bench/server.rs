@@ -40,28 +40,46 @@ pub struct Served<'a> {
     pub options: &'a str,
 }
 
-/// A running server with one export.
+/// A running program that listens at a Unix socket.
 #[derive(Debug)]
-pub struct Server {
+pub struct Daemon {
     child: Child,
     socket: PathBuf,
     _running: Running,
 }
 
+/// A running server with one export.
+#[derive(Debug)]
+pub struct Server(Daemon);
+
 /// How long a server may take to listen.
 const START_MAX: Duration = Duration::from_secs(20);
 
-impl Server {
-    /// Starts a server and waits until it answers.
-    pub fn start(bench: &Bench, kind: Kind, served: &Served<'_>) -> Result<Self, String> {
-        let socket = bench.path("bench.sock");
+impl Daemon {
+    /// Starts `command` and waits until it answers at `socket`. What its standard error says is told if it does not.
+    pub fn start(mut command: Command, socket: PathBuf) -> Result<Self, String> {
         // Left by the server before; not there at the first start.
         let _ = std::fs::remove_file(&socket);
-        let mut command = command(bench, kind, served, &socket);
         let (child, running) = process::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))?;
-        let mut server = Self { child, socket, _running: running };
-        server.wait_until_ready(kind)?;
-        Ok(server)
+        let mut daemon = Self { child, socket, _running: running };
+        let start = Instant::now();
+        while UnixStream::connect(&daemon.socket).is_err() {
+            let ended = daemon.child.try_wait().map_err(|error| error.to_string())?;
+            if ended.is_some() || start.elapsed() > START_MAX {
+                return Err(format!("it does not serve: {command:?}: {}", daemon.said()));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(daemon)
+    }
+
+    fn said(&mut self) -> String {
+        // One that hangs would never close its end.
+        let _ = self.child.kill();
+        let said = self.child.stderr.take().map(BufReader::new);
+        let said: Vec<String> =
+            said.into_iter().flat_map(|lines| lines.lines().map_while(Result::ok)).collect();
+        said.join("; ")
     }
 
     /// Its process.
@@ -69,34 +87,38 @@ impl Server {
         self.child.id()
     }
 
-    fn wait_until_ready(&mut self, kind: Kind) -> Result<(), String> {
-        let start = Instant::now();
-        while UnixStream::connect(&self.socket).is_err() {
-            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
-            if ended.is_some() || start.elapsed() > START_MAX {
-                let said = self.child.stderr.take().map(BufReader::new);
-                let said: Vec<String> =
-                    said.into_iter().flat_map(|lines| lines.lines().map_while(Result::ok)).collect();
-                return Err(format!("{} does not serve: {}", kind.name(), said.join("; ")));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// CPU time so far, in seconds.
+    pub fn cpu_seconds(&self) -> f64 {
+        process::cpu_seconds(self.id())
+    }
+}
+
+impl Server {
+    /// Starts a server and waits until it answers.
+    pub fn start(bench: &Bench, kind: Kind, served: &Served<'_>) -> Result<Self, String> {
+        let socket = bench.path("bench.sock");
+        let command = command(bench, kind, served, &socket);
+        Daemon::start(command, socket).map(Self).map_err(|error| format!("{}: {error}", kind.name()))
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
     }
 
     /// What a client connects to.
     pub fn uri(&self) -> String {
-        format!("nbd+unix:///bench?socket={}", self.socket.display())
+        format!("nbd+unix:///bench?socket={}", self.0.socket.display())
     }
 
     /// CPU time of the server so far, in seconds.
     pub fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // Behind the name in parentheses come the state and ten more fields before utime and stime.
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks =
-            |at: usize| behind_name.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok());
-        (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+        self.0.cpu_seconds()
     }
 }
 
@@ -125,7 +147,7 @@ fn command(bench: &Bench, kind: Kind, served: &Served<'_>, socket: &Path) -> Com
     }
 }
 
-impl Drop for Server {
+impl Drop for Daemon {
     fn drop(&mut self) {
         let id = self.child.id().to_string();
         // SIGTERM, so that images are closed; the wait below is what counts.

@@ -36,13 +36,15 @@ pub struct Chart {
     pub series: Vec<(String, Vec<f64>)>,
 }
 
-/// How a chart is drawn. The vertical axis is logarithmic in both.
+/// How a chart is drawn. The vertical axis is logarithmic, but for trends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Form {
     /// Bars side by side.
     Bars,
     /// A line for each series.
     Lines,
+    /// A line for each series over time, from zero.
+    Trend,
 }
 
 /// A target and what was found.

@@ -24,6 +24,8 @@ pub struct DiskFigures {
     pub in_flight: u64,
     /// The map cache, if there is one.
     pub map: Option<MapFigures>,
+    /// The map of the layers below, if there is one.
+    pub chain: Option<MapFigures>,
     /// Its limits.
     pub throttle: ThrottleFigures,
 }
@@ -52,10 +54,24 @@ pub struct MapFigures {
     pub misses: u64,
     /// Bytes of disk that the map in memory covers.
     pub covered_bytes: u64,
-    /// Bytes of memory that it takes, where that is told.
-    pub used_bytes: Option<u64>,
+    /// Bytes of memory that it takes.
+    pub used_bytes: u64,
     /// Bytes of memory that it may take.
     pub limit_bytes: u64,
+}
+
+impl MapFigures {
+    /// All of both. What one covers, the other covers too.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            covered_bytes: self.covered_bytes.max(other.covered_bytes),
+            used_bytes: self.used_bytes + other.used_bytes,
+            limit_bytes: self.limit_bytes + other.limit_bytes,
+        }
+    }
 }
 
 /// Limits and what they did.
@@ -103,7 +119,6 @@ pub fn disk(value: &Value) -> DiskFigures {
         total_ns: number(&stats[format!("{word}_total_time_ns")]),
         p99_ns: stats[format!("{word}_latency_p99_ns")].as_u64(),
     };
-    let map = &driver["map-cache"];
     DiskFigures {
         name: text(&value["node-name"]),
         driver: text(&driver["driver"]),
@@ -112,15 +127,20 @@ pub fn disk(value: &Value) -> DiskFigures {
         write: of("wr").and(of("zero")),
         other: of("unmap").and(of("flush")),
         in_flight: number(&stats["in_flight"]),
-        map: map.is_object().then(|| MapFigures {
-            hits: number(&map["hits"]),
-            misses: number(&map["misses"]),
-            covered_bytes: number(&map["covered-bytes"]),
-            used_bytes: map["used-bytes"].as_u64(),
-            limit_bytes: map["limit-bytes"].as_u64().unwrap_or_else(|| number(&map["l2-cache-size"])),
-        }),
+        map: map(&driver["map-cache"]),
+        chain: map(&driver["chain-map"]),
         throttle: throttle(&driver["throttle"]),
     }
+}
+
+fn map(value: &Value) -> Option<MapFigures> {
+    value.is_object().then(|| MapFigures {
+        hits: number(&value["hits"]),
+        misses: number(&value["misses"]),
+        covered_bytes: number(&value["covered-bytes"]),
+        used_bytes: number(&value["used-bytes"]),
+        limit_bytes: number(&value["limit-bytes"]),
+    })
 }
 
 /// The figures in a report on limits.

@@ -8,8 +8,11 @@ pub mod disk_node;
 pub mod doors;
 pub mod export_view;
 pub mod exports;
+pub mod filter;
+pub mod node_name;
 pub mod nodes;
 pub mod objects;
+pub mod removal;
 pub mod reopen;
 
 use std::cell::{Cell, RefCell};

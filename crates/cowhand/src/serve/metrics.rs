@@ -1,5 +1,6 @@
 //! `--metrics`: figures for Prometheus over HTTP, as little of it as a scrape needs.
 
+pub mod family;
 pub mod http;
 pub mod text;
 

@@ -98,7 +98,7 @@ impl Given {
             Setting::Group => options.group = Some(self.value.clone()).filter(|name| !name.is_empty()),
             Setting::Weight => {
                 let weight = Weight::new(self.number(false)?);
-                options.weight = Some(weight.map_err(|error| Failure::new(error.to_string()))?);
+                options.weight = Some(weight.map_err(|error| Failure::new(error.describe(self.dialect)))?);
             }
         }
         Ok(())

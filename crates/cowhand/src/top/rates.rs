@@ -33,9 +33,10 @@ pub fn rates(before: &DiskFigures, now: &DiskFigures, elapsed: Duration) -> Rate
     };
     let (read, write) = (delta(&before.read, &now.read), delta(&before.write, &now.write));
     let both = read.and(write);
-    let map = |figures: &DiskFigures| figures.map.unwrap_or_default();
-    let hits = map(now).hits.saturating_sub(map(before).hits);
-    let misses = map(now).misses.saturating_sub(map(before).misses);
+    let maps = |figures: &DiskFigures| figures.map.into_iter().chain(figures.chain).reduce(MapFigures::and);
+    let (map, map_before) = (maps(now), maps(before).unwrap_or_default());
+    let hits = map.map_or(0, |map| map.hits.saturating_sub(map_before.hits));
+    let misses = map.map_or(0, |map| map.misses.saturating_sub(map_before.misses));
     let limited = now.throttle.at_limit_ns.saturating_sub(before.throttle.at_limit_ns);
     Rates {
         name: printable(&now.name),
@@ -47,7 +48,7 @@ pub fn rates(before: &DiskFigures, now: &DiskFigures, elapsed: Duration) -> Rate
         in_flight: now.in_flight,
         hits,
         lookups: hits + misses,
-        map: now.map,
+        map,
         limit: now
             .throttle
             .limits
@@ -94,10 +95,8 @@ impl Rates {
 
     /// The cells of its row.
     pub fn cells(&self) -> [String; Self::COLUMNS.len()] {
-        let memory = |map: MapFigures| match map.used_bytes {
-            Some(used) => format!("{}/{}", human_size(used), human_size(map.limit_bytes)),
-            None => human_size(map.limit_bytes),
-        };
+        let memory =
+            |map: MapFigures| format!("{}/{}", human_size(map.used_bytes), human_size(map.limit_bytes));
         [
             self.name.clone(),
             self.reads.to_string(),
@@ -153,7 +152,7 @@ mod tests {
             "50.0µs",
             "0",
             "90.9 %",
-            "1 MiB",
+            "0 B/1 MiB",
             "iops-total=9",
             "0",
             "50.0 %",

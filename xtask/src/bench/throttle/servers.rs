@@ -1,9 +1,10 @@
-//! cowhand and QEMU's throttle filter, each with the same limit over the same image.
+//! cowhand and QEMU's throttle filter, each with the same limits over the same images.
 
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+
+use crate::bench::Bench;
+use crate::bench::server::Daemon;
 
 /// Whose limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,95 +14,80 @@ pub enum Program {
     Qemu,
 }
 
-/// What both measure with.
+impl Program {
+    pub const BOTH: [Self; 2] = [Self::Cowhand, Self::Qemu];
+}
+
+/// Limits, as `throttling.*` names them, and their values; none: no limit.
+pub type Limits<'a> = &'a [(&'static str, u64)];
+
+/// A disk to be served: its export's name, and its image.
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
-    /// The program under test.
-    pub cowhand: &'a Path,
-    /// Where images and sockets are.
-    pub directory: &'a Path,
+pub struct Disk {
+    pub export: String,
+    pub image: PathBuf,
 }
 
-/// A limit, as `throttling.*` names it, and its value; `None`: no limit.
-pub type Limit = Option<(&'static str, u64)>;
-
-/// A running server.
-#[derive(Debug)]
-pub struct Server {
-    child: Child,
-    pub socket: PathBuf,
+impl Disk {
+    /// `image` as `bench`.
+    pub fn bench(image: &Path) -> Self {
+        Self { export: "bench".to_owned(), image: image.to_owned() }
+    }
 }
 
-/// How long a server may take to listen.
-const START_MAX: Duration = Duration::from_secs(20);
-
-impl Server {
-    /// Serves `image` as `bench` under a limit.
-    pub fn start(place: &Place<'_>, program: Program, image: &Path, limit: Limit) -> Result<Self, String> {
-        match program {
-            Program::Cowhand => {
-                let limit =
-                    limit.map_or(String::new(), |(name, value)| format!(",throttling.{name}={value}"));
-                Self::cowhand(place, &[format!("file={},id=bench{limit}", image.display())])
-            }
-            Program::Qemu => Self::qemu(place, image, limit),
+/// Serves `disks`, which share `limits` in one group, at a socket called `name`.
+pub fn serve(
+    bench: &Bench,
+    program: Program,
+    name: &str,
+    disks: &[Disk],
+    limits: Limits<'_>,
+) -> Result<Daemon, String> {
+    match program {
+        Program::Cowhand => {
+            let drive = |disk: &Disk| {
+                let mut drive = format!("file={},id={}", disk.image.display(), disk.export);
+                limits.iter().for_each(|(name, value)| drive += &format!(",throttling.{name}={value}"));
+                if disks.len() > 1 && !limits.is_empty() {
+                    drive += ",throttling.group=g";
+                }
+                drive
+            };
+            let drives: Vec<String> = disks.iter().map(drive).collect();
+            cowhand(bench, name, &drives, &[])
         }
-    }
-
-    /// Serves drives.
-    pub fn cowhand(place: &Place<'_>, drives: &[String]) -> Result<Self, String> {
-        let socket = place.directory.join("throttle.sock");
-        let mut command = Command::new(place.cowhand);
-        command.args(["serve", "--socket"]).arg(&socket).args(drives);
-        Self::spawn(command, socket)
-    }
-
-    fn qemu(place: &Place<'_>, image: &Path, limit: Limit) -> Result<Self, String> {
-        let socket = place.directory.join("throttle.sock");
-        let limit = limit.map_or(String::new(), |(name, value)| format!(",limits.{name}={value}"));
-        let mut command = Command::new("qemu-storage-daemon");
-        command.arg("--object").arg(format!("throttle-group,id=group{limit}"));
-        command.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={}", image.display()));
-        command.args(["--blockdev", "driver=qcow2,node-name=image,file=file"]);
-        command.args(["--blockdev", "driver=throttle,node-name=disk,throttle-group=group,file=image"]);
-        command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={}", socket.display()));
-        command.args(["--export", "type=nbd,id=export,node-name=disk,name=bench,writable=on"]);
-        Self::spawn(command, socket)
-    }
-
-    fn spawn(mut command: Command, socket: PathBuf) -> Result<Self, String> {
-        // Left by the server before; not there at the first start.
-        let _ = std::fs::remove_file(&socket);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.map_err(|error| format!("cannot run {command:?}: {error}"))?;
-        let mut server = Self { child, socket };
-        let start = Instant::now();
-        while UnixStream::connect(&server.socket).is_err() {
-            let ended = server.child.try_wait().map_err(|error| error.to_string())?;
-            if ended.is_some() || start.elapsed() > START_MAX {
-                return Err(format!("it does not serve: {command:?}"));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(server)
-    }
-
-    /// CPU time so far, in seconds.
-    pub fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // Behind the name in parentheses come the state and ten more fields before utime and stime.
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks =
-            |at: usize| behind_name.split_whitespace().nth(at).and_then(|field| field.parse::<f64>().ok());
-        (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+        Program::Qemu => Daemon::start(qemu(disks, limits, &bench.path(name)), bench.path(name)),
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let id = self.child.id().to_string();
-        // SIGTERM, so that the image is closed; the wait below is what counts.
-        let _ = Command::new("kill").arg(id).status();
-        let _ = self.child.wait();
+/// Serves drives with cowhand.
+pub fn cowhand(bench: &Bench, name: &str, drives: &[String], more: &[&str]) -> Result<Daemon, String> {
+    let socket = bench.path(name);
+    let mut command = Command::new(&bench.cowhand);
+    command.args(["serve", "--socket"]).arg(&socket).args(more).args(drives);
+    Daemon::start(command, socket)
+}
+
+fn qemu(disks: &[Disk], limits: Limits<'_>, socket: &Path) -> Command {
+    let limits: String = limits.iter().map(|(name, value)| format!(",limits.{name}={value}")).collect();
+    let mut command = Command::new("qemu-storage-daemon");
+    command.arg("--object").arg(format!("throttle-group,id=group{limits}"));
+    command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={}", socket.display()));
+    for Disk { export, image } in disks {
+        let add = |node: String| ["--blockdev".to_owned(), node];
+        command.args(add(format!("driver=file,node-name={export}-file,filename={}", image.display())));
+        command.args(add(format!("driver=qcow2,node-name={export}-image,file={export}-file")));
+        // Without limits QEMU has no filter at all.
+        let top = match limits.is_empty() {
+            true => format!("{export}-image"),
+            false => format!("{export}-limit"),
+        };
+        if !limits.is_empty() {
+            let filter = format!("driver=throttle,node-name={top},throttle-group=group,file={export}-image");
+            command.args(add(filter));
+        }
+        let shown = format!("type=nbd,id={export}-nbd,node-name={top},name={export},writable=on");
+        command.args(["--export".to_owned(), shown]);
     }
+    command
 }

@@ -14,10 +14,8 @@ use serde_json::{Map, Value};
 
 use super::Inventory;
 use super::disk_node::DiskNode;
+use super::node_name::check_node_name;
 use crate::serve::sandbox::Sandbox;
-
-/// Bytes of a node's name at most, as in QEMU.
-const NAME_BYTES_MAX: usize = 31;
 
 /// Something with a node name.
 #[derive(Debug)]
@@ -142,7 +140,7 @@ impl Inventory {
         self.add_named(name.to_owned(), options, false).await
     }
 
-    async fn add_named(
+    pub(super) async fn add_named(
         &self,
         name: String,
         options: &Map<String, Value>,
@@ -204,131 +202,5 @@ impl Inventory {
             );
         }
         told
-    }
-
-    async fn add_filter(&self, name: String, options: &Map<String, Value>) -> Result<Rc<Node>, QmpError> {
-        let group = options.get("throttle-group").and_then(Value::as_str).unwrap_or_default();
-        self.throttle_group(group)?;
-        let child = match options.get("file") {
-            Some(Value::String(child)) => self.node(child)?,
-            Some(Value::Object(nested)) => {
-                let child = match nested.get("node-name").and_then(Value::as_str) {
-                    Some(child) => {
-                        check_node_name(child)?;
-                        child.to_owned()
-                    }
-                    None => self.make_name(),
-                };
-                Box::pin(self.add_named(child, nested, true)).await?
-            }
-            _ => return Err(QmpError::generic("argument 'file' is missing")),
-        };
-        let added = self.put_filter(name, group, &child);
-        if added.is_err() && child.implicit {
-            self.close_node(&child).await?;
-        }
-        added
-    }
-
-    fn put_filter(&self, name: String, group: &str, child: &Rc<Node>) -> Result<Rc<Node>, QmpError> {
-        let disk = child.disk()?;
-        if self.users(child).iter().any(|user| matches!(user.kind, NodeKind::Throttle { .. })) {
-            return Err(QmpError::generic(format!(
-                "node {:?} has a throttle filter over it already",
-                child.name
-            )));
-        }
-        let kind = NodeKind::Throttle { group: group.to_owned().into(), child: child.name.clone() };
-        let uses = vec![child.name.clone()];
-        let node = self.insert(Node { name, parts: Vec::new(), uses, implicit: false, kind })?;
-        disk.disk.set_throttle_group(Some(group));
-        Ok(node)
-    }
-
-    /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
-    /// closing fails.
-    ///
-    /// # Errors
-    /// When it is in use; when closing fails.
-    pub async fn remove_node(&self, name: &str) -> Result<(), QmpError> {
-        let node = self.node(name)?;
-        self.check_unused(&node)?;
-        self.close_node(&node).await
-    }
-
-    fn check_unused(&self, node: &Rc<Node>) -> Result<(), QmpError> {
-        let in_use = |by: String| Err(QmpError::generic(format!("node {:?} is in use by {by}", node.name)));
-        if let Some(user) = self.users(node).first() {
-            return in_use(format!("node {:?}", user.name));
-        }
-        match self
-            .exports()
-            .iter()
-            .find(|export| export.node == node.name || Rc::ptr_eq(&export.disk_node, node))
-        {
-            Some(export) => in_use(format!("export {:?}", export.id)),
-            None => Ok(()),
-        }
-    }
-
-    fn users(&self, node: &Rc<Node>) -> Vec<Rc<Node>> {
-        self.nodes().into_iter().filter(|user| user.uses.contains(&node.name)).collect()
-    }
-
-    async fn close_node(&self, node: &Rc<Node>) -> Result<(), QmpError> {
-        self.nodes.borrow_mut().retain(|other| !Rc::ptr_eq(other, node));
-        match &node.kind {
-            NodeKind::File(_) => Ok(()),
-            NodeKind::Disk(disk) => {
-                disk.disk.idle().await;
-                let closed = disk.disk.close().await;
-                closed.map_err(|error| {
-                    QmpError::because(format!("cannot close {}", disk.path.display()), &error)
-                })
-            }
-            NodeKind::Throttle { child, .. } => {
-                let child = self.node(child)?;
-                child.disk()?.disk.set_throttle_group(None);
-                if child.implicit { Box::pin(self.close_node(&child)).await } else { Ok(()) }
-            }
-        }
-    }
-
-    /// Closes every disk, also after one has failed; tells of all failures, gives the first.
-    pub async fn close_all(&self) -> Result<(), QmpError> {
-        let mut result = Ok(());
-        for node in self.disks() {
-            let Err(error) = self.close_node(&node).await else { continue };
-            tracing::error!("{error}");
-            result = result.and(Err(error));
-        }
-        result
-    }
-}
-
-/// A name that a user may give to a node: QEMU's rule.
-pub fn check_node_name(name: &str) -> Result<(), QmpError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if begins && name.len() <= NAME_BYTES_MAX && name.chars().all(plain) {
-        return Ok(());
-    }
-    Err(QmpError::generic(format!(
-        "{name:?} is no node name: a letter, then letters, digits, '-', '.', '_', at most {NAME_BYTES_MAX} in all"
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_name_begins_with_a_letter_and_is_short() {
-        for name in ["a", "disk-0.x_y", &"a".repeat(31)] {
-            assert!(check_node_name(name).is_ok(), "{name}");
-        }
-        for name in ["", "0a", "#block000", "a b", "ä", &"a".repeat(32)] {
-            assert!(check_node_name(name).is_err(), "{name}");
-        }
     }
 }

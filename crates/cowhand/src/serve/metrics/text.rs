@@ -1,15 +1,14 @@
 //! The figures by Prometheus' conventions: base units, `_total` for what only grows, one label for the disk.
 
-use std::fmt;
 use std::time::Duration;
 
 use image::front::Kind;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
+use qcow2::Counters;
 use throttle::Direction;
 
+use super::family::{Collection, Figure, In, counter, gauge, times};
+use crate::map_figures::{CountsIn, MAP_FIGURES, forms};
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::disk_node::DiskNode;
 
@@ -23,93 +22,18 @@ const KINDS: [(Kind, &str); 5] = [
 
 const DIRECTIONS: [(Direction, &str); 2] = [(Direction::Read, "read"), (Direction::Write, "write")];
 
-/// What a family counts in.
-#[derive(Clone, Copy, Debug)]
-enum In {
-    Things,
-    Bytes,
-    Seconds,
-}
-
-/// A figure of all disks: a line for each, or for each of a disk's parts.
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    /// It only grows.
-    counter: bool,
-    unit: In,
-    lines: Vec<Line>,
-}
-
-/// A value, under its labels.
-#[derive(Debug)]
-struct Line {
-    labels: Vec<(&'static str, String)>,
-    value: f64,
-}
-
 /// All figures, as OpenMetrics text.
 pub fn encode(inventory: &Inventory) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Figures(families(inventory))));
+    registry.register_collector(Box::new(collected(inventory)));
     let mut text = String::new();
     // Writing into a text does not fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
     text
 }
 
-#[derive(Debug)]
-struct Figures(Vec<Family>);
-
-impl Collector for Figures {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for family in &self.0 {
-            let unit = match family.unit {
-                In::Things => None,
-                In::Bytes => Some(Unit::Bytes),
-                In::Seconds => Some(Unit::Seconds),
-            };
-            let kind = if family.counter { MetricType::Counter } else { MetricType::Gauge };
-            let mut metric = encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
-            for line in &family.lines {
-                let mut labelled = metric.encode_family(&line.labels)?;
-                match family.counter {
-                    true => labelled.encode_counter::<NoLabelSet, _, f64>(&line.value, None)?,
-                    false => labelled.encode_gauge(&line.value)?,
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Collects families from the disks.
-struct Collection {
-    families: Vec<Family>,
-}
-
-impl Collection {
-    fn add(&mut self, family: Family, labels: &[(&'static str, &str)], value: f64) {
-        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        let line = Line { labels, value };
-        match self.families.iter_mut().find(|known| known.name == family.name) {
-            Some(known) => known.lines.push(line),
-            None => self.families.push(Family { lines: vec![line], ..family }),
-        }
-    }
-}
-
-fn counter(name: &'static str, unit: In, help: &'static str) -> Family {
-    Family { name, help, counter: true, unit, lines: Vec::new() }
-}
-
-fn gauge(name: &'static str, unit: In, help: &'static str) -> Family {
-    Family { name, help, counter: false, unit, lines: Vec::new() }
-}
-
-fn families(inventory: &Inventory) -> Vec<Family> {
-    let mut all = Collection { families: Vec::new() };
+fn collected(inventory: &Inventory) -> Collection {
+    let mut all = Collection::default();
     all.add(
         gauge("cowhand_connections", In::Things, "NBD clients that are connected"),
         &[],
@@ -140,7 +64,7 @@ fn families(inventory: &Inventory) -> Vec<Family> {
             counted.invalid as f64,
         );
     }
-    all.families
+    all
 }
 
 fn requests(all: &mut Collection, name: &str, node: &DiskNode) {
@@ -171,8 +95,10 @@ fn requests(all: &mut Collection, name: &str, node: &DiskNode) {
             figures.in_flight,
         );
         let spent = Duration::from_nanos(figures.total_ns).as_secs_f64();
-        let help = "Time from arrival to end of all requests together, waiting for limits included";
-        all.add(counter("cowhand_disk_request_time", In::Seconds, help), &labels, spent);
+        let help = "Time from arrival to end of requests, waiting for limits included; of reads that are answered at once \
+                    every sixteenth stands for sixteen";
+        let taken = Figure::Times(spent, Box::new(figures.latencies));
+        all.add(times("cowhand_disk_request_time", help), &labels, taken);
     }
 }
 
@@ -181,23 +107,21 @@ fn limits(all: &mut Collection, name: &str, node: &DiskNode) {
     for (direction, word) in DIRECTIONS {
         let tally = report.disk.counters.of(direction);
         let labels = [("disk", name), ("direction", word)];
-        let mut add = |family, value: f64| all.add(family, &labels, value);
-        add(
-            counter("cowhand_throttle_delayed_requests", In::Things, "Requests that waited for a limit"),
-            tally.delayed.requests as f64,
-        );
-        add(
-            counter(
-                "cowhand_throttle_delay",
-                In::Seconds,
-                "Time that requests waited for a limit, all together",
-            ),
-            Duration::from_nanos(tally.delayed_ns).as_secs_f64(),
-        );
-        add(
-            gauge("cowhand_throttle_queued_requests", In::Things, "Requests that wait for a limit now"),
-            tally.queued.requests as f64,
-        );
+        let mut add = |family, value: u64| all.add(family, &labels, value as f64);
+        let help = "Requests that passed while something was limited";
+        add(counter("cowhand_throttle_passed_requests", In::Things, help), tally.passed.requests);
+        let help = "Bytes that passed while something was limited";
+        add(counter("cowhand_throttle_passed", In::Bytes, help), tally.passed.bytes);
+        let help = "Requests that waited for a limit";
+        add(counter("cowhand_throttle_delayed_requests", In::Things, help), tally.delayed.requests);
+        let help = "Bytes of requests that waited for a limit";
+        add(counter("cowhand_throttle_delayed", In::Bytes, help), tally.delayed.bytes);
+        let help = "Requests that wait for a limit now";
+        add(gauge("cowhand_throttle_queued_requests", In::Things, help), tally.queued.requests);
+        let help = "Time that requests waited for a limit";
+        let delays =
+            Figure::Times(Duration::from_nanos(tally.delayed_ns).as_secs_f64(), Box::new(tally.delays));
+        all.add(times("cowhand_throttle_delay", help), &labels, delays);
     }
     all.add(
         counter(
@@ -208,46 +132,52 @@ fn limits(all: &mut Collection, name: &str, node: &DiskNode) {
         &[("disk", name)],
         report.disk.time_at_limit.as_secs_f64(),
     );
-    for flow in throttle::Flow::ALL {
-        let rate = report.shared.limits.rate(flow);
-        if rate.is_unlimited() {
-            continue;
-        }
-        let parameter = throttle::Parameter::Rate(flow, throttle::Part::Average);
+    for (flow, bucket) in &report.shared.levels {
+        let parameter = throttle::Parameter::Rate(*flow, throttle::Part::Average);
         let labels = [("disk", name), ("limit", parameter.name(throttle::Dialect::Limits))];
+        let mut add = |name, help, value: f64| all.add(gauge(name, In::Things, help), &labels, value);
         let help = "Average that a limit allows, in operations or bytes a second";
-        all.add(gauge("cowhand_throttle_limit_per_second", In::Things, help), &labels, rate.avg as f64);
+        add("cowhand_throttle_limit_per_second", help, report.shared.limits.rate(*flow).avg as f64);
+        let help = "What a limit's bucket holds, in operations or bytes: requests wait above its capacity";
+        add("cowhand_throttle_bucket_level", help, bucket.level);
+        add("cowhand_throttle_bucket_capacity", "What a limit's bucket can hold", bucket.capacity);
     }
 }
 
 fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
     let Some(status) = node.disk.status() else { return };
+    counters(all, &[("disk", name), ("map", "own")], &status.map);
+    if let Some(chain) = &status.chain {
+        counters(all, &[("disk", name), ("map", "below")], &chain.map);
+    }
     let labels = [("disk", name)];
     let mut add = |family, value: u64| all.add(family, &labels, value as f64);
-    add(counter("cowhand_map_cache_hits", In::Things, "Map lookups that memory answered"), status.map.hits);
-    add(
-        counter("cowhand_map_cache_misses", In::Things, "Map lookups that had to read the image"),
-        status.map.misses,
-    );
-    add(
-        gauge("cowhand_map_cache_covered", In::Bytes, "Bytes of disk that the map in memory covers"),
-        status.covered_bytes,
-    );
-    add(
-        gauge("cowhand_map_cache_limit", In::Bytes, "Most memory that the map may take"),
-        status.map.bytes_max,
-    );
-    let used = gauge("cowhand_map_cache_used", In::Bytes, "Memory that the map takes");
-    add(used, status.map.resident_bytes);
-    let loads = counter("cowhand_map_cache_loads", In::Things, "Slices of the map read from the image");
-    add(loads, status.map.loads);
-    let help = "Slices of the map dropped for want of room or of use";
-    add(counter("cowhand_map_cache_evictions", In::Things, help), status.map.evictions);
-    let help = "Slices of the map written to the image";
-    add(counter("cowhand_map_cache_write_backs", In::Things, help), status.map.write_backs);
+    let help = "Bytes of disk that the map in memory covers";
+    add(gauge("cowhand_map_cache_covered", In::Bytes, help), status.covered_bytes);
     add(gauge("cowhand_refcount_cache", In::Bytes, "Memory in the refcount cache"), status.refcount_bytes);
-    add(
-        gauge("cowhand_image_corrupt", In::Things, "1 if the image was found corrupt"),
-        u64::from(status.corrupt),
-    );
+    let help = "1 if the image was found corrupt";
+    add(gauge("cowhand_image_corrupt", In::Things, help), u64::from(status.corrupt));
+}
+
+fn counters(all: &mut Collection, labels: &[(&'static str, &str)], map: &Counters) {
+    for figure in &MAP_FIGURES {
+        let unit = match figure.counts_in {
+            CountsIn::Things => In::Things,
+            CountsIn::Bytes => In::Bytes,
+        };
+        let family = if figure.grows { counter } else { gauge }(figure.metric, unit, figure.help);
+        all.add(family, labels, (figure.of)(map) as f64);
+    }
+    let help = "Memory that slices take, by how they lie there";
+    for (form, bytes) in forms(map) {
+        let labels = [labels, &[("form", form)]].concat();
+        all.add(gauge("cowhand_map_cache_form", In::Bytes, help), &labels, bytes as f64);
+    }
+    let advice = map.ghost_hits.advice();
+    let help = "How much more memory would have avoided most of the misses that memory can avoid";
+    let more = advice.map_or(0, |advice| advice.more_bytes);
+    all.add(gauge("cowhand_map_cache_wanted", In::Bytes, help), labels, more as f64);
+    let help = "How many misses so much more memory would have avoided";
+    let avoided = advice.map_or(0, |advice| advice.avoided_misses);
+    all.add(gauge("cowhand_map_cache_avoidable_misses", In::Things, help), labels, avoided as f64);
 }

@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use control::{Arguments, QmpError};
 use image::front::{Kind, KindStatistics};
-use qcow2::Status;
+use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
 
 use super::limits::{nanos, report_value};
+use crate::map_figures::map_value;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::disk_node::DiskNode;
 use crate::serve::inventory::nodes::Node;
@@ -93,6 +94,9 @@ fn driver_specific(node: &DiskNode) -> Value {
     });
     if let Some(status) = node.disk.status() {
         value["map-cache"] = map_cache(&status);
+        if let Some(chain) = &status.chain {
+            value["chain-map"] = chain_map(chain);
+        }
         value["refcount-cache-bytes"] = json!(status.refcount_bytes);
         value["leaked-clusters"] = json!(status.leaked_clusters);
         value["corrupt"] = json!(status.corrupt);
@@ -102,26 +106,28 @@ fn driver_specific(node: &DiskNode) -> Value {
 
 /// The map cache's counters and sizes.
 fn map_cache(status: &Status) -> Value {
-    let map = &status.map;
-    json!({
-        "hits": map.hits,
-        "misses": map.misses,
-        "loads": map.loads,
-        "coalesced-loads": map.coalesced_loads,
-        "evictions": map.evictions,
-        "write-backs": map.write_backs,
-        "resident-slices": map.resident_slices,
-        "dirty-slices": map.dirty_slices,
-        "used-bytes": map.resident_bytes,
-        "limit-bytes": map.bytes_max,
-        "budget-used-bytes": status.budget_used_bytes,
-        "budget-bytes": status.budget_bytes_max,
-        "covered-bytes": status.covered_bytes,
-        "l2-cache-size": status.cache_sizes.l2_bytes,
-        "l2-cache-entry-size": status.cache_sizes.l2_entry_bytes,
-        "refcount-cache-size": status.cache_sizes.refcount_bytes,
-        "covers-disk": status.cache_sizes.covers_disk,
-    })
+    let mut value = map_value(&status.map);
+    let sizes = &status.cache_sizes;
+    for (name, figure) in [
+        ("budget-used-bytes", json!(status.budget_used_bytes)),
+        ("budget-bytes", json!(status.budget_bytes_max)),
+        ("covered-bytes", json!(status.covered_bytes)),
+        ("l2-cache-size", json!(sizes.l2_bytes)),
+        ("l2-cache-entry-size", json!(sizes.l2_entry_bytes)),
+        ("refcount-cache-size", json!(sizes.refcount_bytes)),
+        ("covers-disk", json!(sizes.covers_disk)),
+    ] {
+        value.insert(name.to_owned(), figure);
+    }
+    Value::Object(value)
+}
+
+/// The map of the layers below.
+fn chain_map(chain: &ChainStatus) -> Value {
+    let mut value = map_value(&chain.map);
+    value.insert("layers".to_owned(), json!(chain.layers));
+    value.insert("covered-bytes".to_owned(), json!(chain.covered_bytes));
+    Value::Object(value)
 }
 
 /// Starts, changes or (without bounds) ends latency histograms. What was counted is forgotten.

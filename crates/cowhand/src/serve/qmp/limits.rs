@@ -4,7 +4,8 @@ use control::{Arguments, QmpError};
 use image::ThrottleReport;
 use serde_json::{Map, Value, json};
 use throttle::{
-    Counters, Dialect, Direction, Flow, Limits, Options, PARAMETERS, Parameter, Part, Setting, Weight,
+    Counters, Dialect, Direction, Flow, Histogram, Limits, Options, PARAMETERS, Parameter, Part, Setting,
+    Weight,
 };
 
 use crate::serve::inventory::Inventory;
@@ -91,7 +92,11 @@ pub fn report_value(report: &ThrottleReport) -> Value {
         .levels
         .iter()
         .map(|(flow, level)| {
-            (flow_name(*flow).to_owned(), json!({ "level": level.level, "capacity": level.capacity }))
+            let mut value = json!({ "level": level.level, "capacity": level.capacity });
+            if let Some((level, capacity)) = level.burst {
+                (value["burst-level"], value["burst-capacity"]) = (json!(level), json!(capacity));
+            }
+            (flow_name(*flow).to_owned(), value)
         })
         .collect();
     json!({
@@ -105,6 +110,9 @@ pub fn report_value(report: &ThrottleReport) -> Value {
         "queue": report.disk.counters.queued_requests(),
         "read": tally_value(&report.disk.counters, Direction::Read),
         "write": tally_value(&report.disk.counters, Direction::Write),
+        "group-queue": report.shared.counters.queued_requests(),
+        "group-read": tally_value(&report.shared.counters, Direction::Read),
+        "group-write": tally_value(&report.shared.counters, Direction::Write),
     })
 }
 
@@ -120,9 +128,17 @@ fn tally_value(counters: &Counters, direction: Direction) -> Value {
         "delayed": tally.delayed.requests,
         "delayed-bytes": tally.delayed.bytes,
         "delayed-ns": tally.delayed_ns,
+        "delays": histogram_value(&tally.delays),
         "queued": tally.queued.requests,
         "queued-bytes": tally.queued.bytes,
     })
+}
+
+/// As QEMU writes latency histograms: bounds in nanoseconds, and one count more than there are bounds.
+fn histogram_value(histogram: &Histogram) -> Value {
+    let (bounds, counts): (Vec<_>, Vec<u64>) = histogram.bins().unzip();
+    let bounds: Vec<u64> = bounds.into_iter().flatten().map(nanos).collect();
+    json!({ "boundaries": bounds, "bins": counts })
 }
 
 /// Nanoseconds, which last 584 years.
