@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
-use storage::{IoBytes, IoVec};
 use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
@@ -18,6 +17,7 @@ use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
 use crate::refcount::DirtyTable;
+use crate::table_io::write_bytes;
 use crate::waiting::Waited;
 
 /// Table writes of one commit that are in flight at the same time.
@@ -302,6 +302,7 @@ impl Inner {
     async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
         // Table before blocks, as in write_refcounts.
         let bytes = self.refcounts.table.read().encode_all(clusters);
+        let bytes = bytes.map_err(|_| self.blame.no_memory("the refcount table"))?;
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
@@ -346,7 +347,8 @@ impl Inner {
         let write = |run: &[(u64, &Dirty)]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
             let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
-            let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+            let mut bytes = Vec::with_capacity(run.len() * slice_bytes);
+            words.for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
             async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
@@ -359,8 +361,7 @@ impl Inner {
                 .blame
                 .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
-        let data = IoVec::from(IoBytes::copy_from(bytes));
-        self.file.write(offset, data).await.map_err(self.blame.io("writing metadata"))
+        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 }
 

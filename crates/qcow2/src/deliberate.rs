@@ -26,6 +26,8 @@ pub enum Bug {
     RefcountNotAwaited,
     /// An L1 entry waits for nothing, whatever its table's cluster held before.
     TableNotAwaited,
+    /// A write lands in a raw data file while its range is zeroed there.
+    RawRangeShared,
 }
 
 #[cfg(feature = "deliberate-bugs")]
