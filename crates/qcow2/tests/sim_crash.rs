@@ -111,4 +111,7 @@ configurations! {
     c4k_lazy_snapshotted: 300, 40;
     c16k_subclusters_snapshotted: 4000, 40;
     c4k_device_snapshotted: 4000, 40;
+    c16k_subclusters_data_file: 4000, 40;
+    c16k_subclusters_raw_data_file: 4000, 40;
+    c4k_bitmap_reserve: 3000, 40;
 }

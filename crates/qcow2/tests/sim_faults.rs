@@ -108,4 +108,7 @@ configurations! {
     c4k_lazy_snapshotted: 2, 20;
     c16k_subclusters_snapshotted: 6, 30;
     c4k_device_snapshotted: 6, 30;
+    c16k_subclusters_data_file: 6, 30;
+    c16k_subclusters_raw_data_file: 6, 30;
+    c4k_bitmap_reserve: 6, 30;
 }

@@ -85,7 +85,7 @@ fn row_of(target: &Qcow2Target, ops: &[Op]) -> String {
         let crashed = crash_everywhere(target, &workload(ops), &setup, &plan, &mut |_| Ok(()));
         states += crashed.unwrap_or_else(|failure| panic!("{failure}")).states;
     }
-    println!("{}: {states} crash states", target.name());
+    println!("looked at in {}: {states} crash states", target.name());
     assert!(states > 2, "{states} crash states are too few to mean anything");
     trace(target, ops)
 }

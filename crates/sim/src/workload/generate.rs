@@ -7,6 +7,9 @@ use crate::content::SECTOR_BYTES;
 use crate::rng::Rng;
 use crate::subject::{Abilities, Durability, Management};
 
+/// In how many ways a subject may be asked to tidy up.
+const TIDYINGS: u64 = 8;
+
 /// How often each operation is chosen, relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
@@ -28,6 +31,8 @@ pub struct Mix {
     pub resize: u64,
     /// Operations on snapshots.
     pub snapshot: u64,
+    /// Changes of what is only in memory.
+    pub tidy: u64,
     /// Of the requests, so many in 16 are dropped if they take long.
     pub dropped_of_16: u64,
 }
@@ -48,6 +53,7 @@ impl Mix {
             resize: weight() / 8,
             snapshot: weight() / 4,
             dropped_of_16: weight() / 4,
+            tidy: weight() / 8,
         }
     }
 }
@@ -121,7 +127,7 @@ impl Maker<'_> {
         let Mix { read, write, zero, discard, flush, .. } = self.mix;
         let resize = if resize { self.mix.resize } else { 0 };
         let snapshot = if snapshots { self.mix.snapshot } else { 0 };
-        let weights = [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot];
+        let weights = [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot, self.mix.tidy];
         let mut left = self.rng.below(weights.iter().sum());
         let chosen = weights.iter().position(|&weight| match left.checked_sub(weight) {
             Some(rest) => {
@@ -142,7 +148,8 @@ impl Maker<'_> {
             Some(4) => Op::Flush,
             Some(5) => Op::Reopen { variant: self.rng.below(u64::from(variants.max(1))) as u32 },
             Some(6) => Op::Manage(Management::Resize(self.new_size())),
-            Some(_) => Op::Manage(self.snapshot()),
+            Some(7) => Op::Manage(self.snapshot()),
+            Some(_) => Op::Tidy { how: self.rng.below(TIDYINGS) as u32 },
         }
     }
 
