@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
-use storage::{IoBytes, IoVec};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
+use crate::table_io::write_bytes;
 use crate::waiting::Waited;
 pub(crate) use committer::Committer;
 use committer::Turn;
@@ -188,7 +188,8 @@ impl Inner {
         let write = |run: &[(u64, &Dirty)]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
             let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
-            let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+            let mut bytes = Vec::with_capacity(run.len() * slice_bytes);
+            words.for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
             async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
@@ -201,8 +202,7 @@ impl Inner {
                 .blame
                 .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
-        let data = IoVec::from(IoBytes::copy_from(bytes));
-        self.file.write(offset, data).await.map_err(self.blame.io("writing metadata"))
+        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Bug {
     TableNotAwaited,
     /// Who writes a subcluster sets the whole entry, as it was found before the data was written.
     EntryNotMerged,
+    /// A write lands in a raw data file while its range is zeroed there.
+    RawRangeShared,
 }
 
 #[cfg(feature = "deliberate-bugs")]

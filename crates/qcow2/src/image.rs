@@ -86,6 +86,8 @@ pub(crate) struct Inner {
     pub(crate) subclusters: InFlight,
     /// L2 tables that are being made, by L1 index.
     pub(crate) tables: InFlight,
+    /// Bytes of a raw data file that are being zeroed, or written in place.
+    pub(crate) raw_ranges: InFlight,
     pub(crate) frees: Frees,
     pub(crate) waiting: Waiting,
     pub(crate) committer: Committer,

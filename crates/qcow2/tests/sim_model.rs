@@ -97,4 +97,7 @@ configurations! {
     c512_resized_reserve: 68;
     c4k_snapshotted_and_resized_reserve: 68;
     c16k_subclusters_snapshotted_reserve: 68;
+    c16k_subclusters_data_file: 68;
+    c16k_subclusters_raw_data_file: 68;
+    c4k_bitmap_reserve: 68;
 }

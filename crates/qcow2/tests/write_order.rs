@@ -90,7 +90,7 @@ fn crash_in_several_orders(target: &Qcow2Target, workload: &Workload) {
         let crashed = crash_everywhere(target, workload, &setup, &plan, &mut |_| Ok(()));
         states += crashed.unwrap_or_else(|failure| panic!("{failure}")).states;
     }
-    println!("{}: {states} crash states", target.name());
+    println!("looked at in {}: {states} crash states", target.name());
     assert!(states > 2, "{states} crash states are too few to mean anything");
 }
 

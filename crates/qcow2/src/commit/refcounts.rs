@@ -74,6 +74,7 @@ impl Inner {
     async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
         // Table before blocks, as in write_refcounts.
         let bytes = self.refcounts.table.read().encode_all(clusters);
+        let bytes = bytes.map_err(|_| self.blame.no_memory("the refcount table"))?;
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
