@@ -21,7 +21,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use throttle::{Direction, MemberReport, Request, Time, Weight};
 
@@ -76,6 +76,7 @@ pub(crate) struct Inline {
     /// When it began, if that was looked at.
     at: Option<Time>,
     toll: Toll,
+    membership: Guard<Arc<Membership>>,
 }
 
 /// How a read that is answered at once pays.
@@ -153,21 +154,21 @@ impl Front {
             self.turn_away(Kind::Read, started);
             return None;
         }
-        Some(Inline { started, at, toll })
+        Some(Inline { started, at, toll, membership })
     }
 
     /// The read was answered with `bytes` bytes, or was not (`None`): then it comes again as one that
     /// may wait.
     #[inline]
     pub(crate) fn end_inline(&self, inline: Inline, bytes: Option<u64>) {
-        let Inline { started, at, toll } = inline;
+        let Inline { started, at, toll, membership } = inline;
         let Some(bytes) = bytes else {
             self.turn_away(Kind::Read, started);
             return;
         };
         match (toll, at) {
-            (Toll::Ahead, _) => self.membership.load().take(Request::read(bytes)),
-            (Toll::Charged, Some(at)) => self.membership.load().charge(Request::read(bytes), at),
+            (Toll::Ahead, _) => membership.take(Request::read(bytes)),
+            (Toll::Charged, Some(at)) => membership.charge(Request::read(bytes), at),
             (Toll::Charged, None) | (Toll::None, _) => {}
         }
         let (took, now) = match at {
