@@ -90,6 +90,27 @@ fn zeroes_with_space_behind_them_are_no_hole() {
 }
 
 #[test]
+fn a_hole_of_a_raw_disk_is_a_hole_also_below_an_overlay() {
+    let scratch = Scratch::new();
+    let raw = scratch.name("sparse.raw");
+    // Not by qemu-img, which writes the first block.
+    let file = std::fs::File::create(&raw).expect("a file");
+    file.set_len(4 << 20).expect("a length");
+    qemu_io_ok(&["-f", "raw"], &raw, &["write -P 1 1M 64k"]);
+    let overlay = scratch.name("overlay.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &raw, &overlay]).ok();
+    for (format, path, name) in [("raw", &raw, "sparse"), ("qcow2", &overlay, "overlay")] {
+        let server = Server::start(["--read-only", "--format", format, path]);
+        let map = Run::new("nbdinfo").args(["--json", "--map", &server.uri(name)]).json();
+        // As qemu-nbd says.
+        let kinds: Vec<_> =
+            map.as_array().expect("a list").iter().map(|extent| extent["type"].as_u64()).collect();
+        assert_eq!(kinds, [Some(3), Some(0), Some(3)], "{format}: {map}");
+        server.stop();
+    }
+}
+
+#[test]
 fn bitmaps_stored_in_an_image_are_shown_as_qemu_shows_them() {
     let scratch = Scratch::new();
     let path = create(&scratch, "64M");

@@ -1,4 +1,4 @@
-//! Heap bytes that a thread holds, and a bound on them.
+//! Heap bytes that a thread holds, a bound on them, and large requests that are refused on purpose.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,6 +10,17 @@ const HARD_BYTES_MAX: usize = 1 << 30;
 thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
+    static REFUSAL: Cell<Option<Refusal>> = const { Cell::new(None) };
+}
+
+/// Which requests to refuse.
+#[derive(Clone, Copy)]
+struct Refusal {
+    /// Smaller ones do not count.
+    bytes_min: usize,
+    /// Which of the others, from 1.
+    nth: u64,
+    seen: u64,
 }
 
 /// The system's allocator, counting what each thread holds. A case runs on one thread, so what
@@ -22,6 +33,9 @@ static ALLOCATOR: Counting = Counting;
 
 /// Counts `bytes` more; says whether they are still within the bound.
 fn take(bytes: usize) -> bool {
+    if is_refused(bytes) {
+        return false;
+    }
     let within = HELD.try_with(|held| {
         let now = held.get().saturating_add(bytes);
         if now > HARD_BYTES_MAX {
@@ -33,6 +47,19 @@ fn take(bytes: usize) -> bool {
     });
     // A thread that is going away is not counted.
     within.unwrap_or(true)
+}
+
+/// Whether this is the request that is to fail.
+fn is_refused(bytes: usize) -> bool {
+    let counted = REFUSAL.try_with(|refusal| {
+        let Some(Refusal { bytes_min, nth, seen }) = refusal.get() else { return false };
+        if bytes < bytes_min {
+            return false;
+        }
+        refusal.set(Some(Refusal { bytes_min, nth, seen: seen + 1 }));
+        seen + 1 == nth
+    });
+    counted.unwrap_or(false)
 }
 
 fn give(bytes: usize) {
@@ -82,6 +109,14 @@ pub fn peak_of(case: impl FnOnce()) -> usize {
     PEAK.with(Cell::get).saturating_sub(before)
 }
 
+/// Runs `case` on this thread; its `nth` request for `bytes_min` bytes or more is refused. Gives also how many such
+/// requests there were.
+pub fn refusing<T>(bytes_min: usize, nth: u64, case: impl FnOnce() -> T) -> (T, u64) {
+    REFUSAL.set(Some(Refusal { bytes_min, nth, seen: 0 }));
+    let result = case();
+    (result, REFUSAL.replace(None).map_or(0, |refusal| refusal.seen))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +129,12 @@ mod tests {
             }
         });
         assert!((1 << 20..2 << 20).contains(&peak), "{peak}");
+    }
+
+    #[test]
+    fn only_the_large_request_that_was_meant_is_refused() {
+        let reserve = |bytes| Vec::<u8>::new().try_reserve_exact(std::hint::black_box(bytes)).is_ok();
+        let case = || [reserve(100), reserve(5000), reserve(4999), reserve(6000), reserve(5000)];
+        assert_eq!(refusing(5000, 2, case), ([true, true, true, false, true], 3));
     }
 }

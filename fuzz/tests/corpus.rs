@@ -1,15 +1,18 @@
 //! Every case of the corpus, and some thousand neighbours of them, on every run of the tests: the
-//! same ones each time.
+//! same ones each time. `COWHAND_FUZZ_SECONDS` goes on with others for so long.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cowhand_fuzz::{TARGETS, Target, find, run};
 
 /// Longest time that one case may take: they take a millisecond, and the machine may be busy.
 const CASE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// For how many seconds all targets together go on with cases that nobody has seen before.
+const SECONDS_VARIABLE: &str = "COWHAND_FUZZ_SECONDS";
 
 /// Bytes of the corpus at most.
 const CORPUS_BYTES_MAX: u64 = 1 << 20;
@@ -83,6 +86,20 @@ fn mutate(random: &mut Random, case: &[u8], other: &[u8]) -> Vec<u8> {
     data
 }
 
+/// How long this target goes on making up cases, of the time that is given for all of them together.
+fn share_of_time() -> Option<Duration> {
+    let text = std::env::var(SECONDS_VARIABLE).ok()?;
+    let seconds: f64 = text.parse().unwrap_or_else(|error| panic!("{SECONDS_VARIABLE} is `{text}`: {error}"));
+    let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
+    Some(Duration::from_secs_f64(seconds * side_by_side as f64 / TARGETS.len() as f64))
+}
+
+/// Others every time; a failure prints its case.
+fn seed_of_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (since.as_nanos() as u64) | 1
+}
+
 fn check(name: &str) {
     let target = find(name).unwrap();
     let mut cases = cases(target);
@@ -91,14 +108,21 @@ fn check(name: &str) {
     }
     cases.push(("nothing".to_owned(), Vec::new()));
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    for number in 0..target.test_cases {
+    let (start, more) = (Instant::now(), share_of_time());
+    let mut number = 0;
+    while number < target.test_cases || more.is_some_and(|more| start.elapsed() < more) {
+        if number == target.test_cases {
+            random = Random(seed_of_now());
+        }
         let (case, other) = (random.below(cases.len()), random.below(cases.len()));
         let data = match number % 8 {
             0 => (0..random.below(200)).map(|_| random.byte()).collect(),
             _ => mutate(&mut random, &cases[case].1, &cases[other].1),
         };
         timed(target, &format!("number {number}"), &data);
+        number += 1;
     }
+    println!("looked at in {}: {} fuzz executions", target.name, cases.len() as u64 + u64::from(number));
 }
 
 macro_rules! targets {
@@ -112,8 +136,8 @@ macro_rules! targets {
 }
 
 targets! {
-    open check repair operations snapshot_table bitmap_directory compressed header entries options limits nbd_server
-    nbd_client qmp trace
+    open check repair operations snapshot_table bitmap_directory compressed header entries options create_options config
+    limits nbd_server nbd_client qmp trace
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl Trial<'_> {
         self.serve_read_only();
         self.serve_and_write(&before);
         self.repair(&before);
+        println!("looked at in {}: 1 hostile images", self.name.replace([':', ','], " "));
     }
 
     fn image(&self) -> std::path::PathBuf {

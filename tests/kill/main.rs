@@ -71,7 +71,7 @@ fn kill_9_loses_nothing_that_was_flushed_in_any_cache_mode() {
         let share = rounds / MODES.len() as u64 + u64::from((index as u64) < rounds % MODES.len() as u64);
         kills += mode.run(share, &mut Random::new(seed ^ (index as u64) << 32));
     }
-    println!("{kills} kills");
+    println!("looked at in kill: {kills} kills");
 }
 
 impl Mode {

@@ -64,7 +64,7 @@ fn check_shapes(backing: Backing) {
     };
     let chosen: Vec<Shape> = shapes.into_iter().filter(chosen).collect();
     let bad: Vec<String> = chosen.iter().filter_map(|shape| why_bad(*shape)).collect();
-    println!("{} of {} shapes are good", chosen.len() - bad.len(), chosen.len());
+    println!("looked at in matrix: {} shapes as QEMU has them", chosen.len() - bad.len());
     assert!(
         bad.is_empty(),
         "{} of {} shapes are bad (one alone: COWHAND_MATRIX=SHAPE cargo test -p black-box --test matrix)\n{}",

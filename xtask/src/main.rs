@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod coverage;
+mod figures;
 mod fuzz;
 mod interleave;
 mod peers;
@@ -25,6 +27,10 @@ struct Cli {
 enum Command {
     /// Measure the server side by side with qemu-nbd and nbdkit
     Bench(bench::Args),
+    /// Say which lines of format, map cache and engine their tests reach
+    Coverage(coverage::Args),
+    /// Run everything that counts what it looks at, and print the table of docs/testing.md
+    Figures(figures::Args),
     /// Search for inputs that break what reads foreign bytes
     Fuzz(fuzz::Args),
     /// Simulate crashes, faults and clients of the engine, from a seed
@@ -38,6 +44,8 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Coverage(args) => coverage::run(&args),
+        Command::Figures(args) => figures::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),

@@ -11,7 +11,7 @@ use crate::stage::Stages;
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these suites: unit, interleavings, or the name of a black-box suite (may be repeated) [default: all]
+    /// Only these suites: unit, interleavings, fuzz, or the name of a black-box suite (may be repeated) [default: all]
     #[arg(long, value_name = "SUITE")]
     only: Vec<String>,
 }
@@ -39,11 +39,17 @@ const SUITES: [&str; 13] = [
     "guest",
 ];
 
+/// How long all fuzz targets together make up cases in every run, beside the corpus.
+pub const FUZZ_SECONDS: u64 = 60;
+
+/// Cases for everything that reads foreign bytes.
+const FUZZ: &str = "fuzz";
+
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
-    let known = |name: &str| [UNIT, INTERLEAVINGS].contains(&name) || SUITES.contains(&name);
+    let known = |name: &str| [UNIT, INTERLEAVINGS, FUZZ].contains(&name) || SUITES.contains(&name);
     if let Some(unknown) = args.only.iter().find(|name| !known(name)) {
-        eprintln!("unknown suite {unknown}; known: {UNIT}, {INTERLEAVINGS}, {}", SUITES.join(", "));
+        eprintln!("unknown suite {unknown}; known: {UNIT}, {INTERLEAVINGS}, {FUZZ}, {}", SUITES.join(", "));
         return ExitCode::FAILURE;
     }
     let mut stages = Stages::default();
@@ -64,7 +70,13 @@ pub fn run(args: &Args) -> ExitCode {
             stages.command("unit: block devices", &mut cargo(&args));
         }
         if wanted(INTERLEAVINGS) {
-            stages.stage("interleavings: schedules of map cache and engine", interleave::stage);
+            stages
+                .stage("interleavings: schedules of map cache and engine", || interleave::stage().map(drop));
+        }
+        if wanted(FUZZ) {
+            let mut command = cargo(&["test", "--package", "cowhand-fuzz", "--test", "corpus"]);
+            command.env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string());
+            stages.command("fuzz: the corpus and made-up cases", &mut command);
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             let args = ["test", "--package", "black-box", "--test", suite];
@@ -97,7 +109,7 @@ fn root() -> PathBuf {
 }
 
 /// The program that was built.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     root().join(target).join("release").join("cowhand")
 }

@@ -32,12 +32,23 @@ impl Allocation {
     /// Memory of at least `len` bytes. Pooled memory holds what its last owner left in it.
     pub(crate) fn take(len: usize) -> Self {
         let size = rounded(len);
+        Self::pooled(size).unwrap_or_else(|| Self::fresh(size))
+    }
+
+    /// As [`Allocation::take`]; `None` if there is no memory.
+    pub(crate) fn try_take(len: usize) -> Option<Self> {
+        let size = rounded(Some(len).filter(|len| *len < isize::MAX as usize / 2)?);
+        let layout = Layout::from_size_align(size, ALIGNMENT).ok()?;
+        Self::pooled(size).or_else(|| Self::of(layout))
+    }
+
+    fn pooled(size: usize) -> Option<Self> {
         if let Some(class) = class_of(size)
             && let Ok(Some(reused)) = POOL.try_with(|pool| pool.borrow_mut().classes[class].pop())
         {
-            return reused.into_allocation();
+            return Some(reused.into_allocation());
         }
-        Self::fresh(size)
+        None
     }
 
     /// Memory of at least `len` bytes, all zero.
@@ -48,10 +59,14 @@ impl Allocation {
     fn fresh(size: usize) -> Self {
         #[expect(clippy::expect_used, reason = "a size beyond isize::MAX is a bug of the caller")]
         let layout = Layout::from_size_align(size, ALIGNMENT).expect("buffer size overflows");
-        // SAFETY: `size` is at least POOLED_BYTES_MIN, so the layout is not zero-sized.
+        Self::of(layout).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    fn of(layout: Layout) -> Option<Self> {
+        debug_assert!(layout.size() >= POOLED_BYTES_MIN);
+        // SAFETY: the size is at least POOLED_BYTES_MIN, so the layout is not zero-sized.
         let pointer = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(pointer) else { handle_alloc_error(layout) };
-        Self { start, layout }
+        Some(Self { start: NonNull::new(pointer)?, layout })
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {

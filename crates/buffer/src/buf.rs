@@ -24,6 +24,11 @@ impl IoBuf {
         Self { allocation: Arc::new(Allocation::take(len)), start: 0, len }
     }
 
+    /// As [`IoBuf::uninit`]; `None` if there is no memory. For lengths that foreign bytes decide.
+    pub fn try_uninit(len: usize) -> Option<Self> {
+        Some(Self { allocation: Arc::new(Allocation::try_take(len)?), start: 0, len })
+    }
+
     /// `len` zero bytes, aligned to [`crate::ALIGNMENT`].
     pub fn zeroed(len: usize) -> Self {
         if len <= 64 << 10 {

@@ -77,9 +77,7 @@ impl Export for Disk {
     fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>> {
         Box::pin(async move {
             let status = Disk::block_status(self, offset, len).await.map_err(told)?;
-            // No space is behind what no layer holds, nor behind zeroes without a place.
-            let hole = !status.data && (status.offset.is_none() || !status.present || status.depth > 0);
-            Ok(Extent { len: status.len, hole, zero: status.zero })
+            Ok(Extent { len: status.len, hole: status.hole, zero: status.zero })
         })
     }
 

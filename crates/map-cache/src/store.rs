@@ -1,6 +1,7 @@
 //! The slices of one cache, and what they may take.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sync::{Arc, Mutex, MutexGuard};
@@ -48,6 +49,9 @@ struct Residents {
     ghosts: Ghosts,
     /// Exactly the slices that are not packed.
     plain: BTreeMap<SliceKey, Arc<Slice>>,
+    /// Where the search for one of them that can be packed goes on: a search from the start would meet all
+    /// that are dirty again and again.
+    pack_hand: Option<SliceKey>,
     by_form: [u64; Form::ALL.len()],
     evictions: u64,
     packed: u64,
@@ -196,7 +200,11 @@ impl Store {
             return false;
         }
         let sealed = |slice: &&Arc<Slice>| slice.plain().is_some_and(|plain| plain.seal());
-        let Some(slice) = residents.plain.values().find(sealed).cloned() else { return false };
+        let from = residents.pack_hand.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = residents.plain.range((from, Bound::Unbounded));
+        let mut all = behind.chain(&residents.plain).map(|(_, slice)| slice);
+        let Some(slice) = all.find(sealed).cloned() else { return false };
+        residents.pack_hand = Some(slice.key());
         self.pack(residents, &slice);
         true
     }

@@ -20,31 +20,35 @@ const RUN_CLUSTERS_MAX: u64 = 1 << 16;
 impl Inner {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
-        match self.reserve.take(wanted) {
-            Some(run) => Ok(run),
-            None => self.allocate_new(wanted).await,
+        if let Some(run) = self.reserve.take(wanted) {
+            return Ok(run);
         }
+        let run = self.claim_free(wanted).await?;
+        self.make_room(run.end()).await;
+        Ok(run)
     }
 
     /// The same for guest clusters from number `guest` on: behind those of the guest clusters before them, where
     /// one is written after the other.
     pub(crate) async fn allocate_for(&self, guest: u64, wanted: u64) -> Result<Run, Error> {
-        match self.reserve.take_for(guest, wanted) {
-            Reserved::Run(run) => Ok(run),
+        let run = match self.reserve.take_for(guest, wanted) {
+            Reserved::Run(run) => run,
             Reserved::Nothing { wanted, ahead, row } => {
-                let run = self.allocate_new(wanted + ahead).await?;
-                Ok(self.reserve.keep_rest(guest, run, wanted, row))
+                let run = self.claim_free(wanted + ahead).await?;
+                self.reserve.keep_rest(guest, run, wanted, row)
             }
-        }
+        };
+        // After the rest is kept: those who go on there meanwhile find their places, and wait for room too.
+        self.make_room(run.end()).await;
+        Ok(run)
     }
 
-    /// Clusters that are not of the reserve.
-    async fn allocate_new(&self, wanted: u64) -> Result<Run, Error> {
+    /// Clusters that are not of the reserve; the file may be too short for them yet.
+    async fn claim_free(&self, wanted: u64) -> Result<Run, Error> {
         self.scan_for_free_clusters().await?;
         loop {
             let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
             if let Some(run) = self.claim(run).await? {
-                self.make_room(run.end()).await;
                 return Ok(run);
             }
         }

@@ -6,11 +6,12 @@ use qcow2_layout::{
     Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry, Header,
     decode_bitmap_directory, encode_bitmap_directory,
 };
-use storage::{IoBuf, IoBytes, IoVec, Storage};
+use storage::{IoBuf, Storage};
 use sync::Mutex;
 
 use crate::Error;
 use crate::error::Blame;
+use crate::table_io::{read_bytes, write_bytes};
 
 /// The bitmaps of the image in `file`. Empty if the header says that they cannot be trusted at all.
 pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<BitmapEntry>, Error> {
@@ -36,8 +37,7 @@ async fn read_directory(
             file.length()
         )));
     }
-    let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize)).await;
-    result.map_err(blame.io("reading the bitmap directory"))?;
+    let bytes = read_bytes(file, offset, len).await.map_err(blame.io("reading the bitmap directory"))?;
     decode_bitmap_directory(&bytes, bitmaps.count, geometry)
         .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))
 }
@@ -66,8 +66,7 @@ pub(crate) async fn mark_in_use(
         .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))?;
     // In place: nothing but flags differs, so it does not matter where a crash tears the write.
     debug_assert_eq!(bytes.len() as u64, bitmaps.directory_size);
-    let data = IoVec::from(IoBytes::copy_from(&bytes));
-    let written = file.write(bitmaps.directory_offset.0, data).await;
+    let written = write_bytes(file, bitmaps.directory_offset.0, &bytes).await;
     written.map_err(blame.io("marking bitmaps as out of date"))
 }
 

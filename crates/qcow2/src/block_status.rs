@@ -19,6 +19,8 @@ pub struct BlockStatus {
     pub present: bool,
     /// Reads as zeroes, as far as the tables tell.
     pub zero: bool,
+    /// No space is behind it in the uppermost layer's file, reserved space included.
+    pub hole: bool,
     /// There are bytes to read.
     pub data: bool,
     /// The bytes are compressed.
@@ -41,13 +43,15 @@ impl Qcow2 {
             depth: located.depth,
             present: true,
             zero: false,
+            hole: false,
             data: true,
             compressed: false,
             offset: None,
         };
         Ok(match located.source {
             Source::Zero { explicit, host } => {
-                BlockStatus { present: explicit, zero: true, data: false, offset: host, ..status }
+                let hole = host.is_none() || !explicit || located.depth > 0;
+                BlockStatus { present: explicit, zero: true, hole, data: false, offset: host, ..status }
             }
             Source::Compressed { .. } => BlockStatus { compressed: true, ..status },
             Source::Plain { offset: host, .. } => BlockStatus { offset: Some(host), ..status },
@@ -63,14 +67,15 @@ impl Raw {
         let host = self.offset + guest;
         let end = self.storage.length();
         if host >= end {
-            return Ok(BlockStatus { zero: true, data: false, offset: Some(host), ..status });
+            return Ok(BlockStatus { zero: true, hole: true, data: false, offset: Some(host), ..status });
         }
         let extent = self.storage.extent(host, status.len).await;
         let extent = extent.map_err(self.blame().io("asking for holes"))?;
         let hole = extent.kind == ExtentKind::Hole;
         let to_end = hole && host + extent.len >= end;
         let len = if to_end { end.next_multiple_of(SECTOR_BYTES) - host } else { extent.len };
-        Ok(BlockStatus { len: len.min(status.len), zero: hole, data: !hole, offset: Some(host), ..status })
+        let len = len.min(status.len);
+        Ok(BlockStatus { len, zero: hole, hole, data: !hole, offset: Some(host), ..status })
     }
 }
 
@@ -85,6 +90,7 @@ impl Layer {
                     depth: 0,
                     present: true,
                     zero: false,
+                    hole: false,
                     data: true,
                     compressed: false,
                     offset: None,

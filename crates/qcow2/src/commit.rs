@@ -5,92 +5,29 @@
 //! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
 //! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
 
+mod committer;
+mod refcounts;
+
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
-use storage::{IoBytes, IoVec};
-use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
-use crate::refcount::DirtyTable;
+use crate::table_io::write_bytes;
 use crate::waiting::Waited;
+pub(crate) use committer::Committer;
+use committer::Turn;
 
 /// Table writes of one commit that are in flight at the same time.
 const WRITES_AT_ONCE: usize = 32;
 
 /// Largest write made of neighbouring slices.
 const MERGED_BYTES_MAX: usize = 2 << 20;
-
-/// One commit at a time; those who come meanwhile share the next one.
-#[derive(Debug, Default)]
-pub(crate) struct Committer {
-    state: Mutex<State>,
-    finished: Event,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: bool,
-    started: u64,
-    finished: u64,
-    /// The number of the last commit that failed, and why. Whoever waits for it or for an earlier one
-    /// is told, also if a later commit made good what it missed: no error goes unreported.
-    failed: Option<(u64, Error)>,
-}
-
-/// What to do to be sure of a commit that starts from now on.
-enum Turn {
-    Start,
-    Wait(EventListener),
-    Done(Result<(), Error>),
-}
-
-impl Committer {
-    /// Waits until no commit is under way.
-    pub(crate) async fn idle(&self) {
-        loop {
-            let finished = self.finished.listen();
-            if !self.state.lock().running {
-                return;
-            }
-            finished.await;
-        }
-    }
-
-    fn next(&self) -> u64 {
-        self.state.lock().started + 1
-    }
-
-    fn turn(&self, target: u64) -> Turn {
-        let mut state = self.state.lock();
-        if state.finished >= target {
-            let failed = state.failed.as_ref().filter(|(number, _)| *number >= target);
-            return Turn::Done(failed.map_or(Ok(()), |(_, error)| Err(error.clone())));
-        }
-        if state.running {
-            return Turn::Wait(self.finished.listen());
-        }
-        state.running = true;
-        state.started += 1;
-        Turn::Start
-    }
-
-    fn finish(&self, result: Result<(), Error>) {
-        let mut state = self.state.lock();
-        state.running = false;
-        state.finished = state.started;
-        if let Err(error) = result {
-            state.failed = Some((state.started, error));
-        }
-        drop(state);
-        self.finished.notify(usize::MAX);
-    }
-}
 
 /// A commit under way; one that is dropped half-way has failed.
 struct Running(Option<Arc<Inner>>);
@@ -238,102 +175,6 @@ impl Inner {
         self.file.flush().await.map_err(self.blame.io("flushing"))
     }
 
-    /// Refcount blocks first, behind a barrier the table that leads to new ones.
-    pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
-        // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
-        // block that is made later belongs to the next commit, table entry and all.
-        let sectors = self.dirty_table_sectors().await?;
-        let blocks = self.refcounts.copy_dirty()?;
-        let writes = blocks
-            .iter()
-            .map(|(offset, block)| self.write_table(offset.0, &block.bytes, Section::RefcountBlock));
-        all_of(writes).await?;
-        blocks.iter().for_each(|(_, block)| block.written());
-        if sectors.is_empty() {
-            return Ok(());
-        }
-        self.barrier().await?;
-        for (offset, bytes) in &sectors {
-            self.write_table(*offset, bytes, Section::RefcountTable).await?;
-        }
-        self.refcounts.table.write().written(&sectors);
-        Ok(())
-    }
-
-    /// The sectors of the refcount table to be written in place, after making room if it has outgrown
-    /// its clusters.
-    async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        loop {
-            self.make_room_for_table().await?;
-            let dirty = self.refcounts.table.read().dirty();
-            match dirty {
-                DirtyTable::Clean => return Ok(Vec::new()),
-                DirtyTable::Sectors(sectors) => return Ok(sectors),
-                DirtyTable::Outgrown(_) => {}
-            }
-        }
-    }
-
-    /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
-    /// medium before the header leads to it, the old one is freed after that.
-    async fn make_room_for_table(self: &Arc<Self>) -> Result<(), Error> {
-        loop {
-            let dirty = self.refcounts.table.read().dirty();
-            let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
-            let run = self.allocate_exactly(clusters).await?;
-            // The allocation may have made blocks that need a still larger table.
-            let dirty = self.refcounts.table.read().dirty();
-            if matches!(dirty, DirtyTable::Outgrown(needed) if needed > clusters) {
-                self.give_back(run).await;
-                continue;
-            }
-            let offset = run.start << self.geometry.cluster_bits;
-            match self.write_new_table(offset, clusters).await {
-                Ok(bytes) => return self.move_table(offset, clusters, &bytes).await,
-                Err(error) => {
-                    self.give_back(run).await;
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
-    /// when this returns.
-    async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
-        // Table before blocks, as in write_refcounts.
-        let bytes = self.refcounts.table.read().encode_all(clusters);
-        let blocks = self.refcounts.copy_dirty()?;
-        for (at, block) in &blocks {
-            self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
-        }
-        self.write_table(offset, &bytes, Section::RefcountTable).await?;
-        self.barrier().await?;
-        blocks.iter().for_each(|(_, block)| block.written());
-        Ok(bytes)
-    }
-
-    /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
-    /// the old header or the new one: neither table is given back, one of them is leaked.
-    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.point_header_at_refcount_table(offset, clusters).await?;
-        let (old_offset, old_clusters) = {
-            let mut table = self.refcounts.table.write();
-            let old = (table.offset(), table.clusters());
-            table.moved(offset, clusters, bytes);
-            old
-        };
-        self.overlap.remove(old_offset);
-        self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
-        let start = old_offset >> self.geometry.cluster_bits;
-        self.reclaim(vec![crate::free::Free {
-            start,
-            len: old_clusters,
-            punch: self.discards().pass_discard_other,
-        }]);
-        Ok(())
-    }
-
     async fn write_slices(self: &Arc<Self>, slices: &[&Dirty]) -> Result<(), Error> {
         let mut placed = Vec::with_capacity(slices.len());
         for slice in slices {
@@ -347,7 +188,8 @@ impl Inner {
         let write = |run: &[(u64, &Dirty)]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
             let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
-            let bytes: Vec<u8> = words.flat_map(|word| word.to_be_bytes()).collect();
+            let mut bytes = Vec::with_capacity(run.len() * slice_bytes);
+            words.for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
             async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
@@ -360,8 +202,7 @@ impl Inner {
                 .blame
                 .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
-        let data = IoVec::from(IoBytes::copy_from(bytes));
-        self.file.write(offset, data).await.map_err(self.blame.io("writing metadata"))
+        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 }
 

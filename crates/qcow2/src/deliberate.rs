@@ -26,6 +26,10 @@ pub enum Bug {
     RefcountNotAwaited,
     /// An L1 entry waits for nothing, whatever its table's cluster held before.
     TableNotAwaited,
+    /// Who writes a subcluster sets the whole entry, as it was found before the data was written.
+    EntryNotMerged,
+    /// A write lands in a raw data file while its range is zeroed there.
+    RawRangeShared,
 }
 
 #[cfg(feature = "deliberate-bugs")]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use map_cache::{Budget, Counters, MapCache};
-use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, SnapshotEntry, Version};
+use map_cache::{Budget, MapCache};
+use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
@@ -11,7 +11,7 @@ use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 use crate::allocator::Allocator;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
-use crate::chain::{Chain, ChainStatus};
+use crate::chain::Chain;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -28,9 +28,8 @@ use crate::read::ReadKind;
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
 use crate::shape::SliceShape;
-use crate::snapshot::{NewSnapshot, SnapshotName};
 use crate::waiting::Waiting;
-use crate::{Error, ResizeOptions, ZeroOptions};
+use crate::{Error, ZeroOptions};
 
 /// An open qcow2 image. Clones are handles of the same image; every method may be called from any
 /// thread, many at a time. Futures are bound to the thread that made them.
@@ -87,6 +86,8 @@ pub(crate) struct Inner {
     pub(crate) subclusters: InFlight,
     /// L2 tables that are being made, by L1 index.
     pub(crate) tables: InFlight,
+    /// Bytes of a raw data file that are being zeroed, or written in place.
+    pub(crate) raw_ranges: InFlight,
     pub(crate) frees: Frees,
     pub(crate) waiting: Waiting,
     pub(crate) committer: Committer,
@@ -103,31 +104,6 @@ pub(crate) struct Inner {
     pub(crate) stopped: AtomicBool,
     /// Held by whoever changes the disk as a whole: size, snapshots, its end.
     pub(crate) managing: AsyncMutex<()>,
-}
-
-/// What an open image does and holds, for people and programs that watch it.
-#[derive(Clone, Copy, Debug)]
-pub struct Status {
-    /// Counters of the map cache.
-    pub map: Counters,
-    /// The map of the layers below, once it was needed.
-    pub chain: Option<ChainStatus>,
-    /// The cache sizes in use.
-    pub cache_sizes: CacheSizes,
-    /// Bytes of the disk that the map entries in memory cover, at most.
-    pub covered_bytes: u64,
-    /// Bytes of memory in the refcount cache.
-    pub refcount_bytes: u64,
-    /// Bytes of memory that the caches of all images of the process take ...
-    pub budget_used_bytes: u64,
-    /// ... and may take.
-    pub budget_bytes_max: u64,
-    /// Clusters below the end of the file that are known to be free.
-    pub free_clusters: u64,
-    /// Clusters leaked because giving them back failed.
-    pub leaked_clusters: u64,
-    /// The corrupt bit was set since the image was opened.
-    pub corrupt: bool,
 }
 
 impl Qcow2 {
@@ -175,26 +151,6 @@ impl Qcow2 {
     /// of date.
     pub fn was_changed(&self) -> bool {
         self.inner.announced.load(Ordering::Acquire)
-    }
-
-    /// What the image does and holds.
-    pub fn status(&self) -> Status {
-        let map = self.inner.cache.counters();
-        let covered =
-            (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
-        let chain = self.inner.chain_if_made().map(Chain::status);
-        Status {
-            map,
-            chain,
-            cache_sizes: self.cache_sizes(),
-            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
-            refcount_bytes: self.inner.refcounts.resident_bytes(),
-            budget_used_bytes: self.inner.budget.used_bytes(),
-            budget_bytes_max: self.inner.budget.bytes_max(),
-            free_clusters: self.inner.allocator.lock().free_clusters(),
-            leaked_clusters: self.inner.frees.leaked(),
-            corrupt: self.inner.corrupt.load(Ordering::Relaxed),
-        }
     }
 
     /// What happens to space that is not used any more.
@@ -281,63 +237,6 @@ impl Qcow2 {
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
-    /// Changes the size of the disk to `size` bytes, a multiple of 512, while it is in use. What is added
-    /// reads as zeroes; what is cut off is gone. Durable when it returns.
-    ///
-    /// Requests are held back only while an L1 table is moved, and while the end is cut off. Costs a
-    /// write of the header, and work in proportion to what is preallocated, cut off, or must be hidden of
-    /// a backing file that is longer than the disk was.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
-    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
-    /// of the storage leaves the old size, or after cutting off the new one with space still in use.
-    ///
-    /// # Crash
-    /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
-    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
-        let result = self.inner.resize(size, options).await;
-        self.inner.reporting(result).await
-    }
-
-    /// The internal snapshots. Reads the table.
-    pub async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
-        self.inner.snapshots().await
-    }
-
-    /// Takes an internal snapshot of the disk as it is, while it is in use; gives its entry, with a new id. What
-    /// completed before is in it. Durable when it returns.
-    ///
-    /// Requests are held back meanwhile. Costs reading all L2 tables, and writing those that are not shared with
-    /// a snapshot yet and the refcounts of all clusters in use: 6 MiB for 40 GiB of data in clusters of 64 KiB.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::Unsupported`] with an external data file, or when a refcount would be larger than
-    /// `refcount_bits` allow; whatever the storage says. Then nothing has changed.
-    ///
-    /// # Crash
-    /// The snapshot, or none; leaks. docs/write-order.md, `snapshot_create`.
-    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
-        let result = self.inner.create_snapshot(new).await;
-        self.inner.reporting(result).await
-    }
-
-    /// Goes back to a snapshot, also to the size that the disk had. The snapshot stays. Durable when it
-    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`], and
-    /// [`crate::ErrorKind::Invalid`] if there is no such snapshot.
-    pub async fn apply_snapshot(&self, name: SnapshotName) -> Result<(), Error> {
-        let result = self.inner.apply_snapshot(name).await;
-        self.inner.reporting(result).await
-    }
-
-    /// Deletes a snapshot, and gives its entry; what only it needed is freed in the background. Durable when it
-    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`]: deleting, too, needs
-    /// room for the tables that change. [`crate::ErrorKind::Invalid`] if there is no such snapshot.
-    pub async fn delete_snapshot(&self, name: SnapshotName) -> Result<SnapshotEntry, Error> {
-        let result = self.inner.delete_snapshot(name).await;
-        self.inner.reporting(result).await
-    }
-
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
     /// failed: then what was not flushed may be lost.
@@ -401,7 +300,7 @@ impl Inner {
     }
 
     /// Passes `result` on; if it tells of corruption, the header tells of it too from now on.
-    async fn reporting<T>(self: &Arc<Self>, result: Result<T, Error>) -> Result<T, Error> {
+    pub(crate) async fn reporting<T>(self: &Arc<Self>, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(Error::Corrupt { .. }) = &result
             && self.corrupt.load(Ordering::Relaxed)
         {

@@ -166,6 +166,7 @@ pub(crate) async fn metadata_places(
     let source = Source { file, header, geometry, options, blame };
     Ok(Tables::read(source).await?.pieces)
 }
+
 /// How many clusters are counted before anybody wants them.
 fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
     match options.allocation_reserve {
@@ -233,6 +234,7 @@ fn assemble(
         gate: Gate::default(),
         subclusters: InFlight::default(),
         tables: InFlight::default(),
+        raw_ranges: InFlight::default(),
         frees: Frees::default(),
         waiting: Waiting::default(),
         committer: Committer::default(),

@@ -201,7 +201,7 @@ impl State {
     /// Up to `best` clusters of the first run that has so many, otherwise of the first one that has all of
     /// `wanted`, otherwise of the first.
     fn take(&mut self, wanted: u64, best: u64) -> Option<Held> {
-        let with = |least: u64| self.runs.iter().position(|held| held.run.len >= least);
+        let with = |least: u64| (0..self.runs.len()).find(|&at| self.goes_on(at, least));
         let at = with(best).or_else(|| with(wanted)).unwrap_or(0);
         let first = self.runs.get_mut(at)?;
         let taken = first.split_front(first.run.len.min(best));
@@ -210,6 +210,12 @@ impl State {
         }
         self.free -= taken.run.len;
         Some(taken)
+    }
+
+    /// Whether a run is as long as that, or the next one begins where it ends: then whoever takes it goes on there.
+    fn goes_on(&self, at: usize, least: u64) -> bool {
+        let Some(held) = self.runs.get(at) else { return false };
+        held.run.len >= least || self.runs.get(at + 1).is_some_and(|next| next.run.start == held.run.end())
     }
 
     fn keep_rest(&mut self, guest: u64, mut held: Held, wanted: u64, row: u64) -> Run {

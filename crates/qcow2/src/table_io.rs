@@ -1,5 +1,6 @@
 //! Tables of big-endian words, to and from storage in pieces of bounded size.
 
+use std::collections::TryReserveError;
 use std::io;
 
 use storage::{IoBuf, IoBytes, Storage};
@@ -7,9 +8,31 @@ use storage::{IoBuf, IoBytes, Storage};
 /// Most bytes of a table in memory at once.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
-/// Writes `bytes` at `offset`.
+/// Most bytes of a table in one write: as many as a commit puts into one.
+const WRITTEN_BYTES_MAX: usize = 2 << 20;
+
+/// Writes `bytes` at `offset`, in pieces: the copy that a write owns is of bounded size.
 pub(crate) async fn write_bytes(file: &dyn Storage, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    file.write(offset, IoBytes::copy_from(bytes).into()).await
+    let mut at = offset;
+    for piece in bytes.chunks(WRITTEN_BYTES_MAX) {
+        file.write(at, IoBytes::copy_from(piece).into()).await?;
+        at += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// `words` as they lie in a file, and zeroes behind them up to `len` bytes. Fails if there is no memory.
+pub(crate) fn encode_words(
+    words: impl IntoIterator<Item = u64>,
+    len: usize,
+) -> Result<Vec<u8>, TryReserveError> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len)?;
+    for word in words.into_iter().take(len / 8) {
+        bytes.extend_from_slice(&word.to_be_bytes());
+    }
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 /// Writes `count` words at `offset`, word `i` being `word(i)`.
@@ -32,9 +55,11 @@ pub(crate) async fn write_words(
     Ok(())
 }
 
-/// Reads `len` bytes at `offset`; bytes beyond the end are zeroes.
+/// Reads `len` bytes at `offset`; bytes beyond the end are zeroes. That there is no memory for them is an error
+/// like others.
 pub(crate) async fn read_bytes(file: &dyn Storage, offset: u64, len: u64) -> io::Result<IoBuf> {
     let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    let (done, buf) = file.read(offset, IoBuf::uninit(len)).await;
+    let buf = IoBuf::try_uninit(len).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let (done, buf) = file.read(offset, buf).await;
     done.map(|()| buf)
 }

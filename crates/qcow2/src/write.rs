@@ -36,13 +36,17 @@ impl Inner {
         if let Mapped::Extent(extent) = self.try_map(offset, data.len() as u64)?
             && let Kind::Data { host, in_place: true } = extent.kind
             && extent.len == data.len() as u64
+            && (!self.raw_data || deliberate::has(Bug::RawRangeShared))
         {
             return self.write_in_place(pass, host, data).await;
         }
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.host, async move {
             let _pass = image.gate.attach(pass);
-            image.write_anywhere(offset, data).await
+            match image.raw_data {
+                true => image.write_raw(offset, data).await,
+                false => image.write_anywhere(offset, data).await,
+            }
         });
         write.await
     }
@@ -56,6 +60,23 @@ impl Inner {
             image.data.write(host, data).await
         });
         write.await.map_err(self.blame.io("writing data"))
+    }
+
+    /// A write in place must not land in a raw data file between the zeroing of its range there and the entry
+    /// that says so: the file alone would not be the disk any more. Runs to its end.
+    async fn write_raw(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
+        let len = data.len() as u64;
+        {
+            let _owned = self.raw_ranges.own(offset, offset + len).await;
+            if let Mapped::Extent(extent) = self.try_map(offset, len)?
+                && let Kind::Data { host, in_place: true } = extent.kind
+                && extent.len == len
+            {
+                self.check_data(host, len)?;
+                return self.data.write(host, data).await.map_err(self.blame.io("writing data"));
+            }
+        }
+        self.write_anywhere(offset, data).await
     }
 
     /// Writes to clusters in any state. Runs to its end.

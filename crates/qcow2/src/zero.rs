@@ -174,7 +174,10 @@ impl Inner {
         let size = self.geometry.cluster_size();
         // Beyond the end of the disk there is nothing that anybody reads.
         let inside = end.min(self.size()).saturating_sub(start);
+        let mut _raw = None;
         if self.raw_data && inside > 0 {
+            // Until the entries say so too.
+            _raw = Some(self.raw_ranges.own(start, start + inside).await);
             let zeroed = self.data.zero(start, inside, self.raw_zeroing(space)).await;
             zeroed.map_err(self.blame.io("zeroing in the data file"))?;
         }

@@ -4,10 +4,12 @@
 
 mod harness;
 
+use std::panic::AssertUnwindSafe;
+
 use harness::{Qcow2Target, config};
 use qcow2::deliberate::{Bug, put_in};
 use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
-use sim::{CrashOptions, Failure, Shape, Target, Workload};
+use sim::{CrashOptions, Failure, Shape, Sweep, Target, Workload};
 
 /// Seeds among which a bug must be found: all of them take seconds.
 const SEEDS: u64 = 400;
@@ -38,6 +40,31 @@ fn by_crashing(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
 
 fn by_the_model(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
     run_workload(target, &workload(target, 200, 4, seed), &Setup::shuffled(seed)).map(drop)
+}
+
+/// What somebody who sees a failure needs: what it was, where, and how to see it again.
+#[test]
+fn a_failure_prints_seed_commit_and_the_command_that_shows_it_again() {
+    let target = Qcow2Target::new(config("c4k"));
+    let sweep = Sweep::from_environment(SEEDS);
+    let panic = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        put_in(Some(Bug::RefcountAfterL2));
+        sweep.run(|seed| by_crashing(&target, seed))
+    }));
+    let panic = panic.expect_err("the bug is found");
+    let said = panic.downcast_ref::<String>().expect("a panic with words");
+    let seed = said.strip_prefix("seed ").and_then(|rest| rest.split_once(':')).map(|(seed, _)| seed);
+    let seed: u64 = seed.and_then(|seed| seed.parse().ok()).expect("the seed comes first");
+    let name = "a_failure_prints_seed_commit_and_the_command_that_shows_it_again";
+    assert!(said.contains(&format!("replay: cargo xtask sim --seed {seed} {name}\n")), "{said}");
+    assert!(
+        said.contains(&format!("seed {seed} at commit ")) && said.contains("workload, 30 steps:"),
+        "{said}"
+    );
+    // The seed alone shows the same again.
+    let again = by_crashing(&target, seed).expect_err("the bug is still there");
+    assert!(said.contains(&again.kind.to_string()), "{said}\n{again}");
+    put_in(None);
 }
 
 #[test]
@@ -103,4 +130,14 @@ fn refcount_not_awaited() {
 #[test]
 fn table_not_awaited() {
     found(Bug::TableNotAwaited, "c4k_snapshots", by_crashing);
+}
+
+#[test]
+fn entry_not_merged() {
+    found(Bug::EntryNotMerged, "c16k_subclusters_small_reserve", by_the_model);
+}
+
+#[test]
+fn raw_range_shared() {
+    found(Bug::RawRangeShared, "c4k_raw_data_file", by_the_model);
 }

@@ -93,6 +93,7 @@ configurations! {
     c4k_snapshots_reserve: 6000, 40;
     c4k_lazy_reserve: 300, 40;
     c16k_subclusters_reserve: 6000, 40;
+    c16k_subclusters_small_reserve: 3000, 40;
     c16k_subclusters_on_qcow2_reserve: 6000, 40;
     c512_resized_reserve: 6000, 40;
     c4k_snapshotted_and_resized_reserve: 6000, 40;
@@ -113,4 +114,7 @@ configurations! {
     c4k_lazy_changed: 4000, 40;
     c512_snapshotted_and_changed: 4000, 40;
     c4k_device_snapshotted: 4000, 40;
+    c16k_subclusters_data_file: 4000, 40;
+    c16k_subclusters_raw_data_file: 4000, 40;
+    c4k_bitmap_reserve: 3000, 40;
 }

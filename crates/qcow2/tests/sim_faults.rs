@@ -90,6 +90,7 @@ configurations! {
     c4k_snapshots_reserve: 6, 30;
     c4k_lazy_reserve: 4, 20;
     c16k_subclusters_reserve: 6, 30;
+    c16k_subclusters_small_reserve: 6, 30;
     c16k_subclusters_on_qcow2_reserve: 6, 30;
     c512_resized_reserve: 6, 30;
     c4k_snapshotted_and_resized_reserve: 6, 30;
@@ -110,4 +111,7 @@ configurations! {
     c4k_lazy_changed: 6, 30;
     c512_snapshotted_and_changed: 6, 30;
     c4k_device_snapshotted: 6, 30;
+    c16k_subclusters_data_file: 6, 30;
+    c16k_subclusters_raw_data_file: 6, 30;
+    c4k_bitmap_reserve: 6, 30;
 }

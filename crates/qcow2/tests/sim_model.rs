@@ -92,8 +92,12 @@ configurations! {
     c4k_snapshots_reserve: 68;
     c4k_lazy_reserve: 68;
     c16k_subclusters_reserve: 68;
+    c16k_subclusters_small_reserve: 68;
     c16k_subclusters_on_qcow2_reserve: 68;
     c512_resized_reserve: 68;
     c4k_snapshotted_and_resized_reserve: 68;
     c16k_subclusters_snapshotted_reserve: 68;
+    c16k_subclusters_data_file: 68;
+    c16k_subclusters_raw_data_file: 68;
+    c4k_bitmap_reserve: 68;
 }

@@ -1,6 +1,6 @@
 //! Clients: they carry out the steps of a workload and compare what they read with the oracle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -28,6 +28,8 @@ pub(crate) struct Clients {
     /// What clients were told.
     pub errors: RefCell<Vec<(String, String)>>,
     pub alignment: u64,
+    /// An open or a close failed, or something behind the clients' backs did.
+    pub unclean: Cell<bool>,
     found: RefCell<Option<FailureKind>>,
 }
 
@@ -39,6 +41,7 @@ impl Clients {
             faulty,
             errors: RefCell::default(),
             alignment,
+            unclean: Cell::new(false),
             found: RefCell::default(),
         })
     }
@@ -59,7 +62,12 @@ impl Clients {
                     subject = opened;
                 }
                 Op::Manage(operation) => self.manage(&*subject, operation).await?,
-                Op::Read { .. } | Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. } | Op::Flush => {
+                Op::Read { .. }
+                | Op::Write { .. }
+                | Op::Zero { .. }
+                | Op::Discard { .. }
+                | Op::Flush
+                | Op::Tidy { .. } => {
                     self.side_by_side(&subject, sim, phase).await?;
                 }
             }
@@ -71,6 +79,7 @@ impl Clients {
         match target.open(&self.world, variant).await {
             Ok(subject) => Ok(Some(Rc::new(subject))),
             Err(error) => {
+                self.unclean.set(true);
                 self.told(format!("open as {variant}"), error.to_string())?;
                 Ok(None)
             }
@@ -82,8 +91,10 @@ impl Clients {
         self.settle();
         let closed = subject.close().await;
         self.settle();
-        if subject.background_errors() > 0 {
-            self.told("background work".into(), format!("{} errors counted", subject.background_errors()))?;
+        let behind = subject.background_errors();
+        if behind > 0 {
+            self.unclean.set(true);
+            self.told("background work".into(), format!("{behind} errors counted"))?;
         }
         match closed {
             Ok(()) => {
@@ -92,6 +103,7 @@ impl Clients {
             }
             Err(error) => {
                 self.model.borrow_mut().close_failed();
+                self.unclean.set(true);
                 self.told("close".into(), error.to_string())
             }
         }
@@ -179,6 +191,10 @@ impl Clients {
                     None => Ok(()),
                 }
             }
+            Op::Tidy { how } => match at_most(subject.tidy(how), polls).await {
+                Some(Err(error)) => self.told(step.op.to_string(), error.to_string()),
+                Some(Ok(())) | None => Ok(()),
+            },
             Op::Reopen { .. } | Op::Manage(_) => Ok(()),
         }
     }
@@ -294,13 +310,44 @@ impl Clients {
         Ok(())
     }
 
-    /// Reads everything that was ever touched, and compares.
-    pub async fn read_all<S: Subject>(&self, subject: &S) -> Result<(), FailureKind> {
+    /// Reads everything that was ever touched, and compares. Gives offset and bytes of what was read.
+    pub async fn read_all<S: Subject>(&self, subject: &S) -> Result<Vec<(u64, IoBuf)>, FailureKind> {
         let ranges = self.model.borrow().ranges(subject.size());
+        let mut read = Vec::new();
         for (at, len) in ranges {
             let started = self.world.tick();
             let bytes = read_range(subject, at, len).await?;
             self.compare(at, &bytes, started)?;
+            read.push((at, bytes));
+        }
+        Ok(read)
+    }
+
+    /// A disk that can be read without the others is the whole disk: as long as that, and with what was `read`.
+    /// Where clients were told of errors it may differ in what a write left that failed.
+    pub fn same_alone<T: Target>(
+        &self,
+        target: &T,
+        size: u64,
+        read: &[(u64, IoBuf)],
+    ) -> Result<(), FailureKind> {
+        let Some(disk) = target.read_alone() else { return Ok(()) };
+        let content = self.world.current(disk);
+        let failed = !self.errors.borrow().is_empty();
+        if content.length() != size && !failed {
+            let found = format!("the disk has {size} bytes, its raw file has {}", content.length());
+            return Err(FailureKind::Check(found));
+        }
+        for (at, expected) in read {
+            let mut found = vec![0; expected.len()];
+            content.read(*at, &mut found);
+            if failed {
+                self.compare(*at, &found, self.world.tick())?;
+            } else if let Some(differs) = found.iter().zip(&**expected).position(|(one, other)| one != other)
+            {
+                let at = at + differs as u64;
+                return Err(FailureKind::Check(format!("the raw file differs from the disk at {at:#x}")));
+            }
         }
         Ok(())
     }

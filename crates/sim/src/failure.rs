@@ -7,7 +7,7 @@ use crate::executor::Stuck;
 use crate::model::Mismatch;
 use crate::request::IoKind;
 use crate::workload::Workload;
-use crate::world::Fault;
+use crate::world::{Fault, Shortage};
 
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum FailureKind {
     Swallowed(IoKind),
     /// The images are worse than they may be.
     Check(String),
+    /// Units are lost to everybody although nothing crashed and nobody was told.
+    Leaked(u64),
     /// The disk does not open.
     Open(String),
     /// The images could not be made: nothing was tested.
@@ -51,6 +53,9 @@ impl fmt::Display for FailureKind {
                 write!(f, "`{op}` failed without a cause below: {error}")
             }
             FailureKind::Swallowed(kind) => write!(f, "a {kind:?} failed below and no client was told"),
+            FailureKind::Leaked(leaks) => {
+                write!(f, "{leaks} leaked although nothing crashed and nobody was told")
+            }
             FailureKind::Check(found) => write!(f, "the check found: {found}"),
             FailureKind::Open(error) => write!(f, "the disk does not open: {error}"),
             FailureKind::Build(error) => write!(f, "the images could not be made: {error}"),
@@ -74,6 +79,8 @@ pub struct Failure {
     pub workload: Workload,
     /// What failed below.
     pub faults: Vec<Fault>,
+    /// When there was no room below.
+    pub shortages: Vec<Shortage>,
     /// The crash that was looked at.
     pub crash: Option<String>,
     /// The command that shows it again.
@@ -83,7 +90,16 @@ pub struct Failure {
 impl Failure {
     /// A failure without faults and crash.
     pub fn new(kind: FailureKind, target: String, seed: u64, workload: &Workload) -> Self {
-        Self { kind, target, seed, workload: workload.clone(), faults: Vec::new(), crash: None, replay: None }
+        Self {
+            kind,
+            target,
+            seed,
+            workload: workload.clone(),
+            faults: Vec::new(),
+            shortages: Vec::new(),
+            crash: None,
+            replay: None,
+        }
     }
 
     /// Adds the command that shows it again.
@@ -102,6 +118,9 @@ impl fmt::Display for Failure {
         }
         for fault in &self.faults {
             writeln!(f, "fault: {fault:?}")?;
+        }
+        for shortage in &self.shortages {
+            writeln!(f, "no room: {shortage:?}")?;
         }
         if let Some(crash) = &self.crash {
             writeln!(f, "{crash}")?;

@@ -63,6 +63,11 @@ pub trait Subject: 'static {
     /// Says that nobody needs the bytes of the range any more.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), Self::Error>>;
 
+    /// Changes in one of several ways what is only in memory: drops caches, gives them other sizes.
+    fn tidy(&self, _how: u32) -> impl Future<Output = Result<(), Self::Error>> {
+        std::future::ready(Ok(()))
+    }
+
     /// Makes durable what has ended before.
     fn flush(&self) -> impl Future<Output = Result<(), Self::Error>>;
 
@@ -126,6 +131,12 @@ pub trait Target {
         variant: u32,
     ) -> impl Future<Output = Result<Self::Subject, <Self::Subject as Subject>::Error>>;
 
-    /// Judges the closed (or crashed) images: an error if anything is worse than leaks.
-    fn check(&self, world: &World) -> impl Future<Output = Result<(), String>>;
+    /// Judges the closed (or crashed) images: an error if anything is worse than leaks, otherwise the number
+    /// of those.
+    fn check(&self, world: &World) -> impl Future<Output = Result<u64, String>>;
+
+    /// The number of a disk that, read alone, is what a reader sees: a data file that is a raw image.
+    fn read_alone(&self) -> Option<usize> {
+        None
+    }
 }

@@ -3,6 +3,8 @@
 mod bitmap_directory;
 mod check;
 mod compressed;
+mod config;
+mod create_options;
 mod disk;
 mod entries;
 mod header;
@@ -44,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     target("header", header::run, 5_000),
     target("entries", entries::run, 5_000),
     target("options", options::run, 5_000),
+    target("create_options", create_options::run, 3_000),
+    target("config", config::run, 5_000),
     target("limits", limits::run, 5_000),
     target("nbd_server", nbd_server::run, 5_000),
     target("nbd_client", nbd_client::run, 5_000),

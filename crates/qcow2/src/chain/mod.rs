@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use map_cache::{Budget, CacheLimits, Counters, Load, MapCache, SliceKey};
+use map_cache::{Budget, CacheLimits, Counters, Load, LoadTicket, MapCache, SliceKey};
+use sync::AsyncMutex;
 
 use crate::Error;
 use crate::layer::Layer;
@@ -36,8 +37,10 @@ const SLICES_BITS: u32 = 6;
 /// 64 KiB 8 PiB; what lies beyond is walked.
 const DIRECTORY_MAX: u64 = 1 << 20;
 
-/// Slices loaded at the same time by [`Chain::prefetch`]; each reads many tables at once.
-const PREFETCHED_AT_ONCE: usize = 2;
+/// Slices loaded at the same time: each reads many tables at once, up to a quarter of a MiB of them.
+const LOADED_AT_ONCE: usize = 2;
+/// Of them, by [`Chain::prefetch`].
+const PREFETCHED_AT_ONCE: usize = 1;
 
 /// The map of everything below one image.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ pub(crate) struct Chain {
     unit_bits: u32,
     shape: WordShape,
     cache: MapCache<Error>,
+    /// Held by loads, one each.
+    turns: [AsyncMutex<()>; LOADED_AT_ONCE],
 }
 
 /// What the map of the layers below an image does and holds.
@@ -92,7 +97,8 @@ impl Chain {
         let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
         let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
         let cache = MapCache::new(limits, shape.packing(), budget);
-        Some(Self { layers, goes_on, covered, unit_bits, shape, cache })
+        let turns = Default::default();
+        Some(Self { layers, goes_on, covered, unit_bits, shape, cache, turns })
     }
 
     /// Bytes of the disk, from its start, that the map answers for.
@@ -157,8 +163,16 @@ impl Chain {
         match self.cache.load(key) {
             Load::Present => Ok(()),
             Load::Wait(waiting) => waiting.landed().await,
-            Load::Lead(ticket) => self.cache.land(ticket, self.resolve(self.start(key)).await),
+            Load::Lead(ticket) => self.load_led(key, ticket).await,
         }
+    }
+
+    async fn load_led(&self, key: SliceKey, ticket: LoadTicket<'_, Error>) -> Result<(), Error> {
+        let _turn = match self.turns.get(key.slice as usize % LOADED_AT_ONCE) {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        self.cache.land(ticket, self.resolve(self.start(key)).await)
     }
 
     /// Brings all slices into memory, in the order of the disk, until there is no room for more or `go_on`
@@ -169,7 +183,7 @@ impl Chain {
         let slices = (0..self.covered.div_ceil(slice_bytes)).map(|slice| self.key(slice * slice_bytes));
         let load = |key| async move {
             match self.cache.try_lead(key) {
-                Some(ticket) => self.cache.land(ticket, self.resolve(self.start(key)).await),
+                Some(ticket) => self.load_led(key, ticket).await,
                 None => Ok(()),
             }
         };

@@ -18,8 +18,8 @@ use crate::layer::Layer;
 
 /// Layers whose tables are read together at first: the upper ones often know everything.
 const TOGETHER_FIRST: usize = 4;
-/// Layers whose tables are read together at most: enough to keep a device busy, and 512 KiB of buffers.
-const TOGETHER_MAX: usize = 32;
+/// Layers whose tables are read together at most: enough to keep a device busy, and 256 KiB of buffers.
+const TOGETHER_MAX: usize = 16;
 
 /// A word that no place has: the unit must still be found.
 const OPEN: u64 = u64::MAX;

@@ -12,7 +12,7 @@ use super::CheckError;
 use super::counts::Counts;
 use super::pass::Pass;
 use super::report::{Finding, Owner};
-use crate::table_io::write_bytes;
+use crate::table_io::{write_bytes, write_words};
 
 /// Where the new structure goes, in clusters: snapshot table, refcount table, refcount blocks.
 struct Plan {
@@ -141,13 +141,15 @@ impl Pass<'_> {
 
     async fn write_table(&mut self, plan: &Plan) -> Result<(), CheckError> {
         let entries = plan.blocks.last().map_or(0, |last| last + 1);
-        let mut table = Vec::with_capacity((entries * 8) as usize);
-        let mut places = (plan.blocks_start()..).zip(&plan.blocks).peekable();
-        for index in 0..entries {
-            let block = places.next_if(|(_, block)| **block == index).map(|(place, _)| self.offset_of(place));
-            table.extend(RefcountTableEntry { block }.encode().to_be_bytes());
-        }
-        self.write_padded(plan.table_start(), &table).await
+        let words = (self.geometry.clusters_for(entries * 8) << self.geometry.cluster_bits) / 8;
+        let word = |index: u64| {
+            let place =
+                plan.blocks.binary_search(&index).ok().map(|place| plan.blocks_start() + place as u64);
+            RefcountTableEntry { block: place.map(|place| self.offset_of(place)) }.encode()
+        };
+        let HostOffset(offset) = self.offset_of(plan.table_start());
+        let written = write_words(self.file, offset, words, word).await;
+        written.map_err(self.io("write a table", offset))
     }
 
     /// Writes a table into whole clusters from `cluster` on.
@@ -157,11 +159,11 @@ impl Pass<'_> {
         }
         let HostOffset(offset) = self.offset_of(cluster);
         let bytes = self.geometry.clusters_for(table.len() as u64) << self.geometry.cluster_bits;
-        let mut padded = IoBuf::zeroed(bytes as usize);
-        if let Some(start) = padded.get_mut(..table.len()) {
-            start.copy_from_slice(table);
-        }
-        let written = self.file.write(offset, padded.freeze().into()).await;
+        // Less than a cluster.
+        let padding = vec![0; bytes as usize - table.len()];
+        let written = write_bytes(self.file, offset, table).await;
+        written.map_err(self.io("write a table", offset))?;
+        let written = write_bytes(self.file, offset + table.len() as u64, &padding).await;
         written.map_err(self.io("write a table", offset))
     }
 }

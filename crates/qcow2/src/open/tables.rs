@@ -28,7 +28,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Tables {
     pub(super) l1: Vec<u64>,
     pub(super) refcounts: Vec<u64>,
-    pub(super) pieces: Vec<(u64, u64, Section)>,
+    pub(super) pieces: Vec<Piece>,
     pub(super) allocator: Allocator,
 }
 
@@ -44,7 +44,8 @@ impl Tables {
         tables.pieces.push(piece(0, cluster, Section::MainHeader));
         tables.pieces.push(piece(header.l1_table_offset.0, l1_bytes, Section::ActiveL1));
         let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
-        tables.pieces.extend(active.map(|table| piece(table.0, cluster, Section::ActiveL2)));
+        let active = active.map(|table| piece(table.0, cluster, Section::ActiveL2));
+        add_pieces(&mut tables.pieces, active, blame)?;
         tables.read_refcount_table(source).await?;
         tables.read_snapshots(source).await?;
         if let Some(bitmaps) = header.extensions.bitmaps {
@@ -71,7 +72,8 @@ impl Tables {
         };
         let table = RefcountTable::new(offset, 0, geometry.cluster_bits, words);
         let blocks = table.blocks(geometry);
-        self.pieces.extend(blocks.map(|at| (at.0, at.0.saturating_add(cluster), Section::RefcountBlock)));
+        let blocks = blocks.map(|at| (at.0, at.0.saturating_add(cluster), Section::RefcountBlock));
+        add_pieces(&mut self.pieces, blocks, blame)?;
         if options.writable {
             self.refcounts = table.into_words();
         }
@@ -96,9 +98,9 @@ impl Tables {
                 let words = read_words(file, blame, "the L1 table of a snapshot", at, l1_bytes).await?;
                 let tables = words.into_iter().filter_map(|word| L1Entry::decode(word, geometry).ok()?.table);
                 let cluster = geometry.cluster_size();
-                self.pieces.extend(
-                    tables.map(|table| (table.0, table.0.saturating_add(cluster), Section::InactiveL2)),
-                );
+                let tables =
+                    tables.map(|table| (table.0, table.0.saturating_add(cluster), Section::InactiveL2));
+                add_pieces(&mut self.pieces, tables, blame)?;
             }
         }
         Ok(())
@@ -136,11 +138,10 @@ impl Tables {
             return Ok(());
         }
         // Tables of snapshots may well be tables of each other and of the active image.
-        let mut sorted: Vec<_> = self
-            .pieces
-            .iter()
-            .filter(|(start, end, section)| start < end && *section != Section::InactiveL2)
-            .collect();
+        let mut sorted = Vec::new();
+        let pieces = self.pieces.iter();
+        let apart = pieces.filter(|(start, end, section)| start < end && *section != Section::InactiveL2);
+        add_pieces(&mut sorted, apart.copied(), blame)?;
         sorted.sort_unstable_by_key(|(start, ..)| *start);
         for pair in sorted.windows(2) {
             let [(start, end, section), (next, _, other)] = pair else { continue };
@@ -152,6 +153,22 @@ impl Tables {
         }
         Ok(())
     }
+}
+
+/// Where a piece of metadata begins, where it ends (excluded), and what it is.
+type Piece = (u64, u64, Section);
+
+/// Adds pieces of metadata, of which there are as many as the image has tables.
+fn add_pieces(
+    pieces: &mut Vec<Piece>,
+    more: impl Iterator<Item = Piece>,
+    blame: &Blame,
+) -> Result<(), Error> {
+    for piece in more {
+        pieces.try_reserve(1).map_err(|_| blame.no_memory("the place of all tables"))?;
+        pieces.push(piece);
+    }
+    Ok(())
 }
 
 /// A table of `bytes` bytes as words in host byte order. Nothing is allocated before the table is

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, TryReserveError};
 
 use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
 
+use crate::table_io::encode_words;
+
 /// Entries written at a time: one 512-byte sector, which the medium never tears.
 const SECTOR_ENTRIES: usize = 64;
 /// Bytes of an entry.
@@ -75,7 +77,7 @@ impl RefcountTable {
         RefcountTableEntry::decode(word.unwrap_or(0), geometry)
     }
 
-    /// Enters a new block. The error says that the table cannot grow so far.
+    /// Enters a new block. The error says why the table cannot grow so far.
     pub(crate) fn set(&mut self, index: u64, block: HostOffset) -> Result<(), String> {
         let bytes = (index + 1).saturating_mul(ENTRY_BYTES);
         let Some(index) = usize::try_from(index).ok().filter(|_| bytes <= TABLE_BYTES_MAX) else {
@@ -84,6 +86,8 @@ impl RefcountTable {
             ));
         };
         if self.words.len() <= index {
+            let more = self.words.try_reserve(index + 1 - self.words.len());
+            more.map_err(|_| "no memory for the refcount table".to_owned())?;
             self.words.resize(index + 1, 0);
         }
         self.words[index] = RefcountTableEntry { block: Some(block) }.encode();
@@ -127,11 +131,11 @@ impl RefcountTable {
         words.skip(first).take(len.min(capacity)).flat_map(u64::to_be_bytes).collect()
     }
 
-    /// The whole table for a home of `clusters` clusters; entries that do not fit are left out.
-    pub(crate) fn encode_all(&self, clusters: u64) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.words.iter().copied().flat_map(u64::to_be_bytes).collect();
-        bytes.resize(usize::try_from(clusters << self.cluster_bits).unwrap_or(bytes.len()), 0);
-        bytes
+    /// The whole table for a home of `clusters` clusters; entries that do not fit are left out. Fails if there
+    /// is no memory.
+    pub(crate) fn encode_all(&self, clusters: u64) -> Result<Vec<u8>, TryReserveError> {
+        // At most the limit on refcount tables.
+        encode_words(self.words.iter().copied(), (clusters << self.cluster_bits) as usize)
     }
 
     /// Says that the sectors that [`RefcountTable::dirty`] gave are in the file.

@@ -8,6 +8,7 @@ use storage::{Allocation, Zeroing};
 use crate::free::Free;
 use crate::image::Inner;
 use crate::overlap::Section;
+use crate::table_io::encode_words;
 use crate::{Error, Preallocation};
 
 impl Inner {
@@ -74,6 +75,8 @@ impl Inner {
         self.l1.reserve(entries).map_err(|_| self.blame.no_memory("the L1 table"))?;
         let pause = self.pause().await?;
         let mut words = self.l1.words().map_err(|_| self.blame.no_memory("the L1 table"))?;
+        let more = words.try_reserve_exact(entries - words.len());
+        more.map_err(|_| self.blame.no_memory("the L1 table"))?;
         words.resize(entries, 0);
         let clusters = self.geometry.clusters_for(entries as u64 * 8);
         let run = self.allocate_exactly(clusters).await?;
@@ -87,8 +90,9 @@ impl Inner {
     }
 
     async fn move_l1(self: &Arc<Self>, offset: u64, clusters: u64, words: &[u64]) -> Result<(), Error> {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-        bytes.resize((clusters << self.geometry.cluster_bits) as usize, 0);
+        let len = (clusters << self.geometry.cluster_bits) as usize;
+        let bytes = encode_words(words.iter().copied(), len);
+        let bytes = bytes.map_err(|_| self.blame.no_memory("the L1 table"))?;
         self.write_table(offset, &bytes, Section::ActiveL1).await?;
         // The barrier covers the table; the refcounts of its clusters are before it.
         self.commit().await?;

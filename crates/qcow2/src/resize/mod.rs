@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use qcow2_layout::{Autoclear, L1_BYTES_MAX, Version};
 
-use crate::image::Inner;
+use crate::image::{Inner, Qcow2};
 use crate::layer::SECTOR_BYTES;
 use crate::{Error, Preallocation};
 
@@ -24,6 +24,27 @@ pub struct ResizeOptions {
     pub shrink: bool,
     /// What of the new part is allocated at once.
     pub preallocation: Preallocation,
+}
+
+impl Qcow2 {
+    /// Changes the size of the disk to `size` bytes, a multiple of 512, while it is in use. What is added
+    /// reads as zeroes; what is cut off is gone. Durable when it returns.
+    ///
+    /// Requests are held back only while an L1 table is moved, and while the end is cut off. Costs a
+    /// write of the header, and work in proportion to what is preallocated, cut off, or must be hidden of
+    /// a backing file that is longer than the disk was.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
+    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
+    /// of the storage leaves the old size, or after cutting off the new one with space still in use.
+    ///
+    /// # Crash
+    /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
+    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
+        let result = self.inner.resize(size, options).await;
+        self.inner.reporting(result).await
+    }
 }
 
 impl Inner {

@@ -44,6 +44,8 @@ impl Shadow {
         image.lower_references(&old, &mut self.freed).await?;
         // Below 2^22 by the limit on L1 tables.
         let needed = image.geometry.l1_entries_for(size) as usize;
+        let more = words.try_reserve_exact(needed.saturating_sub(words.len()));
+        more.map_err(|_| image.blame.no_memory("the L1 table"))?;
         words.resize(words.len().max(needed), 0);
         Ok(Change { l1: words, l1_is_taken_over: false, size, snapshots })
     }

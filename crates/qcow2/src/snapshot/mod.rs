@@ -15,7 +15,7 @@ use std::sync::Arc;
 use qcow2_layout::SnapshotEntry;
 
 use crate::Error;
-use crate::image::Inner;
+use crate::image::{Inner, Qcow2};
 
 pub use table::list;
 pub(crate) use table::read_table;
@@ -75,6 +75,46 @@ impl std::fmt::Display for SnapshotName {
             Self::IdAndName { id, name } => write!(f, "id {id:?} and name {name:?}"),
             Self::IdOrName(text) => write!(f, "id or name {text:?}"),
         }
+    }
+}
+
+impl Qcow2 {
+    /// The internal snapshots. Reads the table.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
+        self.inner.snapshots().await
+    }
+
+    /// Takes an internal snapshot of the disk as it is, while it is in use; gives its entry, with a new id. What
+    /// completed before is in it. Durable when it returns.
+    ///
+    /// Requests are held back meanwhile. Costs reading all L2 tables, and writing those that are not shared with
+    /// a snapshot yet and the refcounts of all clusters in use: 6 MiB for 40 GiB of data in clusters of 64 KiB.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Unsupported`] with an external data file, or when a refcount would be larger than
+    /// `refcount_bits` allow; whatever the storage says. Then nothing has changed.
+    ///
+    /// # Crash
+    /// The snapshot, or none; leaks. docs/write-order.md, `snapshot_create`.
+    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
+        let result = self.inner.create_snapshot(new).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Goes back to a snapshot, also to the size that the disk had. The snapshot stays. Durable when it
+    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`], and
+    /// [`crate::ErrorKind::Invalid`] if there is no such snapshot.
+    pub async fn apply_snapshot(&self, name: SnapshotName) -> Result<(), Error> {
+        let result = self.inner.apply_snapshot(name).await;
+        self.inner.reporting(result).await
+    }
+
+    /// Deletes a snapshot, and gives its entry; what only it needed is freed in the background. Durable when it
+    /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`]: deleting, too, needs
+    /// room for the tables that change. [`crate::ErrorKind::Invalid`] if there is no such snapshot.
+    pub async fn delete_snapshot(&self, name: SnapshotName) -> Result<SnapshotEntry, Error> {
+        let result = self.inner.delete_snapshot(name).await;
+        self.inner.reporting(result).await
     }
 }
 

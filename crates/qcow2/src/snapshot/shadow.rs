@@ -18,6 +18,7 @@ use crate::image::Inner;
 use crate::overlap::Section;
 use crate::pause::Pause;
 use crate::refcount::{DirtyBlock, SavedTable};
+use crate::table_io::encode_words;
 
 /// What the tables are to say.
 pub(super) struct Change {
@@ -156,8 +157,9 @@ impl Shadow {
             return Ok(image.l1.offset());
         }
         let offset = self.place(clusters).await?;
-        let mut table: Vec<u8> = change.l1.iter().flat_map(|word| word.to_be_bytes()).collect();
-        table.resize((clusters << image.geometry.cluster_bits) as usize, 0);
+        let len = (clusters << image.geometry.cluster_bits) as usize;
+        let table = encode_words(change.l1.iter().copied(), len);
+        let table = table.map_err(|_| image.blame.no_memory("the L1 table"))?;
         image.write_table(offset, &table, Section::ActiveL1).await?;
         Ok(offset)
     }
@@ -176,7 +178,10 @@ impl Shadow {
             .map_err(|error| image.blame.invalid(error.to_string()))?;
         let len = bytes.len() as u64;
         let clusters = image.geometry.clusters_for(len);
-        bytes.resize((clusters << image.geometry.cluster_bits) as usize, 0);
+        let padded = (clusters << image.geometry.cluster_bits) as usize;
+        let room = bytes.try_reserve_exact(padded - bytes.len());
+        room.map_err(|_| image.blame.no_memory("the snapshot table"))?;
+        bytes.resize(padded, 0);
         let offset = self.place(clusters).await?;
         image.write_table(offset, &bytes, Section::SnapshotTable).await?;
         Ok((offset, len))
@@ -222,6 +227,7 @@ impl Shadow {
             image.write_table(offset.0, &block.bytes, Section::RefcountBlock).await?;
         }
         let bytes = image.refcounts.table.read().encode_all(home.len);
+        let bytes = bytes.map_err(|_| image.blame.no_memory("the refcount table"))?;
         image.write_table(home.start << bits, &bytes, Section::RefcountTable).await?;
         Ok((home, bytes, blocks))
     }

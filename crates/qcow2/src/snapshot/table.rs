@@ -1,10 +1,11 @@
 //! The snapshot table of an image.
 
 use qcow2_layout::{DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, decode_snapshots};
-use storage::{IoBuf, Storage};
+use storage::Storage;
 
 use crate::Error;
 use crate::error::Blame;
+use crate::table_io::read_bytes;
 
 /// Bytes of the snapshot table that are read first; the table says its length only entry by entry.
 const FIRST_BYTES: u64 = 64 << 10;
@@ -21,8 +22,7 @@ pub(crate) async fn read_table(
     let mut len = there.min(FIRST_BYTES);
     loop {
         // At most the limit on snapshot tables, and never more than the file holds.
-        let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize)).await;
-        result.map_err(blame.io("reading the snapshot table"))?;
+        let bytes = read_bytes(file, offset, len).await.map_err(blame.io("reading the snapshot table"))?;
         match decode_snapshots(&bytes, header.snapshots) {
             Ok(decoded) => {
                 let bytes = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();

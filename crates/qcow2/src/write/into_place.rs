@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use qcow2_layout::{Cluster, Subcluster};
+use qcow2_layout::{Cluster, L2Entry, Subcluster};
 use storage::IoVec;
 
 use super::{Placement, mask};
 use crate::Error;
+use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 
 impl Inner {
@@ -39,6 +40,11 @@ impl Inner {
         let written = async {
             self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
             let needs = self.needs(place.fresh, place.blank);
+            if deliberate::has(Bug::EntryNotMerged) {
+                let (alloc, zero) = (cluster.alloc | mask(touched.clone()), cluster.zero & !mask(touched));
+                let entry = L2Entry::Standard(Cluster { alloc, zero, ..cluster });
+                return self.set_entries_that_need(start_of_cluster, &[entry], needs).await;
+            }
             self.set_in_use(guest, mask(touched), needs).await
         };
         match written.await {

@@ -410,6 +410,32 @@ pub const CONFIGS: &[Config] = &[
         own: &[(8 * K, 10_000)],
         ..PLAIN
     },
+    Config {
+        name: "c16k_subclusters_data_file",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 24 * M,
+        data_in: DataIn::File,
+        own: &[(8 * K, 40_000), (16 * M - 16 * K, 32 * K)],
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_raw_data_file",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 24 * M,
+        data_in: DataIn::RawFile,
+        own: &[(8 * K, 40_000)],
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_bitmap_reserve",
+        create: "cluster_size=4k",
+        size: 2 * M,
+        own: &[(0, 12 * K), (M, 200 * K)],
+        bitmap: true,
+        reserve: 16,
+        ..PLAIN
+    },
     Config { name: "c512_reserve", create: "cluster_size=512", size: 192 * K, reserve: 24, ..PLAIN },
     Config {
         name: "c512_table_grows_reserve",
@@ -479,6 +505,14 @@ pub const CONFIGS: &[Config] = &[
         size: 40 * M,
         own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
         reserve: 8,
+        ..PLAIN
+    },
+    // Few clusters, so that several requests meet in one; enough of a reserve to keep places for neighbours.
+    Config {
+        name: "c16k_subclusters_small_reserve",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 160 * K,
+        reserve: 32,
         ..PLAIN
     },
     Config {
@@ -568,13 +602,24 @@ impl Config {
         }
     }
 
+    fn discard_as(&self, variant: u32) -> Discard {
+        match (variant, self.discard) {
+            (3, Discard::Punched) => Discard::Freed,
+            (3, Discard::Freed) => Discard::NoUnref,
+            (3, Discard::NoUnref) => Discard::Punched,
+            (_, discard) => discard,
+        }
+    }
+
     pub fn is_v2(&self) -> bool {
         self.create.contains("compat=0.10")
     }
 
     /// How the image is opened; variant 1 turns the size of the caches and the reserve around, 2 lazy
-    /// refcounts, and looks at everything that a write might hit.
+    /// refcounts, and looks at everything that a write might hit, 3 what becomes of discards, as far as they
+    /// read the same; 4 whether the map is read ahead, which the opener does.
     pub fn options(&self, variant: u32) -> Options {
+        let discard = self.discard_as(variant);
         let turned = variant == 2 && !self.is_v2();
         let tiny = self.tiny_cache != (variant == 1);
         let reserve = match (variant, self.reserve) {
@@ -591,10 +636,10 @@ impl Config {
         Options {
             writable: true,
             cache,
-            discard: self.discard != Discard::Ignored,
-            pass_discard_request: self.discard == Discard::Punched,
-            pass_discard_other: self.discard == Discard::Punched,
-            discard_no_unref: self.discard == Discard::NoUnref,
+            discard: discard != Discard::Ignored,
+            pass_discard_request: discard == Discard::Punched,
+            pass_discard_other: discard == Discard::Punched,
+            discard_no_unref: discard == Discard::NoUnref,
             lazy_refcounts: turned.then_some(!self.lazy),
             allocation_reserve: Some(reserve * self.cluster()),
             overlap_check: if turned { OverlapCheck::ALL } else { OverlapCheck::default() },

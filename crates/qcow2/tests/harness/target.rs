@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use qcow2::cache_sizes::CacheRequest;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
     Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, ReadKind, Repair, ResizeOptions, Work,
@@ -130,8 +131,8 @@ impl Qcow2Target {
     }
 
     /// What whoever starts an image after a crash does first: a dirty one is repaired. `check` may then
-    /// find nothing worse than leaks.
-    async fn checked(&self, world: &World) -> Result<(), String> {
+    /// find nothing worse than leaks; their number is given.
+    async fn checked(&self, world: &World) -> Result<u64, String> {
         let repair = if judge::is_dirty(&world.current(0)) { Repair::All } else { Repair::None };
         let mut found = Vec::new();
         let mut listen = |seen: Progress<'_>| {
@@ -141,7 +142,7 @@ impl Qcow2Target {
         };
         let report = check(&world.open(0), repair, &mut listen).await.map_err(|error| error.to_string())?;
         match (report.corruptions, report.check_errors) {
-            (0, 0) => Ok(()),
+            (0, 0) => Ok(report.leaks),
             _ => Err(format!("{report:?}: {}", found.join("; "))),
         }
     }
@@ -166,7 +167,7 @@ impl Target for Qcow2Target {
             unit: self.config.cluster(),
             alignment: 1,
             discarded,
-            variants: 3,
+            variants: 5,
             resize: self.config.resized,
             snapshots: self.config.snapshotted,
             change: self.config.changed,
@@ -184,7 +185,7 @@ impl Target for Qcow2Target {
     async fn open(&self, world: &World, variant: u32) -> Result<Disk, Error> {
         let image = self.open_with(world, self.config.options(variant)).await?;
         let failed = Rc::new(Cell::new(0));
-        if self.config.prefetch {
+        if self.config.prefetch != (variant == 4) {
             let (image, failed) = (image.clone(), Rc::clone(&failed));
             sim::spawn(async move {
                 if image.prefetch().await.is_err() {
@@ -195,11 +196,19 @@ impl Target for Qcow2Target {
         Ok(Disk(image, failed, self.config))
     }
 
-    async fn check(&self, world: &World) -> Result<(), String> {
-        self.checked(world).await?;
+    fn read_alone(&self) -> Option<usize> {
+        (self.config.data_in == DataIn::RawFile).then_some(1)
+    }
+
+    async fn check(&self, world: &World) -> Result<u64, String> {
+        if self.config.bitmap {
+            judge::bitmaps_are_right_or_marked(&self.base.disks[0].1, &world.current(0))?;
+        }
+        let leaks = self.checked(world).await?;
         // The table moves with every snapshot that comes or goes.
         let frozen = if self.config.snapshotted { &[][..] } else { &self.base.frozen };
-        judge::check(&world.current(0), frozen)
+        judge::check(&world.current(0), frozen)?;
+        Ok(leaks)
     }
 }
 
@@ -236,6 +245,21 @@ impl Subject for Disk {
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.0.discard(offset, len).await
+    }
+
+    /// What an administrator does while requests run: caches dropped, made tiny, ample, or cut otherwise.
+    async fn tidy(&self, how: u32) -> Result<(), Error> {
+        let sizes =
+            |l2_bytes, l2_entry_bytes| CacheRequest { l2_bytes, l2_entry_bytes, ..CacheRequest::default() };
+        match how {
+            0 => self.0.set_caches(sizes(Some(1), None)).await.map(drop),
+            1 => self.0.set_caches(sizes(None, None)).await.map(drop),
+            2 => self.0.set_caches(sizes(None, Some(512))).await.map(drop),
+            _ => {
+                self.0.clean_cache();
+                Ok(())
+            }
+        }
     }
 
     async fn flush(&self) -> Result<(), Error> {

@@ -119,7 +119,7 @@ pub(super) async fn look_at_snapshots<T: Target>(
     let clients = Clients::new(&world, model.clone(), false, target.abilities().alignment);
     clients.try_snapshots(&subject, crash).await?;
     closed(&subject).await?;
-    target.check(&world).await.map_err(FailureKind::Check)
+    target.check(&world).await.map(drop).map_err(FailureKind::Check)
 }
 
 /// The clients of a new workload begin with a disk that has no snapshots of theirs.
@@ -145,6 +145,7 @@ async fn look_inside<T: Target>(
 ) -> Result<(), FailureKind> {
     let world = sim.world().clone();
     target.check(&world).await.map_err(FailureKind::Check)?;
+    alone(target, &world, crash, model)?;
     let subject = target.open(&world, 0).await.map_err(|error| FailureKind::Open(error.to_string()))?;
     let size = subject.size();
     if !model.size_is_legal(size, crash) {
@@ -164,6 +165,18 @@ async fn look_inside<T: Target>(
         go_on(target, &world, &sim, model.restarted(size, &found), steps, seed).await?;
     }
     world.violations().pop().map_or(Ok(()), |breach| Err(FailureKind::Breach(breach)))
+}
+
+/// A disk that can be read without the others holds what may be there after the crash.
+fn alone<T: Target>(target: &T, world: &World, crash: Tick, model: &Model) -> Result<(), FailureKind> {
+    let Some(disk) = target.read_alone() else { return Ok(()) };
+    let content = world.current(disk);
+    for (at, len) in model.ranges(content.length()) {
+        let mut bytes = vec![0; len as usize];
+        content.read(at, &mut bytes);
+        model.check_crash(at, &bytes, crash).map_err(FailureKind::Data)?;
+    }
+    Ok(())
 }
 
 /// The clients come back after the crash and work on.
@@ -187,7 +200,7 @@ async fn go_on<T: Target>(
         clients.read_all(&*subject).await?;
         clients.close(subject).await?;
     }
-    target.check(world).await.map_err(FailureKind::Check)
+    target.check(world).await.map(drop).map_err(FailureKind::Check)
 }
 
 async fn closed<S: Subject>(subject: &S) -> Result<(), FailureKind> {

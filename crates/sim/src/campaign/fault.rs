@@ -75,7 +75,7 @@ pub fn fail_every_io<T: Target>(
     for nth in (1..).step_by(usize::try_from(plan.stride.max(1)).unwrap_or(1)) {
         let fault = Fault { nth, kind: plan.kind, disk: None, how: plan.how, persistence: plan.persistence };
         let record = plan.crash.is_some();
-        let setup = Setup { seed, order: plan.order, faults: vec![fault], record };
+        let setup = Setup { seed, order: plan.order, faults: vec![fault], shortages: Vec::new(), record };
         let ran = run_workload(target, workload, &setup)?;
         if ran.world.counts().faults.is_empty() {
             break;
@@ -88,31 +88,32 @@ pub fn fail_every_io<T: Target>(
         };
         // A dropped request has nobody who could be told.
         let drops = workload.steps.iter().any(|step| step.dropped_after.is_some());
-        let told = if drops { Ok(()) } else { told_somebody(&ran, plan) };
+        let told = if drops { Ok(()) } else { told_somebody(&ran, &plan.silent) };
         told.map_err(|kind| fail(kind, None))?;
         counts.crash_states +=
-            crashed(target, &ran, seed, plan).map_err(|(crash, kind)| fail(kind, Some(crash)))?;
+            crashed(target, &ran, seed, plan.crash).map_err(|(crash, kind)| fail(kind, Some(crash)))?;
     }
     Ok(counts)
 }
 
 /// No error goes unreported.
-fn told_somebody(ran: &Ran, plan: &FaultPlan) -> Result<(), FailureKind> {
+pub(super) fn told_somebody(ran: &Ran, silent: &[IoKind]) -> Result<(), FailureKind> {
     let faults = ran.world.counts().faults;
-    let loud = faults.keys().find(|kind| !plan.silent.contains(kind));
+    let loud = faults.keys().find(|kind| !silent.contains(kind));
     match loud {
         Some(kind) if ran.errors.is_empty() => Err(FailureKind::Swallowed(*kind)),
         Some(_) | None => Ok(()),
     }
 }
 
-fn crashed<T: Target>(
+/// Looks at crash states of the run; gives their number.
+pub(super) fn crashed<T: Target>(
     target: &T,
     ran: &Ran,
     seed: u64,
-    plan: &FaultPlan,
+    states: Option<CrashOptions>,
 ) -> Result<u64, (String, FailureKind)> {
-    let Some(states) = plan.crash else { return Ok(0) };
+    let Some(states) = states else { return Ok(0) };
     let plan = CrashPlan { states, go_on_in_one_of: 0, go_on_steps: 0 };
     let mut counts = CrashCounts::default();
     look_at_all(target, ran, seed, &plan, &mut |_| Ok(()), &mut counts)

@@ -3,6 +3,7 @@
 mod crash;
 mod fault;
 mod run;
+mod space;
 
 use crate::failure::{Failure, FailureKind};
 use crate::subject::Target;
@@ -11,6 +12,7 @@ use crate::workload::{Workload, shrink};
 pub use crash::{CrashCounts, CrashPlan, crash_everywhere};
 pub use fault::{FaultCounts, FaultPlan, fail_every_io};
 pub use run::{CLIENT_DISK, Ran, Setup, run_workload};
+pub use space::{SpaceCounts, SpacePlan, run_short_of_space};
 
 /// Runs `experiment` on smaller and smaller workloads that still fail, and gives the failure of the
 /// smallest; at most `runs` runs. A panic, a lost byte and a bad check count as the same failure only

@@ -13,7 +13,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::model::Model;
 use crate::subject::{Subject, Target};
 use crate::workload::Workload;
-use crate::world::{Fault, Order, World};
+use crate::world::{Fault, Order, Shortage, World};
 
 /// The number of the disk in the stamps of the data that clients write.
 pub const CLIENT_DISK: u32 = 1;
@@ -27,6 +27,8 @@ pub struct Setup {
     pub order: Order,
     /// What fails, counted from before the disk is opened.
     pub faults: Vec<Fault>,
+    /// When there is no room below, counted likewise.
+    pub shortages: Vec<Shortage>,
     /// Keep what is needed to build crash states.
     pub record: bool,
 }
@@ -34,7 +36,7 @@ pub struct Setup {
 impl Setup {
     /// The seed decides the order in which requests end, nothing fails, nothing is recorded.
     pub fn shuffled(seed: u64) -> Self {
-        Self { seed, order: Order::Shuffled, faults: Vec::new(), record: false }
+        Self { seed, order: Order::Shuffled, faults: Vec::new(), shortages: Vec::new(), record: false }
     }
 }
 
@@ -49,6 +51,10 @@ pub struct Ran {
     pub recording: Option<Recording>,
     /// What clients were told: operation and error.
     pub errors: Vec<(String, String)>,
+    /// Every open and every close went well, and nothing failed behind the clients' backs.
+    pub clean: bool,
+    /// What the target found leaked at the end.
+    pub leaks: u64,
 }
 
 /// Builds the images, runs the workload, closes, checks, opens again and reads everything back.
@@ -57,7 +63,8 @@ pub fn run_workload<T: Target>(target: &T, workload: &Workload, setup: &Setup) -
     let ran = guarded(&world, setup.seed, |sim| whole_run(target, workload, setup, sim));
     let ran = ran.and_then(|ran| look_at_snapshots_of(target, &ran, setup.seed).map(|()| ran));
     let fail = |kind| {
-        Box::new(Failure { faults: setup.faults.clone(), ..failed(target, setup.seed, workload, kind) })
+        let (faults, shortages) = (setup.faults.clone(), setup.shortages.clone());
+        Box::new(Failure { faults, shortages, ..failed(target, setup.seed, workload, kind) })
     };
     ran.map_err(fail)
 }
@@ -104,24 +111,27 @@ async fn whole_run<T: Target>(
     }
     world.set_order(setup.order);
     world.set_faults(setup.faults.clone());
-    let clients = Clients::new(&world, model, !setup.faults.is_empty(), abilities.alignment);
+    world.set_shortages(setup.shortages.clone());
+    let faulty = !setup.faults.is_empty() || !setup.shortages.is_empty();
+    let clients = Clients::new(&world, model, faulty, abilities.alignment);
     if let Some(subject) = clients.run(target, &sim, &workload.steps).await? {
         clients.close(subject).await?;
     }
     let recording = setup.record.then(|| world.recording());
     world.set_faults(Vec::new());
+    world.set_shortages(Vec::new());
     world.set_order(Order::Immediate);
-    after_all(target, &world, &clients).await?;
+    let leaks = after_all(target, &world, &clients).await?;
     let (model, errors) = (clients.model.borrow().clone(), clients.errors.take());
-    Ok(Ran { world, model, recording, errors })
+    Ok(Ran { world, model, recording, errors, clean: !clients.unclean.get(), leaks })
 }
 
-/// Nothing fails any more: the images are sound and hold what they must.
-async fn after_all<T: Target>(target: &T, world: &World, clients: &Rc<Clients>) -> Result<(), FailureKind> {
+/// Nothing fails any more: the images are sound and hold what they must. Gives what is leaked.
+async fn after_all<T: Target>(target: &T, world: &World, clients: &Rc<Clients>) -> Result<u64, FailureKind> {
     world.drain();
     let now = world.tick();
     clients.model.borrow_mut().settle(now);
-    target.check(world).await.map_err(FailureKind::Check)?;
+    let leaks = target.check(world).await.map_err(FailureKind::Check)?;
     let open = |error: <T::Subject as Subject>::Error| FailureKind::Open(error.to_string());
     let subject = target.open(world, 0).await.map_err(open)?;
     let size = subject.size();
@@ -129,11 +139,12 @@ async fn after_all<T: Target>(target: &T, world: &World, clients: &Rc<Clients>) 
     if !legal || (clients.errors.borrow().is_empty() && size != clients.model.borrow().size()) {
         return Err(FailureKind::Size { found: size });
     }
-    clients.read_all(&subject).await?;
+    let read = clients.read_all(&subject).await?;
     let close = |error: <T::Subject as Subject>::Error| FailureKind::UnexpectedError {
         op: "close".into(),
         error: error.to_string(),
     };
     subject.close().await.map_err(close)?;
-    world.violations().pop().map_or(Ok(()), |breach| Err(FailureKind::Breach(breach)))
+    clients.same_alone(target, size, &read)?;
+    world.violations().pop().map_or(Ok(leaks), |breach| Err(FailureKind::Breach(breach)))
 }

@@ -9,6 +9,12 @@ use crate::stamp::Found;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
+/// Whether the bytes of a sector, or of a part of one, are zeroes.
+fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROES: [u8; SECTOR] = [0; SECTOR];
+    ZEROES.get(..bytes.len()) == Some(bytes)
+}
+
 /// Bytes that nobody may see there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
@@ -52,11 +58,19 @@ impl Model {
     ) -> Result<(), Mismatch> {
         let mut at = offset;
         let mut rest = bytes;
+        let mut touched = sectors.range(offset / SECTOR_BYTES..).peekable();
         while !rest.is_empty() {
             let from = (at % SECTOR_BYTES) as usize;
             let (part, next) = rest.split_at(rest.len().min(SECTOR - from));
             let sector = at / SECTOR_BYTES;
-            self.check_sector(sector, touches(sectors, sector), from, part, reader)?;
+            let touches = match touched.next_if(|(touched, _)| **touched == sector) {
+                Some((_, touches)) => touches.as_slice(),
+                None => &[],
+            };
+            // Most of what is read around the clients' ranges was never touched.
+            if !(touches.is_empty() && is_zero(part)) {
+                self.check_sector(sector, touches, from, part, reader)?;
+            }
             at += part.len() as u64;
             rest = next;
         }
@@ -108,7 +122,7 @@ impl Model {
     }
 
     fn is_value(&self, value: &Value, sector: u64, piece: (usize, usize), bytes: &[u8]) -> bool {
-        let zero = || bytes.iter().all(|&byte| byte == 0);
+        let zero = || is_zero(bytes);
         match value {
             Value::Zero => zero(),
             Value::Version(version) => self.stamp(*version, sector).bytes()[piece.0..piece.1] == *bytes,

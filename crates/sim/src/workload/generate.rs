@@ -7,6 +7,9 @@ use crate::content::SECTOR_BYTES;
 use crate::rng::Rng;
 use crate::subject::{Abilities, Durability, Management};
 
+/// In how many ways a subject may be asked to tidy up.
+const TIDYINGS: u64 = 8;
+
 /// How often each operation is chosen, relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
@@ -30,6 +33,8 @@ pub struct Mix {
     pub snapshot: u64,
     /// Changes of how the disk is open.
     pub change: u64,
+    /// Changes of what is only in memory.
+    pub tidy: u64,
     /// Of the requests, so many in 16 are dropped if they take long.
     pub dropped_of_16: u64,
 }
@@ -51,6 +56,7 @@ impl Mix {
             snapshot: weight() / 4,
             change: 2,
             dropped_of_16: weight() / 4,
+            tidy: weight() / 8,
         }
     }
 }
@@ -125,7 +131,8 @@ impl Maker<'_> {
         let resize = if resize { self.mix.resize } else { 0 };
         let snapshot = if snapshots { self.mix.snapshot } else { 0 };
         let change = if change { self.mix.change } else { 0 };
-        let weights = [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot, change];
+        let weights =
+            [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot, change, self.mix.tidy];
         let mut left = self.rng.below(weights.iter().sum());
         let chosen = weights.iter().position(|&weight| match left.checked_sub(weight) {
             Some(rest) => {
@@ -147,7 +154,8 @@ impl Maker<'_> {
             Some(5) => Op::Reopen { variant: self.variant(variants) },
             Some(6) => Op::Manage(Management::Resize(self.new_size())),
             Some(7) => Op::Manage(self.snapshot()),
-            Some(_) => Op::Manage(Management::Change(self.variant(variants))),
+            Some(8) => Op::Manage(Management::Change(self.variant(variants))),
+            Some(_) => Op::Tidy { how: self.rng.below(TIDYINGS) as u32 },
         }
     }
 

@@ -51,6 +51,11 @@ pub enum Op {
     },
     /// Flush.
     Flush,
+    /// Change what is only in memory.
+    Tidy {
+        /// In which of several ways.
+        how: u32,
+    },
     /// Close and open in another way. Waits for all steps before it, and all after it wait for it.
     Reopen {
         /// In which way.
@@ -116,6 +121,7 @@ impl fmt::Display for Op {
             }
             Op::Discard { at, len } => write!(f, "discard {at:#x}+{len:#x}"),
             Op::Flush => write!(f, "flush"),
+            Op::Tidy { how } => write!(f, "tidy as {how}"),
             Op::Reopen { variant } => write!(f, "reopen as {variant}"),
             Op::Manage(what) => write!(f, "{what:?}"),
         }

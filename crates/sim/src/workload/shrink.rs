@@ -76,7 +76,12 @@ const SIMPLER: [fn(Step) -> Step; 6] = [
             let op = Op::Zero { at, len, how: Zeroing::Keep, durability: Durability::AtFlush };
             Step { op, ..step }
         }
-        Op::Read { .. } | Op::Discard { .. } | Op::Flush | Op::Reopen { .. } | Op::Manage(_) => step,
+        Op::Read { .. }
+        | Op::Discard { .. }
+        | Op::Flush
+        | Op::Tidy { .. }
+        | Op::Reopen { .. }
+        | Op::Manage(_) => step,
     },
     |step| match step.op {
         Op::Reopen { .. } => Step { op: Op::Reopen { variant: 0 }, ..step },
@@ -85,6 +90,7 @@ const SIMPLER: [fn(Step) -> Step; 6] = [
         | Op::Zero { .. }
         | Op::Discard { .. }
         | Op::Flush
+        | Op::Tidy { .. }
         | Op::Manage(_) => step,
     },
 ];
@@ -107,7 +113,7 @@ fn with_range(step: Step, change: impl Fn(u64, u64) -> (u64, u64)) -> Step {
             let (at, len) = change(at, len);
             Op::Discard { at, len }
         }
-        Op::Flush | Op::Reopen { .. } | Op::Manage(_) => step.op,
+        Op::Flush | Op::Tidy { .. } | Op::Reopen { .. } | Op::Manage(_) => step.op,
     };
     Step { op, ..step }
 }

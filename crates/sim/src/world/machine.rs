@@ -11,6 +11,7 @@ use storage::{Extent, ExtentKind, IoBuf, Limits};
 
 use super::Order;
 use super::fault::{Effect, Faults, io_error, no_space, random_part};
+use super::shortage::Shortages;
 use super::timer::Timers;
 use crate::content::Content;
 use crate::crash::Recording;
@@ -29,6 +30,7 @@ pub(crate) struct Machine {
     pub order: Order,
     pub disks: Vec<Disk>,
     pub faults: Faults,
+    pub shortages: Shortages,
     pub hold: Option<Hold>,
     pub hold_numbers: Vec<u64>,
     pub timers: Timers,
@@ -51,6 +53,8 @@ pub(crate) struct Disk {
     pub current: Content,
     pub durable: Content,
     pub capacity: Option<u64>,
+    /// The most bytes that it can hold for now, holes not counted.
+    pub room: Option<u64>,
     /// Completed changes that no flush has covered, in order of completion.
     unflushed: Vec<Arc<Record>>,
 }
@@ -84,6 +88,7 @@ impl Machine {
             order,
             disks: Vec::new(),
             faults: Faults::default(),
+            shortages: Shortages::default(),
             hold: None,
             hold_numbers: Vec::new(),
             timers: Timers::new(),
@@ -111,7 +116,15 @@ impl Machine {
         let durable = content.clone();
         let name = name.to_owned();
         let capacity = (!limits.resizable).then(|| content.length());
-        self.disks.push(Disk { name, limits, current: content, durable, capacity, unflushed: Vec::new() });
+        self.disks.push(Disk {
+            name,
+            limits,
+            current: content,
+            durable,
+            capacity,
+            room: None,
+            unflushed: Vec::new(),
+        });
         self.disks.len() - 1
     }
 
@@ -133,6 +146,7 @@ impl Machine {
     ) -> u64 {
         self.issued += 1;
         let number = self.issued;
+        self.shortages.count(&mut self.disks);
         let fault = self.faults.meet(disk, &request, &mut self.rng);
         let held = self.hold.as_ref().is_some_and(|hold| hold(disk, &request))
             || self.hold_numbers.contains(&number);
@@ -258,6 +272,11 @@ impl Machine {
         }
         if disk.capacity.is_some_and(|most| request.grows_to().is_some_and(|end| end > most)) {
             return (Err(no_space()), Part::None);
+        }
+        if let Some(part) = disk.short_of_room(request) {
+            request.apply(&mut disk.current, &part);
+            *self.faults.fired.entry(request.kind()).or_default() += 1;
+            return (Err(no_space()), part);
         }
         match request {
             Request::Read { offset, .. } => {

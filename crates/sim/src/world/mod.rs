@@ -4,6 +4,7 @@ mod disk;
 mod fault;
 mod io_future;
 mod machine;
+mod shortage;
 mod timer;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use machine::Machine;
 pub use disk::SimStorage;
 pub(crate) use fault::random_part;
 pub use fault::{Fault, FaultKind, Persistence};
+pub use shortage::Shortage;
 pub use timer::Sleep;
 
 /// In which order requests end.
@@ -109,6 +111,18 @@ impl World {
     /// Replaces the planned faults; counting starts anew.
     pub fn set_faults(&self, faults: Vec<Fault>) {
         self.machine.lock().faults.plan(faults);
+    }
+
+    /// Replaces the planned shortages of room; counting starts anew.
+    pub fn set_shortages(&self, shortages: Vec<Shortage>) {
+        let mut machine = self.machine.lock();
+        let Machine { shortages: planned, disks, .. } = &mut *machine;
+        planned.plan(shortages, disks);
+    }
+
+    /// What a disk promises.
+    pub fn limits(&self, disk: usize) -> Limits {
+        self.machine.lock().disk(disk).limits
     }
 
     /// The most bytes a disk can be long; requests beyond fail with ENOSPC and change nothing.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{GIB, KIB};
-use crate::bench::image::{Shape, link};
+use crate::bench::image::{Shape, empty_clusters, link};
 use crate::bench::load::Load;
 use crate::bench::sample::{Pair, Series};
 use crate::bench::table::{Chart, Form, Table, Verdict, bytes, compared, heads};
@@ -33,7 +33,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         title: "length of the backing chain".to_owned(),
         about: format!(
             "4 KiB random reads of a 4 GiB disk at depth 32, O_DIRECT, in process, default cache sizes, warm. The lowest \
-             layer is full, each layer above has {CLUSTERS_EACH} random clusters of its own. Memory is the most that \
+             layer is full, each layer above has {CLUSTERS_EACH} random clusters of its own; all clusters are holes of their \
+             files. Memory is the most that \
              the process had."
         ),
         columns: heads(&["layers", "memory, ours : QEMU's"]),
@@ -67,6 +68,7 @@ fn make_chain(bench: &Bench, length: usize) -> Result<PathBuf, String> {
         command.args(["bench", "-q", "-w", "-t", "unsafe", "-s", "64k", "--access", "allocating"]);
         command.args(["-o", "1M", "-c", &CLUSTERS_EACH.to_string(), "--seed", &layer.to_string()]).arg(&path);
         process::run(&mut command)?;
+        empty_clusters(&path)?;
         link(&path, &name(layer - 1))?;
     }
     let top = bench.create("top.qcow2", empty, None)?;

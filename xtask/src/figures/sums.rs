@@ -1,8 +1,8 @@
-//! What simulations looked at, summed up from what their tests print.
+//! What tests looked at, summed up from what they print.
 
 use std::collections::BTreeMap;
 
-/// Before each line that tells of numbers, in the output of the tests (`qcow2/tests/harness`).
+/// Before each line that tells of numbers, in the output of the tests.
 const MARK: &str = "looked at in ";
 
 /// Numbers by what was counted.
@@ -23,10 +23,26 @@ impl Figures {
             if let Some((number, what)) = figure.split_once(' ')
                 && let Ok(number) = number.parse::<u64>()
             {
-                *self.sums.entry(what.trim().to_owned()).or_default() += number;
+                self.add(what.trim(), number);
             }
         }
         true
+    }
+
+    /// Adds `number` to what was counted of `what`.
+    pub fn add(&mut self, what: &str, number: u64) {
+        *self.sums.entry(what.to_owned()).or_default() += number;
+    }
+
+    /// How much of `what` was counted.
+    pub fn get(&self, what: &str) -> u64 {
+        self.sums.get(what).copied().unwrap_or(0)
+    }
+
+    /// Everything else that was counted.
+    pub fn others<'a>(&'a self, besides: &'a [&str]) -> impl Iterator<Item = (&'a str, u64)> {
+        let sums = self.sums.iter().map(|(what, sum)| (what.as_str(), *sum));
+        sums.filter(move |(what, _)| !besides.contains(what))
     }
 
     /// The sums so far in one line.
@@ -35,7 +51,7 @@ impl Figures {
         format!("{} configurations: {}", self.configurations, sums.collect::<Vec<_>>().join(", "))
     }
 
-    /// The rows of the table in docs/testing.md.
+    /// The sums as rows of a table.
     pub fn table(&self) -> String {
         let row = |(what, sum): (&String, &u64)| format!("| {what} | {} |\n", grouped(*sum));
         format!("| looked at | number |\n|---|---|\n{}", self.sums.iter().map(row).collect::<String>())
@@ -43,7 +59,7 @@ impl Figures {
 }
 
 /// 1234567 as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let lead = (digits.len() - 1) % 3 + 1;
     let (first, rest) = digits.split_at(lead);
@@ -66,5 +82,6 @@ mod tests {
         assert!(!figures.read("test result: ok. 3 passed"));
         assert_eq!(figures.line(), "2 configurations: 1,004,000 crash states, 60 states gone on with");
         assert!(figures.table().contains("| crash states | 1,004,000 |\n"));
+        assert_eq!(figures.others(&["crash states"]).collect::<Vec<_>>(), [("states gone on with", 60)]);
     }
 }

@@ -1,0 +1,108 @@
+//! Refcounts on their way to the medium, and the refcount table when it has outgrown its place.
+
+use std::sync::Arc;
+
+use super::all_of;
+use crate::Error;
+use crate::image::Inner;
+use crate::overlap::Section;
+use crate::refcount::DirtyTable;
+
+impl Inner {
+    /// Refcount blocks first, behind a barrier the table that leads to new ones.
+    pub(crate) async fn write_refcounts(self: &Arc<Self>) -> Result<(), Error> {
+        // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
+        // block that is made later belongs to the next commit, table entry and all.
+        let sectors = self.dirty_table_sectors().await?;
+        let blocks = self.refcounts.copy_dirty()?;
+        let writes = blocks
+            .iter()
+            .map(|(offset, block)| self.write_table(offset.0, &block.bytes, Section::RefcountBlock));
+        all_of(writes).await?;
+        blocks.iter().for_each(|(_, block)| block.written());
+        if sectors.is_empty() {
+            return Ok(());
+        }
+        self.barrier().await?;
+        for (offset, bytes) in &sectors {
+            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+        }
+        self.refcounts.table.write().written(&sectors);
+        Ok(())
+    }
+
+    /// The sectors of the refcount table to be written in place, after making room if it has outgrown
+    /// its clusters.
+    async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        loop {
+            self.make_room_for_table().await?;
+            let dirty = self.refcounts.table.read().dirty();
+            match dirty {
+                DirtyTable::Clean => return Ok(Vec::new()),
+                DirtyTable::Sectors(sectors) => return Ok(sectors),
+                DirtyTable::Outgrown(_) => {}
+            }
+        }
+    }
+
+    /// Moves the refcount table if it has outgrown its clusters: the new one is complete on the
+    /// medium before the header leads to it, the old one is freed after that.
+    async fn make_room_for_table(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            let dirty = self.refcounts.table.read().dirty();
+            let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
+            let run = self.allocate_exactly(clusters).await?;
+            // The allocation may have made blocks that need a still larger table.
+            let dirty = self.refcounts.table.read().dirty();
+            if matches!(dirty, DirtyTable::Outgrown(needed) if needed > clusters) {
+                self.give_back(run).await;
+                continue;
+            }
+            let offset = run.start << self.geometry.cluster_bits;
+            match self.write_new_table(offset, clusters).await {
+                Ok(bytes) => return self.move_table(offset, clusters, &bytes).await,
+                Err(error) => {
+                    self.give_back(run).await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
+    /// when this returns.
+    async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
+        // Table before blocks, as in write_refcounts.
+        let bytes = self.refcounts.table.read().encode_all(clusters);
+        let bytes = bytes.map_err(|_| self.blame.no_memory("the refcount table"))?;
+        let blocks = self.refcounts.copy_dirty()?;
+        for (at, block) in &blocks {
+            self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
+        }
+        self.write_table(offset, &bytes, Section::RefcountTable).await?;
+        self.barrier().await?;
+        blocks.iter().for_each(|(_, block)| block.written());
+        Ok(bytes)
+    }
+
+    /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
+    /// the old header or the new one: neither table is given back, one of them is leaked.
+    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.point_header_at_refcount_table(offset, clusters).await?;
+        let (old_offset, old_clusters) = {
+            let mut table = self.refcounts.table.write();
+            let old = (table.offset(), table.clusters());
+            table.moved(offset, clusters, bytes);
+            old
+        };
+        self.overlap.remove(old_offset);
+        self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
+        let start = old_offset >> self.geometry.cluster_bits;
+        self.reclaim(vec![crate::free::Free {
+            start,
+            len: old_clusters,
+            punch: self.discards().pass_discard_other,
+        }]);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Refcounts raised and lowered, in memory.
+
+use qcow2_layout::{HostOffset, refcount_get};
+
+use super::Refcounts;
+use crate::Error;
+
+/// What became of an attempt to claim clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// So many clusters, from the first one, now have refcount 1.
+    Claimed(u64),
+    /// The first cluster has no refcount block; make one first.
+    NoBlock(u64),
+}
+
+/// Consecutive clusters that lost one reference each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lowered {
+    /// How many, from the first one; never 0.
+    pub(crate) len: u64,
+    /// References that each of them has left.
+    pub(crate) left: u64,
+}
+
+impl Refcounts {
+    /// The refcount of one cluster.
+    pub(crate) async fn get(&self, cluster: u64) -> Result<u64, Error> {
+        let Some(block) = self.block(self.block_of(cluster)).await? else { return Ok(0) };
+        let index = cluster % self.geometry.refcount_block_entries();
+        Ok(block.read(|bytes| refcount_get(bytes, index, self.geometry.refcount_order)).unwrap_or(0))
+    }
+
+    /// Raises refcounts from 0 to 1, from `start` on, at most `len`, up to the first cluster that is
+    /// in use or belongs to the next block. In memory only.
+    pub(crate) async fn claim(&self, start: u64, len: u64) -> Result<Claim, Error> {
+        let index = self.block_of(start);
+        let entries = self.geometry.refcount_block_entries();
+        let first = start % entries;
+        let last = (first + len).min(entries);
+        loop {
+            let Some(block) = self.block(index).await? else { return Ok(Claim::NoBlock(index)) };
+            let order = self.geometry.refcount_order;
+            let claimed = block.modify(|bytes| {
+                let free =
+                    (first..last).take_while(|&at| refcount_get(bytes, at, order) == Some(0)).count() as u64;
+                (first..first + free).for_each(|at| set(bytes, at, order, 1));
+                free
+            });
+            if let Some(claimed) = claimed {
+                return Ok(Claim::Claimed(claimed));
+            }
+        }
+    }
+
+    /// Lowers the refcount of one cluster by one, in memory, and returns what is left.
+    pub(crate) async fn lower(&self, cluster: u64) -> Result<u64, Error> {
+        self.lower_run(cluster, 1).await.map(|lowered| lowered.left)
+    }
+
+    /// Lowers the refcounts of clusters from `start` on by one, in memory: at most `len`, as many as have
+    /// the same refcount and lie in one block.
+    pub(crate) async fn lower_run(&self, start: u64, len: u64) -> Result<Lowered, Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let (index, order) = (start / entries, self.geometry.refcount_order);
+        let first = start % entries;
+        let last = (first + len).min(entries);
+        loop {
+            let Some(block) = self.block(index).await? else { return Err(self.freed_twice(start)) };
+            let lowered = block.modify(|bytes| {
+                let old = refcount_get(bytes, first, order).unwrap_or(0);
+                let left = old.checked_sub(1)?;
+                let same =
+                    (first..last).take_while(|&at| refcount_get(bytes, at, order) == Some(old)).count();
+                (first..first + same as u64).for_each(|at| set(bytes, at, order, left));
+                Some(Lowered { len: same as u64, left })
+            });
+            if let Some(lowered) = lowered {
+                return lowered.ok_or_else(|| self.freed_twice(start));
+            }
+        }
+    }
+
+    /// How many clusters from `start` on, at most `len`, have one reference, or how many have several
+    /// (those of one block).
+    pub(crate) async fn alike(&self, start: u64, len: u64) -> Result<(u64, bool), Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let Some(block) = self.block(start / entries).await? else { return Err(self.freed_twice(start)) };
+        let first = start % entries;
+        let last = (first + len).min(entries);
+        let shared =
+            |bytes: &[u8], at| refcount_get(bytes, at, self.geometry.refcount_order).unwrap_or(0) > 1;
+        Ok(block.read(|bytes| {
+            let several = shared(bytes, first);
+            ((first..last).take_while(|&at| shared(bytes, at) == several).count() as u64, several)
+        }))
+    }
+
+    /// Raises the refcounts of `len` clusters from `start` on by one, in memory.
+    pub(crate) async fn raise(&self, start: u64, len: u64) -> Result<(), Error> {
+        let entries = self.geometry.refcount_block_entries();
+        let (mut cluster, end) = (start, start + len);
+        while cluster < end {
+            let (index, first) = (cluster / entries, cluster % entries);
+            let last = (first + (end - cluster)).min(entries);
+            let Some(block) = self.block(index).await? else { return Err(self.not_counted(cluster)) };
+            if let Some(raised) = block.modify(|bytes| self.raise_in(bytes, first..last)) {
+                raised.map_err(|(at, count)| match count {
+                    0 => self.not_counted(index * entries + at),
+                    _ => self.saturated(index * entries + at, count),
+                })?;
+                cluster += last - first;
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises all of `range`, or nothing: then gives the entry that cannot be raised, and its refcount.
+    fn raise_in(&self, bytes: &mut [u8], range: std::ops::Range<u64>) -> Result<(), (u64, u64)> {
+        let (order, max) = (self.geometry.refcount_order, self.geometry.refcount_max());
+        let count = |bytes: &[u8], at| refcount_get(bytes, at, order).unwrap_or(0);
+        if let Some(at) = range.clone().find(|&at| matches!(count(bytes, at), 0) || count(bytes, at) >= max) {
+            return Err((at, count(bytes, at)));
+        }
+        range.for_each(|at| set(bytes, at, order, count(bytes, at) + 1));
+        Ok(())
+    }
+
+    fn not_counted(&self, cluster: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.corrupt(format!("the cluster at {offset} is in use, but its refcount is 0"))
+    }
+
+    fn saturated(&self, cluster: u64, count: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.unsupported(format!(
+            "the cluster at {offset} has {count} references, the most that refcounts of {} bits (refcount_bits) can count",
+            self.geometry.refcount_bits()
+        ))
+    }
+
+    fn freed_twice(&self, cluster: u64) -> Error {
+        let offset = HostOffset(cluster << self.geometry.cluster_bits);
+        self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
+    }
+}
+
+/// `at` lies inside the block and `value` within the refcount width, by construction of the callers.
+pub(super) fn set(bytes: &mut [u8], at: u64, order: u32, value: u64) {
+    let result = qcow2_layout::refcount_set(bytes, at, order, value);
+    debug_assert!(result.is_ok(), "refcount {at}: {result:?}");
+}

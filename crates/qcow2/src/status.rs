@@ -1,0 +1,55 @@
+//! What an open image does and holds, for people and programs that watch it.
+
+use map_cache::Counters;
+use sync::atomic::Ordering;
+
+use crate::cache_sizes::CacheSizes;
+use crate::chain::{Chain, ChainStatus};
+use crate::image::Qcow2;
+
+/// What an open image does and holds, for people and programs that watch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// Counters of the map cache.
+    pub map: Counters,
+    /// The map of the layers below, once it was needed.
+    pub chain: Option<ChainStatus>,
+    /// The cache sizes in use.
+    pub cache_sizes: CacheSizes,
+    /// Bytes of the disk that the map entries in memory cover, at most.
+    pub covered_bytes: u64,
+    /// Bytes of memory in the refcount cache.
+    pub refcount_bytes: u64,
+    /// Bytes of memory that the caches of all images of the process take ...
+    pub budget_used_bytes: u64,
+    /// ... and may take.
+    pub budget_bytes_max: u64,
+    /// Clusters below the end of the file that are known to be free.
+    pub free_clusters: u64,
+    /// Clusters leaked because giving them back failed.
+    pub leaked_clusters: u64,
+    /// The corrupt bit was set since the image was opened.
+    pub corrupt: bool,
+}
+
+impl Qcow2 {
+    /// What the image does and holds.
+    pub fn status(&self) -> Status {
+        let map = self.inner.cache.counters();
+        let covered =
+            (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let chain = self.inner.chain_if_made().map(Chain::status);
+        Status {
+            map,
+            chain,
+            cache_sizes: self.cache_sizes(),
+            covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
+            refcount_bytes: self.inner.refcounts.resident_bytes(),
+            budget_used_bytes: self.inner.budget.used_bytes(),
+            budget_bytes_max: self.inner.budget.bytes_max(),
+            free_clusters: self.inner.allocator.lock().free_clusters(),
+            leaked_clusters: self.inner.frees.leaked(),
+            corrupt: self.inner.corrupt.load(Ordering::Relaxed),
+        }
+    }
+}
