@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Only these tables (door, process, A, B, .., K or throttle); may be repeated
+    /// Only these tables (door, process, A, B, .., K or throttle, counters); may be repeated
     #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = table_id)]
     only: Vec<String>,
 
@@ -102,7 +102,7 @@ fn measure(args: &Args) -> Result<bool, String> {
     let scratch = Scratch::new(&args.dir, SPACE_BYTES)?;
     let cowhand = match &args.cowhand {
         Some(program) => program.canonicalize().map_err(|error| format!("{}: {error}", program.display()))?,
-        None => build()?,
+        None => build(&[])?,
     };
     let usual = match args.quick {
         true => Effort { rounds: 1, seconds: 0.1, quick: true },
@@ -139,7 +139,8 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Entry>, String> {
     {
         return Err(format!("there is no table {unknown}; there are {}", known()));
     }
-    let wanted = |entry: &&Entry| only.is_empty() || only.iter().any(|id| entry.id.eq_ignore_ascii_case(id));
+    let usual = |entry: &Entry| only.is_empty() && !entry.on_request;
+    let wanted = |entry: &&Entry| usual(entry) || only.iter().any(|id| entry.id.eq_ignore_ascii_case(id));
     Ok(TABLES.iter().filter(wanted).collect())
 }
 
@@ -163,11 +164,12 @@ fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Tabl
     Ok((tables, whole))
 }
 
-/// Builds the program and says where it is: beside the directory this program is in, whatever
+/// Builds the program with `features` and says where it is: beside the directory this program is in, whatever
 /// `CARGO_TARGET_DIR` says.
-fn build() -> Result<PathBuf, String> {
+fn build(features: &[&str]) -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--release", "--package", "cowhand"]);
+    cargo.args(features.iter().flat_map(|feature| ["--features", feature]));
     // What `cargo run` said about this program: build scripts that look at it would run again each time.
     std::env::vars_os()
         .map(|(name, _)| name)

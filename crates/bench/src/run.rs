@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use async_lock::RwLock;
 use image::Disk;
-use qcow2::ZeroOptions;
+use qcow2::{ReadKind, ZeroOptions};
 use storage::{IoBuf, IoBytes, IoVec};
 use thiserror::Error;
 
@@ -160,10 +160,14 @@ impl Shared {
         };
         match operation {
             _ if reads => {
-                if !self.disk.try_read(offset, &mut buf) {
-                    let (result, back) = self.disk.read(offset, buf).await;
-                    result?;
-                    buf = back;
+                match self.disk.try_read(offset, &mut buf) {
+                    Some(ReadKind::Data) => {}
+                    Some(ReadKind::Zeroes) => buf.fill(0),
+                    None => {
+                        let (result, back) = self.disk.read(offset, buf).await;
+                        result?;
+                        buf = back;
+                    }
                 }
                 return Ok(buf);
             }

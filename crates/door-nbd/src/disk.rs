@@ -3,7 +3,7 @@
 use buffer::{IoBuf, IoVec};
 use image::Disk;
 use nbd_wire::{BlockSizes, ErrorCode};
-use qcow2::{Error, ErrorKind, TryRead, ZeroOptions};
+use qcow2::{Error, ErrorKind, ReadKind, ZeroOptions};
 
 use crate::export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlags};
 
@@ -34,15 +34,15 @@ impl Export for Disk {
         self.bitmap_names()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
-        self.try_read_data(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        Disk::try_read(self, offset, buf)
     }
 
     fn holds_back(&self) -> bool {
         self.is_limited()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
         Box::pin(async move {
             let (result, buf) = Disk::read(self, offset, buf).await;
             (result.map_err(told), buf)

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{BlockSizes, ErrorCode};
-use qcow2::TryRead;
+use qcow2::ReadKind;
 
 /// A running operation. It may be bound to the thread that started it and owns its bytes.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -91,10 +91,11 @@ pub trait Export: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Fills `buf` from `offset` if that needs no waiting. `buf` has no particular alignment.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    /// Reads into `buf` from `offset` if that needs no waiting. `buf` has no particular alignment; zeroes leave
+    /// it as it was, and after `None` part of it may have changed.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         let _ = (offset, buf);
-        TryRead::Missed
+        None
     }
 
     /// Whether requests may be made to wait for a limit, so that they are better given up than carried out
@@ -103,8 +104,8 @@ pub trait Export: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Fills `buf` from `offset`. Gives the buffer back.
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)>;
+    /// Fills `buf` from `offset`, zeroes included. Gives the buffer back.
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)>;
 
     /// Writes `data` at `offset`; with `fua`, durable before it ends.
     fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>>;

@@ -38,7 +38,7 @@ pub use export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlag
 pub use exports::{DuplicateName, ExportEntry, Exports, NotRemoved, Removal};
 pub use nbd_wire::{BlockSizes, ErrorCode};
 pub use options::{ServerOptions, TlsPolicy};
-pub use qcow2::TryRead;
+pub use qcow2::ReadKind;
 pub use server::{Server, run};
 pub use shutdown::Shutdown;
 pub use tls::{TlsConfigError, TlsFiles, server_config};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
-use qcow2::TryRead;
+use qcow2::ReadKind;
 
 use crate::budget::Permit;
 use crate::limits::{
@@ -122,13 +122,13 @@ impl Outbox {
         &self,
         head: &[u8],
         len: usize,
-        fill: impl FnOnce(&mut [u8]) -> TryRead,
-    ) -> TryRead {
+        fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
+    ) -> Option<ReadKind> {
         if len > SHARED_REPLY_BYTES_MAX {
             let mut payload = IoBuf::uninit(len);
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
-            if filled == TryRead::Filled {
+            if filled == Some(ReadKind::Data) {
                 self.push(head, payload.freeze(), None);
             }
             return filled;
@@ -137,7 +137,7 @@ impl Outbox {
         let room = queue.room(head.len() + len);
         let (head_room, payload) = room.split_at_mut(head.len());
         let filled = fill(payload);
-        if filled == TryRead::Filled {
+        if filled == Some(ReadKind::Data) {
             head_room.copy_from_slice(head);
             queue.filled += head.len() + len;
             queue.replies += 1;

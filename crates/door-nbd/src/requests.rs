@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buffer::{IoBuf, IoBytes, IoVec};
-use nbd_wire::{Dialect, ErrorCode, done_reply, error_reply, read_head};
+use nbd_wire::{Dialect, ErrorCode, done_reply, error_reply, hole_reply, read_head};
+use qcow2::ReadKind;
 
 use crate::block_status::{self, Question};
 use crate::budget::Permit;
@@ -66,7 +67,14 @@ impl Request {
         let (result, buf) = self.entry.disk().read(self.offset, buf).await;
         self.count(|counters| &counters.read, result.is_ok(), u64::from(len));
         match result {
-            Ok(()) => {
+            Ok(content) => {
+                let hole = match content {
+                    ReadKind::Zeroes => hole_reply(self.dialect, self.cookie, self.offset, len),
+                    ReadKind::Data => None,
+                };
+                if let Some(hole) = hole {
+                    return self.outbox.push_small(&hole, Some(self.permit));
+                }
                 let head = read_head(self.dialect, self.cookie, self.offset, len);
                 self.outbox.push(&head, buf.freeze(), Some(self.permit));
             }

@@ -14,7 +14,7 @@ use nbd_wire::{
     BlockStatusFilter, Command, Decoded, Dialect, ErrorCode, RequestHeader, Selected, Served, Targeted,
     UnknownMagic, done_reply, error_reply, hole_reply, limits, read_head,
 };
-use qcow2::TryRead;
+use qcow2::ReadKind;
 
 use crate::block_status::Question;
 use crate::budget::{Budget, InFlight, Permit};
@@ -216,17 +216,17 @@ impl Transmission {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
         let disk = self.entry.disk();
         let fill = |buf: &mut [u8]| {
-            if buf.is_empty() { TryRead::Filled } else { disk.try_read(offset, buf) }
+            if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf) }
         };
         match self.outbox.push_filled(&reply, size, fill) {
-            TryRead::Missed => return false,
-            TryRead::Filled => {}
-            TryRead::Zeroes => match hole_reply(self.dialect, head.cookie, offset, len) {
+            None => return false,
+            Some(ReadKind::Data) => {}
+            Some(ReadKind::Zeroes) => match hole_reply(self.dialect, head.cookie, offset, len) {
                 Some(hole) => self.outbox.push_small(&hole, None),
                 None => {
                     self.outbox.push_filled(&reply, size, |buf| {
                         buf.fill(0);
-                        TryRead::Filled
+                        Some(ReadKind::Data)
                     });
                 }
             },

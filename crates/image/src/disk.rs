@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use qcow2::bitmap::{Bitmap, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
-use qcow2::{BlockStatus, Error, Layer, Prefetch, Qcow2, ResizeOptions, Status, TryRead, ZeroOptions};
+use qcow2::{BlockStatus, Error, Layer, Prefetch, Qcow2, ReadKind, ResizeOptions, Status, ZeroOptions};
 use qcow2_layout::SnapshotEntry;
 use storage::{FileLock, IoBuf, IoVec, Zeroing};
 use throttle::Request;
@@ -34,6 +34,9 @@ pub struct Disk {
     pub(crate) runtime: Arc<Runtime>,
     /// The image was opened for writing.
     pub(crate) writable: bool,
+    /// Some layer's data may be in memory: reads are worth a try that does not wait. With O_DIRECT all the way
+    /// down a try only repeats what the read that follows it does.
+    has_cached_data: bool,
     /// What of the map is read before it is asked for.
     pub(crate) prefetch: Prefetch,
     /// What a discard is charged at most.
@@ -66,6 +69,7 @@ impl Disk {
         let mut front = Front::new(rules.groups.clone(), &options.throttling);
         front.trace(rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &layer))));
         Self {
+            has_cached_data: layer.has_cached_data(),
             layer,
             front,
             writable: !runtime.read_only,
@@ -110,48 +114,36 @@ impl Disk {
         }
     }
 
-    /// Fills `buf` from `offset` if that needs no waiting, neither for a file nor for a limit, and says
-    /// whether it did.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        match self.try_read_data(offset, buf) {
-            TryRead::Missed => false,
-            TryRead::Filled => true,
-            TryRead::Zeroes => {
-                buf.fill(0);
-                true
-            }
-        }
-    }
-
-    /// As [`Disk::try_read`], but only says so where the map knows of nothing but zeroes.
+    /// Reads into `buf` from `offset` if that needs no waiting, neither for a file nor for a limit. Zeroes
+    /// leave `buf` as it was; after `None` part of it may have changed.
     #[inline]
-    pub fn try_read_data(&self, offset: u64, buf: &mut [u8]) -> TryRead {
-        let Some(inline) = self.front.try_begin_read() else { return TryRead::Missed };
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        if !self.has_cached_data {
+            return None;
+        }
+        let inline = self.front.try_begin_read(buf.len() as u64)?;
         let read = match &self.layer {
             Layer::Qcow2(image) => image.try_read(offset, buf),
-            Layer::Raw(raw)
-                if raw.contains(offset, buf.len() as u64)
-                    && raw.storage.try_read(raw.offset + offset, buf) =>
-            {
-                TryRead::Filled
-            }
-            Layer::Raw(_) => TryRead::Missed,
+            Layer::Raw(raw) => raw.try_read(offset, buf),
         };
-        if read != TryRead::Missed {
+        if read.is_some() {
             self.front.note(Kind::Read, offset, buf.len() as u64);
         }
-        self.front.end_inline(inline, (read != TryRead::Missed).then_some(buf.len() as u64));
+        self.front.end_inline(inline, read.map(|_| buf.len() as u64));
         read
     }
 
-    /// Fills `buf` from `offset` and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+    /// Fills `buf` from `offset`, zeroes included, and gives it back.
+    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
         let bytes = buf.len() as u64;
         self.front.note(Kind::Read, offset, bytes);
         let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
         let (result, buf) = match &self.layer {
             Layer::Qcow2(image) => image.read(offset, buf).await,
-            Layer::Raw(raw) => raw.read(offset, buf).await,
+            Layer::Raw(raw) => {
+                let (result, buf) = raw.read(offset, buf).await;
+                (result.map(|()| ReadKind::Data), buf)
+            }
         };
         (inside.end(result, bytes), buf)
     }

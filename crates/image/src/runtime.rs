@@ -5,7 +5,7 @@ use std::sync::Arc;
 use event_listener::{Event, EventListener};
 use parking_lot::RwLock;
 use qcow2::cache_sizes::CacheRequest;
-use qcow2::{DiscardOptions, Layer};
+use qcow2::{DiscardOptions, Layer, OverlapCheck, Qcow2};
 use thiserror::Error;
 
 use crate::disk::Disk;
@@ -34,6 +34,10 @@ pub struct RuntimeOptions {
     pub pass_discard_other: bool,
     /// `discard-no-unref`.
     pub discard_no_unref: bool,
+    /// `lazy-refcounts`; `None` is what the image says.
+    pub lazy_refcounts: Option<bool>,
+    /// `overlap-check`.
+    pub overlap_check: OverlapCheck,
 }
 
 impl RuntimeOptions {
@@ -50,6 +54,8 @@ impl RuntimeOptions {
             pass_discard_snapshot: layer.qcow2.pass_discard_snapshot,
             pass_discard_other: layer.qcow2.pass_discard_other,
             discard_no_unref: layer.qcow2.discard_no_unref,
+            lazy_refcounts: layer.qcow2.lazy_refcounts,
+            overlap_check: layer.qcow2.overlap_check,
         }
     }
 
@@ -127,11 +133,10 @@ impl Disk {
         }
         if let Layer::Qcow2(image) = &self.layer {
             let before = self.runtime.get();
-            image.set_discards(options.discards()).map_err(ReopenError::Image)?;
-            if options.caches != before.caches
-                && let Err(error) = image.set_caches(options.caches).await
-            {
-                image.set_discards(before.discards()).map_err(ReopenError::Image)?;
+            if let Err(error) = change(image, &before, &options).await {
+                if let Err(again) = change(image, &options, &before).await {
+                    tracing::warn!("not all options could be put back: {again}");
+                }
                 return Err(ReopenError::Image(error));
             }
         }
@@ -139,6 +144,21 @@ impl Disk {
         self.runtime.tell();
         Ok(())
     }
+}
+
+/// Tells the image what is different.
+async fn change(image: &Qcow2, from: &RuntimeOptions, to: &RuntimeOptions) -> Result<(), qcow2::Error> {
+    image.set_discards(to.discards())?;
+    if to.caches != from.caches {
+        image.set_caches(to.caches).await?;
+    }
+    if to.overlap_check != from.overlap_check {
+        image.set_overlap_check(to.overlap_check).await?;
+    }
+    if to.lazy_refcounts != from.lazy_refcounts {
+        image.set_lazy_refcounts(to.lazy_refcounts).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

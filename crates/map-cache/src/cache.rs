@@ -122,6 +122,31 @@ impl<E: Clone> MapCache<E> {
         self.store.insert(key, &words);
     }
 
+    /// Ends a load with what was read: the slice, or an error, which everybody who waits for it gets too.
+    pub fn land(
+        &self,
+        ticket: LoadTicket<'_, E>,
+        read: Result<impl IntoIterator<Item = u64>, E>,
+    ) -> Result<(), E> {
+        match read {
+            Ok(words) => {
+                self.insert_loaded(ticket, words.into_iter());
+                Ok(())
+            }
+            Err(error) => {
+                ticket.fail(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a load that went well.
+    pub fn insert_loaded(&self, ticket: LoadTicket<'_, E>, words: impl Iterator<Item = u64>) {
+        self.insert(ticket.key(), words);
+        // Behind the insertion: whoever waited looks again and finds it.
+        drop(ticket);
+    }
+
     /// Modifies a slice in memory and marks it dirty. A packed one is replaced by a plain one first.
     pub fn modify(&self, key: SliceKey, modify: impl FnOnce(&mut Modify<'_>)) -> Outcome {
         loop {

@@ -27,27 +27,27 @@ impl<E: Clone> Loads<E> {
 
     /// Joins the load of `key`, or becomes the one who does it.
     pub(crate) fn join(&self, key: SliceKey) -> Load<'_, E> {
-        match self.under_way.lock().entry(key) {
-            Entry::Occupied(flight) => {
-                let flight = Arc::clone(flight.get());
-                Load::Wait(Waiting { listener: flight.landed.listen(), flight })
-            }
-            Entry::Vacant(vacant) => {
-                let flight = Arc::new(Flight { landed: Event::new(), failure: OnceLock::new() });
-                vacant.insert(Arc::clone(&flight));
-                Load::Lead(LoadTicket { loads: self, key, flight })
-            }
+        match self.lead(key) {
+            Ok(ticket) => Load::Lead(ticket),
+            Err(waiting) => Load::Wait(waiting),
         }
     }
 
     /// Becomes the one who loads `key`, if nobody does.
     pub(crate) fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
+        self.lead(key).ok()
+    }
+
+    fn lead(&self, key: SliceKey) -> Result<LoadTicket<'_, E>, Waiting<E>> {
         match self.under_way.lock().entry(key) {
-            Entry::Occupied(_) => None,
+            Entry::Occupied(flight) => {
+                let flight = Arc::clone(flight.get());
+                Err(Waiting { listener: flight.landed.listen(), flight })
+            }
             Entry::Vacant(vacant) => {
                 let flight = Arc::new(Flight { landed: Event::new(), failure: OnceLock::new() });
                 vacant.insert(Arc::clone(&flight));
-                Some(LoadTicket { loads: self, key, flight })
+                Ok(LoadTicket { loads: self, key, flight })
             }
         }
     }
@@ -58,7 +58,7 @@ impl<E: Clone> Loads<E> {
 pub enum Load<'a, E: Clone> {
     /// It is in memory after all: look again.
     Present,
-    /// Read it, insert it, drop the ticket.
+    /// Read it and say how that ended ([`crate::MapCache::land`]).
     Lead(LoadTicket<'a, E>),
     /// Somebody reads it: wait, then look again.
     Wait(Waiting<E>),
@@ -73,6 +73,10 @@ pub struct LoadTicket<'a, E: Clone> {
 }
 
 impl<E: Clone> LoadTicket<'_, E> {
+    pub(crate) fn key(&self) -> SliceKey {
+        self.key
+    }
+
     /// Ends the load with an error, which everybody who waits for it gets too.
     pub fn fail(self, error: E) {
         // A flight has one ticket and this consumes it, so the cell is empty.

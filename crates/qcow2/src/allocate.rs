@@ -12,6 +12,7 @@ use crate::allocator::{Allocator, Run};
 use crate::image::Inner;
 use crate::overlap::Section;
 use crate::refcount::{Claim, Lowered};
+use crate::reserve::Reserved;
 
 /// Clusters allocated at a time at most: bounds the metadata that one request dirties at once.
 const RUN_CLUSTERS_MAX: u64 = 1 << 16;
@@ -19,9 +20,26 @@ const RUN_CLUSTERS_MAX: u64 = 1 << 16;
 impl Inner {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
-        if let Some(run) = self.reserve.take(wanted) {
-            return Ok(run);
+        match self.reserve.take(wanted) {
+            Some(run) => Ok(run),
+            None => self.allocate_new(wanted).await,
         }
+    }
+
+    /// The same for guest clusters from number `guest` on: behind those of the guest clusters before them, where
+    /// one is written after the other.
+    pub(crate) async fn allocate_for(&self, guest: u64, wanted: u64) -> Result<Run, Error> {
+        match self.reserve.take_for(guest, wanted) {
+            Reserved::Run(run) => Ok(run),
+            Reserved::Nothing { wanted, ahead, row } => {
+                let run = self.allocate_new(wanted + ahead).await?;
+                Ok(self.reserve.keep_rest(guest, run, wanted, row))
+            }
+        }
+    }
+
+    /// Clusters that are not of the reserve.
+    async fn allocate_new(&self, wanted: u64) -> Result<Run, Error> {
         self.scan_for_free_clusters().await?;
         loop {
             let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;

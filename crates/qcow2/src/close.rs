@@ -39,7 +39,7 @@ impl Inner {
             self.frees.idle().await;
         }
         self.commit().await?;
-        if self.lazy_refcounts {
+        if self.is_lazy() {
             self.write_refcounts().await?;
             self.frees.idle().await;
             self.write_refcounts().await?;

@@ -136,7 +136,7 @@ impl Inner {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
                     self.host.spawn(Box::pin(async move {
-                        let result = image.write_metadata(!image.lazy_refcounts).await;
+                        let result = image.write_metadata(!image.is_lazy()).await;
                         running.finish(result);
                     }));
                 }
@@ -154,11 +154,12 @@ impl Inner {
         self.cache.dirty_slices() > 0
             || self.l1.is_dirty()
             || self.frees.any_open()
-            || (!self.lazy_refcounts && self.refcounts.is_dirty())
+            || (!self.is_lazy() && self.refcounts.is_dirty())
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
         self.fill_reserve().await?;
+        self.reserve.count();
         let clusters = self.file.length() >> self.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
         let frees = self.frees.take_open();

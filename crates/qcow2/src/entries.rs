@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use map_cache::{Load, Outcome, SliceKey};
-use qcow2_layout::{HostOffset, L1Entry, L2Entry};
+use map_cache::{Load, Modify, Outcome, SliceKey};
+use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry};
 use storage::{IoBuf, IoBytes, IoVec};
 
 use crate::Error;
@@ -48,19 +48,59 @@ impl Inner {
         needs: Needs,
     ) -> Result<(), Error> {
         let width = self.shape.entry_words();
+        self.modify_slice(key, needs, |slice| {
+            for (index, entry) in (first..).zip(entries) {
+                let words = entry.encode(&self.geometry);
+                for (at, word) in words.into_iter().take(width).enumerate() {
+                    slice.set_word(index * width + at, word);
+                }
+            }
+        })
+        .await
+    }
+
+    /// Says that the subclusters of `mask` of the cluster at `guest` are in use at the cluster's place, which
+    /// it has. Others may do the same at the same time: each changes no bits but its own.
+    pub(crate) async fn set_in_use(
+        self: &Arc<Self>,
+        guest: u64,
+        mask: u32,
+        needs: Needs,
+    ) -> Result<(), Error> {
+        self.table_for_writing(guest).await?;
+        let width = self.shape.entry_words();
+        let first = self.shape.index(guest) * width;
+        let mut decoded = Ok(());
+        self.modify_slice(self.shape.key(guest), needs, |slice| {
+            let word = |at: usize| if at < width { slice.word(first + at) } else { 0 };
+            decoded = L2Entry::decode([word(0), word(1)], &self.geometry).map(|entry| {
+                let L2Entry::Standard(old) = entry else { return };
+                debug_assert!(old.host.is_some(), "the place of an owned cluster went away");
+                let new = Cluster { alloc: old.alloc | mask, zero: old.zero & !mask, ..old };
+                let words = L2Entry::Standard(new).encode(&self.geometry);
+                words
+                    .into_iter()
+                    .take(width)
+                    .enumerate()
+                    .for_each(|(at, word)| slice.set_word(first + at, word));
+            });
+        })
+        .await?;
+        self.noticing_corruption(decoded.map_err(|error| self.blame.entry(guest, &error)))
+    }
+
+    /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.
+    async fn modify_slice(
+        &self,
+        key: SliceKey,
+        needs: Needs,
+        mut modify: impl FnMut(&mut Modify<'_>),
+    ) -> Result<(), Error> {
         if needs == Needs::Barrier {
             self.waiting.slice(key);
         }
         loop {
-            let outcome = self.cache.modify(key, |slice| {
-                for (index, entry) in (first..).zip(entries) {
-                    let words = entry.encode(&self.geometry);
-                    for (at, word) in words.into_iter().take(width).enumerate() {
-                        slice.set_word(index * width + at, word);
-                    }
-                }
-            });
-            match outcome {
+            match self.cache.modify(key, &mut modify) {
                 Outcome::Modified => return Ok(()),
                 Outcome::Gone => self.load(key).await?,
             }
@@ -111,8 +151,7 @@ impl Inner {
     fn keep_empty_slice(&self, guest: u64) {
         let key = self.shape.key(guest);
         if let Load::Lead(ticket) = self.cache.load(key) {
-            self.cache.insert(key, std::iter::repeat_n(0, self.shape.slice_bytes() / 8));
-            drop(ticket);
+            self.cache.insert_loaded(ticket, std::iter::repeat_n(0, self.shape.slice_bytes() / 8));
         }
     }
 

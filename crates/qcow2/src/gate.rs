@@ -5,7 +5,7 @@
 //! were inside when it was freed ([`Gate::grace`]): one of them may still read or write it.
 
 use sync::Event;
-use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 /// Counts the requests inside, in two generations.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct Gate {
     ended: AtomicBool,
     /// A generation has nobody inside any more.
     emptied: Event,
+    /// Who waits for that: telling nobody costs as much as entering.
+    waiting: AtomicUsize,
     /// Apart from `emptied`: those who wait to enter look in and leave again, and would wake each other
     /// for as long as the gate is closed.
     opened: Event,
@@ -101,7 +103,8 @@ impl Gate {
     }
 
     fn leave(&self, generation: usize) {
-        if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 {
+        // Whoever waits says so before looking at the count: one of the two sees the other.
+        if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 && self.waiting.load(SeqCst) > 0 {
             self.emptied.notify(usize::MAX);
         }
     }
@@ -125,6 +128,7 @@ impl Gate {
     }
 
     async fn empty(&self, generation: usize) {
+        let _waiting = Waiting::new(&self.waiting);
         loop {
             if self.inside[generation].0.load(SeqCst) == 0 {
                 return;
@@ -134,6 +138,22 @@ impl Gate {
                 emptied.await;
             }
         }
+    }
+}
+
+/// Counts somebody who waits, until dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 

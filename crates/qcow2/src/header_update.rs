@@ -42,11 +42,8 @@ impl Inner {
             return Ok(());
         }
         crate::bitmap::mark_in_use(&*self.file, &header, &self.geometry, &self.blame).await?;
-        if self.lazy_refcounts && !header.incompatible.contains(Incompatible::DIRTY) {
-            let mut incompatible = header.incompatible;
-            incompatible.insert(Incompatible::DIRTY);
-            self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
-            header.incompatible = incompatible;
+        if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
+            self.write_dirty_bit(&mut header).await?;
         }
         // Also what whoever had the image before left in the page cache: memory was read from there, and
         // clusters that are free by those tables may be in use by the older ones on the medium.
@@ -55,7 +52,24 @@ impl Inner {
         Ok(())
     }
 
-    /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts.
+    /// Says that the refcounts may be wrong from now on, also where memory has it that the header says so: the write
+    /// that cleared the bit may have failed and landed. Durable when this returns.
+    pub(crate) async fn set_dirty(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        self.write_dirty_bit(&mut header).await?;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+    }
+
+    async fn write_dirty_bit(&self, header: &mut Header) -> Result<(), Error> {
+        let mut incompatible = header.incompatible;
+        incompatible.insert(Incompatible::DIRTY);
+        self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
+        header.incompatible = incompatible;
+        Ok(())
+    }
+
+    /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts, and what
+    /// turns them off.
     pub(crate) async fn clear_dirty(&self) -> Result<(), Error> {
         let mut header = self.header.lock().await;
         if !header.incompatible.contains(Incompatible::DIRTY) {

@@ -24,7 +24,7 @@ use crate::l1::L1Table;
 use crate::layer::Layer;
 use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
-use crate::read::TryRead;
+use crate::read::ReadKind;
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
 use crate::shape::SliceShape;
@@ -64,7 +64,8 @@ pub(crate) struct Inner {
     pub(crate) compression: Compression,
     /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
     pub(crate) raw_data: bool,
-    pub(crate) lazy_refcounts: bool,
+    /// Refcounts are written at the close only. Changes in a pause.
+    pub(crate) lazy_refcounts: AtomicBool,
     pub(crate) size: AtomicU64,
     /// The header as it is in the file; held while the file's is changed.
     pub(crate) header: AsyncMutex<Header>,
@@ -81,8 +82,9 @@ pub(crate) struct Inner {
     pub(crate) making_blocks: AsyncMutex<()>,
     pub(crate) overlap: MetadataMap,
     pub(crate) gate: Gate,
-    /// Guest clusters whose mapping is being changed.
-    pub(crate) clusters: InFlight,
+    /// Guest subclusters (clusters, where there are none) whose mapping is being changed: all of a cluster while
+    /// its place changes, those of one write while it stays.
+    pub(crate) subclusters: InFlight,
     /// L2 tables that are being made, by L1 index.
     pub(crate) tables: InFlight,
     /// Bytes of a raw data file that are being zeroed, or written in place.
@@ -222,12 +224,14 @@ impl Qcow2 {
     }
 
     /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    ///
+    /// Zeroes leave `buf` as it was; where they are not in memory (`None`), part of it may have changed.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         self.inner.try_read(offset, buf)
     }
 
-    /// Fills `buf` from `offset`, and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+    /// Fills `buf` from `offset`, zeroes included, and gives it back.
+    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
         if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
             return (Err(error), buf);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use storage::{IoBuf, IoVec, Storage, Zeroing};
 
 use crate::error::Blame;
-use crate::{Error, Qcow2};
+use crate::{Error, Qcow2, ReadKind};
 
 /// What sizes of disks are multiples of.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -46,6 +46,12 @@ impl Raw {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
+    /// Reads into `buf` from `offset` if that needs no waiting; see [`Qcow2::try_read`].
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        let inside = self.contains(offset, buf.len() as u64);
+        (inside && self.storage.try_read(self.offset + offset, buf)).then_some(ReadKind::Data)
+    }
+
     fn check_range(&self, offset: u64, len: u64) -> Result<u64, Error> {
         if self.contains(offset, len) {
             return Ok(self.offset + offset);
@@ -60,12 +66,18 @@ impl Raw {
         Blame::new(self.storage.name())
     }
 
+    /// Makes an error of a failure. The name is copied only then: a copy a request would cost as much as the way
+    /// through the map.
+    fn failing(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        move |error| self.blame().io(doing)(error)
+    }
+
     /// Fills `buf` from `offset` and gives it back.
     pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         match self.check_range(offset, buf.len() as u64) {
             Ok(host) => {
                 let (result, buf) = self.storage.read(host, buf).await;
-                (result.map_err(self.blame().io("reading data")), buf)
+                (result.map_err(self.failing("reading data")), buf)
             }
             Err(error) => (Err(error), buf),
         }
@@ -74,24 +86,24 @@ impl Raw {
     /// Writes `data` at `offset`.
     pub async fn write(&self, offset: u64, data: IoVec) -> Result<(), Error> {
         let host = self.check_range(offset, data.len() as u64)?;
-        self.storage.write(host, data).await.map_err(self.blame().io("writing data"))
+        self.storage.write(host, data).await.map_err(self.failing("writing data"))
     }
 
     /// Makes the range read as zeroes.
     pub async fn zero(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Error> {
         let host = self.check_range(offset, len)?;
-        self.storage.zero(host, len, how).await.map_err(self.blame().io("zeroing"))
+        self.storage.zero(host, len, how).await.map_err(self.failing("zeroing"))
     }
 
     /// Gives the space of the range back where that is possible.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         let host = self.check_range(offset, len)?;
-        self.storage.discard(host, len).await.map_err(self.blame().io("discarding"))
+        self.storage.discard(host, len).await.map_err(self.failing("discarding"))
     }
 
     /// Makes everything durable that completed before this call.
     pub async fn flush(&self) -> Result<(), Error> {
-        self.storage.flush().await.map_err(self.blame().io("flushing"))
+        self.storage.flush().await.map_err(self.failing("flushing"))
     }
 }
 
@@ -109,6 +121,14 @@ impl Layer {
             Layer::Qcow2(image) => image.size(),
             Layer::Raw(raw) => raw.size,
         }
+    }
+
+    /// Whether data of this layer, or of one below, may be in memory. Constant while open.
+    pub fn has_cached_data(&self) -> bool {
+        std::iter::successors(Some(self), |layer| layer.backing()).any(|layer| match layer {
+            Layer::Qcow2(image) => image.inner.data.limits().cached,
+            Layer::Raw(raw) => raw.storage.limits().cached,
+        })
     }
 
     /// The layer below.

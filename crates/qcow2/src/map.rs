@@ -185,17 +185,7 @@ impl Inner {
                 Ok(())
             }
             Load::Wait(waiting) => waiting.landed().await,
-            Load::Lead(ticket) => match self.read_with_neighbours(key).await {
-                Ok(words) => {
-                    self.cache.insert(key, words.into_iter());
-                    drop(ticket);
-                    Ok(())
-                }
-                Err(error) => {
-                    ticket.fail(error.clone());
-                    Err(error)
-                }
-            },
+            Load::Lead(ticket) => self.cache.land(ticket, self.read_with_neighbours(key).await),
         }
     }
 

@@ -1,19 +1,18 @@
 //! Opening an image: from a header that anybody may have written to state that can be trusted.
 
+mod tables;
+
 use std::sync::Arc;
 
 use map_cache::{CacheLimits, MapCache};
-use qcow2_layout::{
-    Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, L1Entry,
-    RefcountTableEntry, refcount_get,
-};
+use qcow2_layout::{Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible};
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
-use crate::allocator::Allocator;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
+use crate::change::LAZY_NEEDS_V3;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::error::Blame;
@@ -27,13 +26,10 @@ use crate::overlap::{MetadataMap, Section};
 use crate::refcount::{RefcountTable, Refcounts};
 use crate::reserve::Reserve;
 use crate::shape::{SliceShape, packing};
-use crate::table_io::PIECE_BYTES;
 use crate::waiting::Waiting;
 use crate::{Error, Host, Layer, Options};
-
-/// Refcount blocks without any refcount that are read in search of the end of an image on a device:
-/// an image can have a million of them.
-const EMPTY_BLOCKS_MAX: u32 = 64;
+pub(crate) use tables::read_words;
+use tables::{Source, Tables};
 
 /// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in
 /// a crash.
@@ -97,7 +93,17 @@ impl Qcow2 {
         let header = read_header(&*files.file).await?;
         check_openable(&header, &files, &options, &blame)?;
         let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-        let tables = Tables::read(&*files.file, &header, &geometry, &options, &blame).await?;
+        let source = Source {
+            file: &*files.file,
+            header: &header,
+            geometry: &geometry,
+            options: &options,
+            blame: &blame,
+        };
+        let mut tables = Tables::read(source).await?;
+        if options.writable && !files.file.limits().resizable {
+            tables.allocator = tables.allocator_on_device(source).await?;
+        }
         let inner = assemble(files, header, geometry, tables, options, host, blame)?;
         let image = Qcow2 { inner: Arc::new(inner) };
         if options.writable {
@@ -141,7 +147,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     }
     let lazy = options.lazy_refcounts == Some(true);
     if lazy && header.version == qcow2_layout::Version::V2 {
-        return Err(blame.invalid("lazy-refcounts=on needs a version 3 image (compat=1.1)"));
+        return Err(blame.invalid(LAZY_NEEDS_V3));
     }
     if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
         return Err(blame.invalid(NO_UNREF_NEEDS_V3));
@@ -149,215 +155,17 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     Ok(())
 }
 
-/// The tables that are in memory as a whole.
-struct Tables {
-    l1: Vec<u64>,
-    refcounts: Vec<u64>,
-    pieces: Vec<Piece>,
-    allocator: Allocator,
-}
-
-impl Tables {
-    async fn read(
-        file: &dyn Storage,
-        header: &Header,
-        geometry: &Geometry,
-        options: &Options,
-        blame: &Blame,
-    ) -> Result<Self, Error> {
-        let l1_bytes = u64::from(header.l1_size) * 8;
-        let l1 = read_words(file, blame, "the L1 table", header.l1_table_offset.0, l1_bytes).await?;
-        let allocator = allocator(geometry.clusters_for(file.length()), geometry, file);
-        let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new(), allocator };
-        let cluster = geometry.cluster_size();
-        let piece = |offset: u64, len: u64, section| (offset, offset.saturating_add(len), section);
-        tables.pieces.push(piece(0, cluster, Section::MainHeader));
-        tables.pieces.push(piece(header.l1_table_offset.0, l1_bytes, Section::ActiveL1));
-        let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
-        let active = active.map(|table| piece(table.0, cluster, Section::ActiveL2));
-        add_pieces(&mut tables.pieces, active, blame)?;
-        tables.read_refcount_table(file, header, geometry, options, blame).await?;
-        if options.writable && !file.limits().resizable {
-            tables.allocator = tables.allocator_on_device(file, geometry, blame).await?;
-        }
-        tables.read_snapshots(file, header, geometry, options, blame).await?;
-        if let Some(bitmaps) = header.extensions.bitmaps {
-            let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
-            tables.pieces.push(piece);
-        }
-        tables.check_apart(blame, options)?;
-        Ok(tables)
-    }
-
-    /// Where refcounts are, and for writing the table itself. A reader needs them only to know
-    /// metadata from data: it does without a table that cannot be read.
-    async fn read_refcount_table(
-        &mut self,
-        file: &dyn Storage,
-        header: &Header,
-        geometry: &Geometry,
-        options: &Options,
-        blame: &Blame,
-    ) -> Result<(), Error> {
-        let cluster = geometry.cluster_size();
-        let offset = header.refcount_table_offset.0;
-        let len = u64::from(header.refcount_table_clusters) * cluster;
-        self.pieces.push((offset, offset.saturating_add(len), Section::RefcountTable));
-        let words = match read_words(file, blame, "the refcount table", offset, len).await {
-            Ok(words) => words,
-            // What is only read does without refcounts; the medium's failures are told all the same.
-            Err(Error::Corrupt { .. }) if !options.writable => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let table = RefcountTable::new(offset, 0, geometry.cluster_bits, words);
-        let blocks = table.blocks(geometry);
-        let blocks = blocks.map(|at| (at.0, at.0.saturating_add(cluster), Section::RefcountBlock));
-        add_pieces(&mut self.pieces, blocks, blame)?;
-        if options.writable {
-            self.refcounts = table.into_words();
-        }
-        Ok(())
-    }
-
-    /// Where snapshots keep their tables. Read-only images that nobody repairs do without it.
-    async fn read_snapshots(
-        &mut self,
-        file: &dyn Storage,
-        header: &Header,
-        geometry: &Geometry,
-        options: &Options,
-        blame: &Blame,
-    ) -> Result<(), Error> {
-        if header.snapshots == 0 {
-            return Ok(());
-        }
-        let (entries, len) = crate::snapshot::read_table(file, header, blame).await?;
-        let offset = header.snapshots_offset.0;
-        self.pieces.push((offset, offset.saturating_add(len), Section::SnapshotTable));
-        for entry in &entries {
-            let at = entry.l1_table_offset.0;
-            let l1_bytes = u64::from(entry.l1_size) * 8;
-            self.pieces.push((at, at.saturating_add(l1_bytes), Section::InactiveL1));
-            if options.writable && options.overlap_check.checks(Section::InactiveL2) {
-                entry.check(geometry).map_err(|error| blame.corrupt(error.to_string()))?;
-                let words = read_words(file, blame, "the L1 table of a snapshot", at, l1_bytes).await?;
-                let tables = words.into_iter().filter_map(|word| L1Entry::decode(word, geometry).ok()?.table);
-                let cluster = geometry.cluster_size();
-                let tables =
-                    tables.map(|table| (table.0, table.0.saturating_add(cluster), Section::InactiveL2));
-                add_pieces(&mut self.pieces, tables, blame)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A device has its whole length from the start: where the image ends stands in the refcounts.
-    async fn allocator_on_device(
-        &self,
-        file: &dyn Storage,
-        geometry: &Geometry,
-        blame: &Blame,
-    ) -> Result<Allocator, Error> {
-        let end = file.length() >> geometry.cluster_bits;
-        let entries = geometry.refcount_block_entries();
-        let mut empty_blocks = 0;
-        for (index, &word) in self.refcounts.iter().enumerate().rev() {
-            let Some(block) = RefcountTableEntry::decode(word, geometry).ok().and_then(|entry| entry.block)
-            else {
-                continue;
-            };
-            let first = index as u64 * entries;
-            let (result, bytes) = file.read(block.0, IoBuf::uninit(1 << geometry.cluster_bits)).await;
-            result.map_err(blame.io("reading a refcount block"))?;
-            let used = |at: &u64| refcount_get(&bytes, *at, geometry.refcount_order) != Some(0);
-            let last = (0..entries).rev().find(used);
-            empty_blocks += 1;
-            if last.is_some() || empty_blocks == EMPTY_BLOCKS_MAX {
-                let frontier = last.map_or(first + entries, |last| first + last + 1);
-                return Ok(allocator(frontier.min(end), geometry, file).ending_at(end));
-            }
-        }
-        Ok(allocator(end, geometry, file).ending_at(end))
-    }
-
-    /// A writer must not find two L1 entries with one table, or tables inside each other.
-    fn check_apart(&mut self, blame: &Blame, options: &Options) -> Result<(), Error> {
-        if !options.writable || options.ignore_corrupt {
-            return Ok(());
-        }
-        // Tables of snapshots may well be tables of each other and of the active image.
-        let mut sorted = Vec::new();
-        let pieces = self.pieces.iter();
-        let apart = pieces.filter(|(start, end, section)| start < end && *section != Section::InactiveL2);
-        add_pieces(&mut sorted, apart.copied(), blame)?;
-        sorted.sort_unstable_by_key(|(start, ..)| *start);
-        for pair in sorted.windows(2) {
-            let [(start, end, section), (next, _, other)] = pair else { continue };
-            if end > next {
-                return Err(blame.corrupt(format!(
-                    "{section} at {start:#x} and {other} at {next:#x} overlap; run `cowhand check`"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-type Piece = (u64, u64, Section);
-
-/// Adds pieces of metadata, of which there are as many as the image has tables.
-fn add_pieces(
-    pieces: &mut Vec<Piece>,
-    more: impl Iterator<Item = Piece>,
-    blame: &Blame,
-) -> Result<(), Error> {
-    for piece in more {
-        pieces.try_reserve(1).map_err(|_| blame.no_memory("the place of all tables"))?;
-        pieces.push(piece);
-    }
-    Ok(())
-}
-
-/// A table of `bytes` bytes as words in host byte order. Nothing is allocated before the table is
-/// known to lie inside the file.
-pub(crate) async fn read_words(
+/// Where all metadata lies by the tables in the file: start, end (excluded), kind. Reads them anew.
+pub(crate) async fn metadata_places(
     file: &dyn Storage,
+    header: &Header,
+    geometry: &Geometry,
+    options: &Options,
     blame: &Blame,
-    what: &'static str,
-    offset: u64,
-    bytes: u64,
-) -> Result<Vec<u64>, Error> {
-    if bytes == 0 {
-        return Ok(Vec::new());
-    }
-    let end = offset.checked_add(bytes);
-    let (Some(end), Ok(len)) = (end, usize::try_from(bytes)) else {
-        return Err(blame.corrupt(format!("{what} at {offset:#x} has an impossible length ({bytes} bytes)")));
-    };
-    if end > file.length() {
-        return Err(blame.corrupt(format!(
-            "{what} ends at {end:#x}, past the end of the file ({:#x}); the file may be truncated",
-            file.length()
-        )));
-    }
-    let mut words = Vec::new();
-    words.try_reserve_exact(len / 8).map_err(|_| blame.no_memory(what))?;
-    let mut at = offset;
-    while at < end {
-        let piece = (end - at).min(PIECE_BYTES);
-        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
-        result.map_err(blame.io("reading a table"))?;
-        words.extend(buf.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)));
-        at += piece;
-    }
-    Ok(words)
+) -> Result<Vec<(u64, u64, Section)>, Error> {
+    let source = Source { file, header, geometry, options, blame };
+    Ok(Tables::read(source).await?.pieces)
 }
-
-fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
-    let blocks = frontier.div_ceil(geometry.refcount_block_entries());
-    Allocator::new(frontier, blocks, file.limits().grows_zeroed)
-}
-
 /// How many clusters are counted before anybody wants them.
 fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
     match options.allocation_reserve {
@@ -402,7 +210,7 @@ fn assemble(
         chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
-        lazy_refcounts: options.lazy_refcounts.unwrap_or(lazy_bit),
+        lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),
         size: AtomicU64::new(header.guest_size()),
         l1,
         header: AsyncMutex::new(header),
@@ -418,12 +226,12 @@ fn assemble(
         ),
         budget,
         allocator: Mutex::new(tables.allocator),
-        reserve: Reserve::new(reserve_clusters(&options, &geometry)),
+        reserve: Reserve::new(reserve_clusters(&options, &geometry), &geometry),
         growth: Growth::default(),
         making_blocks: AsyncMutex::new(()),
         overlap: MetadataMap::new(options.overlap_check, tables.pieces),
         gate: Gate::default(),
-        clusters: InFlight::default(),
+        subclusters: InFlight::default(),
         tables: InFlight::default(),
         raw_ranges: InFlight::default(),
         frees: Frees::default(),

@@ -116,38 +116,56 @@ impl Default for OverlapCheck {
 
 /// The place of every piece of metadata of one image.
 #[derive(Debug)]
-pub(crate) struct MetadataMap {
+pub(crate) struct MetadataMap(RwLock<Known>);
+
+/// What is looked at, and where it is.
+#[derive(Debug)]
+struct Known {
     check: OverlapCheck,
     /// Start -> end (excluded) and section. Two pieces may only meet in a corrupt image; the later
     /// one then hides the earlier.
-    ranges: RwLock<BTreeMap<u64, (u64, Section)>>,
+    ranges: BTreeMap<u64, (u64, Section)>,
 }
 
 impl MetadataMap {
-    pub(crate) fn new(check: OverlapCheck, mut pieces: Vec<(u64, u64, Section)>) -> Self {
-        pieces.retain(|&(start, end, section)| start < end && check.checks(section));
-        pieces.sort_unstable_by_key(|&(start, ..)| start);
-        let ranges = pieces.into_iter().map(|(start, end, section)| (start, (end, section))).collect();
-        Self { check, ranges: RwLock::new(ranges) }
+    pub(crate) fn new(check: OverlapCheck, pieces: Vec<(u64, u64, Section)>) -> Self {
+        Self(RwLock::new(Known::new(check, pieces)))
+    }
+
+    /// Looks at other sections from now on; `pieces` are all there are of them.
+    pub(crate) fn change(&self, check: OverlapCheck, pieces: Vec<(u64, u64, Section)>) {
+        *self.0.write() = Known::new(check, pieces);
+    }
+
+    /// The sections that are looked at.
+    pub(crate) fn check(&self) -> OverlapCheck {
+        self.0.read().check
+    }
+
+    /// Whether `section` is looked at.
+    pub(crate) fn checks(&self, section: Section) -> bool {
+        self.check().checks(section)
     }
 
     /// Enters a new piece.
     pub(crate) fn add(&self, start: u64, len: u64, section: Section) {
-        if self.check.checks(section) {
-            self.ranges.write().insert(start, (start + len, section));
+        let mut known = self.0.write();
+        if known.check.checks(section) {
+            known.ranges.insert(start, (start + len, section));
         }
     }
 
     /// Forgets a piece.
     pub(crate) fn remove(&self, start: u64) {
-        self.ranges.write().remove(&start);
+        self.0.write().ranges.remove(&start);
     }
 
     /// Forgets all pieces of these sections, and enters others: offset and length.
     pub(crate) fn replace(&self, sections: &[(Section, &[(u64, u64)])]) {
-        let mut ranges = self.ranges.write();
+        let mut known = self.0.write();
+        let Known { check, ranges } = &mut *known;
         ranges.retain(|_, (_, section)| sections.iter().all(|(replaced, _)| replaced != section));
-        for (section, pieces) in sections.iter().filter(|(section, _)| self.check.checks(*section)) {
+        for (section, pieces) in sections.iter().filter(|(section, _)| check.checks(*section)) {
             let pieces = pieces.iter().filter(|(_, len)| *len > 0);
             ranges.extend(pieces.map(|&(start, len)| (start, (start.saturating_add(len), *section))));
         }
@@ -156,14 +174,23 @@ impl MetadataMap {
     /// The metadata, other than `except`, that `start..start + len` would touch.
     #[inline]
     pub(crate) fn touched(&self, start: u64, len: u64, except: Option<Section>) -> Option<(u64, Section)> {
-        let ranges = self.ranges.read();
-        let mut below = ranges.range(..start.saturating_add(len)).rev();
+        let known = self.0.read();
+        let mut below = known.ranges.range(..start.saturating_add(len)).rev();
         // Pieces are cluster-aligned and do not meet, so the nearest few tell.
         below
             .by_ref()
             .take(2)
             .find(|(_, (end, section))| *end > start && Some(*section) != except)
             .map(|(&at, &(_, section))| (at, section))
+    }
+}
+
+impl Known {
+    fn new(check: OverlapCheck, mut pieces: Vec<(u64, u64, Section)>) -> Self {
+        pieces.retain(|&(start, end, section)| start < end && check.checks(section));
+        pieces.sort_unstable_by_key(|&(start, ..)| start);
+        let ranges = pieces.into_iter().map(|(start, end, section)| (start, (end, section))).collect();
+        Self { check, ranges }
     }
 }
 

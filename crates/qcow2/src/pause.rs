@@ -49,7 +49,7 @@ impl Inner {
             self.commit().await?;
             self.frees.idle().await;
         }
-        if self.lazy_refcounts {
+        if self.is_lazy() {
             self.write_refcounts().await?;
             self.frees.idle().await;
             self.write_refcounts().await?;

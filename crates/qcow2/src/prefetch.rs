@@ -145,9 +145,8 @@ impl Inner {
             if let Some(slice) =
                 offset.and_then(|offset| bytes.get(offset..offset + self.shape.slice_bytes()))
             {
-                self.cache.insert(key, words(slice));
+                self.cache.insert_loaded(ticket, words(slice));
             }
-            drop(ticket);
         }
         Ok(())
     }
@@ -191,8 +190,7 @@ impl Inner {
             bytes.get(at..at + self.shape.slice_bytes()).unwrap_or_default()
         };
         for (key, ticket) in tickets {
-            self.cache.insert(key, words(slice(key)));
-            drop(ticket);
+            self.cache.insert_loaded(ticket, words(slice(key)));
         }
         Ok(words(slice(key)).collect())
     }

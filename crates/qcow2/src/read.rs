@@ -12,56 +12,57 @@ use crate::locate::{Located, Source, Step};
 /// whatever the image looks like.
 const PIECES_AT_ONCE: usize = 64;
 
-/// How a read without waiting went.
+/// What a read has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TryRead {
-    /// Map or data are not in memory; part of the buffer may have changed.
-    Missed,
-    /// The buffer has the data.
-    Filled,
-    /// The map says zeroes for all of it; the buffer is as it was.
+pub enum ReadKind {
+    /// Bytes.
+    Data,
+    /// Nothing but zeroes, as the map says: no file was asked.
     Zeroes,
 }
 
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
-    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
-        let Some(_pass) = self.gate.try_enter() else { return TryRead::Missed };
+    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        let _pass = self.gate.try_enter()?;
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
-            return TryRead::Missed;
+            return None;
         }
         let (mut guest, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let Ok(Step::Located(located)) = self.try_locate(guest, rest.len() as u64) else {
-                return TryRead::Missed;
+                return None;
             };
             let (piece, behind) = rest.split_at_mut(located.len as usize);
             match located.source {
-                Source::Zero { .. } if guest == offset && behind.is_empty() => return TryRead::Zeroes,
+                Source::Zero { .. } if guest == offset && behind.is_empty() => return Some(ReadKind::Zeroes),
                 Source::Zero { .. } => piece.fill(0),
                 Source::Plain { storage, offset } if storage.try_read(offset, piece) => {}
                 Source::Raw(raw) if raw.storage.try_read(raw.offset + guest, piece) => {}
-                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return TryRead::Missed,
+                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return None,
             }
             guest += located.len;
             rest = behind;
         }
-        TryRead::Filled
+        Some(ReadKind::Data)
     }
 
     /// Fills `buf` from `offset`; beyond the disk there are zeroes. The caller holds a pass.
-    pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
+    pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
         let mut done: Option<IoBuf> = None;
         let mut guest = offset;
         loop {
             // The usual request is one piece and needs neither splitting nor a list.
             let located = match self.locate_if_any(guest, buf.len() as u64).await {
                 Ok(Some(located)) => located,
-                Ok(None) => return (Ok(()), joined(done, buf)),
+                Ok(None) => return (Ok(ReadKind::Data), joined(done, buf)),
                 Err(error) => return (Err(error), joined(done, buf)),
             };
             if done.is_none() && located.len == buf.len() as u64 {
-                return self.read_piece(guest, located, buf).await;
+                let zeroes = matches!(located.source, Source::Zero { .. });
+                let content = if zeroes { ReadKind::Zeroes } else { ReadKind::Data };
+                let (result, buf) = self.read_piece(guest, located, buf).await;
+                return (result.map(|()| content), buf);
             }
             let (result, filled, rest) = self.read_pieces(guest, located, buf).await;
             guest += filled.len() as u64;

@@ -147,9 +147,8 @@ impl Inner {
             }
             let batch_end = self.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
             let upto = end.min(table_end).min(batch_end);
-            let bits = self.geometry.cluster_bits;
             {
-                let owned = self.clusters.own(guest >> bits, ((upto - 1) >> bits) + 1).await;
+                let owned = self.own_clusters(guest, upto).await;
                 let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
                 self.zero_batch(guest, upto, space).await?;
             }
@@ -292,12 +291,8 @@ impl Inner {
 
     /// Writes zeroes to clusters that the caller owns.
     pub(crate) async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
-        let mut guest = start;
-        while guest < end {
-            let data = IoVec::from(IoBytes::zeroed((end - guest) as usize));
-            guest += self.write_some(guest, data).await?;
-        }
-        Ok(())
+        let data = IoVec::from(IoBytes::zeroed((end - start) as usize));
+        self.write_owned(start, &data).await
     }
 
     fn raw_zeroing(&self, space: Space) -> Zeroing {

@@ -110,6 +110,8 @@ configurations! {
     c4k_compressed_snapshotted: 4000, 40;
     c4k_lazy_snapshotted: 300, 40;
     c16k_subclusters_snapshotted: 4000, 40;
+    c4k_lazy_changed: 4000, 40;
+    c512_snapshotted_and_changed: 4000, 40;
     c4k_device_snapshotted: 4000, 40;
     c16k_subclusters_data_file: 4000, 40;
     c16k_subclusters_raw_data_file: 4000, 40;

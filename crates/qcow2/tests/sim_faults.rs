@@ -107,6 +107,8 @@ configurations! {
     c4k_compressed_snapshotted: 6, 30;
     c4k_lazy_snapshotted: 2, 20;
     c16k_subclusters_snapshotted: 6, 30;
+    c4k_lazy_changed: 6, 30;
+    c512_snapshotted_and_changed: 6, 30;
     c4k_device_snapshotted: 6, 30;
     c16k_subclusters_data_file: 6, 30;
     c16k_subclusters_raw_data_file: 6, 30;

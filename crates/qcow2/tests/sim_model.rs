@@ -81,6 +81,8 @@ configurations! {
     c4k_compressed_snapshotted: 68;
     c4k_lazy_snapshotted: 68;
     c16k_subclusters_snapshotted: 68;
+    c4k_lazy_changed: 68;
+    c512_snapshotted_and_changed: 68;
     c4k_device_snapshotted: 68;
     c512_reserve: 68;
     c512_table_grows_reserve: 68;

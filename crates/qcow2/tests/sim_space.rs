@@ -22,6 +22,7 @@ fn mix(seed: u64) -> Option<Mix> {
         reopen: 1,
         resize: 2,
         snapshot: 4,
+        change: 1,
         tidy: 1,
         dropped_of_16: 4,
     };

@@ -259,6 +259,31 @@ fn lazy_refcounts_dirty_bit() {
     );
 }
 
+fn change(variant: u32) -> Op {
+    Op::Manage(Management::Change(variant))
+}
+
+#[test]
+fn lazy_refcounts_turned_off() {
+    // Variant 2 turns lazy refcounts around.
+    assert_eq!(
+        row(
+            "c4k_lazy_changed",
+            &[write(64 * K, 4096), Op::Flush, change(2), write(128 * K, 4096), Op::Flush]
+        ),
+        "header | length data | L2 | refcount-block | header | data refcount-block | L2 | length"
+    );
+}
+
+#[test]
+fn lazy_refcounts_turned_on() {
+    let ops = [change(2), write(64 * K, 4096), Op::Flush, change(0), write(128 * K, 4096), Op::Flush];
+    assert_eq!(
+        row("c4k_lazy_changed", &ops),
+        "| length data refcount-block | L2 | header | data | L2 | refcount-block | length header |"
+    );
+}
+
 #[test]
 fn bitmap_in_use_mark() {
     assert_eq!(

@@ -255,7 +255,7 @@ impl Clients {
                     Some(started)
                 }
                 Management::SnapshotDelete(name) if !model.start_snapshot_delete(name, now) => return Ok(()),
-                Management::SnapshotDelete(_) => None,
+                Management::SnapshotDelete(_) | Management::Change(_) => None,
                 Management::SnapshotCreate(name) => {
                     model.start_snapshot_create(name, now);
                     None
@@ -268,6 +268,7 @@ impl Clients {
         match (result, operation) {
             (Ok(()), Management::SnapshotCreate(name)) => model.snapshot_created(name, now),
             (Ok(()), Management::SnapshotDelete(name)) => model.snapshot_deleted(name, now),
+            (Ok(()), Management::Change(_)) => {}
             (Ok(()), Management::Resize(_) | Management::SnapshotApply(_)) => {
                 if let Some(started) = started {
                     model.done(started, now, false);

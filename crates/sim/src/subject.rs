@@ -28,6 +28,8 @@ pub enum Management {
     SnapshotApply(u32),
     /// Delete a snapshot.
     SnapshotDelete(u32),
+    /// Change what can be changed of an open disk to what it would be opened with in this way.
+    Change(u32),
 }
 
 /// An opened disk. Its operations may run at the same time; a future may be dropped at any point.
@@ -103,6 +105,8 @@ pub struct Abilities {
     pub resize: bool,
     /// It has snapshots.
     pub snapshots: bool,
+    /// How it was opened can change while it is open.
+    pub change: bool,
 }
 
 /// A configuration: how to make the images, open and check them.

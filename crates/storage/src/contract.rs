@@ -26,6 +26,8 @@ pub struct Limits {
     pub resizable: bool,
     /// Nothing can be written: opened read-only.
     pub read_only: bool,
+    /// Data may be in memory: [`Storage::try_read`] is worth a try.
+    pub cached: bool,
 }
 
 /// How [`Storage::zero`] may do its work.

@@ -144,7 +144,14 @@ impl Storage for MemoryStorage {
     }
 
     fn limits(&self) -> Limits {
-        Limits { alignment: 1, grows_zeroed: true, discards_to_zero: true, resizable: true, read_only: false }
+        Limits {
+            alignment: 1,
+            grows_zeroed: true,
+            discards_to_zero: true,
+            resizable: true,
+            read_only: false,
+            cached: true,
+        }
     }
 
     fn length(&self) -> u64 {

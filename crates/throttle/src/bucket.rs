@@ -77,6 +77,16 @@ impl LeakyBucket {
         }
     }
 
+    /// Billionths of units until a request would have to wait; `None` without a limit.
+    pub(crate) fn room(&mut self, now: Time) -> Option<u128> {
+        if self.rate.is_unlimited() {
+            return None;
+        }
+        self.leak(now);
+        let burst = self.burst.as_ref().map_or(u128::MAX, Vessel::room);
+        Some(self.main.room().min(burst))
+    }
+
     /// How full it is.
     pub fn level(&mut self, now: Time) -> BucketLevel {
         self.leak(now);
@@ -114,6 +124,10 @@ impl Vessel {
                 u64::try_from(nanos).unwrap_or(u64::MAX)
             }
         }
+    }
+
+    fn room(&self) -> u128 {
+        self.capacity.saturating_sub(self.level)
     }
 
     fn units(&self) -> (f64, f64) {

@@ -15,8 +15,12 @@ pub struct Amount {
 
 impl Amount {
     fn add(&mut self, bytes: u64) {
-        self.requests += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.add_all(Self { requests: 1, bytes });
+    }
+
+    fn add_all(&mut self, more: Self) {
+        self.requests += more.requests;
+        self.bytes = self.bytes.saturating_add(more.bytes);
     }
 
     fn remove(&mut self, bytes: u64) {
@@ -73,6 +77,11 @@ impl Counters {
     /// A request went through without waiting.
     pub(crate) fn pass(&mut self, request: Request) {
         self.tallies[request.direction.index()].passed.add(request.bytes);
+    }
+
+    /// Several went through without waiting.
+    pub(crate) fn pass_all(&mut self, direction: Direction, amount: Amount) {
+        self.tallies[direction.index()].passed.add_all(amount);
     }
 
     /// A request began to wait.

@@ -1,5 +1,6 @@
 //! Disks that share limits.
 
+mod ahead;
 mod report;
 mod schedule;
 
@@ -32,6 +33,8 @@ pub struct Group {
     turn: Turn,
     /// By index; `None` can be given out again.
     members: Vec<Option<Member>>,
+    /// Members that have not left.
+    joined: usize,
     tickets_drawn: u64,
     counters: Counters,
 }
@@ -85,6 +88,7 @@ impl Group {
             queues: [FairQueue::default(), FairQueue::default()],
             turn: Turn::default(),
             members: Vec::new(),
+            joined: 0,
             tickets_drawn: 0,
             counters: Counters::default(),
         }
@@ -102,6 +106,7 @@ impl Group {
             self.members.len() - 1
         });
         self.members[index] = Some(Member::new(index, weight));
+        self.joined += 1;
         MemberId(index)
     }
 
@@ -113,6 +118,7 @@ impl Group {
     pub fn leave(&mut self, member: &MemberId, now: Time, released: &mut Vec<Ticket>) {
         self.drain(member, now, released);
         self.members[member.0] = None;
+        self.joined -= 1;
     }
 
     /// Lets the member's requests go at once and uncharged, those that wait (appended to `released`)

@@ -1,43 +1,53 @@
-//! How long requests were delayed, in powers of two.
+//! How long something took, in powers of two.
 
 use std::time::Duration;
 
-/// Number of bins: the last one begins at about 18 minutes.
-const BINS: usize = 32;
-
-/// Nanoseconds below which a delay falls into the first bin, as a power of two (1.024 microseconds).
+/// Nanoseconds below which a time falls into the first bin, as a power of two (1.024 microseconds).
 const FIRST_BITS: u32 = 10;
 
-/// Counts of delays: bin 0 holds those below 1.024 µs, each further bin those below twice the
+/// Counts of times: bin 0 holds those below 1.024 µs, each further bin those below twice the
 /// bound of the one before, the last one all the rest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    counts: [u64; BINS],
+    counts: [u64; Self::BINS],
 }
 
 impl Histogram {
-    /// Counts one delay. Constant time.
-    pub fn record(&mut self, delay: Duration) {
-        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    /// Number of bins: the last one begins at about 18 minutes.
+    pub const BINS: usize = 32;
+
+    /// What was counted elsewhere, by [`Histogram::bin`].
+    pub const fn from_counts(counts: [u64; Self::BINS]) -> Self {
+        Self { counts }
+    }
+
+    /// The bin of a time in nanoseconds. Constant time.
+    #[inline]
+    pub fn bin(nanos: u64) -> usize {
         let bits = u64::BITS - nanos.leading_zeros();
-        let bin = bits.saturating_sub(FIRST_BITS) as usize;
-        self.counts[bin.min(BINS - 1)] += 1;
+        (bits.saturating_sub(FIRST_BITS) as usize).min(Self::BINS - 1)
+    }
+
+    /// Counts one time. Constant time.
+    pub fn record(&mut self, time: Duration) {
+        self.counts[Self::bin(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))] += 1;
     }
 
     /// Each bin's exclusive upper bound (`None`: without end) and its count, ascending.
     pub fn bins(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
         self.counts.iter().enumerate().map(|(bin, &count)| {
-            let bound = (bin < BINS - 1).then(|| Duration::from_nanos(1 << (FIRST_BITS as usize + bin)));
+            let bound =
+                (bin < Self::BINS - 1).then(|| Duration::from_nanos(1 << (FIRST_BITS as usize + bin)));
             (bound, count)
         })
     }
 
-    /// How many delays were counted.
+    /// How many times were counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// An upper bound of the delay that `per_mille` thousandths of the requests stayed below: the
+    /// A time that `per_mille` thousandths of the counted ones stayed below: the
     /// bound of the bin in question. `None` if nothing was counted, or if it is the last bin.
     pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
         let wanted = u128::from(self.count()) * u128::from(per_mille);

@@ -74,6 +74,11 @@ impl Limits {
         Some((narrowest / 10).max(PIECE_BYTES_MIN))
     }
 
+    /// Whether a request of `bytes` bytes counts as one operation.
+    pub const fn counts_once(&self, bytes: u64) -> bool {
+        self.iops_size == 0 || bytes <= self.iops_size
+    }
+
     /// Nothing is limited: requests need not ask.
     pub fn is_unlimited(&self) -> bool {
         self.rates.iter().all(|rate| rate.is_unlimited())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::bucket::NANO;
-use crate::{BucketLevel, Direction, Flow, LeakyBucket, Limits, Measure, Request, Time};
+use crate::{Amount, BucketLevel, Direction, Flow, LeakyBucket, Limits, Measure, Request, Time};
 
 /// Tells how long a request must wait, and counts those that went.
 #[derive(Clone, Debug)]
@@ -48,6 +48,31 @@ impl Meter {
             };
             self.buckets[flow.index()].fill(units, now);
         }
+    }
+
+    /// Charges several requests, each of which counts as one operation.
+    pub(crate) fn account_all(&mut self, direction: Direction, amount: Amount, now: Time) {
+        for flow in Flow::of(direction) {
+            let units = match flow.measure() {
+                Measure::Operations => amount.requests,
+                Measure::Bytes => amount.bytes,
+            };
+            self.buckets[flow.index()].fill(u128::from(units) * NANO, now);
+        }
+    }
+
+    /// How much in `direction` fits the buckets before one is full; `u64::MAX` where nothing is limited.
+    pub(crate) fn room(&mut self, direction: Direction, now: Time) -> Amount {
+        let mut room = Amount { requests: u64::MAX, bytes: u64::MAX };
+        for flow in Flow::of(direction) {
+            let Some(units) = self.buckets[flow.index()].room(now) else { continue };
+            let units = u64::try_from(units / NANO).unwrap_or(u64::MAX);
+            match flow.measure() {
+                Measure::Operations => room.requests = room.requests.min(units),
+                Measure::Bytes => room.bytes = room.bytes.min(units),
+            }
+        }
+        room
     }
 
     /// How full the bucket of `flow` is, if it is limited.

@@ -62,7 +62,7 @@ pub(super) async fn look_at(image: &Qcow2, medium: &Medium) {
 pub(super) async fn read(image: &Qcow2, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
     let buf = IoBuf::zeroed(usize::try_from(len).unwrap_or(usize::MAX));
     let (result, buf) = image.read(offset, buf).await;
-    result.map(|()| buf.to_vec())
+    result.map(|_| buf.to_vec())
 }
 
 /// What a check without repair says; an error is an image that cannot be checked. Insists that nothing was

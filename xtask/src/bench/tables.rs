@@ -5,6 +5,7 @@ mod bulk;
 mod cache_size;
 mod chain;
 mod cold;
+mod counters;
 mod growth;
 mod modes;
 mod order;
@@ -21,23 +22,30 @@ pub struct Entry {
     pub id: &'static str,
     /// Measures it.
     pub run: fn(&Bench) -> Result<Table, String>,
+    /// Measured only where it is asked for: it builds a program of its own.
+    pub on_request: bool,
+}
+
+const fn entry(id: &'static str, run: fn(&Bench) -> Result<Table, String>) -> Entry {
+    Entry { id, run, on_request: false }
 }
 
 /// All of them.
 pub const TABLES: &[Entry] = &[
-    Entry { id: "door", run: door::run },
-    Entry { id: "process", run: per_request::run },
-    Entry { id: "A", run: cache_size::slices },
-    Entry { id: "B", run: cache_size::sizes },
-    Entry { id: "C", run: order::run },
-    Entry { id: "D", run: chain::run },
-    Entry { id: "E", run: terabyte::run },
-    Entry { id: "F", run: cold::run },
-    Entry { id: "G", run: allocation::run },
-    Entry { id: "H", run: modes::run },
-    Entry { id: "I", run: bulk::run },
-    Entry { id: "J", run: growth::run },
-    Entry { id: "K", run: throttle::run },
+    entry("door", door::run),
+    entry("process", per_request::run),
+    entry("A", cache_size::slices),
+    entry("B", cache_size::sizes),
+    entry("C", order::run),
+    entry("D", chain::run),
+    entry("E", terabyte::run),
+    entry("F", cold::run),
+    entry("G", allocation::run),
+    entry("H", modes::run),
+    entry("I", bulk::run),
+    entry("J", growth::run),
+    entry("K", throttle::run),
+    Entry { id: "counters", run: counters::run, on_request: true },
 ];
 
 const KIB: u64 = 1 << 10;

@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 
 use buffer::{IoBuf, IoVec};
-use door_nbd::{Abilities, BlockSizes, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags};
+use door_nbd::{Abilities, BlockSizes, ErrorCode, Export, Extent, IoFuture, ReadKind, ZeroFlags};
 use reactor::Backend;
 use reactor::fs::File as LoopFile;
 use rustix::io::ReadWriteFlags;
@@ -47,7 +47,7 @@ impl Export for FileExport {
         Abilities::default()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         let len = buf.len();
         let read = rustix::io::preadv2(
             &**self.file.fd(),
@@ -55,14 +55,14 @@ impl Export for FileExport {
             offset,
             ReadWriteFlags::NOWAIT,
         );
-        if read == Ok(len) { TryRead::Filled } else { TryRead::Missed }
+        if read == Ok(len) { Some(ReadKind::Data) } else { None }
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
         Box::pin(async move {
             let len = buf.len();
             match self.file.read_at(offset, buf).await {
-                (Ok(count), buf) if count == len => (Ok(()), buf),
+                (Ok(count), buf) if count == len => (Ok(ReadKind::Data), buf),
                 (_, buf) => (Err(ErrorCode::Io), buf),
             }
         })

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buffer::{IoBuf, IoVec};
 use door_nbd::{
-    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags,
+    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ReadKind, ZeroFlags,
 };
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -136,26 +136,26 @@ impl Export for MemoryExport {
         vec!["dirty".into()]
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         let len = buf.len() as u64;
         if self.is_held(offset, len) || self.is_bad(offset, len) {
-            return TryRead::Missed;
+            return None;
         }
         if self.run_at(offset, len) == (len, false) {
-            return TryRead::Zeroes;
+            return Some(ReadKind::Zeroes);
         }
         self.copy_out(offset, buf);
-        TryRead::Filled
+        Some(ReadKind::Data)
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
+    fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
         Box::pin(async move {
             self.wait(offset, buf.len() as u64).await;
             if self.is_bad(offset, buf.len() as u64) {
                 return (Err(ErrorCode::Io), buf);
             }
             self.copy_out(offset, &mut buf);
-            (Ok(()), buf)
+            (Ok(ReadKind::Data), buf)
         })
     }
 

@@ -14,10 +14,12 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use throttle::{
-    Decision, Direction, Group, GroupReport, Limits, MemberId, MemberReport, Request, Ticket, Time, Weight,
+    Amount, Decision, Direction, Group, GroupReport, Limits, MemberReport, Request, Ticket, Time, Weight,
 };
 
+use super::ahead::{Ahead, place};
 use super::clock::Clock;
+use super::membership::Seat;
 use super::waiting::Waiting;
 
 /// Disks that share limits. Everything may be called from any thread.
@@ -29,6 +31,8 @@ pub struct ThrottleGroup {
     limited: AtomicBool,
     /// Per direction: from when on a request need not ask first, in nanoseconds.
     opens: [AtomicU64; 2],
+    /// Requests of at most so many bytes are one operation each.
+    counts_once_max: AtomicU64,
     line: Mutex<Line>,
 }
 
@@ -36,6 +40,10 @@ pub struct ThrottleGroup {
 #[derive(Debug)]
 struct Line {
     group: Group,
+    /// Everybody who has joined and not left.
+    seats: Vec<Arc<Seat>>,
+    /// Somebody may let requests go without asking.
+    granted_ahead: bool,
     /// By ticket, so that who came last is last. Who is not here (any more) may go.
     waiting: BTreeMap<Ticket, Option<Waker>>,
     timer: Option<Timer>,
@@ -65,9 +73,17 @@ pub(super) enum Look {
 impl ThrottleGroup {
     pub(super) fn new(name: Option<String>, clock: Arc<dyn Clock>) -> Arc<Self> {
         let group = Group::new(Limits::default(), clock.now());
-        let line = Line { group, waiting: BTreeMap::new(), timer: None, granted: Vec::new() };
+        let line = Line {
+            group,
+            seats: Vec::new(),
+            granted_ahead: false,
+            waiting: BTreeMap::new(),
+            timer: None,
+            granted: Vec::new(),
+        };
         let (limited, opens) = (AtomicBool::new(false), Default::default());
-        Arc::new(Self { name, clock, limited, opens, line: Mutex::new(line) })
+        let counts_once_max = AtomicU64::new(u64::MAX);
+        Arc::new(Self { name, clock, limited, opens, counts_once_max, line: Mutex::new(line) })
     }
 
     /// What it is called; `None` for the group of a disk that named none.
@@ -85,6 +101,8 @@ impl ThrottleGroup {
     pub fn set_limits(&self, limits: Limits) {
         self.change(|line, now| {
             line.group.set_limits(limits, now);
+            let once = if limits.iops_size() == 0 { u64::MAX } else { limits.iops_size() };
+            self.counts_once_max.store(once, Release);
             self.limited.store(!limits.is_unlimited(), Release);
         });
     }
@@ -96,7 +114,10 @@ impl ThrottleGroup {
 
     /// Limits, figures and levels.
     pub fn report(&self) -> GroupReport {
-        self.line.lock().group.report(self.clock.now())
+        let now = self.clock.now();
+        let mut line = self.line.lock();
+        line.collect_all(now);
+        line.group.report(now)
     }
 
     /// Whether any limit is set: if not, nobody asks.
@@ -111,55 +132,78 @@ impl ThrottleGroup {
         now.as_nanos() >= self.opens[place(direction)].load(Acquire)
     }
 
-    pub(super) fn join(&self, weight: Weight) -> MemberId {
-        self.line.lock().group.join(weight)
+    /// Whether a request of `bytes` bytes is one operation.
+    #[inline]
+    pub(super) fn counts_once(&self, bytes: u64) -> bool {
+        bytes <= self.counts_once_max.load(Acquire)
     }
 
-    pub(super) fn leave(&self, member: &MemberId) {
-        self.change(|line, now| {
-            line.group.leave(member, now, &mut line.granted);
-        });
-    }
-
-    pub(super) fn drain(&self, member: &MemberId) {
-        self.change(|line, now| {
-            line.group.drain(member, now, &mut line.granted);
-        });
-    }
-
-    pub(super) fn end_drain(&self, member: &MemberId) {
-        self.line.lock().group.end_drain(member);
-    }
-
-    pub(super) fn set_weight(&self, member: &MemberId, weight: Weight) {
-        self.line.lock().group.set_weight(member, weight);
-    }
-
-    pub(super) fn member_report(&self, member: &MemberId) -> MemberReport {
-        self.line.lock().group.member_report(member, self.clock.now())
-    }
-
-    pub(super) fn charge(&self, member: &MemberId, request: Request, now: Time) {
+    pub(super) fn join(&self, weight: Weight) -> Arc<Seat> {
         let mut line = self.line.lock();
-        line.group.charge(member, request, now);
+        let seat = Arc::new(Seat { member: line.group.join(weight), ahead: Ahead::default() });
+        line.seats.push(Arc::clone(&seat));
+        seat
+    }
+
+    pub(super) fn leave(&self, seat: &Arc<Seat>) {
+        self.change(|line, now| {
+            line.seats.retain(|other| !Arc::ptr_eq(other, seat));
+            line.group.leave(&seat.member, now, &mut line.granted);
+        });
+    }
+
+    pub(super) fn drain(&self, seat: &Seat) {
+        self.change(|line, now| {
+            line.group.drain(&seat.member, now, &mut line.granted);
+        });
+    }
+
+    pub(super) fn end_drain(&self, seat: &Seat) {
+        self.change(|line, _| line.group.end_drain(&seat.member));
+    }
+
+    pub(super) fn set_weight(&self, seat: &Seat, weight: Weight) {
+        self.line.lock().group.set_weight(&seat.member, weight);
+    }
+
+    pub(super) fn member_report(&self, seat: &Seat) -> MemberReport {
+        let now = self.clock.now();
+        let mut line = self.line.lock();
+        line.collect(seat, now);
+        line.group.member_report(&seat.member, now)
+    }
+
+    pub(super) fn charge(&self, seat: &Seat, request: Request, now: Time) {
+        let mut line = self.line.lock();
+        line.collect(seat, now);
+        line.group.charge(&seat.member, request, now);
+        line.grant_ahead(seat, now);
         self.publish(&mut line, now);
     }
 
-    /// Waits until `request` may go; it is charged then. Dropped meanwhile, it leaves the line.
-    pub(super) async fn pass(&self, member: &MemberId, request: Request) {
+    /// Waits until `request`, which came at `now`, may go; it is charged then. Dropped meanwhile, it leaves the
+    /// line.
+    pub(super) async fn pass(&self, seat: &Seat, request: Request, now: Time) {
         if self.is_limited()
-            && let Some(ticket) = self.ask(member, request)
+            && let Some(ticket) = self.ask(seat, request, now)
         {
             Waiting::new(self, ticket).await;
         }
     }
 
-    fn ask(&self, member: &MemberId, request: Request) -> Option<Ticket> {
-        let now = self.clock.now();
+    fn ask(&self, seat: &Seat, request: Request, now: Time) -> Option<Ticket> {
         let mut line = self.line.lock();
-        let ticket = match line.group.enqueue(member, request, now) {
-            Decision::Now => None,
+        line.collect(seat, now);
+        let ticket = match line.group.enqueue(&seat.member, request, now) {
+            Decision::Now => {
+                line.grant_ahead(seat, now);
+                None
+            }
             Decision::Queued { ticket, wake } => {
+                // Nobody is to overtake it.
+                if line.granted_ahead {
+                    line.collect_all(now);
+                }
                 line.waiting.insert(ticket, None);
                 // It looks as soon as it is polled, and takes the timer then.
                 if line.timer.is_none_or(|timer| wake < timer.at) {
@@ -211,6 +255,7 @@ impl ThrottleGroup {
         let mut wakers = Wakers::new();
         {
             let mut line = self.line.lock();
+            line.collect_all(now);
             change(&mut line, now);
             line.settle(now, None, &mut wakers);
             self.publish(&mut line, now);
@@ -228,6 +273,31 @@ impl ThrottleGroup {
 }
 
 impl Line {
+    /// Charges what a member has let go without asking, and lets it do so no more.
+    fn collect(&mut self, seat: &Seat, now: Time) {
+        for direction in Direction::BOTH {
+            seat.ahead.grant(direction, Amount::default());
+            let taken = seat.ahead.collect(direction);
+            self.group.charge_all(&seat.member, direction, taken, now);
+        }
+    }
+
+    fn collect_all(&mut self, now: Time) {
+        self.granted_ahead = false;
+        let seats = std::mem::take(&mut self.seats);
+        seats.iter().for_each(|seat| self.collect(seat, now));
+        self.seats = seats;
+    }
+
+    /// Lets a member let requests go without asking, if the buckets are far from full.
+    fn grant_ahead(&mut self, seat: &Seat, now: Time) {
+        for direction in Direction::BOTH {
+            let granted = self.group.ahead(direction, now);
+            self.granted_ahead |= granted.requests > 0;
+            seat.ahead.grant(direction, granted);
+        }
+    }
+
     /// Lets go whoever may go, and sees to it that somebody keeps the timer. `asking` is at work and
     /// need not be woken: it gets its waker back if it may go.
     fn settle(&mut self, now: Time, asking: Option<Ticket>, wakers: &mut Wakers) -> Option<Waker> {
@@ -278,12 +348,5 @@ impl Line {
             Some(timer) if timer.keeper == ticket => (Look::Keep(timer.at), replaced),
             _ => (Look::Wait, replaced),
         }
-    }
-}
-
-fn place(direction: Direction) -> usize {
-    match direction {
-        Direction::Read => 0,
-        Direction::Write => 1,
     }
 }

@@ -4,56 +4,76 @@ use std::sync::Arc;
 
 use throttle::{MemberId, MemberReport, Request, Time, Weight};
 
+use super::ahead::Ahead;
 use super::group::ThrottleGroup;
+
+/// A member as its group and its disk see it.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) member: MemberId,
+    pub(super) ahead: Ahead,
+}
 
 /// A member of a group, until the last request that came through it has gone.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Arc<ThrottleGroup>,
-    member: MemberId,
+    seat: Arc<Seat>,
 }
 
 impl Membership {
     pub(super) fn new(group: Arc<ThrottleGroup>, weight: Weight) -> Arc<Self> {
-        let member = group.join(weight);
-        Arc::new(Self { group, member })
+        let seat = group.join(weight);
+        Arc::new(Self { group, seat })
     }
 
     pub(super) fn group(&self) -> &Arc<ThrottleGroup> {
         &self.group
     }
 
-    /// Charges a request that was carried out because the group was open.
-    pub(super) fn charge(&self, request: Request, now: Time) {
-        self.group.charge(&self.member, request, now);
+    /// Whether the request may go without asking; if it does, [`Membership::take`] says so.
+    #[inline]
+    pub(super) fn allows(&self, request: Request) -> bool {
+        self.seat.ahead.allows(request) && self.group.counts_once(request.bytes)
     }
 
-    /// Waits until `request` may go.
-    pub(super) async fn pass(&self, request: Request) {
-        self.group.pass(&self.member, request).await;
+    /// A request went that [`Membership::allows`] allowed.
+    #[inline]
+    pub(super) fn take(&self, request: Request) {
+        self.seat.ahead.take(request);
+    }
+
+    /// Charges a request that was carried out because the group was open.
+    pub(super) fn charge(&self, request: Request, now: Time) {
+        self.group.charge(&self.seat, request, now);
+    }
+
+    /// Waits until `request`, which came at `now`, may go.
+    pub(super) async fn pass(&self, request: Request, now: Time) {
+        self.group.pass(&self.seat, request, now).await;
     }
 
     /// Lets all requests go, those that wait and those that come.
     pub(super) fn drain(&self) {
-        self.group.drain(&self.member);
+        self.group.drain(&self.seat);
     }
 
     pub(super) fn end_drain(&self) {
-        self.group.end_drain(&self.member);
+        self.group.end_drain(&self.seat);
     }
 
     pub(super) fn set_weight(&self, weight: Weight) {
-        self.group.set_weight(&self.member, weight);
+        self.group.set_weight(&self.seat, weight);
     }
 
     /// Its figures.
     pub(super) fn report(&self) -> MemberReport {
-        self.group.member_report(&self.member)
+        self.group.member_report(&self.seat)
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.group.leave(&self.member);
+        self.group.leave(&self.seat);
     }
 }

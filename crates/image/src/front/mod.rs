@@ -6,6 +6,7 @@
 //! While no limit is set, a read that is answered at once costs a few atomic additions in counters of its own
 //! thread. Under a limit it looks at one number without a lock, and takes the group's lock to be charged.
 
+mod ahead;
 mod clock;
 mod gate;
 mod group;
@@ -29,7 +30,7 @@ use self::gate::Gate;
 pub use self::group::ThrottleGroup;
 pub use self::groups::Groups;
 pub use self::kind::Kind;
-pub use self::latency::{BOUNDS_MAX, BoundsError, Histogram, Latencies};
+pub use self::latency::{BOUNDS_MAX, BoundsError, ChosenHistogram};
 use self::membership::Membership;
 use self::statistics::{Counting, Started};
 pub use self::statistics::{KindStatistics, Statistics};
@@ -74,7 +75,18 @@ pub(crate) struct Inline {
     started: Started,
     /// When it began, if that was looked at.
     at: Option<Time>,
-    limited: bool,
+    toll: Toll,
+}
+
+/// How a read that is answered at once pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Toll {
+    /// There are no limits.
+    None,
+    /// With others, later.
+    Ahead,
+    /// By itself.
+    Charged,
 }
 
 /// A request inside. Dropped before its end, it leaves no trace in the figures.
@@ -120,35 +132,43 @@ impl Front {
         }
     }
 
-    /// Lets a read in that will be answered at once or not at all, unless it would have to wait here.
+    /// Lets a read of `bytes` bytes in that will be answered at once or not at all, unless it would have to wait here.
     #[inline]
-    pub(crate) fn try_begin_read(&self) -> Option<Inline> {
+    pub(crate) fn try_begin_read(&self, bytes: u64) -> Option<Inline> {
         let started = self.counting.start(Kind::Read);
         if self.gate.is_shut() {
             self.turn_away(Kind::Read, started);
             return None;
         }
         let membership = self.membership.load();
-        let limited = membership.group().is_limited();
-        let at = (limited || self.counting.is_sampled(started)).then(|| self.clock.now());
-        if limited && !at.is_some_and(|at| membership.group().is_open(Direction::Read, at)) {
+        let toll = match membership.group().is_limited() {
+            false => Toll::None,
+            true if membership.allows(Request::read(bytes)) => Toll::Ahead,
+            true => Toll::Charged,
+        };
+        let timed = toll == Toll::Charged || self.counting.is_sampled(started);
+        let at = timed.then(|| self.clock.now());
+        let open = |at| membership.group().is_open(Direction::Read, at);
+        if toll == Toll::Charged && !at.is_some_and(open) {
             self.turn_away(Kind::Read, started);
             return None;
         }
-        Some(Inline { started, at, limited })
+        Some(Inline { started, at, toll })
     }
 
     /// The read was answered with `bytes` bytes, or was not (`None`): then it comes again as one that
     /// may wait.
     #[inline]
     pub(crate) fn end_inline(&self, inline: Inline, bytes: Option<u64>) {
-        let Inline { started, at, limited } = inline;
+        let Inline { started, at, toll } = inline;
         let Some(bytes) = bytes else {
             self.turn_away(Kind::Read, started);
             return;
         };
-        if let (true, Some(at)) = (limited, at) {
-            self.membership.load().charge(Request::read(bytes), at);
+        match (toll, at) {
+            (Toll::Ahead, _) => self.membership.load().take(Request::read(bytes)),
+            (Toll::Charged, Some(at)) => self.membership.load().charge(Request::read(bytes), at),
+            (Toll::Charged, None) | (Toll::None, _) => {}
         }
         let (took, now) = match at {
             Some(at) if self.counting.is_sampled(started) => {
@@ -165,24 +185,34 @@ impl Front {
     /// Lets a request in: when the gate is open and it has paid.
     pub(crate) async fn begin(&self, kind: Kind, charge: Charge) -> Inside<'_> {
         let arrived = self.clock.now();
-        let started = self.enter(kind).await;
+        let (started, now) = match self.try_enter(kind) {
+            Some(started) => (started, arrived),
+            None => (self.enter(kind).await, self.clock.now()),
+        };
         let inside = Inside { front: self, kind, started: Some(started), arrived };
         match charge {
             Charge::Free => {}
-            Charge::Whole(request) => self.pay(request).await,
-            Charge::Pieces(request) => self.pay_in_pieces(request).await,
+            Charge::Whole(request) => self.pay(request, now).await,
+            Charge::Pieces(request) => self.pay_in_pieces(request, now).await,
         }
         inside
     }
 
+    fn try_enter(&self, kind: Kind) -> Option<Started> {
+        let started = self.counting.start(kind);
+        if !self.gate.is_shut() {
+            return Some(started);
+        }
+        self.turn_away(kind, started);
+        None
+    }
+
     async fn enter(&self, kind: Kind) -> Started {
         loop {
-            let started = self.counting.start(kind);
-            if !self.gate.is_shut() {
+            self.gate.opened().await;
+            if let Some(started) = self.try_enter(kind) {
                 return started;
             }
-            self.turn_away(kind, started);
-            self.gate.opened().await;
         }
     }
 
@@ -195,24 +225,34 @@ impl Front {
         self.membership.load().group().is_limited()
     }
 
-    async fn pay(&self, request: Request) {
-        if self.is_limited() {
-            let membership = self.membership.load_full();
-            membership.pass(request).await;
+    /// Pays for a request that came at `now`.
+    async fn pay(&self, request: Request, now: Time) {
+        {
+            let membership = self.membership.load();
+            if !membership.group().is_limited() {
+                return;
+            }
+            if membership.allows(request) {
+                membership.take(request);
+                return;
+            }
         }
+        let membership = self.membership.load_full();
+        membership.pass(request, now).await;
     }
 
-    async fn pay_in_pieces(&self, request: Request) {
+    async fn pay_in_pieces(&self, request: Request, mut now: Time) {
         let mut left = request.bytes;
         loop {
             let limits = self.membership.load().group().limits_if_any();
             let piece = limits.and_then(|limits| limits.piece_bytes(request.direction));
             let bytes = piece.map_or(left, |piece| left.min(piece));
-            self.pay(Request { bytes, ..request }).await;
+            self.pay(Request { bytes, ..request }, now).await;
             left -= bytes;
             if left == 0 {
                 return;
             }
+            now = self.clock.now();
         }
     }
 

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use throttle::Time;
+use throttle::{Histogram, Time};
 
 use super::kind::Kind;
-use super::latency::{BoundsError, Chosen, Doubling, Histogram, Latencies};
+use super::latency::{self, BoundsError, Chosen, ChosenHistogram};
 
 /// Sets of counters: threads count in sets of their own, so that no processor waits for another's.
 pub(crate) const STRIPES: usize = 8;
@@ -43,7 +43,7 @@ struct Stripe {
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     stripes: [Stripe; STRIPES],
-    latencies: [Doubling; KINDS],
+    latencies: [latency::Counting; KINDS],
     chosen: [ArcSwapOption<Chosen>; KINDS],
     /// Some kind has a histogram that somebody asked for: every request is timed.
     exact: AtomicBool,
@@ -202,9 +202,9 @@ pub struct KindStatistics {
     /// Requests that have arrived and not ended, those that wait for a limit included.
     pub in_flight: u64,
     /// How long requests took, sampled like `total_ns`.
-    pub latencies: Latencies,
+    pub latencies: Histogram,
     /// Between chosen bounds, if there are some: every request since they were chosen.
-    pub histogram: Option<Histogram>,
+    pub histogram: Option<ChosenHistogram>,
 }
 
 /// The set of counters of this thread.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use map_cache::{Budget, CacheLimits, Counters, Load, LoadTicket, MapCache, SliceKey};
+use map_cache::{Budget, CacheLimits, Counters, Load, MapCache, SliceKey};
 
 use crate::Error;
 use crate::layer::Layer;
@@ -157,21 +157,7 @@ impl Chain {
         match self.cache.load(key) {
             Load::Present => Ok(()),
             Load::Wait(waiting) => waiting.landed().await,
-            Load::Lead(ticket) => self.load_led(key, ticket).await,
-        }
-    }
-
-    async fn load_led(&self, key: SliceKey, ticket: LoadTicket<'_, Error>) -> Result<(), Error> {
-        match self.resolve(self.start(key)).await {
-            Ok(words) => {
-                self.cache.insert(key, words.into_iter());
-                drop(ticket);
-                Ok(())
-            }
-            Err(error) => {
-                ticket.fail(error.clone());
-                Err(error)
-            }
+            Load::Lead(ticket) => self.cache.land(ticket, self.resolve(self.start(key)).await),
         }
     }
 
@@ -183,7 +169,7 @@ impl Chain {
         let slices = (0..self.covered.div_ceil(slice_bytes)).map(|slice| self.key(slice * slice_bytes));
         let load = |key| async move {
             match self.cache.try_lead(key) {
-                Some(ticket) => self.load_led(key, ticket).await,
+                Some(ticket) => self.cache.land(ticket, self.resolve(self.start(key)).await),
                 None => Ok(()),
             }
         };

@@ -9,6 +9,7 @@ mod free;
 mod gate;
 mod in_flight;
 mod medium;
+mod subclusters;
 
 use std::sync::{Arc, OnceLock};
 
@@ -64,6 +65,8 @@ impl World {
             discard: true,
             pass_discard_request: true,
             lazy_refcounts: Some(false),
+            // Little: the medium is copied whenever a crash is looked at.
+            allocation_reserve: Some(64 * CLUSTER),
             ..Options::default()
         };
         let files = Files { file: Arc::clone(&medium) as _, data: None, backing: None };

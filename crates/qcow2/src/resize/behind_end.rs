@@ -46,8 +46,7 @@ impl Inner {
     /// The rest of the last cluster, from `start` on: a zero flag does not reach into a subcluster.
     async fn make_tail_zero(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
         let _pass = self.enter().await?;
-        let bits = self.geometry.cluster_bits;
-        let _owned = self.clusters.own(start >> bits, (start >> bits) + 1).await;
+        let _owned = self.own_clusters(start, start + 1).await;
         let backing = self.backing.as_ref().map_or(0, |backing| backing.size());
         let mut guest = start;
         while guest < end {

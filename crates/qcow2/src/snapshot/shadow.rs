@@ -35,8 +35,10 @@ pub(super) struct Change {
 /// New tables on their way.
 pub(super) struct Shadow {
     pub(super) image: Arc<Inner>,
-    /// The refcount table before anything changed.
+    /// The refcount table before anything changed ...
     before: SavedTable,
+    /// ... and the reserve, which is given back where there is no room otherwise.
+    reserve: Vec<Run>,
     /// Clusters allocated for new tables.
     taken: Vec<Run>,
     /// Clusters that lose their last reference when the new tables count.
@@ -64,7 +66,9 @@ impl Inner {
         plan: impl AsyncFnOnce(&mut Shadow) -> Result<Change, Error>,
     ) -> Result<(), Error> {
         let before = self.refcounts.save().map_err(|_| self.blame.no_memory("the refcount table"))?;
-        let mut shadow = Shadow { image: Arc::clone(self), before, taken: Vec::new(), freed: Vec::new() };
+        let reserve = self.reserve.save();
+        let mut shadow =
+            Shadow { image: Arc::clone(self), before, reserve, taken: Vec::new(), freed: Vec::new() };
         let switched = match shadow.complete(plan).await {
             Ok(complete) => shadow.switch(&complete).await.map(|()| complete),
             Err(error) => Err(error),
@@ -285,6 +289,7 @@ impl Shadow {
         let bits = image.geometry.cluster_bits;
         let made = image.refcounts.restore(self.before);
         made.iter().for_each(|at| image.overlap.remove(at.0));
+        image.reserve.restore(self.reserve);
         if image.check_not_stopped().is_err() {
             return;
         }
@@ -321,7 +326,7 @@ impl Inner {
     /// The L2 tables of snapshots, where anybody asks before writing.
     async fn inactive_l2_tables(&self, snapshots: &[SnapshotEntry]) -> Result<Vec<u64>, Error> {
         let mut tables = Vec::new();
-        if !self.options.overlap_check.checks(Section::InactiveL2) {
+        if !self.overlap.checks(Section::InactiveL2) {
             return Ok(tables);
         }
         for snapshot in snapshots {

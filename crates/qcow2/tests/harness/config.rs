@@ -68,6 +68,8 @@ pub struct Config {
     pub resized: bool,
     /// Snapshots are taken, gone back to and deleted.
     pub snapshotted: bool,
+    /// Options change while the image is open.
+    pub changed: bool,
 }
 
 /// What becomes of discards.
@@ -97,6 +99,7 @@ const PLAIN: Config = Config {
     reserve: 0,
     resized: false,
     snapshotted: false,
+    changed: false,
 };
 
 /// All of them.
@@ -459,6 +462,16 @@ pub const CONFIGS: &[Config] = &[
         reserve: 16,
         ..PLAIN
     },
+    // Less room than the disk wants: not for workloads that expect every write to succeed.
+    Config {
+        name: "c4k_full_device_reserve",
+        create: "cluster_size=4k",
+        size: 2 * M,
+        own: &[(0, 12 * K)],
+        device: Some(200 * K),
+        reserve: 16,
+        ..PLAIN
+    },
     Config {
         name: "c4k_on_qcow2_reserve",
         create: "cluster_size=4k,refcount_bits=8",
@@ -529,6 +542,26 @@ pub const CONFIGS: &[Config] = &[
         own: &[(0, 100_000), (16 * M - 16 * K, 32 * K)],
         snapshotted: true,
         reserve: 8,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_lazy_changed",
+        create: "cluster_size=4k,lazy_refcounts=on",
+        size: 3 * M,
+        own: &[(0, 12 * K), (M, 3000)],
+        lazy: true,
+        changed: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_snapshotted_and_changed",
+        create: "cluster_size=512,refcount_bits=64",
+        size: 192 * K,
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        snapshots: 1,
+        snapshotted: true,
+        changed: true,
+        reserve: 24,
         ..PLAIN
     },
     Config {

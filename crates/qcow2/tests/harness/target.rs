@@ -7,7 +7,7 @@ use std::sync::Arc;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
-    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, Repair, ResizeOptions, TryRead, Work,
+    Error, Files, Host, Layer, Options, Progress, Qcow2, Raw, ReadKind, Repair, ResizeOptions, Work,
     ZeroOptions, check,
 };
 use qcow2_layout::SnapshotEntry;
@@ -38,8 +38,8 @@ pub struct Qcow2Target {
     bench: RefCell<Option<Bench>>,
 }
 
-/// The opened image, and how often reading its map ahead failed.
-pub struct Disk(pub Qcow2, Rc<Cell<u64>>);
+/// The opened image, how often reading its map ahead failed, and what it is.
+pub struct Disk(pub Qcow2, Rc<Cell<u64>>, Config);
 
 impl Qcow2Target {
     pub fn new(config: Config) -> Self {
@@ -170,6 +170,7 @@ impl Target for Qcow2Target {
             variants: 5,
             resize: self.config.resized,
             snapshots: self.config.snapshotted,
+            change: self.config.changed,
         }
     }
 
@@ -192,7 +193,7 @@ impl Target for Qcow2Target {
                 }
             });
         }
-        Ok(Disk(image, failed))
+        Ok(Disk(image, failed, self.config))
     }
 
     fn read_alone(&self) -> Option<usize> {
@@ -221,9 +222,12 @@ impl Subject for Disk {
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         // As a door does it: first what is in memory.
         match self.0.try_read(offset, &mut buf) {
-            TryRead::Missed => return self.0.read(offset, buf).await,
-            TryRead::Filled => {}
-            TryRead::Zeroes => buf.fill(0),
+            None => {
+                let (result, buf) = self.0.read(offset, buf).await;
+                return (result.map(drop), buf);
+            }
+            Some(ReadKind::Data) => {}
+            Some(ReadKind::Zeroes) => buf.fill(0),
         }
         (Ok(()), buf)
     }
@@ -276,6 +280,12 @@ impl Subject for Disk {
             }
             Management::SnapshotDelete(number) => {
                 self.0.delete_snapshot(SnapshotName::Name(named(number))).await.map(drop)
+            }
+            Management::Change(variant) => {
+                let options = self.2.options(variant);
+                self.0.set_lazy_refcounts(options.lazy_refcounts).await?;
+                self.0.set_overlap_check(options.overlap_check).await?;
+                self.0.set_caches(options.cache).await.map(drop)
             }
         }
     }

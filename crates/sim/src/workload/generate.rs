@@ -33,6 +33,8 @@ pub struct Mix {
     pub snapshot: u64,
     /// Changes of what is only in memory.
     pub tidy: u64,
+    /// Changes of how the disk is open.
+    pub change: u64,
     /// Of the requests, so many in 16 are dropped if they take long.
     pub dropped_of_16: u64,
 }
@@ -52,6 +54,7 @@ impl Mix {
             reopen: weight() / 8,
             resize: weight() / 8,
             snapshot: weight() / 4,
+            change: 2,
             dropped_of_16: weight() / 4,
             tidy: weight() / 8,
         }
@@ -123,11 +126,13 @@ impl Maker<'_> {
     }
 
     fn op(&mut self) -> Op {
-        let Abilities { variants, resize, snapshots, .. } = self.shape.abilities;
+        let Abilities { variants, resize, snapshots, change, .. } = self.shape.abilities;
         let Mix { read, write, zero, discard, flush, .. } = self.mix;
         let resize = if resize { self.mix.resize } else { 0 };
         let snapshot = if snapshots { self.mix.snapshot } else { 0 };
-        let weights = [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot, self.mix.tidy];
+        let change = if change { self.mix.change } else { 0 };
+        let Mix { reopen, tidy, .. } = self.mix;
+        let weights = [read, write, zero, discard, flush, reopen, resize, snapshot, change, tidy];
         let mut left = self.rng.below(weights.iter().sum());
         let chosen = weights.iter().position(|&weight| match left.checked_sub(weight) {
             Some(rest) => {
@@ -146,11 +151,16 @@ impl Maker<'_> {
             }
             Some(3) => Op::Discard { at, len },
             Some(4) => Op::Flush,
-            Some(5) => Op::Reopen { variant: self.rng.below(u64::from(variants.max(1))) as u32 },
+            Some(5) => Op::Reopen { variant: self.variant(variants) },
             Some(6) => Op::Manage(Management::Resize(self.new_size())),
             Some(7) => Op::Manage(self.snapshot()),
+            Some(8) => Op::Manage(Management::Change(self.variant(variants))),
             Some(_) => Op::Tidy { how: self.rng.below(TIDYINGS) as u32 },
         }
+    }
+
+    fn variant(&mut self, variants: u32) -> u32 {
+        self.rng.below(u64::from(variants.max(1))) as u32
     }
 
     fn durability(&mut self) -> Durability {
@@ -221,6 +231,7 @@ mod tests {
             variants: 2,
             resize: true,
             snapshots: true,
+            change: true,
         };
         let shape = Shape::new(abilities, 500, 4);
         assert_eq!(shape.generate(9), shape.generate(9));

@@ -47,6 +47,7 @@ impl Target for FlatTarget {
             variants: 1,
             resize: true,
             snapshots: self.snapshots,
+            change: false,
         }
     }
 
@@ -105,6 +106,7 @@ impl Subject for Flat {
                 self.copies.borrow_mut().insert(name, buf.to_vec());
                 result
             }
+            Management::Change(_) => Ok(()),
             Management::SnapshotApply(name) => {
                 let copy = self.copies.borrow().get(&name).cloned().ok_or(io::ErrorKind::NotFound)?;
                 self.disk.set_length(copy.len() as u64).await?;

@@ -69,6 +69,7 @@ impl Target for ToyTarget {
             variants: 1,
             resize: false,
             snapshots: false,
+            change: false,
         }
     }
 

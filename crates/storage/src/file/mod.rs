@@ -144,6 +144,7 @@ impl Storage for FileStorage {
             discards_to_zero: regular,
             resizable: regular,
             read_only: self.shared.read_only,
+            cached: self.shared.direct.is_none(),
         }
     }
 

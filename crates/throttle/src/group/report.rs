@@ -38,7 +38,7 @@ impl Group {
             Flow::ALL.into_iter().filter_map(|flow| Some((flow, self.meter.level(flow, now)?))).collect();
         GroupReport {
             limits: *self.limits(),
-            members: self.members.iter().flatten().count(),
+            members: self.joined,
             counters: self.counters.clone(),
             time_at_limit: self.counters.time_at_limit(now),
             levels,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use door_nbd::{
-    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, TryRead, ZeroFlags,
+    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ReadKind, ZeroFlags,
 };
 use image::Disk;
 use storage::{IoBuf, IoVec};
@@ -71,7 +71,7 @@ impl Export for ExportView {
         self.shown.bitmaps.clone()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryRead {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
         self.behind().try_read(offset, buf)
     }
 
@@ -79,7 +79,7 @@ impl Export for ExportView {
         self.behind().holds_back()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<(), ErrorCode>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
         self.behind().read(offset, buf)
     }
 

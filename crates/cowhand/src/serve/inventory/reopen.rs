@@ -89,8 +89,8 @@ fn fixed(old: &DiskOptions, new: &DiskOptions, node: &DiskNode) -> Option<&'stat
         ("force-share", a.force_share == b.force_share),
         ("data-file", a.data_file == b.data_file),
         ("backing", same_backing(&a.backing, &b.backing)),
-        ("lazy-refcounts", a.qcow2.lazy_refcounts == b.qcow2.lazy_refcounts),
-        ("overlap-check", a.qcow2.overlap_check == b.qcow2.overlap_check),
+        ("prefetch", a.qcow2.prefetch == b.qcow2.prefetch),
+        ("allocation-reserve", a.qcow2.allocation_reserve == b.qcow2.allocation_reserve),
         ("throttling (use block_set_io_throttle)", old.throttling == new.throttling),
     ];
     checks.into_iter().find(|(_, same)| !same).map(|(name, _)| name)

@@ -45,7 +45,7 @@ fn reads_answered_at_once_are_sampled_and_all_are_timed_once_bounds_are_chosen()
     let world = World::new();
     let disk = world.disk("");
     let read = |nanos: u64| {
-        let inline = disk.front.try_begin_read().expect("no limit");
+        let inline = disk.front.try_begin_read(4096).expect("no limit");
         world.advance(Duration::from_nanos(nanos));
         disk.front.end_inline(inline, Some(4096));
     };

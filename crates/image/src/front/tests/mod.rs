@@ -1,5 +1,6 @@
 //! The front on a clock that moves when told: nothing here sleeps.
 
+mod ahead;
 mod figures;
 mod steering;
 mod threads;
@@ -43,7 +44,7 @@ fn reads_that_are_answered_at_once_are_charged_like_those_that_wait() {
     let (mut at_once, mut refused) = (0, 0);
     for _ in 0..10_000 {
         world.advance(Duration::from_micros(500));
-        match disk.front.try_begin_read() {
+        match disk.front.try_begin_read(4096) {
             Some(inline) => {
                 disk.front.end_inline(inline, Some(4096));
                 at_once += 1;
@@ -62,7 +63,7 @@ fn a_read_that_was_not_answered_at_once_costs_nothing_yet() {
     let world = World::new();
     let disk = world.disk("iops=10");
     for _ in 0..100 {
-        let inline = disk.front.try_begin_read().expect("nothing was charged");
+        let inline = disk.front.try_begin_read(4096).expect("nothing was charged");
         disk.front.end_inline(inline, None);
     }
     assert_eq!(disk.front.statistics().of(Kind::Read).requests, 0);
@@ -75,10 +76,10 @@ fn no_read_that_is_answered_at_once_overtakes_one_that_waits() {
     let disk = world.disk("iops=10");
     world.load(&disk, 4, Duration::ZERO, |_| Request::read(1));
     world.run_for(SECOND);
-    assert!(disk.front.try_begin_read().is_none());
+    assert!(disk.front.try_begin_read(4096).is_none());
     world.stop();
     world.run_for(2 * SECOND);
-    assert!(disk.front.try_begin_read().is_some(), "nobody waits any more");
+    assert!(disk.front.try_begin_read(4096).is_some(), "nobody waits any more");
 }
 
 #[test]

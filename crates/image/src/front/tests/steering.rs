@@ -115,7 +115,7 @@ fn a_drained_disk_lets_nothing_in_and_what_was_inside_end() {
     world.run_for(Duration::from_millis(3));
     assert!(drained.get());
     assert_eq!(disk.done() - before, 8, "those that waited for the limit too, at once");
-    assert!(disk.front.try_begin_read().is_none());
+    assert!(disk.front.try_begin_read(4096).is_none());
     world.run_for(5 * SECOND);
     assert_eq!(disk.done() - before, 8, "nothing goes in");
     disk.front.resume();

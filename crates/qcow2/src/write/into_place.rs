@@ -1,0 +1,61 @@
+//! Writes into a cluster that has its place, but not all of its subclusters in use.
+
+use std::sync::Arc;
+
+use qcow2_layout::{Cluster, Subcluster};
+use storage::IoVec;
+
+use super::{Placement, mask};
+use crate::Error;
+use crate::image::Inner;
+
+impl Inner {
+    /// Writes into the place that the entry `cluster` has. The caller owns the subclusters that are written;
+    /// those around them may change meanwhile.
+    pub(super) async fn write_into_place(
+        self: &Arc<Self>,
+        guest: u64,
+        data: IoVec,
+        cluster: Cluster,
+    ) -> Result<u64, Error> {
+        let start_of_cluster = self.geometry.cluster_start(guest);
+        let end = (guest + data.len() as u64).min(start_of_cluster + self.geometry.cluster_size());
+        let touched = self.subclusters(guest, end);
+        // Subclusters at the edges that hold nothing yet are filled up; those in use are left alone.
+        let in_use = |at: u32| cluster.state(at) == Subcluster::Normal;
+        let sub = self.geometry.subcluster_size();
+        let start = if in_use(touched.start) { guest } else { guest / sub * sub };
+        let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
+        let host = cluster.host.map_or(0, |host| host.0);
+        let place = Placement {
+            guest: start_of_cluster,
+            host,
+            clusters: 1,
+            start,
+            end: fill_end,
+            fresh: self.never_held(&cluster, touched.clone()),
+            blank: self.is_zero(start, fill_end).await?,
+        };
+        let written = async {
+            self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+            let needs = self.needs(place.fresh, place.blank);
+            self.set_in_use(guest, mask(touched), needs).await
+        };
+        match written.await {
+            Ok(()) => Ok(end - guest),
+            Err(error) => {
+                // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
+                self.allocator.lock().taint(host >> self.geometry.cluster_bits, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether those of the subclusters that are not in use never held anything: they read as zeroes at
+    /// their place. One with the zero flag may have held something before.
+    fn never_held(&self, cluster: &Cluster, mut subclusters: std::ops::Range<u32>) -> bool {
+        let Some(host) = cluster.host.filter(|_| !self.geometry.external_data) else { return false };
+        subclusters.all(|at| matches!(cluster.state(at), Subcluster::Normal | Subcluster::UnallocatedAlloc))
+            && self.allocator.lock().is_pristine(host.0 >> self.geometry.cluster_bits)
+    }
+}
