@@ -24,6 +24,9 @@ pub(super) struct Source<'a> {
     pub(super) blame: &'a Blame,
 }
 
+/// Start, end (excluded) and kind of a piece of metadata.
+type Piece = (u64, u64, Section);
+
 /// The tables that are in memory as a whole.
 pub(super) struct Tables {
     pub(super) l1: Vec<u64>,
@@ -154,9 +157,6 @@ impl Tables {
         Ok(())
     }
 }
-
-/// Where a piece of metadata begins, where it ends (excluded), and what it is.
-type Piece = (u64, u64, Section);
 
 /// Adds pieces of metadata, of which there are as many as the image has tables.
 fn add_pieces(

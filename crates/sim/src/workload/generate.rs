@@ -31,10 +31,10 @@ pub struct Mix {
     pub resize: u64,
     /// Operations on snapshots.
     pub snapshot: u64,
-    /// Changes of how the disk is open.
-    pub change: u64,
     /// Changes of what is only in memory.
     pub tidy: u64,
+    /// Changes of how the disk is open.
+    pub change: u64,
     /// Of the requests, so many in 16 are dropped if they take long.
     pub dropped_of_16: u64,
 }
@@ -131,8 +131,8 @@ impl Maker<'_> {
         let resize = if resize { self.mix.resize } else { 0 };
         let snapshot = if snapshots { self.mix.snapshot } else { 0 };
         let change = if change { self.mix.change } else { 0 };
-        let weights =
-            [read, write, zero, discard, flush, self.mix.reopen, resize, snapshot, change, self.mix.tidy];
+        let Mix { reopen, tidy, .. } = self.mix;
+        let weights = [read, write, zero, discard, flush, reopen, resize, snapshot, change, tidy];
         let mut left = self.rng.below(weights.iter().sum());
         let chosen = weights.iter().position(|&weight| match left.checked_sub(weight) {
             Some(rest) => {
