@@ -1,5 +1,7 @@
 //! The cache of one image's map.
 
+use std::ops::Range;
+
 use sync::Arc;
 use sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +39,8 @@ pub struct Dirty {
     modified: u64,
     /// Its words.
     pub words: Vec<u64>,
+    /// Those of them that the storage may not have, in one range: the others it has as they are.
+    pub changed: Range<usize>,
 }
 
 impl Dirty {
@@ -182,8 +186,8 @@ impl<E: Clone> MapCache<E> {
     /// Copies every dirty slice, in the order of the guest's addresses.
     pub fn copy_dirty(&self) -> Vec<Dirty> {
         let copy = |slice: Arc<Slice>| {
-            let (words, modified) = slice.plain()?.copy();
-            Some(Dirty { slice, modified, words })
+            let (words, modified, changed) = slice.plain()?.copy();
+            Some(Dirty { slice, modified, words, changed })
         };
         self.store.dirty().into_iter().filter_map(copy).collect()
     }

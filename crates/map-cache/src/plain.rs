@@ -1,5 +1,7 @@
 //! Entries that are being changed: one word each, read without a lock.
 
+use std::ops::Range;
+
 use sync::atomic::{AtomicU64, Ordering, fence};
 use sync::{Mutex, MutexGuard};
 
@@ -22,6 +24,8 @@ struct State {
     written: u64,
     /// The modification count when idle slices were looked for last.
     settled: u64,
+    /// Words that may differ from what the storage holds, and those between them.
+    changed: Range<usize>,
     /// No longer in the cache, or there in another form: a modification here would be lost.
     sealed: bool,
 }
@@ -70,13 +74,13 @@ impl Plain {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release);
-        Some(Modify { plain: self, _state: state, was_dirty })
+        Some(Modify { plain: self, state, was_dirty })
     }
 
-    /// A copy of all words and the modification count it stands for.
-    pub(crate) fn copy(&self) -> (Vec<u64>, u64) {
+    /// A copy of all words, the modification count it stands for, and which words the storage may not have.
+    pub(crate) fn copy(&self) -> (Vec<u64>, u64, Range<usize>) {
         let state = self.state.lock();
-        (self.words(), state.modified)
+        (self.words(), state.modified, state.changed.clone())
     }
 
     fn words(&self) -> Vec<u64> {
@@ -89,6 +93,7 @@ impl Plain {
         let mut state = self.state.lock();
         state.written = state.written.max(modified);
         if state.is_clean() {
+            state.changed = 0..0;
             clean();
         }
     }
@@ -125,7 +130,7 @@ impl Plain {
 #[derive(Debug)]
 pub struct Modify<'a> {
     plain: &'a Plain,
-    _state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, State>,
     was_dirty: bool,
 }
 
@@ -140,6 +145,11 @@ impl Modify<'_> {
         debug_assert!(index < self.plain.words.len(), "word {index} is outside the slice");
         if let Some(word) = self.plain.words.get(index) {
             word.store(value, Ordering::Relaxed);
+            let changed = &mut self.state.changed;
+            *changed = match changed.start == changed.end {
+                true => index..index + 1,
+                false => changed.start.min(index)..changed.end.max(index + 1),
+            };
         }
     }
 

@@ -130,6 +130,23 @@ fn a_modification_after_the_copy_keeps_the_slice_dirty() {
 }
 
 #[test]
+fn a_copy_says_which_words_the_storage_may_not_have() {
+    let cache = cache(AMPLE);
+    load(&cache, 0);
+    let set = |index| assert_eq!(cache.modify(key(0), |slice| slice.set_word(index, 1)), Outcome::Modified);
+    let changed = || cache.copy_dirty()[0].changed.clone();
+    set(5);
+    assert_eq!(changed(), 5..6);
+    let copies = cache.copy_dirty();
+    set(3);
+    cache.written(&copies);
+    assert_eq!(changed(), 3..6, "modified since the copy: all that was is still to be written");
+    cache.written(&cache.copy_dirty());
+    set(7);
+    assert_eq!(changed(), 7..8);
+}
+
+#[test]
 fn a_slice_is_packed_when_it_is_clean_and_was_left_alone() {
     let cache = cache(AMPLE);
     load(&cache, 0);

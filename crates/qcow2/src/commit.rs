@@ -26,6 +26,9 @@ use committer::Turn;
 /// Table writes of one commit that are in flight at the same time.
 const WRITES_AT_ONCE: usize = 32;
 
+/// Words of a table that are written together, in file blocks of 4 KiB: less would make O_DIRECT read the rest first.
+const BLOCK_WORDS: usize = 512;
+
 /// Largest write made of neighbouring slices.
 const MERGED_BYTES_MAX: usize = 2 << 20;
 
@@ -175,21 +178,29 @@ impl Inner {
         self.file.flush().await.map_err(self.blame.io("flushing"))
     }
 
+    /// Writes of each slice the blocks that changed: the file has the others as they are.
     async fn write_slices(self: &Arc<Self>, slices: &[&Dirty]) -> Result<(), Error> {
-        let mut placed = Vec::with_capacity(slices.len());
+        let mut pieces = Vec::with_capacity(slices.len());
         for slice in slices {
-            placed.push((self.slice_offset(slice.key())?, *slice));
+            let changed = slice.changed.start / BLOCK_WORDS * BLOCK_WORDS
+                ..slice.changed.end.next_multiple_of(BLOCK_WORDS).min(slice.words.len());
+            let words = slice.words.get(changed.clone()).unwrap_or_default();
+            if words.is_empty() {
+                continue;
+            }
+            pieces.push((self.slice_offset(slice.key())? + changed.start as u64 * 8, words));
         }
-        placed.sort_unstable_by_key(|(offset, _)| *offset);
-        let slice_bytes = self.shape.slice_bytes();
-        let together = |a: &(u64, &Dirty), b: &(u64, &Dirty)| a.0 + slice_bytes as u64 == b.0;
-        let per_write = (MERGED_BYTES_MAX / slice_bytes).max(1);
-        let writes = placed.chunk_by(together).flat_map(|run| run.chunks(per_write));
-        let write = |run: &[(u64, &Dirty)]| {
+        pieces.sort_unstable_by_key(|(offset, _)| *offset);
+        let together = |a: &(u64, &[u64]), b: &(u64, &[u64])| a.0 + size_of_val(a.1) as u64 == b.0;
+        let per_write = (MERGED_BYTES_MAX / self.shape.slice_bytes()).max(1);
+        let writes = pieces.chunk_by(together).flat_map(|run| run.chunks(per_write));
+        let write = |run: &[(u64, &[u64])]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
-            let words = run.iter().flat_map(|(_, slice)| slice.words.iter());
-            let mut bytes = Vec::with_capacity(run.len() * slice_bytes);
-            words.for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
+            // Word by word: an iterator over bytes takes longer than all the rest of a flush.
+            let mut bytes = Vec::with_capacity(run.iter().map(|(_, words)| size_of_val(*words)).sum());
+            for word in run.iter().flat_map(|(_, words)| *words) {
+                bytes.extend_from_slice(&word.to_be_bytes());
+            }
             async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
