@@ -85,7 +85,8 @@ impl Inner {
         let mut guest = start;
         while guest < end {
             let upto = (guest + WRITTEN_AT_ONCE).min(end);
-            if !self.is_zero(guest, upto).await? {
+            // A write that failed may have left something in a raw data file that the map knows nothing of.
+            if self.raw_data || !self.is_zero(guest, upto).await? {
                 let small = upto - guest < self.geometry.subcluster_size();
                 if options.fast_only && !small {
                     return Err(self.blame.unsupported("zeroes would have to be written one by one"));

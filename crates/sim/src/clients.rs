@@ -324,7 +324,7 @@ impl Clients {
     }
 
     /// A disk that can be read without the others is the whole disk: as long as that, and with what was `read`.
-    /// Where clients were told of errors it may differ in what a write left that failed.
+    /// Where something failed below it may differ in what a write left that nobody can rely on.
     pub fn same_alone<T: Target>(
         &self,
         target: &T,
@@ -333,15 +333,14 @@ impl Clients {
     ) -> Result<(), FailureKind> {
         let Some(disk) = target.read_alone() else { return Ok(()) };
         let content = self.world.current(disk);
-        let failed = !self.errors.borrow().is_empty();
-        if content.length() != size && !failed {
+        if content.length() != size && !self.faulty {
             let found = format!("the disk has {size} bytes, its raw file has {}", content.length());
             return Err(FailureKind::Check(found));
         }
         for (at, expected) in read {
             let mut found = vec![0; expected.len()];
             content.read(*at, &mut found);
-            if failed {
+            if self.faulty {
                 self.compare(*at, &found, self.world.tick())?;
             } else if let Some(differs) = found.iter().zip(&**expected).position(|(one, other)| one != other)
             {

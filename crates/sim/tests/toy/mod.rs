@@ -51,6 +51,8 @@ struct Map {
     table: Vec<u64>,
     free: Vec<u64>,
     next: u64,
+    /// The table in the file may differ: writing it failed.
+    doubtful: bool,
 }
 
 impl Target for ToyTarget {
@@ -86,7 +88,7 @@ impl Target for ToyTarget {
         // A lost growth leaves entries that point beyond the end.
         let end = used.last().map_or(end, |&last| end.max(last + 1));
         let free = (1..end).filter(|host| !used.contains(host)).collect();
-        let map = RefCell::new(Map { table, free, next: end });
+        let map = RefCell::new(Map { table, free, next: end, doubtful: false });
         Ok(Toy { bug: self.bug, disk, lock: Mutex::new(()), map })
     }
 
@@ -144,15 +146,20 @@ impl Toy {
         let mut table = self.map.borrow().table.clone();
         table[cluster] = host;
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        self.map.borrow_mut().doubtful = true;
         self.disk.write(0, IoBytes::copy_from(&bytes).into()).await?;
-        self.map.borrow_mut().table[cluster] = host;
+        let mut map = self.map.borrow_mut();
+        map.doubtful = false;
+        map.table[cluster] = host;
         Ok(())
     }
 
     async fn discard_cluster(&self, cluster: usize) -> io::Result<()> {
         let host = self.map.borrow().table[cluster];
         if host == 0 {
-            return Ok(());
+            // What a write that failed left in the table there must go.
+            let doubtful = self.map.borrow().doubtful;
+            return if doubtful { self.publish(cluster, 0).await } else { Ok(()) };
         }
         self.publish(cluster, 0).await?;
         self.disk.flush().await?;
