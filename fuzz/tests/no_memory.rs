@@ -16,16 +16,16 @@ use qcow2_layout::{
 };
 use storage::{IoBytes, MemoryStorage, Storage};
 
-/// Beyond the largest cluster, and the pieces in which tables are read and written.
-const LARGE_BYTES: usize = (2 << 20) + 1;
+/// Beyond the largest cluster, the pieces in which tables are read and written, and what threads keep for reuse.
+const LARGE_BYTES: usize = (4 << 20) + 1;
 
 /// With clusters of 512 bytes each entry of L1 stands for 32 KiB.
 const BYTES_PER_L1_ENTRY: u64 = 32 << 10;
 
-/// A table of 3 MiB.
-const L1_ENTRIES: u64 = 3 << 17;
+/// A table of 5 MiB.
+const L1_ENTRIES: u64 = 5 << 17;
 
-/// Entries of about 1 KiB that make a table too large for what threads keep for reuse.
+/// Entries of about 1 KiB that make a large table.
 const TABLE_ENTRIES: u32 = 6000;
 
 type Image = Arc<MemoryStorage>;
