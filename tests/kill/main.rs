@@ -4,15 +4,18 @@
 //! version, and is killed after a random number of acknowledgements. After a restart each sector has a
 //! version that is at least the last one flushed and at most the last one sent.
 //!
-//! 50 rounds over all cache modes; `COWHAND_KILL_ROUNDS` says otherwise, `COWHAND_KILL_SEED` starts
-//! elsewhere.
+//! 50 rounds over all cache modes, and others at named points ([`moments`]): while the disk is opened, flushed,
+//! snapshotted, made larger, reopened and closed. `COWHAND_KILL_ROUNDS` says otherwise, `COWHAND_KILL_SEED`
+//! starts elsewhere.
 
 #![forbid(unsafe_code)]
 
 mod ledger;
 mod load;
+mod moments;
 
 use std::sync::{Condvar, Mutex};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_leaks_at_most, qemu_img};
@@ -20,6 +23,7 @@ use black_box::{Random, Scratch, Server, cowhand};
 
 use ledger::{BLOCK_BYTES, Ledger};
 use load::{Load, Shared};
+use moments::Moment;
 
 /// Kills, over all modes.
 const ROUNDS: u64 = 50;
@@ -58,6 +62,10 @@ const MODES: [Mode; 8] = [
     mode("threads", "aio=threads,discard=unmap", "cluster_size=64k,extended_l2=on", true),
 ];
 
+/// Of those, the ones that are killed at named points: page cache, O_DIRECT over a backing file, subclusters
+/// without a write-back cache, many small tables.
+const MOMENT_MODES: [usize; 4] = [0, 2, 3, 6];
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
@@ -74,17 +82,34 @@ fn kill_9_loses_nothing_that_was_flushed_in_any_cache_mode() {
     println!("looked at in kill: {kills} kills");
 }
 
+#[test]
+fn kill_9_at_named_points_loses_nothing_either() {
+    let rounds = number("COWHAND_KILL_ROUNDS").unwrap_or(ROUNDS);
+    let seed = number("COWHAND_KILL_SEED").unwrap_or(1);
+    // All moments of one round are as many kills as there are.
+    let each = rounds.div_ceil((MOMENT_MODES.len() * Moment::ALL.len()) as u64);
+    let kills: u64 = MOMENT_MODES
+        .iter()
+        .map(|&index| MODES[index].kill_in_moments(each, &mut Random::new(!seed ^ (index as u64) << 32)))
+        .sum();
+    println!("looked at in kill: {kills} kills at named points");
+}
+
 impl Mode {
-    /// Kills the server again and again over one image; gives the number of kills.
-    fn run(&self, rounds: u64, random: &mut Random) -> u64 {
-        let scratch = Scratch::new();
-        let path = self.create(&scratch);
-        let mut shared = Shared {
+    fn shared(&self) -> Shared {
+        Shared {
             ledger: Mutex::new(Ledger::new(BLOCKS)),
             progress: Condvar::new(),
             writethrough: matches!(self.name, "writethrough" | "directsync"),
             connections: CONNECTIONS,
-        };
+        }
+    }
+
+    /// Kills the server again and again over one image; gives the number of kills.
+    fn run(&self, rounds: u64, random: &mut Random) -> u64 {
+        let scratch = Scratch::new();
+        let path = self.create(&scratch);
+        let mut shared = self.shared();
         let drive = format!("file={path},{}", self.drive);
         for round in 0..rounds {
             self.round(&drive, &shared, random);
@@ -116,13 +141,24 @@ impl Mode {
         let server = Server::start([drive]);
         let wanted = random.between(1, *random.clone().pick(&[100, 1000, ACKNOWLEDGEMENTS_MAX]));
         std::thread::scope(|scope| {
-            for connection in 0..CONNECTIONS {
-                let load = Load::new(shared, server.client(""), Random::new(random.next_u64()), connection);
-                scope.spawn(move || load.run());
-            }
+            self.load(scope, &server, shared, random);
             self.wait(shared, wanted);
             server.kill();
         });
+    }
+
+    /// Keeps the server busy until it is gone.
+    fn load<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        server: &Server,
+        shared: &'scope Shared,
+        random: &mut Random,
+    ) {
+        for connection in 0..CONNECTIONS {
+            let load = Load::new(shared, server.client(""), Random::new(random.next_u64()), connection);
+            scope.spawn(move || load.run());
+        }
     }
 
     fn wait(&self, shared: &Shared, wanted: u64) {
@@ -144,8 +180,15 @@ impl Mode {
     /// Restarts, reads everything, goes on from there.
     fn judge_data(&self, drive: &str, shared: &mut Shared, round: u64) {
         let server = Server::start([drive]);
-        let disk = server.client("").read_all().expect("read");
+        let mut disk = server.client("").read_all().expect("read");
         server.stop();
+        // What it was made larger by was never written.
+        let grown = disk.split_off(BLOCKS * BLOCK_BYTES);
+        assert!(
+            grown.iter().all(|byte| *byte == 0),
+            "{}, round {round}: bytes behind the old end",
+            self.name
+        );
         let ledger = shared.ledger.get_mut().expect("no panic elsewhere");
         ledger.restart(&disk).unwrap_or_else(|lost| panic!("{}, round {round}: {lost}", self.name));
     }
