@@ -14,6 +14,8 @@ const FIRST_REQUESTS: u64 = 64;
 const STEP_BYTES_MAX: u64 = 1 << 31;
 /// QEMU knows no time limit: the number of requests is corrected at most so often.
 const CORRECTIONS_MAX: u32 = 3;
+/// And made so many times larger at most.
+const GROWTH_MAX: u64 = 8;
 
 /// How fast QEMU was in earlier rounds of a load.
 #[derive(Debug, Default)]
@@ -58,8 +60,11 @@ impl Bench {
             None if before.requests > 0 => before.rate(),
             None => qemu(load, FIRST_REQUESTS.min(load.count_max))?.rate(),
         };
+        let mut growth_max = load.count_max;
         for correction in 1.. {
-            let count = count(rate, self.effort.seconds, load.count_max);
+            let count = count(rate, self.effort.seconds, load.count_max).min(growth_max);
+            // What is left of a short run may be nothing but noise, and its rate beyond all bounds.
+            growth_max = count.saturating_mul(GROWTH_MAX);
             let run = qemu(load, load.warm_up + count)?;
             let sample = run.since(&before);
             rate = sample.rate;
