@@ -80,12 +80,13 @@ impl Load {
     #[must_use]
     pub fn with_cache(mut self, cache_bytes: u64, slice_bytes: u64, cluster_bytes: u64) -> Self {
         let entry_bytes = 8;
-        let covers = cache_bytes >= self.disk_bytes / cluster_bytes * entry_bytes;
+        let map_bytes = self.disk_bytes / cluster_bytes * entry_bytes;
+        let covers = cache_bytes >= map_bytes;
         self.options =
             vec![("l2-cache-size", cache_bytes.into()), ("l2-cache-entry-size", slice_bytes.into())];
-        let slices = cache_bytes / slice_bytes;
-        // Random access has seen all but e^-4 of a covering cache's slices after four times their number.
-        self.warm_up = if covers { 4 * slices } else { slices };
+        // Random access has seen all but e^-4 of the map's slices after four times their number, whether a cache
+        // holds them all or not.
+        self.warm_up = 4 * map_bytes / slice_bytes;
         self.access = if covers { Access::RandomCovered } else { Access::Random };
         self
     }

@@ -88,10 +88,5 @@ fn table(pairs: &[(&str, String, Pair)]) -> Table {
             table.verdicts.push(Verdict::at_most(what, above, 0.5, " us"));
         }
     }
-    table.verdicts.push(Verdict::unknown(
-        "counters on",
-        "at most 2 % slower than compiled out",
-        "no build without them",
-    ));
     table
 }
