@@ -141,10 +141,21 @@ impl Content {
             .collect()
     }
 
-    /// Whether anything is stored in the page of `offset`, and where that page ends.
+    /// Whether anything is stored in the page of `offset`.
+    pub(crate) fn is_stored_at(&self, offset: u64) -> bool {
+        self.page(offset / PAGE_BYTES).is_some()
+    }
+
+    /// Whether anything is stored in the page of `offset`, and where the first page after it begins of
+    /// which the opposite is true.
     pub(crate) fn stored_at(&self, offset: u64) -> (bool, u64) {
         let page = offset / PAGE_BYTES;
-        (self.page(page).is_some(), (page + 1) * PAGE_BYTES)
+        let stored = self.page(page).is_some();
+        let end = match stored {
+            true => (page + 1..).find(|&page| self.page(page).is_none()),
+            false => self.next_stored(page + 1),
+        };
+        (stored, end.unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES))
     }
 
     /// Bytes of storage in use.
@@ -161,6 +172,13 @@ impl Content {
             Some(changed) => changed.as_ref(),
             None => self.base.get(&page),
         }
+    }
+
+    fn next_stored(&self, from: u64) -> Option<u64> {
+        let mut old = self.base.range(from..).map(|(page, _)| *page);
+        let old = old.find(|page| !self.overlay.contains_key(page));
+        let mut changed = self.overlay.range(from..).filter(|(_, bytes)| bytes.is_some());
+        old.into_iter().chain(changed.next().map(|(page, _)| *page)).min()
     }
 
     fn stored_pages(&self, pages: std::ops::Range<u64>) -> Vec<u64> {

@@ -48,9 +48,13 @@ pub enum Piece {
 
 /// The header.
 pub fn header(file: &Content) -> Result<Header, String> {
-    let mut first = vec![0; file.length().min(2 << 20) as usize];
-    file.read(0, &mut first);
-    Header::decode(&first).map_err(|error| error.to_string())
+    let first = |len: u64| {
+        let mut bytes = vec![0; file.length().min(len) as usize];
+        file.read(0, &mut bytes);
+        bytes
+    };
+    let decoded = Header::cluster_bits_of(&first(512)).and_then(|bits| Header::decode(&first(1 << bits)));
+    decoded.map_err(|error| error.to_string())
 }
 
 /// Whether the image must be repaired before it is used.

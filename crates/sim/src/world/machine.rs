@@ -396,11 +396,8 @@ impl Disk {
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {
-        let (stored, mut end) = self.current.stored_at(offset);
+        let (stored, end) = self.current.stored_at(offset);
         let last = offset.saturating_add(len).min(self.current.length());
-        while end < last && self.current.stored_at(end).0 == stored {
-            end = self.current.stored_at(end).1;
-        }
         let kind = if stored { ExtentKind::Data } else { ExtentKind::Hole };
         Extent { len: end.min(last).saturating_sub(offset).max(1), kind }
     }

@@ -62,7 +62,7 @@ impl Disk {
         let (offset, len) = request.range();
         let mut left = room.saturating_sub(self.current.stored_bytes()) / UNIT_BYTES;
         for unit in offset / UNIT_BYTES..(offset + len).div_ceil(UNIT_BYTES) {
-            if self.current.stored_at(unit * UNIT_BYTES).0 {
+            if self.current.is_stored_at(unit * UNIT_BYTES) {
                 continue;
             }
             if left == 0 {
