@@ -21,7 +21,7 @@ mod throttle;
 mod vdi;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
@@ -29,6 +29,7 @@ use clap::Args as ClapArgs;
 use self::scratch::Scratch;
 use self::table::Table;
 use self::tables::{Entry, TABLES};
+use crate::workspace::{binary, cargo};
 
 /// What images of all tables may take at a time, in bytes.
 const SPACE_BYTES: u64 = 8 << 30;
@@ -164,26 +165,13 @@ fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Tabl
     Ok((tables, whole))
 }
 
-/// Builds the program with `features` and says where it is: beside the directory this program is in, whatever
-/// `CARGO_TARGET_DIR` says.
+/// Builds the program with `features` and says where it is.
 fn build(features: &[&str]) -> Result<PathBuf, String> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--release", "--package", "cowhand"]);
-    cargo.args(features.iter().flat_map(|feature| ["--features", feature]));
-    // What `cargo run` said about this program: build scripts that look at it would run again each time.
-    std::env::vars_os()
-        .map(|(name, _)| name)
-        .filter(|name| {
-            name.to_str()
-                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-        })
-        .for_each(|name| {
-            cargo.env_remove(name);
-        });
-    process::run(&mut cargo)?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = own.parent().and_then(Path::parent).ok_or("this program is nowhere")?;
-    Ok(target.join("release/cowhand"))
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--release", "--package", "cowhand"]);
+    command.args(features.iter().flat_map(|feature| ["--features", feature]));
+    process::run(&mut command)?;
+    Ok(binary())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

@@ -5,13 +5,13 @@
 
 mod report;
 
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 use self::report::Report;
 use crate::stage::Stages;
+use crate::workspace::{cargo, root, rustc_says, target_directory};
 
 /// Arguments of `cargo xtask coverage`.
 #[derive(Debug, clap::Args)]
@@ -70,14 +70,13 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// `cargo test` of the packages, instrumented.
 fn tests() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let mut command = cargo();
     command.arg("test").args(PACKAGES.iter().flat_map(|package| ["--package", *package])).arg("--tests");
     command
         .env("RUSTFLAGS", "-C instrument-coverage")
         .env("CARGO_TARGET_DIR", directory())
         // %m: one file for each binary, to which all its runs add.
-        .env("LLVM_PROFILE_FILE", profiles().join("%m.profraw"))
-        .current_dir(root());
+        .env("LLVM_PROFILE_FILE", profiles().join("%m.profraw"));
     command
 }
 
@@ -88,13 +87,8 @@ struct Tools {
 
 impl Tools {
     fn find() -> Result<Self, String> {
-        let answer = |what: &str| {
-            let output = Command::new("rustc").args(["--print", what]).current_dir(root()).output();
-            let output = output.map_err(|error| format!("rustc does not run: {error}"))?;
-            Ok::<_, String>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        };
-        let directory =
-            Path::new(&answer("sysroot")?).join("lib/rustlib").join(answer("host-tuple")?).join("bin");
+        let libraries = Path::new(&rustc_says("sysroot")?).join("lib").join("rustlib");
+        let directory = libraries.join(rustc_says("host-tuple")?).join("bin");
         match directory.join("llvm-cov").is_file() {
             true => Ok(Self { directory }),
             false => Err(format!(
@@ -147,18 +141,11 @@ fn files(directory: &Path, which: impl Fn(&Path) -> bool) -> io::Result<Vec<Path
 }
 
 fn directory() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    root().join(target).join(TARGET_DIRECTORY)
+    target_directory().join(TARGET_DIRECTORY)
 }
 
 fn profiles() -> PathBuf {
     directory().join("profiles")
-}
-
-/// The workspace's directory.
-fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@
 //! that is checked in is where a run starts; what it finds goes to a directory beside the build, and
 //! `--keep` brings what covers more back into the corpus.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::stage::Stages;
+use crate::workspace::{cargo, root, rustc_says, target_directory};
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -122,14 +123,13 @@ fn copy_best(from: &Path, into: &Path) -> io::Result<()> {
 }
 
 fn build() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let mut command = cargo();
     // With --target, the flags are for the targets alone, not for build scripts and macros.
     command
         .args(["build", "--release", "--package", "cowhand-fuzz", "--features", "libfuzzer"])
         .args(["--bin", "libfuzzer", "--config", "profile.release.lto=false", "--target", &host()])
         .env("RUSTFLAGS", RUSTFLAGS)
-        .env("CARGO_TARGET_DIR", directory())
-        .current_dir(root());
+        .env("CARGO_TARGET_DIR", directory());
     command
 }
 
@@ -141,9 +141,7 @@ fn engine(target: &str) -> Command {
 
 /// The machine's own triple, as the compiler names it.
 fn host() -> String {
-    let output = Command::new("rustc").args(["--print", "host-tuple"]).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.unwrap_or_default()
+    rustc_says("host-tuple").unwrap_or_default()
 }
 
 fn targets(wanted: &str) -> Vec<String> {
@@ -157,14 +155,8 @@ fn targets(wanted: &str) -> Vec<String> {
     names
 }
 
-fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
-}
-
 fn directory() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    root().join(target).join(TARGET_DIRECTORY)
+    target_directory().join(TARGET_DIRECTORY)
 }
 
 fn corpus(target: &str) -> PathBuf {

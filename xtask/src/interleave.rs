@@ -1,8 +1,8 @@
 //! `cargo xtask interleave`: thread interleavings of the code as it ships, explored by shuttle.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+
+use crate::workspace::{cargo, target_directory};
 
 /// Arguments of `cargo xtask interleave`.
 #[derive(Debug, clap::Args)]
@@ -108,19 +108,9 @@ fn list(place: &Place, args: &Args) -> Result<Vec<String>, String> {
 }
 
 fn cargo_test(place: &Place) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.arg("test").args(place.target).arg("--").current_dir(root()).stdin(Stdio::null());
+    let mut command = cargo();
+    command.arg("test").args(place.target).arg("--");
     // Its own directory: other flags would rebuild everything in the usual one, time after time.
     command.env("CARGO_TARGET_DIR", target_directory().join("interleave")).env("RUSTFLAGS", "--cfg shuttle");
     command
-}
-
-/// The workspace's directory.
-fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
-}
-
-fn target_directory() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |set| root().join(set))
 }

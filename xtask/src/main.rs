@@ -11,6 +11,7 @@ mod peers;
 mod sim;
 mod stage;
 mod test;
+mod workspace;
 
 use std::process::ExitCode;
 

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::workspace::target_directory;
+
 /// Something that must be there, and the package that brings it. What counts is the thing, not the
 /// package: a machine with QEMU from another source keeps it.
 struct Peer {
@@ -66,10 +68,7 @@ fn ensure_packages() -> Result<(), String> {
 
 /// Where the black-box tests look for Python packages that are not Debian's.
 fn python_packages() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = own.parent().unwrap_or(own);
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    target.join("python")
+    target_directory().join("python")
 }
 
 fn ensure_qmp_client() -> Result<(), String> {

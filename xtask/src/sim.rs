@@ -1,11 +1,10 @@
 //! `cargo xtask sim`: the simulation with seeds, for times and up to totals of one's choice.
 
-use std::ffi::OsString;
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::figures::{Figures, follow};
+use crate::workspace;
 
 /// Arguments of `cargo xtask sim`.
 #[derive(Debug, clap::Args)]
@@ -38,10 +37,10 @@ pub struct Args {
 }
 
 /// The package with simulations.
-const PACKAGE: &str = "qcow2";
+pub const PACKAGE: &str = "qcow2";
 
 /// Its tests.
-const TESTS: [&str; 5] = ["sim_crash", "sim_faults", "sim_space", "sim_model", "write_order"];
+pub const TESTS: [&str; 5] = ["sim_crash", "sim_faults", "sim_space", "sim_model", "write_order"];
 
 /// What one run of each looks at in continuous integration, as `cargo xtask sim` prints it.
 const CRASH_STATES: u64 = 257_500;
@@ -101,12 +100,8 @@ fn run_tests(args: &Args, tests: &[&str], scale: Option<u64>) -> ExitCode {
 
 /// `cargo test` of the tests that were asked for, open for arguments of the test harness.
 fn cargo_test(args: &Args, tests: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    command.current_dir(own.parent().unwrap_or(own)).stdin(Stdio::null());
-    command.args(["test", "--package", PACKAGE, "--no-fail-fast"]);
-    command.args(tests.iter().flat_map(|test| ["--test", *test]));
-    command.arg("--").args(&args.tests);
+    let mut command = workspace::cargo_test(PACKAGE, tests);
+    command.args(&args.tests);
     // A whole name, as failures print it, is not the beginning of others.
     if !args.tests.is_empty() && args.tests.iter().all(|test| test.contains("::")) {
         command.arg("--exact");

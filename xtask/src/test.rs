@@ -1,12 +1,11 @@
 //! `cargo xtask test`: everything that says whether the project is well.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::interleave;
 use crate::peers;
 use crate::stage::Stages;
+use crate::workspace::{binary, cargo};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -54,33 +53,34 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let mut stages = Stages::default();
     let ready = stages.stage("what the tests compare with", peers::ensure)
-        && stages.command("build", &mut cargo(&["build", "--release", "--package", "cowhand"]))
-        && stages.command("build of the tests", &mut cargo(&["test", "--workspace", "--no-run"]));
+        && stages.command("build", cargo().args(["build", "--release", "--package", "cowhand"]))
+        && stages.command("build of the tests", cargo().args(["test", "--workspace", "--no-run"]));
     if ready {
         let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
         if wanted(UNIT) {
             let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
-            stages.command("unit: tests of every crate", &mut cargo(&args));
+            stages.command("unit: tests of every crate", cargo().args(args));
             let args =
                 ["test", "--package", "qcow2", "--features", "deliberate-bugs", "--test", "deliberate_bugs"];
-            stages.command("unit: bugs put in on purpose are found", &mut cargo(&args));
+            stages.command("unit: bugs put in on purpose are found", cargo().args(args));
         }
         if wanted(UNIT) && has_loop_devices() {
             let args = ["test", "--package", "storage", "--test", "device", "--", "--ignored"];
-            stages.command("unit: block devices", &mut cargo(&args));
+            stages.command("unit: block devices", cargo().args(args));
         }
         if wanted(INTERLEAVINGS) {
             stages
                 .stage("interleavings: schedules of map cache and engine", || interleave::stage().map(drop));
         }
         if wanted(FUZZ) {
-            let mut command = cargo(&["test", "--package", "cowhand-fuzz", "--test", "corpus"]);
+            let mut command = cargo();
+            command.args(["test", "--package", "cowhand-fuzz", "--test", "corpus"]);
             command.env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string());
             stages.command("fuzz: the corpus and made-up cases", &mut command);
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             let args = ["test", "--package", "black-box", "--test", suite];
-            stages.command(&format!("black box: {suite}"), cargo(&args).env("COWHAND_BIN", binary()));
+            stages.command(&format!("black box: {suite}"), cargo().args(args).env("COWHAND_BIN", binary()));
         }
     }
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -94,24 +94,6 @@ fn has_loop_devices() -> bool {
         println!("\n==== unit: block devices: left out, `losetup --find` finds no loop device (needs root)");
     }
     has
-}
-
-fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(args).current_dir(root()).stdin(std::process::Stdio::null());
-    command
-}
-
-/// The workspace's directory.
-fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
-}
-
-/// The program that was built.
-pub fn binary() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    root().join(target).join("release").join("cowhand")
 }
 
 #[cfg(test)]

@@ -2,15 +2,14 @@
 
 mod sums;
 
-use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 pub use self::sums::Figures;
-use crate::interleave;
 use crate::stage::Stages;
+use crate::workspace::{binary, cargo, cargo_test, root};
+use crate::{interleave, sim};
 
 /// Arguments of `cargo xtask figures`.
 #[derive(Debug, clap::Args)]
@@ -58,27 +57,23 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Everything that prints figures, and `cargo build` of the server before those that need it.
 fn commands(args: &Args) -> Vec<(&'static str, Command)> {
-    let simulation = ["sim_crash", "sim_faults", "sim_space", "sim_model", "write_order"];
-    let simulation = simulation.iter().flat_map(|test| ["--test", *test]);
-    let black_box = ["kill", "hostile", "matrix"].iter().flat_map(|test| ["--test", *test]);
-    let mut fuzz = tests("cowhand-fuzz", ["--test", "corpus"]);
+    let mut fuzz = tests("cowhand-fuzz", &["corpus"]);
     fuzz.env("COWHAND_FUZZ_SECONDS", args.fuzz_seconds.to_string());
-    let mut build = Command::new(cargo());
-    build.args(["build", "--release", "--package", "cowhand"]).current_dir(root());
-    let mut outside = tests("black-box", black_box);
-    outside.env("COWHAND_BIN", crate::test::binary());
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "cowhand"]);
+    let mut outside = tests("black-box", &["kill", "hostile", "matrix"]);
+    outside.env("COWHAND_BIN", binary());
     vec![
-        ("simulation", tests("qcow2", simulation)),
+        ("simulation", tests(sim::PACKAGE, &sim::TESTS)),
         ("fuzzing", fuzz),
         ("build", build),
         ("black box", outside),
     ]
 }
 
-fn tests<'a>(package: &str, which: impl IntoIterator<Item = &'a str>) -> Command {
-    let mut command = Command::new(cargo());
-    command.args(["test", "--package", package, "--no-fail-fast"]).args(which);
-    command.args(["--", "--nocapture"]).current_dir(root()).stdin(Stdio::null());
+fn tests(package: &str, which: &[&str]) -> Command {
+    let mut command = cargo_test(package, which);
+    command.arg("--nocapture");
     command
 }
 
@@ -131,15 +126,6 @@ fn replaced(text: &str, table: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{table}{END}{after}"))
-}
-
-fn cargo() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
-}
-
-fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
 }
 
 #[cfg(test)]
