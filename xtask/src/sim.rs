@@ -20,13 +20,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     scale: Option<u64>,
     /// Go on until about so many crash states were looked at, over all configurations
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "minutes", "scale"])]
     crash_states: Option<u64>,
     /// Go on until about so many random operations were compared with the model
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "minutes", "scale"])]
     operations: Option<u64>,
     /// Fail every I/O of about so many workloads
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "minutes", "scale"])]
     workloads: Option<u64>,
     /// Print the sums as a table
     #[arg(long)]

@@ -39,6 +39,4 @@ pub use stamp::{Found, Stamp, fill};
 pub use subject::{Abilities, Durability, Management, Subject, Target};
 pub use sweep::{MINUTES_VARIABLE, SEED_VARIABLE, Sweep};
 pub use workload::{Mix, Op, Shape, Step, Workload, shrink};
-pub use world::{
-    Fault, FaultKind, IoCounts, Order, Persistence, REGULAR_FILE, Shortage, SimStorage, Sleep, World,
-};
+pub use world::{Fault, FaultKind, IoCounts, Order, Persistence, Shortage, SimStorage, Sleep, World};

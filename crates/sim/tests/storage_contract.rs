@@ -1,14 +1,12 @@
 //! The simulated disk keeps the storage contract, and breaks it exactly where it is told to.
 
 use futures_util::FutureExt;
-use sim::{
-    Content, Fault, FaultKind, IoKind, Order, Persistence, REGULAR_FILE, Request, SimStorage, World, run,
-};
+use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Request, SimStorage, World, run};
 use storage::{ExtentKind, IoBuf, IoBytes, Limits, Storage, Zeroing};
 
 fn disk(order: Order) -> (World, SimStorage) {
     let world = World::new(1, order);
-    let disk = world.add_disk("disk", REGULAR_FILE, Content::zeroed(8192));
+    let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::zeroed(8192));
     (world, disk)
 }
 
@@ -102,14 +100,15 @@ fn a_full_disk_says_so_and_changes_nothing() {
 #[test]
 fn a_write_to_a_read_only_disk_fails_and_is_remembered() {
     let world = World::new(1, Order::Immediate);
-    let disk = world.add_disk("base", Limits { read_only: true, ..REGULAR_FILE }, Content::zeroed(512));
+    let disk =
+        world.add_disk("base", Limits { read_only: true, ..Limits::REGULAR_FILE }, Content::zeroed(512));
     assert!(write_now(&disk, 0, b"x").is_err());
     assert_eq!(world.violations().len(), 1);
 }
 
 #[test]
 fn what_nobody_promises_after_a_discard_differs_between_seeds() {
-    let limits = Limits { discards_to_zero: false, ..REGULAR_FILE };
+    let limits = Limits { discards_to_zero: false, ..Limits::REGULAR_FILE };
     let left: std::collections::BTreeSet<u8> = (0..30)
         .map(|seed| {
             let world = World::new(seed, Order::Immediate);
@@ -126,7 +125,7 @@ fn requests_end_in_many_orders_and_a_dropped_one_may_still_land() {
     let outcomes: std::collections::BTreeSet<u8> = (0..60)
         .map(|seed| {
             let world = World::new(seed, Order::Shuffled);
-            let disk = world.add_disk("disk", REGULAR_FILE, Content::zeroed(512));
+            let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::zeroed(512));
             run(&world, seed, |_| async {
                 drop(disk.write(0, IoBytes::copy_from(b"\x01").into()));
                 disk.write(0, IoBytes::copy_from(b"\x02").into()).await.unwrap();

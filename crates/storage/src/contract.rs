@@ -30,6 +30,18 @@ pub struct Limits {
     pub cached: bool,
 }
 
+impl Limits {
+    /// What a regular file on a file system with holes promises.
+    pub const REGULAR_FILE: Limits = Limits {
+        alignment: 1,
+        grows_zeroed: true,
+        discards_to_zero: true,
+        resizable: true,
+        read_only: false,
+        cached: true,
+    };
+}
+
 /// How [`Storage::zero`] may do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeroing {

@@ -144,14 +144,7 @@ impl Storage for MemoryStorage {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            alignment: 1,
-            grows_zeroed: true,
-            discards_to_zero: true,
-            resizable: true,
-            read_only: false,
-            cached: true,
-        }
+        Limits::REGULAR_FILE
     }
 
     fn length(&self) -> u64 {

@@ -11,9 +11,7 @@ use qcow2::{
     ZeroOptions, check,
 };
 use qcow2_layout::SnapshotEntry;
-use sim::{
-    Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, Subject, Target, World,
-};
+use sim::{Abilities, Content, DiscardedReads, Durability, Management, Model, Subject, Target, World};
 use storage::{IoBuf, IoVec, Limits, Storage, Zeroing};
 
 use super::base::{Base, base};
@@ -93,9 +91,13 @@ impl Qcow2Target {
 
     fn add_disks(&self, world: &World) {
         for (name, content) in &self.base.disks {
-            let device =
-                Limits { grows_zeroed: false, discards_to_zero: false, resizable: false, ..REGULAR_FILE };
-            let file = if self.config.device.is_some() { device } else { REGULAR_FILE };
+            let device = Limits {
+                grows_zeroed: false,
+                discards_to_zero: false,
+                resizable: false,
+                ..Limits::REGULAR_FILE
+            };
+            let file = if self.config.device.is_some() { device } else { Limits::REGULAR_FILE };
             let limits = Limits { read_only: name.starts_with("below"), ..file };
             world.add_disk(name, limits, content.clone());
         }

@@ -266,10 +266,9 @@ impl Iterator for CrashStates {
 mod tests {
     use super::*;
     use crate::content::Content;
-    use crate::world::REGULAR_FILE;
     use futures_util::FutureExt;
     use std::collections::BTreeSet;
-    use storage::{IoBytes, Storage};
+    use storage::{IoBytes, Limits, Storage};
 
     fn write(disk: &SimStorage, offset: u64, byte: u8, len: usize) {
         let done = disk.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).now_or_never();
@@ -290,7 +289,7 @@ mod tests {
 
     fn recorded(sectors: u64) -> (World, SimStorage) {
         let world = World::new(1, Order::Immediate);
-        let disk = world.add_disk("disk", REGULAR_FILE, Content::zeroed(sectors * 512));
+        let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::zeroed(sectors * 512));
         world.start_recording();
         (world, disk)
     }
@@ -334,7 +333,7 @@ mod tests {
     #[test]
     fn a_punch_in_flight_may_land_after_a_flushed_write() {
         let world = World::new(1, Order::Immediate);
-        let disk = world.add_disk("disk", REGULAR_FILE, Content::of(&[3; 512]));
+        let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::of(&[3; 512]));
         world.start_recording();
         world.hold(|_, request| matches!(request, crate::Request::Discard { .. }));
         let punch = disk.discard(0, 512);

@@ -34,16 +34,6 @@ pub enum Order {
     Shuffled,
 }
 
-/// What a regular file on a file system with holes promises.
-pub const REGULAR_FILE: Limits = Limits {
-    alignment: 1,
-    grows_zeroed: true,
-    discards_to_zero: true,
-    resizable: true,
-    read_only: false,
-    cached: true,
-};
-
 /// One simulated machine. Clones are handles of the same one.
 ///
 /// Everything in it is decided by its seed and by the order of the calls made to it.

@@ -6,10 +6,9 @@ use std::io;
 use std::rc::Rc;
 
 use sim::{
-    Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, SimStorage, Subject,
-    Target, World,
+    Abilities, Content, DiscardedReads, Durability, Management, Model, SimStorage, Subject, Target, World,
 };
-use storage::{IoBuf, IoBytes, IoVec, Storage, Zeroing};
+use storage::{IoBuf, IoBytes, IoVec, Limits, Storage, Zeroing};
 
 const SIZE: u64 = 64 << 10;
 
@@ -55,7 +54,7 @@ impl Target for FlatTarget {
         let version = model.preload(0, 8192);
         let mut content = Content::zeroed(SIZE);
         content.write(0, &model.bytes(version, 0, 8192));
-        world.add_disk("flat", REGULAR_FILE, content);
+        world.add_disk("flat", Limits::REGULAR_FILE, content);
         self.copies.borrow_mut().clear();
         Ok(())
     }

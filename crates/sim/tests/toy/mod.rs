@@ -6,10 +6,9 @@ use std::io;
 
 use futures_util::lock::Mutex;
 use sim::{
-    Abilities, Content, DiscardedReads, Durability, Management, Model, REGULAR_FILE, SimStorage, Subject,
-    Target, World,
+    Abilities, Content, DiscardedReads, Durability, Management, Model, SimStorage, Subject, Target, World,
 };
-use storage::{IoBuf, IoBytes, Storage, Zeroing};
+use storage::{IoBuf, IoBytes, Limits, Storage, Zeroing};
 
 const CLUSTER: u64 = 1024;
 const CLUSTERS: u64 = 32;
@@ -76,7 +75,7 @@ impl Target for ToyTarget {
     }
 
     async fn build(&self, world: &World, _model: &mut Model) -> Result<(), String> {
-        world.add_disk("toy", REGULAR_FILE, Content::zeroed(CLUSTER));
+        world.add_disk("toy", Limits::REGULAR_FILE, Content::zeroed(CLUSTER));
         Ok(())
     }
 
