@@ -25,8 +25,8 @@ const BYTES_PER_L1_ENTRY: u64 = 32 << 10;
 /// A table of 5 MiB.
 const L1_ENTRIES: u64 = 5 << 17;
 
-/// Entries of about 1 KiB that make a large table.
-const TABLE_ENTRIES: u32 = 6000;
+/// Tables of large entries, and of as many as there can be: count and bytes of a name.
+const TABLES: [(u32, usize); 2] = [(6000, 1000), (65_535, 6)];
 
 type Image = Arc<MemoryStorage>;
 
@@ -154,46 +154,54 @@ fn with_table(table: &[u8], change: impl FnOnce(&mut Header, HostOffset)) -> Ima
 
 #[test]
 fn a_snapshot_table_that_memory_does_not_hold_is_refused_in_words() {
-    let header = block_on(qcow2::read_header(&*image())).unwrap();
-    let entry = |number: u32| SnapshotEntry {
-        l1_table_offset: HostOffset(4096),
-        id: number.to_string().into_bytes(),
-        name: vec![b'n'; 1000],
-        disk_size: Some(1 << 20),
-        ..SnapshotEntry::default()
-    };
-    let entries: Vec<SnapshotEntry> = (1..TABLE_ENTRIES).map(entry).collect();
-    let table = encode_snapshots(&entries, header.version).unwrap();
-    let image = with_table(&table, |header, at| {
-        header.snapshots = entries.len() as u32;
-        header.snapshots_offset = at;
-    });
-    refuse_each(&image, async |image| open(image, false).await.map(drop));
-    check_without(&image);
+    let plain = with_table(&[], |_, _| {});
+    let header = block_on(qcow2::read_header(&*plain)).unwrap();
+    for (count, name_len) in TABLES {
+        let entry = |number: u32| SnapshotEntry {
+            l1_table_offset: HostOffset(4096),
+            id: number.to_string().into_bytes(),
+            name: vec![b'n'; name_len],
+            disk_size: Some(1 << 20),
+            ..SnapshotEntry::default()
+        };
+        let entries: Vec<SnapshotEntry> = (0..count).map(entry).collect();
+        let table = encode_snapshots(&entries, header.version).unwrap();
+        let image = with_table(&table, |header, at| {
+            header.snapshots = entries.len() as u32;
+            header.snapshots_offset = at;
+        });
+        refuse_each(&image, async |image| {
+            let disk = open(image, false).await?;
+            disk.snapshots().await.map(drop).map_err(|error| error.to_string())
+        });
+        check_without(&image);
+    }
 }
 
 #[test]
 fn a_bitmap_directory_that_memory_does_not_hold_is_refused_in_words() {
-    let entry = |number: u32| BitmapEntry {
-        table_offset: HostOffset(4096),
-        table_entries: 1,
-        flags: BitmapFlags::default(),
-        granularity_bits: 16,
-        name: format!("{number:01000}"),
-        extra: Vec::new(),
-    };
-    let entries: Vec<BitmapEntry> = (1..TABLE_ENTRIES).map(entry).collect();
     let plain = with_table(&[], |_, _| {});
     let geometry = block_on(qcow2::read_header(&*plain)).unwrap().geometry().unwrap();
-    let table = encode_bitmap_directory(&entries, &geometry).unwrap();
-    let image = with_table(&table, |header, directory_offset| {
-        let (count, directory_size) = (entries.len() as u32, table.len() as u64);
-        header.extensions.bitmaps = Some(BitmapsExtension { count, directory_size, directory_offset });
-        header.autoclear.insert(qcow2_layout::Autoclear::BITMAPS);
-    });
-    refuse_each(&image, async |image| {
-        let header = qcow2::read_header(&**image).await.map_err(|error| error.to_string())?;
-        qcow2::bitmap::list(&**image, &header).await.map(drop).map_err(|error| error.to_string())
-    });
-    check_without(&image);
+    for (count, name_len) in TABLES {
+        let entry = |number: u32| BitmapEntry {
+            table_offset: HostOffset(4096),
+            table_entries: 1,
+            flags: BitmapFlags::default(),
+            granularity_bits: 16,
+            name: format!("{number:0name_len$}"),
+            extra: Vec::new(),
+        };
+        let entries: Vec<BitmapEntry> = (0..count).map(entry).collect();
+        let table = encode_bitmap_directory(&entries, &geometry).unwrap();
+        let image = with_table(&table, |header, directory_offset| {
+            let (count, directory_size) = (entries.len() as u32, table.len() as u64);
+            header.extensions.bitmaps = Some(BitmapsExtension { count, directory_size, directory_offset });
+            header.autoclear.insert(qcow2_layout::Autoclear::BITMAPS);
+        });
+        refuse_each(&image, async |image| {
+            let header = qcow2::read_header(&**image).await.map_err(|error| error.to_string())?;
+            qcow2::bitmap::list(&**image, &header).await.map(drop).map_err(|error| error.to_string())
+        });
+        check_without(&image);
+    }
 }

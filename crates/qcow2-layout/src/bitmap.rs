@@ -1,8 +1,10 @@
 //! Persistent dirty bitmaps: the directory, and the tables of each bitmap.
 
+use std::collections::{HashSet, TryReserveError};
+
 use thiserror::Error;
 
-use crate::bytes::{be16, be32, be64, pad8, part};
+use crate::bytes::{be16, be32, be64, copied, pad8, part};
 use crate::offset::check_cluster;
 use crate::{EntryError, ErrorKind, Geometry, HostOffset};
 
@@ -106,12 +108,21 @@ pub enum BitmapError {
         /// The name.
         name: String,
     },
+    /// There is no memory for so many entries.
+    #[error("no memory for the bitmap directory")]
+    NoMemory(#[from] TryReserveError),
 }
 
 impl BitmapError {
     /// What the failure means.
     pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Corrupt
+        match self {
+            BitmapError::NoMemory(_) => ErrorKind::NoMemory,
+            BitmapError::Length { .. }
+            | BitmapError::Field { .. }
+            | BitmapError::Name { .. }
+            | BitmapError::DuplicateName { .. } => ErrorKind::Corrupt,
+        }
     }
 }
 
@@ -122,16 +133,19 @@ pub fn decode_bitmap_directory(
     geometry: &Geometry,
 ) -> Result<Vec<BitmapEntry>, BitmapError> {
     let mut found = Vec::new();
-    let mut names = std::collections::HashSet::new();
+    let mut names = HashSet::new();
     let mut at = 0usize;
     let length = |index| BitmapError::Length { index, count, len: directory.len() };
     for index in 0..count {
-        let (entry, bytes) = BitmapEntry::decode(directory, at, index)?.ok_or(length(index))?;
+        let raw = Raw::decode(directory, at).ok_or(length(index))?;
+        let entry = BitmapEntry::of(&raw, index)?;
         entry.check(index, geometry)?;
-        if !names.insert(entry.name.clone()) {
+        names.try_reserve(1)?;
+        if !names.insert(raw.name) {
             return Err(BitmapError::DuplicateName { index, name: entry.name });
         }
-        at += bytes;
+        at += raw.bytes;
+        found.try_reserve(1)?;
         found.push(entry);
     }
     if at != directory.len() {
@@ -143,7 +157,7 @@ pub fn decode_bitmap_directory(
 /// The directory with these entries, as it lies on disk.
 ///
 /// # Errors
-/// An entry is outside the limits of the format.
+/// An entry is outside the limits of the format, or there is no memory for so many.
 pub fn encode_bitmap_directory(entries: &[BitmapEntry], geometry: &Geometry) -> Result<Vec<u8>, BitmapError> {
     let mut out = Vec::new();
     for (index, entry) in (0u32..).zip(entries) {
@@ -154,9 +168,7 @@ pub fn encode_bitmap_directory(entries: &[BitmapEntry], geometry: &Geometry) -> 
 }
 
 impl BitmapEntry {
-    /// The entry at `at` and its bytes with padding; `None` when the directory ends before it does.
-    fn decode(directory: &[u8], at: usize, index: u32) -> Result<Option<(Self, usize)>, BitmapError> {
-        let Some(raw) = Raw::decode(directory, at) else { return Ok(None) };
+    fn of(raw: &Raw<'_>, index: u32) -> Result<Self, BitmapError> {
         let field = |field, found, allowed| BitmapError::Field { index, field, found, allowed };
         if raw.kind != DIRTY_TRACKING {
             return Err(field("type", u64::from(raw.kind), "1 (dirty tracking)"));
@@ -164,16 +176,15 @@ impl BitmapEntry {
         if raw.flags & !7 != 0 {
             return Err(field("flags", u64::from(raw.flags), "bits 0 to 2"));
         }
-        let name = str::from_utf8(raw.name).ok().filter(|name| !name.contains('\0'));
-        let entry = Self {
+        let name = String::from_utf8(copied(raw.name)?).ok().filter(|name| !name.contains('\0'));
+        Ok(Self {
             table_offset: HostOffset(raw.table_offset),
             table_entries: raw.table_entries,
             flags: BitmapFlags(raw.flags),
             granularity_bits: raw.granularity_bits,
-            name: name.ok_or(BitmapError::Name { index })?.to_owned(),
-            extra: raw.extra.to_vec(),
-        };
-        Ok(Some((entry, raw.bytes)))
+            name: name.ok_or(BitmapError::Name { index })?,
+            extra: copied(raw.extra)?,
+        })
     }
 
     fn check(&self, index: u32, geometry: &Geometry) -> Result<(), BitmapError> {
@@ -210,6 +221,7 @@ impl BitmapEntry {
             u16::try_from(self.name.len()).map_err(|_| too_long("name length", self.name.len()))?;
         let extra_len =
             u32::try_from(self.extra.len()).map_err(|_| too_long("extra data", self.extra.len()))?;
+        out.try_reserve(FIXED_BYTES + self.extra.len() + self.name.len() + 7)?;
         out.extend(self.table_offset.0.to_be_bytes());
         out.extend(self.table_entries.to_be_bytes());
         out.extend(self.flags.0.to_be_bytes());

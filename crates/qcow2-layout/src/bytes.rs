@@ -1,4 +1,6 @@
-//! Big-endian fields at a place in bytes of unknown length.
+//! Big-endian fields at a place in bytes of unknown length, and copies of bytes that others made long.
+
+use std::collections::TryReserveError;
 
 /// The array of `N` bytes at `at`; `None` when it does not lie inside.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -20,6 +22,14 @@ pub(crate) fn be64(bytes: &[u8], at: usize) -> Option<u64> {
 /// The `len` bytes at `at`.
 pub(crate) fn part(bytes: &[u8], at: usize, len: usize) -> Option<&[u8]> {
     bytes.get(at..at.checked_add(len)?)
+}
+
+/// A copy of `bytes`, if there is memory for it.
+pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Appends zeroes until the length is a multiple of 8.

@@ -7,6 +7,8 @@ pub enum ErrorKind {
     Corrupt,
     /// Valid, but asks for something that is not implemented here.
     Unsupported,
+    /// There is no memory for what the bytes describe.
+    NoMemory,
     /// A value that the caller wants to write is outside what the format can hold.
     Invalid,
 }

@@ -1,10 +1,11 @@
 //! Entries of the snapshot table.
 
 use std::borrow::Cow;
+use std::collections::TryReserveError;
 
 use thiserror::Error;
 
-use crate::bytes::{be16, be32, be64, pad8, part};
+use crate::bytes::{be16, be32, be64, copied, pad8, part};
 use crate::header::L1_BYTES_MAX;
 use crate::{ErrorKind, Geometry, HostOffset, Version};
 
@@ -110,6 +111,9 @@ pub enum SnapshotError {
         /// Limit.
         max: usize,
     },
+    /// There is no memory for so many entries.
+    #[error("no memory for the snapshot table")]
+    NoMemory(#[from] TryReserveError),
 }
 
 impl SnapshotError {
@@ -117,6 +121,7 @@ impl SnapshotError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             SnapshotError::FieldTooLong { .. } => ErrorKind::Invalid,
+            SnapshotError::NoMemory(_) => ErrorKind::NoMemory,
             SnapshotError::Truncated { .. }
             | SnapshotError::TableTooLarge { .. }
             | SnapshotError::ExtraTooLarge { .. }
@@ -155,7 +160,7 @@ impl SnapshotEntry {
 
     /// Reads entry `index`, which starts at `at` in the table. Extra data beyond the limit is left out;
     /// [`DecodedSnapshot::extra_bytes`] tells. `None` when the bytes end before the entry does.
-    fn decode(table: &[u8], at: usize) -> Option<DecodedSnapshot> {
+    fn decode(table: &[u8], at: usize) -> Option<Result<DecodedSnapshot, TryReserveError>> {
         let fixed = part(table, at, SNAPSHOT_FIXED_BYTES)?;
         let (id_len, name_len) = (usize::from(be16(fixed, 12)?), usize::from(be16(fixed, 14)?));
         let extra_bytes = be32(fixed, 36)?;
@@ -166,20 +171,26 @@ impl SnapshotEntry {
         let end = (id_at + id_len + name_len - at).next_multiple_of(8);
         part(table, at, end)?;
         let extra = table.get(extra_at..id_at.min(extra_at + SNAPSHOT_EXTRA_BYTES_MAX))?;
+        let unknown = extra.get(EXTRA_KNOWN_BYTES..).unwrap_or_default();
+        let copies = || Ok((copied(id)?, copied(name)?, copied(unknown)?));
+        let (id, name, unknown_extra) = match copies() {
+            Ok(copies) => copies,
+            Err(error) => return Some(Err(error)),
+        };
         let entry = SnapshotEntry {
             l1_table_offset: HostOffset(be64(fixed, 0)?),
             l1_size: be32(fixed, 8)?,
-            id: id.to_vec(),
-            name: name.to_vec(),
+            id,
+            name,
             date_sec: be32(fixed, 16)?,
             date_nsec: be32(fixed, 20)?,
             vm_clock_nsec: be64(fixed, 24)?,
             vm_state_size: be64(extra, 0).unwrap_or(u64::from(be32(fixed, 32)?)),
             disk_size: be64(extra, 8),
             icount: be64(extra, 16).filter(|&icount| icount != ICOUNT_NONE),
-            unknown_extra: extra.get(EXTRA_KNOWN_BYTES..).unwrap_or_default().to_vec(),
+            unknown_extra,
         };
-        Some(DecodedSnapshot { entry, bytes: end, extra_bytes })
+        Some(Ok(DecodedSnapshot { entry, bytes: end, extra_bytes }))
     }
 
     /// Bytes of the table up to the end of the entry at `at`, as far as its fixed part tells.
@@ -202,6 +213,7 @@ impl SnapshotEntry {
         let (len, max) = (extra.len(), SNAPSHOT_EXTRA_BYTES_MAX);
         let extra_len = u32::try_from(len).ok().filter(|_| len <= max);
         let extra_len = extra_len.ok_or(SnapshotError::FieldTooLong { field: "the extra data", len, max })?;
+        out.try_reserve(SNAPSHOT_FIXED_BYTES + len + self.id.len() + self.name.len() + 7)?;
         out.extend(self.l1_table_offset.0.to_be_bytes());
         out.extend(self.l1_size.to_be_bytes());
         out.extend(length("the id", self.id.len())?.to_be_bytes());
@@ -238,7 +250,8 @@ impl SnapshotEntry {
 /// The length of a table stands nowhere: on [`SnapshotError::Truncated`] give at least `needed` bytes.
 ///
 /// # Errors
-/// Also [`SnapshotError::ExtraTooLarge`], unless [`decode_snapshots_dropping_extra`] is used.
+/// Also [`SnapshotError::ExtraTooLarge`], unless [`decode_snapshots_dropping_extra`] is used, and
+/// [`SnapshotError::NoMemory`].
 pub fn decode_snapshots(table: &[u8], count: u32) -> Result<Vec<DecodedSnapshot>, SnapshotError> {
     let found = decode_snapshots_dropping_extra(table, count)?;
     for (index, snapshot) in (0u32..).zip(&found) {
@@ -264,7 +277,9 @@ pub fn decode_snapshots_dropping_extra(
         let Some(snapshot) = SnapshotEntry::decode(table, at) else {
             return Err(SnapshotError::Truncated { index, needed, len: table.len() });
         };
+        let snapshot = snapshot?;
         at += snapshot.bytes;
+        found.try_reserve(1)?;
         found.push(snapshot);
     }
     Ok(found)
@@ -273,7 +288,7 @@ pub fn decode_snapshots_dropping_extra(
 /// The table with these entries, as it lies on disk.
 ///
 /// # Errors
-/// A field does not fit, or the table is longer than allowed.
+/// A field does not fit, the table is longer than allowed, or there is no memory for it.
 pub fn encode_snapshots(entries: &[SnapshotEntry], version: Version) -> Result<Vec<u8>, SnapshotError> {
     let mut out = Vec::new();
     for entry in entries {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use qcow2_layout::{
-    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry, Header,
-    decode_bitmap_directory, encode_bitmap_directory,
+    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapError, BitmapFlags, BitmapTableEntry, Geometry,
+    Header, decode_bitmap_directory, encode_bitmap_directory,
 };
 use storage::{IoBuf, Storage};
 use sync::Mutex;
@@ -38,8 +38,10 @@ async fn read_directory(
         )));
     }
     let bytes = read_bytes(file, offset, len).await.map_err(blame.io("reading the bitmap directory"))?;
-    decode_bitmap_directory(&bytes, bitmaps.count, geometry)
-        .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))
+    decode_bitmap_directory(&bytes, bitmaps.count, geometry).map_err(|error| match error {
+        BitmapError::NoMemory(_) => blame.no_memory("the bitmap directory"),
+        error => blame.corrupt(format!("the bitmap directory: {error}")),
+    })
 }
 
 /// Sets the "in use" flag of every bitmap that records writes: QEMU then knows that they miss writes, shows them as

@@ -36,6 +36,7 @@ mod in_flight;
 mod interleavings;
 mod l1;
 mod layer;
+mod lists;
 mod locate;
 mod map;
 mod map_slices;

@@ -160,15 +160,13 @@ impl MetadataMap {
         self.0.write().ranges.remove(&start);
     }
 
-    /// Forgets all pieces of these sections, and enters others: offset and length.
-    pub(crate) fn replace(&self, sections: &[(Section, &[(u64, u64)])]) {
+    /// Forgets all pieces of `sections`, and enters `pieces` of them: section, offset and length.
+    pub(crate) fn replace(&self, sections: &[Section], pieces: impl Iterator<Item = (Section, u64, u64)>) {
         let mut known = self.0.write();
         let Known { check, ranges } = &mut *known;
-        ranges.retain(|_, (_, section)| sections.iter().all(|(replaced, _)| replaced != section));
-        for (section, pieces) in sections.iter().filter(|(section, _)| check.checks(*section)) {
-            let pieces = pieces.iter().filter(|(_, len)| *len > 0);
-            ranges.extend(pieces.map(|&(start, len)| (start, (start.saturating_add(len), *section))));
-        }
+        ranges.retain(|_, (_, section)| !sections.contains(section));
+        let pieces = pieces.filter(|(section, _, len)| check.checks(*section) && *len > 0);
+        ranges.extend(pieces.map(|(section, start, len)| (start, (start.saturating_add(len), section))));
     }
 
     /// The metadata, other than `except`, that `start..start + len` would touch.

@@ -183,14 +183,15 @@ impl Refcounts {
     }
 
     /// Forgets the blocks that count only clusters from `end` on, and gives their places: they count
-    /// nothing but themselves. Nothing may be dirty.
-    pub(crate) fn drop_blocks_behind(&self, end: u64) -> Vec<HostOffset> {
+    /// nothing but themselves. Nothing may be dirty; nothing changes if there is no memory.
+    pub(crate) fn drop_blocks_behind(&self, end: u64) -> Result<Vec<HostOffset>, Error> {
         let first = end.div_ceil(self.geometry.refcount_block_entries());
         let mut table = self.table.write();
         let dropped = table.drop_blocks_from(first, &self.geometry);
+        let dropped = dropped.map_err(|_| self.blame.no_memory("the list of refcount blocks"))?;
         let mut blocks = self.blocks.lock();
         dropped.iter().for_each(|(index, _)| drop(blocks.remove(index)));
-        dropped.into_iter().map(|(_, at)| at).collect()
+        Ok(dropped.into_iter().map(|(_, at)| at).collect())
     }
 
     /// Makes the block `index` in the cluster `at`, with all refcounts 0 except, where the block

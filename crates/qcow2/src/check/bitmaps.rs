@@ -1,6 +1,6 @@
 //! Counting what persistent bitmaps refer to.
 
-use qcow2_layout::{BitmapEntry, BitmapTableEntry, decode_bitmap_directory};
+use qcow2_layout::{BitmapEntry, BitmapError, BitmapTableEntry, decode_bitmap_directory};
 
 use super::CheckError;
 use super::claims::Claim;
@@ -26,9 +26,13 @@ impl Pass<'_> {
             }
         };
         match decode_bitmap_directory(&directory, extension.count, &self.geometry) {
+            Err(error @ BitmapError::NoMemory(_)) => {
+                let owner = Owner::BitmapDirectory;
+                self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+            }
             Err(error) => self.found_incomplete(&Finding::Bitmaps(error)),
             Ok(mut bitmaps) => {
-                bitmaps.sort_by_key(|bitmap| bitmap.table_offset);
+                bitmaps.sort_unstable_by_key(|bitmap| bitmap.table_offset);
                 let mut end = 0;
                 for bitmap in &bitmaps {
                     end = self.count_bitmap(bitmap, end).await?;

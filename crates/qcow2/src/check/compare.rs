@@ -9,6 +9,7 @@ use super::claims::Claim;
 use super::counts::Counts;
 use super::pass::Pass;
 use super::report::{Finding, Owner};
+use crate::lists;
 use crate::table_io::PIECE_BYTES;
 
 /// What the refcounts on disk said.
@@ -88,7 +89,8 @@ impl Pass<'_> {
                 Ok(RefcountTableEntry { block: Some(block) }) => {
                     let cluster_size = self.geometry.cluster_size();
                     if self.claim(Owner::RefcountBlock, block.0, cluster_size, 1)? == Claim::Good {
-                        self.comparison.blocks.push((place / 8, block));
+                        lists::push(&mut self.comparison.blocks, (place / 8, block))
+                            .map_err(|_| CheckError::NoMemory { what: "the list of refcount blocks" })?;
                     } else {
                         self.rebuild = true;
                     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::lists;
+
 /// Clusters on a page.
 const PAGE: u64 = 512;
 /// A page with more counters than this becomes an array.
@@ -30,9 +32,14 @@ pub(super) struct Counts {
     bytes_max: u64,
 }
 
-/// The memory that was granted is used up.
+/// Why there is no room for another count.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) enum Full {
+    /// What was granted is used up.
+    Granted,
+    /// The machine has no more.
+    Memory,
+}
 
 impl Counts {
     /// All zero; may take about `bytes_max` bytes.
@@ -76,6 +83,7 @@ impl Counts {
                 small
             }
             _ => {
+                self.large.try_reserve(1).map_err(|_| Full::Memory)?;
                 if self.large.insert(cluster, count).is_none() {
                     self.take(PAGE_BYTES)?;
                 }
@@ -113,7 +121,7 @@ impl Counts {
             Some(slot) => *slot,
             None => {
                 self.take(PAGE_BYTES)?;
-                self.pages.push(Page::Few(Vec::new()));
+                lists::push(&mut self.pages, Page::Few(Vec::new())).map_err(|_| Full::Memory)?;
                 self.index.insert(page, self.pages.len() - 1);
                 self.pages.len() - 1
             }
@@ -124,7 +132,7 @@ impl Counts {
 
     fn take(&mut self, bytes: u64) -> Result<(), Full> {
         self.bytes += bytes;
-        if self.bytes > self.bytes_max { Err(Full) } else { Ok(()) }
+        if self.bytes > self.bytes_max { Err(Full::Granted) } else { Ok(()) }
     }
 }
 

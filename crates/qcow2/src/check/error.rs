@@ -32,6 +32,12 @@ pub enum CheckError {
         /// Which file.
         name: String,
     },
+    /// There is no memory for what the image holds many of.
+    #[error("no memory for {what}")]
+    NoMemory {
+        /// What it was for.
+        what: &'static str,
+    },
     /// Counting needs more memory than references in a file of this size can need.
     #[error(
         "counting references needs more than {limit} bytes of memory, which no image with {allocated} bytes of content needs"

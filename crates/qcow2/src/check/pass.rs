@@ -190,7 +190,10 @@ impl<'a> Pass<'a> {
 
     pub(super) fn full(&self, limit: u64) -> impl Fn(Full) -> CheckError + use<> {
         let allocated = self.file.allocated_bytes().unwrap_or(self.file_length);
-        move |Full| CheckError::TooManyReferences { limit, allocated }
+        move |full| match full {
+            Full::Granted => CheckError::TooManyReferences { limit, allocated },
+            Full::Memory => CheckError::NoMemory { what: "counting references" },
+        }
     }
 }
 

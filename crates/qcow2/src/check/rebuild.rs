@@ -3,6 +3,8 @@
 //! Everything new goes behind all that is in use, so the old structure stays valid until one sector of
 //! the header switches to the new one. The old structure is not counted in the new one: it is free then.
 
+use std::collections::TryReserveError;
+
 use qcow2_layout::{
     HostOffset, REFCOUNT_TABLE_BYTES_MAX, RefcountTableEntry, encode_snapshots, refcount_set,
 };
@@ -12,7 +14,12 @@ use super::CheckError;
 use super::counts::Counts;
 use super::pass::Pass;
 use super::report::{Finding, Owner};
+use crate::lists;
 use crate::table_io::{write_bytes, write_words};
+
+fn no_memory(_: TryReserveError) -> CheckError {
+    CheckError::NoMemory { what: "the list of refcount blocks" }
+}
 
 /// Where the new structure goes, in clusters: snapshot table, refcount table, refcount blocks.
 struct Plan {
@@ -51,7 +58,7 @@ impl Pass<'_> {
             },
             false => Vec::new(),
         };
-        let plan = self.plan_rebuild(self.geometry.clusters_for(snapshots.len() as u64));
+        let plan = self.plan_rebuild(self.geometry.clusters_for(snapshots.len() as u64))?;
         if plan.table_clusters * self.geometry.cluster_size() > REFCOUNT_TABLE_BYTES_MAX {
             let reason = "the refcount table would need more than 8 MiB";
             self.found(&Finding::NotRepaired { reason });
@@ -79,19 +86,20 @@ impl Pass<'_> {
     }
 
     /// The structure counts itself: grow it until it does. Each round adds what the round before needed.
-    fn plan_rebuild(&self, snapshot_clusters: u64) -> Plan {
+    fn plan_rebuild(&self, snapshot_clusters: u64) -> Result<Plan, CheckError> {
         let entries = self.geometry.refcount_block_entries();
-        let used = self.used_blocks();
+        let used = self.used_blocks()?;
         let start = self.comparison.used_end;
-        let mut plan = Plan { start, snapshot_clusters, table_clusters: 0, blocks: used.clone() };
+        let blocks = lists::collect(used.iter().copied()).map_err(no_memory)?;
+        let mut plan = Plan { start, snapshot_clusters, table_clusters: 0, blocks };
         loop {
-            let mut blocks = used.clone();
-            blocks.extend(start / entries..=(plan.end().max(start + 1) - 1) / entries);
+            let new = start / entries..=(plan.end().max(start + 1) - 1) / entries;
+            let mut blocks = lists::collect(used.iter().copied().chain(new)).map_err(no_memory)?;
             blocks.sort_unstable();
             blocks.dedup();
             let table = blocks.last().map_or(1, |last| self.geometry.clusters_for((last + 1) * 8));
             if (blocks.len(), table) == (plan.blocks.len(), plan.table_clusters) {
-                return Plan { blocks, ..plan };
+                return Ok(Plan { blocks, ..plan });
             }
             plan = Plan { table_clusters: table, blocks, ..plan };
         }
@@ -109,15 +117,15 @@ impl Pass<'_> {
     }
 
     /// Indices of the blocks that count something now.
-    fn used_blocks(&self) -> Vec<u64> {
+    fn used_blocks(&self) -> Result<Vec<u64>, CheckError> {
         let entries = self.geometry.refcount_block_entries();
         let mut blocks = Vec::new();
         let mut from = 0;
         while let Some(cluster) = self.claims.references.next(from) {
-            blocks.push(cluster / entries);
+            lists::push(&mut blocks, cluster / entries).map_err(no_memory)?;
             from = (cluster / entries + 1) * entries;
         }
-        blocks
+        Ok(blocks)
     }
 
     async fn write_blocks(&mut self, plan: &Plan) -> Result<(), CheckError> {

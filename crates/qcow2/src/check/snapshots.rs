@@ -9,6 +9,7 @@ use super::CheckError;
 use super::claims::Claim;
 use super::pass::{Pass, Snapshots};
 use super::report::{Finding, Owner};
+use crate::lists;
 use crate::table_io::read_bytes;
 
 /// How much of a table whose length is unknown is read first.
@@ -29,7 +30,8 @@ impl Pass<'_> {
         for (index, snapshot) in decoded.iter().enumerate() {
             faulty |= self.check_extra(index, snapshot.extra_bytes);
         }
-        let entries = decoded.into_iter().map(|snapshot| snapshot.entry).collect();
+        let entries = lists::collect(decoded.into_iter().map(|snapshot| snapshot.entry));
+        let entries = entries.map_err(|_| CheckError::NoMemory { what: "the snapshot table" })?;
         self.snapshots = Snapshots { entries, bytes, faulty };
         Ok(())
     }
@@ -54,6 +56,11 @@ impl Pass<'_> {
                 Ok(decoded) => return Some(decoded),
                 Err(SnapshotError::Truncated { needed, .. }) if needed <= available && len < available => {
                     len = needed.max(len * 2).min(available);
+                }
+                Err(error @ SnapshotError::NoMemory(_)) => {
+                    let owner = Owner::SnapshotTable;
+                    self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                    return None;
                 }
                 Err(error) => {
                     self.found_incomplete(&Finding::Snapshot(error));

@@ -8,6 +8,7 @@ use super::CheckError;
 use super::claims::Claim;
 use super::pass::Pass;
 use super::report::{Finding, Owner, Progress};
+use crate::lists;
 use crate::table_io::PIECE_BYTES;
 
 /// An L1 table that was claimed: of the disk, or of snapshots.
@@ -73,18 +74,21 @@ impl Pass<'_> {
             self.complete = false;
             return self.claim(Owner::L1, table.offset, bytes.min(1), table.times).map(drop);
         }
-        match self.claim(Owner::L1, table.offset, bytes, table.times)? {
-            Claim::Good => tables.push(table),
+        let kept = match self.claim(Owner::L1, table.offset, bytes, table.times)? {
+            Claim::Good => table,
             // The same table in several snapshots is damage, but can be read.
-            Claim::Overlapping if table.times > 1 || table.active => tables.push(table),
+            Claim::Overlapping if table.times > 1 || table.active => table,
             Claim::Overlapping => {
                 self.complete = false;
                 // Kept, so that no other table may start inside it.
-                tables.push(L1Table { readable: false, ..table });
+                L1Table { readable: false, ..table }
             }
-            Claim::Outside => self.complete = false,
-        }
-        Ok(())
+            Claim::Outside => {
+                self.complete = false;
+                return Ok(());
+            }
+        };
+        lists::push(tables, kept).map_err(|_| CheckError::NoMemory { what: "the list of L1 tables" })
     }
 
     /// Claims every L2 table, as often as L1 entries refer to it.

@@ -8,7 +8,7 @@ use crate::error::Blame;
 use crate::overlap::Section;
 use crate::refcount::RefcountTable;
 use crate::table_io::PIECE_BYTES;
-use crate::{Error, Options};
+use crate::{Error, Options, lists};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
 /// an image can have a million of them.
@@ -165,8 +165,7 @@ fn add_pieces(
     blame: &Blame,
 ) -> Result<(), Error> {
     for piece in more {
-        pieces.try_reserve(1).map_err(|_| blame.no_memory("the place of all tables"))?;
-        pieces.push(piece);
+        lists::push(pieces, piece).map_err(|_| blame.no_memory("the place of all tables"))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, TryReserveError};
 
 use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
 
+use crate::lists;
 use crate::table_io::encode_words;
 
 /// Entries written at a time: one 512-byte sector, which the medium never tears.
@@ -149,19 +150,25 @@ impl RefcountTable {
         }
     }
 
-    /// Takes out the blocks from index `first` on; gives their indices and places.
-    pub(crate) fn drop_blocks_from(&mut self, first: u64, geometry: &Geometry) -> Vec<(u64, HostOffset)> {
-        let mut dropped = Vec::new();
+    /// Takes out the blocks from index `first` on; gives their indices and places. Nothing changes if there is
+    /// no memory for those.
+    pub(crate) fn drop_blocks_from(
+        &mut self,
+        first: u64,
+        geometry: &Geometry,
+    ) -> Result<Vec<(u64, HostOffset)>, TryReserveError> {
         let first = usize::try_from(first).unwrap_or(usize::MAX);
-        for (index, word) in self.words.iter_mut().enumerate().skip(first) {
-            let entry = RefcountTableEntry::decode(*word, geometry).ok();
-            if let Some(at) = entry.and_then(|entry| entry.block) {
-                *word = 0;
-                self.dirty.insert(index / SECTOR_ENTRIES);
-                dropped.push((index as u64, at));
-            }
+        let words = self.words.iter().enumerate().skip(first);
+        let blocks = words.filter_map(|(index, &word)| {
+            Some((index as u64, RefcountTableEntry::decode(word, geometry).ok()?.block?))
+        });
+        let dropped = lists::collect(blocks)?;
+        for &(index, _) in &dropped {
+            let index = index as usize;
+            self.words[index] = 0;
+            self.dirty.insert(index / SECTOR_ENTRIES);
         }
-        dropped
+        Ok(dropped)
     }
 
     /// What [`RefcountTable::restore`] goes back to. Fails if there is no memory.

@@ -28,7 +28,7 @@ impl Inner {
     /// file grow again: the order of the two would be anybody's.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         let length = end << self.geometry.cluster_bits;
-        for at in self.refcounts.drop_blocks_behind(end) {
+        for at in self.refcounts.drop_blocks_behind(end)? {
             self.overlap.remove(at.0);
         }
         self.write_refcounts().await?;

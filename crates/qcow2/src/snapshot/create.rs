@@ -6,8 +6,8 @@ use qcow2_layout::{HostOffset, SNAPSHOTS_MAX, SnapshotEntry};
 
 use super::NewSnapshot;
 use super::shadow::{Change, Shadow};
-use crate::Error;
 use crate::image::Inner;
+use crate::{Error, lists};
 
 impl Inner {
     /// The snapshot takes over the tables as they are; the image goes on with a copy of its L1 table, and of
@@ -56,7 +56,8 @@ impl Shadow {
     ) -> Result<Change, Error> {
         let words = self.image.l1.words().map_err(|_| self.image.blame.no_memory("the L1 table"))?;
         self.image.raise_references(&words).await?;
-        snapshots.push(entry.clone());
+        lists::push(&mut snapshots, entry.clone())
+            .map_err(|_| self.image.blame.no_memory("the snapshot table"))?;
         Ok(Change { l1: words, l1_is_taken_over: true, size: self.image.size(), snapshots })
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
 
-use crate::Error;
 use crate::free::Free;
 use crate::image::Inner;
 use crate::open::read_words;
+use crate::{Error, lists};
 
 /// Consecutive clusters with one reference each.
 struct Runs {
@@ -98,10 +98,8 @@ impl Inner {
             }
             match freed.last_mut() {
                 Some(last) if last.start + last.len == cluster && last.punch == punch => last.len += 1,
-                _ => {
-                    freed.try_reserve(1).map_err(|_| self.blame.no_memory("the list of freed clusters"))?;
-                    freed.push(Free { start: cluster, len: 1, punch });
-                }
+                _ => lists::push(freed, Free { start: cluster, len: 1, punch })
+                    .map_err(|_| self.blame.no_memory("the list of freed clusters"))?,
             }
         }
         Ok(())

@@ -8,10 +8,9 @@
 
 use std::sync::Arc;
 
-use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, SnapshotEntry, encode_snapshots};
+use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, SnapshotEntry, SnapshotError, encode_snapshots};
 use sync::atomic::Ordering;
 
-use crate::Error;
 use crate::allocator::Run;
 use crate::free::Free;
 use crate::image::Inner;
@@ -19,6 +18,7 @@ use crate::overlap::Section;
 use crate::pause::Pause;
 use crate::refcount::{DirtyBlock, SavedTable};
 use crate::table_io::encode_words;
+use crate::{Error, lists};
 
 /// What the tables are to say.
 pub(super) struct Change {
@@ -56,6 +56,17 @@ struct Complete {
     blocks: Vec<(HostOffset, DirtyBlock)>,
     inactive_l2: Vec<u64>,
 }
+
+/// What has another place afterwards.
+const MOVED: [Section; 7] = [
+    Section::ActiveL1,
+    Section::ActiveL2,
+    Section::InactiveL1,
+    Section::InactiveL2,
+    Section::SnapshotTable,
+    Section::RefcountTable,
+    Section::RefcountBlock,
+];
 
 impl Inner {
     /// Changes the refcounts in memory with `plan`, which says what the tables are to be, and makes
@@ -174,8 +185,10 @@ impl Shadow {
         if snapshots.is_empty() {
             return Ok((0, 0));
         }
-        let mut bytes = encode_snapshots(snapshots, image.geometry.version)
-            .map_err(|error| image.blame.invalid(error.to_string()))?;
+        let mut bytes = encode_snapshots(snapshots, image.geometry.version).map_err(|error| match error {
+            SnapshotError::NoMemory(_) => image.blame.no_memory("the snapshot table"),
+            error => image.blame.invalid(error.to_string()),
+        })?;
         let len = bytes.len() as u64;
         let clusters = image.geometry.clusters_for(len);
         let padded = (clusters << image.geometry.cluster_bits) as usize;
@@ -258,28 +271,27 @@ impl Shadow {
         let Complete { change, .. } = complete;
         complete.blocks.iter().for_each(|(_, block)| block.written());
         let table = complete.refcount_table;
-        let mut refcounts = image.refcounts.table.write();
-        refcounts.moved(table.start << bits, table.len, &complete.refcount_table_bytes);
-        let blocks: Vec<_> = refcounts.blocks(&image.geometry).map(|at| (at.0, cluster)).collect();
-        drop(refcounts);
+        image.refcounts.table.write().moved(table.start << bits, table.len, &complete.refcount_table_bytes);
         image.l1.replace(complete.l1_offset, &change.l1);
         image.size.store(change.size, Ordering::Relaxed);
         image.forget_map();
-        let tables = change.l1.iter().filter_map(|&word| L1Entry::decode(word, &image.geometry).ok()?.table);
-        let tables: Vec<_> = tables.map(|table| (table.0, cluster)).collect();
-        let inactive = change.snapshots.iter();
-        let inactive: Vec<_> =
-            inactive.map(|entry| (entry.l1_table_offset.0, u64::from(entry.l1_size) * 8)).collect();
-        let inactive_l2: Vec<_> = complete.inactive_l2.iter().map(|&at| (at, cluster)).collect();
-        image.overlap.replace(&[
-            (Section::ActiveL1, &[(complete.l1_offset, change.l1.len() as u64 * 8)]),
-            (Section::ActiveL2, &tables),
-            (Section::InactiveL1, &inactive),
-            (Section::InactiveL2, &inactive_l2),
-            (Section::SnapshotTable, &[(complete.snapshots_offset, complete.snapshots_bytes)]),
-            (Section::RefcountTable, &[(table.start << bits, table.len << bits)]),
-            (Section::RefcountBlock, &blocks),
-        ]);
+        let singles = [
+            (Section::ActiveL1, complete.l1_offset, change.l1.len() as u64 * 8),
+            (Section::SnapshotTable, complete.snapshots_offset, complete.snapshots_bytes),
+            (Section::RefcountTable, table.start << bits, table.len << bits),
+        ];
+        let active_l2 =
+            change.l1.iter().filter_map(|&word| L1Entry::decode(word, &image.geometry).ok()?.table);
+        let active_l2 = active_l2.map(|table| (Section::ActiveL2, table.0, cluster));
+        let inactive_l1 = change.snapshots.iter().map(|snapshot| {
+            (Section::InactiveL1, snapshot.l1_table_offset.0, u64::from(snapshot.l1_size) * 8)
+        });
+        let inactive_l2 = complete.inactive_l2.iter().map(|&at| (Section::InactiveL2, at, cluster));
+        let refcounts = image.refcounts.table.read();
+        let blocks = refcounts.blocks(&image.geometry).map(|at| (Section::RefcountBlock, at.0, cluster));
+        let tables = active_l2.chain(inactive_l1).chain(inactive_l2).chain(blocks);
+        image.overlap.replace(&MOVED, singles.into_iter().chain(tables));
+        drop(refcounts);
         image.reclaim(self.freed);
     }
 
@@ -331,7 +343,10 @@ impl Inner {
         }
         for snapshot in snapshots {
             for word in self.l1_of_snapshot(snapshot).await? {
-                tables.extend(self.l1_entry_of(word)?.table.map(|table| table.0));
+                if let Some(table) = self.l1_entry_of(word)?.table {
+                    lists::push(&mut tables, table.0)
+                        .map_err(|_| self.blame.no_memory("the place of all tables"))?;
+                }
             }
         }
         Ok(tables)

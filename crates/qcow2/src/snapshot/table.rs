@@ -1,11 +1,13 @@
 //! The snapshot table of an image.
 
-use qcow2_layout::{DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, decode_snapshots};
+use qcow2_layout::{
+    DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,
+};
 use storage::Storage;
 
-use crate::Error;
 use crate::error::Blame;
 use crate::table_io::read_bytes;
+use crate::{Error, lists};
 
 /// Bytes of the snapshot table that are read first; the table says its length only entry by entry.
 const FIRST_BYTES: u64 = 64 << 10;
@@ -20,14 +22,17 @@ pub(crate) async fn read_table(
     // QEMU does not write the padding behind the last entry: the file may end before it.
     let there = file.length().saturating_sub(offset).next_multiple_of(8).min(SNAPSHOT_TABLE_BYTES_MAX);
     let mut len = there.min(FIRST_BYTES);
+    let no_memory = || blame.no_memory("the snapshot table");
     loop {
         // At most the limit on snapshot tables, and never more than the file holds.
         let bytes = read_bytes(file, offset, len).await.map_err(blame.io("reading the snapshot table"))?;
         match decode_snapshots(&bytes, header.snapshots) {
             Ok(decoded) => {
                 let bytes = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();
-                return Ok((decoded.into_iter().map(|DecodedSnapshot { entry, .. }| entry).collect(), bytes));
+                let entries = decoded.into_iter().map(|DecodedSnapshot { entry, .. }| entry);
+                return Ok((lists::collect(entries).map_err(|_| no_memory())?, bytes));
             }
+            Err(SnapshotError::NoMemory(_)) => return Err(no_memory()),
             Err(_) if len < there => len = (len * 8).min(there),
             Err(error) => return Err(blame.corrupt(format!("the snapshot table: {error}"))),
         }
