@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use black_box::peer::{assert_clean, qemu_img};
-use black_box::{Scratch, Server};
+use black_box::{Client, Scratch, Server};
 
 const DISK: u64 = 256 << 20;
 const STEP: usize = 1 << 20;
@@ -41,39 +41,42 @@ fn within_a_hundredth(found: u64, mapped: u64) -> bool {
     (mapped..=mapped + mapped / 100 + METADATA_MAX).contains(&found)
 }
 
-#[test]
-fn half_a_disk_discarded_in_pieces_is_half_the_space() {
+/// `discard` takes half of a full disk away; `judge` sees the image once it is closed.
+fn half_of_it(discard: impl Fn(&mut Client), judge: impl Fn(&Path, &str)) {
     for options in ["cluster_size=64k", "cluster_size=64k,extended_l2=on"] {
         let scratch = Scratch::new();
         let path = filled(&scratch, options);
         let server = Server::start([format!("file={path},discard=unmap")]);
         let mut client = server.client("");
-        // Every other cluster: no two pieces are neighbours.
-        for at in (0..DISK).step_by(2 * CLUSTER as usize) {
-            client.trim(at, CLUSTER).expect("trim");
-        }
-        client.flush().expect("flush");
+        discard(&mut client);
         client.disconnect();
         server.stop();
-        let found = host_bytes(Path::new(&path));
-        assert!(within_a_hundredth(found, DISK / 2), "{options}: {found} bytes for {} mapped", DISK / 2);
+        judge(Path::new(&path), options);
         assert_clean(Path::new(&path));
     }
 }
 
 #[test]
+fn half_a_disk_discarded_in_pieces_is_half_the_space() {
+    let every_other_cluster = |client: &mut Client| {
+        // No two pieces are neighbours.
+        for at in (0..DISK).step_by(2 * CLUSTER as usize) {
+            client.trim(at, CLUSTER).expect("trim");
+        }
+        client.flush().expect("flush");
+    };
+    half_of_it(every_other_cluster, |path, options| {
+        let found = host_bytes(path);
+        assert!(within_a_hundredth(found, DISK / 2), "{options}: {found} bytes for {} mapped", DISK / 2);
+    });
+}
+
+#[test]
 fn a_discarded_end_makes_the_file_shorter_at_the_close() {
-    for options in ["cluster_size=64k", "cluster_size=64k,extended_l2=on"] {
-        let scratch = Scratch::new();
-        let path = filled(&scratch, options);
-        let server = Server::start([format!("file={path},discard=unmap")]);
-        let mut client = server.client("");
-        client.trim(DISK / 2, HALF).expect("trim");
-        client.disconnect();
-        server.stop();
-        let length = std::fs::metadata(&path).expect("an image").len();
+    let end = |client: &mut Client| client.trim(DISK / 2, HALF).expect("trim");
+    half_of_it(end, |path, options| {
+        let length = std::fs::metadata(path).expect("an image").len();
         assert!(within_a_hundredth(length, DISK / 2), "{options}: {length} bytes long");
-        assert!(within_a_hundredth(host_bytes(Path::new(&path)), DISK / 2), "{options}");
-        assert_clean(Path::new(&path));
-    }
+        assert!(within_a_hundredth(host_bytes(path), DISK / 2), "{options}");
+    });
 }

@@ -47,16 +47,18 @@ impl Inner {
         entries: &[L2Entry],
         needs: Needs,
     ) -> Result<(), Error> {
-        let width = self.shape.entry_words();
         self.modify_slice(key, needs, |slice| {
-            for (index, entry) in (first..).zip(entries) {
-                let words = entry.encode(&self.geometry);
-                for (at, word) in words.into_iter().take(width).enumerate() {
-                    slice.set_word(index * width + at, word);
-                }
-            }
+            (first..).zip(entries).for_each(|(index, entry)| self.put(slice, index, entry));
         })
         .await
+    }
+
+    /// Makes `entry` the one at `index` of a slice.
+    fn put(&self, slice: &mut Modify<'_>, index: usize, entry: &L2Entry) {
+        let width = self.shape.entry_words();
+        for (at, word) in entry.encode(&self.geometry).into_iter().take(width).enumerate() {
+            slice.set_word(index * width + at, word);
+        }
     }
 
     /// Says that the subclusters of `mask` of the cluster at `guest` are in use at the cluster's place, which
@@ -69,20 +71,15 @@ impl Inner {
     ) -> Result<(), Error> {
         self.table_for_writing(guest).await?;
         let width = self.shape.entry_words();
-        let first = self.shape.index(guest) * width;
+        let index = self.shape.index(guest);
         let mut decoded = Ok(());
         self.modify_slice(self.shape.key(guest), needs, |slice| {
-            let word = |at: usize| if at < width { slice.word(first + at) } else { 0 };
+            let word = |at: usize| if at < width { slice.word(index * width + at) } else { 0 };
             decoded = L2Entry::decode([word(0), word(1)], &self.geometry).map(|entry| {
                 let L2Entry::Standard(old) = entry else { return };
                 debug_assert!(old.host.is_some(), "the place of an owned cluster went away");
                 let new = Cluster { alloc: old.alloc | mask, zero: old.zero & !mask, ..old };
-                let words = L2Entry::Standard(new).encode(&self.geometry);
-                words
-                    .into_iter()
-                    .take(width)
-                    .enumerate()
-                    .for_each(|(at, word)| slice.set_word(first + at, word));
+                self.put(slice, index, &L2Entry::Standard(new));
             });
         })
         .await?;

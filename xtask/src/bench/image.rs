@@ -106,12 +106,7 @@ pub fn host_bytes(path: &Path) -> Result<u64, String> {
 /// themselves, so every cluster keeps its refcount of 1.
 pub fn shuffle_clusters(path: &Path) -> Result<(), String> {
     let unusable = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(unusable)?;
-    let header = header_of(&file, path)?;
-    let cluster_bytes = 1usize << header.cluster_bits;
-    let l1 = words(&file, header.l1_table_offset.0, header.l1_size as usize).map_err(unusable)?;
-    let tables: Vec<u64> =
-        l1.into_iter().map(|entry| entry & OFFSET_BITS).filter(|&table| table > 0).collect();
+    let Map { file, cluster_bytes, tables } = Map::open(path)?;
     let mut entries = Vec::new();
     for &table in &tables {
         entries.extend(words(&file, table, cluster_bytes / 8).map_err(unusable)?);
@@ -127,6 +122,25 @@ pub fn shuffle_clusters(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// An image whose map is about to be looked through.
+struct Map {
+    file: File,
+    cluster_bytes: usize,
+    /// Where its L2 tables are.
+    tables: Vec<u64>,
+}
+
+impl Map {
+    fn open(path: &Path) -> Result<Self, String> {
+        let unusable = |error: std::io::Error| format!("{}: {error}", path.display());
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(unusable)?;
+        let header = header_of(&file, path)?;
+        let l1 = words(&file, header.l1_table_offset.0, header.l1_size as usize).map_err(unusable)?;
+        let tables = l1.into_iter().map(|entry| entry & OFFSET_BITS).filter(|&table| table > 0).collect();
+        Ok(Self { file, cluster_bytes: 1 << header.cluster_bits, tables })
+    }
+}
+
 /// Bits of an L1 or L2 entry that say where the table or the cluster is.
 const OFFSET_BITS: u64 = 0x00ff_ffff_ffff_fe00;
 
@@ -134,15 +148,12 @@ const OFFSET_BITS: u64 = 0x00ff_ffff_ffff_fe00;
 /// in every image of a chain.
 pub fn empty_clusters(path: &Path) -> Result<(), String> {
     let unusable = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(unusable)?;
-    let header = header_of(&file, path)?;
-    let cluster_bytes = 1u64 << header.cluster_bits;
-    let l1 = words(&file, header.l1_table_offset.0, header.l1_size as usize).map_err(unusable)?;
-    for table in l1.into_iter().map(|entry| entry & OFFSET_BITS).filter(|&table| table > 0) {
-        let entries = words(&file, table, cluster_bytes as usize / 8).map_err(unusable)?;
+    let Map { file, cluster_bytes, tables } = Map::open(path)?;
+    for table in tables {
+        let entries = words(&file, table, cluster_bytes / 8).map_err(unusable)?;
         for cluster in entries.into_iter().map(|entry| entry & OFFSET_BITS).filter(|&cluster| cluster > 0) {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&file, how, cluster, cluster_bytes).map_err(|error| unusable(error.into()))?;
+            fallocate(&file, how, cluster, cluster_bytes as u64).map_err(|error| unusable(error.into()))?;
         }
     }
     Ok(())
