@@ -76,7 +76,7 @@ impl Moment {
             Self::Reopen => {
                 let options =
                     if round.is_multiple_of(2) { "lazy-refcounts=on" } else { "lazy-refcounts=off" };
-                Some(("x-blockdev-change", json!({ "node-name": "d", "options": options })))
+                Some(("x-blockdev-set", json!({ "node-name": "d", "options": options })))
             }
         };
         if let Some((command, arguments)) = command {

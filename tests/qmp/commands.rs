@@ -209,9 +209,9 @@ fn options_change_while_the_disk_is_in_use_and_those_that_cannot_are_named() {
     options["cache"] = json!({ "direct": true });
     let refused = qmp.refused("blockdev-reopen", json!({ "options": [options] }));
     assert!(refused.contains("cache.direct"), "{refused}");
-    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "read-only=on" }));
+    qmp.ok("x-blockdev-set", json!({ "node-name": "a", "options": "read-only=on" }));
     assert!(client.write(0, &[1; 512]).is_err());
-    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "read-only=off" }));
+    qmp.ok("x-blockdev-set", json!({ "node-name": "a", "options": "read-only=off" }));
     client.write(0, &[1; 512]).expect("a write");
     steered.server.stop();
 }
@@ -237,7 +237,7 @@ fn lazy_refcounts_and_overlap_checks_change_while_the_disk_is_in_use() {
     qmp.ok("blockdev-reopen", json!({ "options": [options] }));
     write(2);
     assert!(is_dirty(&path), "refcounts are behind");
-    qmp.ok("x-blockdev-change", json!({ "node-name": "a", "options": "lazy-refcounts=off" }));
+    qmp.ok("x-blockdev-set", json!({ "node-name": "a", "options": "lazy-refcounts=off" }));
     assert!(!is_dirty(&path));
     write(3);
     // As if the power had gone: all that was flushed is there, and counted.
@@ -252,7 +252,7 @@ fn lazy_refcounts_and_overlap_checks_change_while_the_disk_is_in_use() {
     let server = Server::start(["--qmp", &steered.scratch.name("other"), &old]);
     let mut qmp = Qmp::connect(steered.scratch.file("other").as_ref());
     let refused =
-        qmp.refused("x-blockdev-change", json!({ "node-name": "old", "options": "lazy-refcounts=on" }));
+        qmp.refused("x-blockdev-set", json!({ "node-name": "old", "options": "lazy-refcounts=on" }));
     assert!(refused.contains("version 3"), "{refused}");
     server.stop();
 }

@@ -8,6 +8,7 @@ mod hostile;
 mod metrics;
 mod neighbours;
 mod people;
+mod schema;
 
 use std::path::PathBuf;
 

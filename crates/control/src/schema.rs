@@ -14,6 +14,15 @@ pub struct CommandSpec {
     pub arguments: Kind,
 }
 
+/// Something that clients are told of.
+#[derive(Debug)]
+pub struct EventSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// What is told: an object.
+    pub data: Kind,
+}
+
 /// An argument, or a member of an object among them.
 #[derive(Debug)]
 pub struct Argument {

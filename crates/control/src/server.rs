@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::limits::{ACCEPT_PAUSE, CLIENTS_DEFAULT, FAREWELL, PATIENCE, RECEIVE_BYTES};
 use crate::message::Command;
 use crate::outbox::Outbox;
-use crate::schema::CommandSpec;
+use crate::schema::{CommandSpec, EventSpec};
 use crate::session::{Session, Step};
 use crate::{QmpError, wire};
 
@@ -26,6 +26,9 @@ pub type Outcome<'a> = Pin<Box<dyn Future<Output = Result<Value, QmpError>> + 'a
 pub trait Handler {
     /// All that can be done, with the arguments of each.
     fn commands(&self) -> &'static [CommandSpec];
+
+    /// All that clients are told of.
+    fn events(&self) -> &'static [EventSpec];
 
     /// What `query-version` returns.
     fn version(&self) -> Value;
@@ -124,7 +127,7 @@ impl Server {
     }
 
     async fn talk(&self, stream: &Stream, outbox: &Rc<Outbox>) {
-        let mut session = Session::new(self.handler.commands());
+        let mut session = Session::new(self.handler.commands(), self.handler.events());
         let mut buf = IoBuf::uninit(RECEIVE_BYTES);
         let mut deadline = Some(Instant::now() + PATIENCE);
         loop {

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::framer::{Frame, Framer};
+use crate::introspection::introspection;
 use crate::limits::{DEPTH_MAX, MESSAGE_BYTES_MAX};
 use crate::message::{Command, Refused};
-use crate::schema::{CommandSpec, Kind, optional};
+use crate::schema::{CommandSpec, EventSpec, Kind, optional};
 use crate::{QmpError, wire};
 
 /// What to do next for a client.
@@ -26,6 +27,7 @@ pub enum Step {
 pub struct Session {
     framer: Framer,
     commands: &'static [CommandSpec],
+    events: &'static [EventSpec],
     negotiated: bool,
 }
 
@@ -35,13 +37,17 @@ static CAPABILITIES: CommandSpec = CommandSpec {
     arguments: Kind::Object(&[optional("enable", Kind::List(&Kind::Choice(&["oob"])))]),
 };
 
-/// Answered here: it only concerns the protocol.
+/// Answered here: they only concern the protocol.
 static QUERY_COMMANDS: CommandSpec = CommandSpec { name: "query-commands", arguments: Kind::Object(&[]) };
+static QUERY_SCHEMA: CommandSpec = CommandSpec { name: "query-qmp-schema", arguments: Kind::Object(&[]) };
+
+/// What every session has.
+static OWN: [&CommandSpec; 3] = [&CAPABILITIES, &QUERY_COMMANDS, &QUERY_SCHEMA];
 
 impl Session {
-    /// A client that was greeted and may use `commands` once it has negotiated.
-    pub fn new(commands: &'static [CommandSpec]) -> Self {
-        Self { framer: Framer::new(MESSAGE_BYTES_MAX, DEPTH_MAX), commands, negotiated: false }
+    /// A client that was greeted, and may use `commands` and hears of `events` once it has negotiated.
+    pub fn new(commands: &'static [CommandSpec], events: &'static [EventSpec]) -> Self {
+        Self { framer: Framer::new(MESSAGE_BYTES_MAX, DEPTH_MAX), commands, events, negotiated: false }
     }
 
     /// Whether the handshake is over.
@@ -92,6 +98,10 @@ impl Session {
                 QUERY_COMMANDS.check(&command.arguments)?;
                 Ok(Some(self.names()))
             }
+            (true, false) if name == QUERY_SCHEMA.name => {
+                QUERY_SCHEMA.check(&command.arguments)?;
+                Ok(Some(introspection(self.all(), self.events)))
+            }
             (true, false) => match self.commands.iter().find(|spec| spec.name == name) {
                 Some(spec) => spec.check(&command.arguments).map(|()| None),
                 None => Err(QmpError::not_found(format!("there is no command {name}"))),
@@ -109,9 +119,12 @@ impl Session {
         Ok(json!({}))
     }
 
+    fn all(&self) -> impl Iterator<Item = &'static CommandSpec> + use<> {
+        self.commands.iter().chain(OWN)
+    }
+
     fn names(&self) -> Value {
-        let own = [QUERY_COMMANDS.name, CAPABILITIES.name];
-        let mut names: Vec<_> = self.commands.iter().map(|spec| spec.name).chain(own).collect();
+        let mut names: Vec<_> = self.all().map(|spec| spec.name).collect();
         names.sort_unstable();
         names.into_iter().map(|name| json!({ "name": name })).collect()
     }
@@ -126,7 +139,7 @@ mod tests {
 
     /// Everything that is sent, and the names of what is executed.
     fn talk(stream: &[u8]) -> String {
-        let (mut session, mut rest, mut said) = (Session::new(&COMMANDS), stream, String::new());
+        let (mut session, mut rest, mut said) = (Session::new(&COMMANDS, &[]), stream, String::new());
         loop {
             let (taken, step) = session.step(rest);
             rest = &rest[taken..];
@@ -170,7 +183,7 @@ mod tests {
         assert!(lines[2].contains("CommandNotFound") && lines[2].contains("nonsense"), "{said}");
         assert_eq!(
             lines[3],
-            r#"{"return":[{"name":"qmp_capabilities"},{"name":"query-commands"},{"name":"quit"}]}"#
+            r#"{"return":[{"name":"qmp_capabilities"},{"name":"query-commands"},{"name":"query-qmp-schema"},{"name":"quit"}]}"#
         );
     }
 

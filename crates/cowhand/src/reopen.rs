@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = args.remote.connect()?;
     let disk = remote.disk(args.disk.as_deref())?;
-    remote.ask("x-blockdev-change", json!({ "node-name": disk, "options": args.options }))?;
+    remote.ask("x-blockdev-set", json!({ "node-name": disk, "options": args.options }))?;
     writeln!(out, "{disk}: {}", args.options)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! The control socket against any client: framing, handshake, schemas, and options of disks.
 
 use control::{Command, Session, Step};
-use cowhand::serve::qmp::schema::COMMANDS;
+use cowhand::serve::qmp::schema::{COMMANDS, EVENTS};
 use image::drive::OptionTree;
 use image::options::DiskOptions;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn commands(input: &mut Input<'_>, stream: &mut Vec<u8>) {
 
 /// Everything that was said and done.
 fn talk(stream: &[u8], piece: usize) -> Vec<String> {
-    let mut session = Session::new(COMMANDS);
+    let mut session = Session::new(COMMANDS, EVENTS);
     let (mut said, mut rest) = (Vec::new(), stream);
     while !rest.is_empty() {
         let offered = &rest[..piece.min(rest.len())];
@@ -76,7 +76,7 @@ fn execute(command: &Command) -> String {
     assert_eq!(spec.check(&command.arguments), Ok(()), "it was checked");
     let options = match command.name.as_str() {
         "blockdev-add" => OptionTree::of_json(command.arguments.clone()).ok(),
-        "x-blockdev-change" => {
+        "x-blockdev-set" => {
             let mut tree = OptionTree::of_path("disk");
             let text = command.arguments["options"].as_str().unwrap_or_default();
             tree.replace_all(text.as_ref()).ok().map(|()| tree)

@@ -14,7 +14,7 @@ pub mod socket;
 
 use std::rc::Rc;
 
-use control::{Arguments, Command, CommandSpec, Handler, Outcome, QmpError};
+use control::{Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, QmpError};
 use door_nbd::Shutdown;
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ impl Steering {
             "blockdev-add" => blockdev::add(inventory, &command.arguments).await,
             "blockdev-del" => blockdev::del(inventory, arguments).await,
             "blockdev-reopen" => blockdev::reopen(inventory, arguments).await,
-            "x-blockdev-change" => blockdev::change(inventory, arguments).await,
+            "x-blockdev-set" => blockdev::change(inventory, arguments).await,
             "block_resize" => blockdev::resize(inventory, arguments).await,
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
@@ -82,6 +82,10 @@ impl Steering {
 impl Handler for Steering {
     fn commands(&self) -> &'static [CommandSpec] {
         schema::COMMANDS
+    }
+
+    fn events(&self) -> &'static [EventSpec] {
+        schema::EVENTS
     }
 
     /// Under QEMU's names, our own numbers: a program that asks whether this is QEMU must not be told that it is.

@@ -35,6 +35,8 @@ pub async fn tell(inventory: Rc<Inventory>) {
                 let earlier = before.map_or(0, |before| before[index].1);
                 if *failed > earlier {
                     let data = json!({
+                        // QEMU says the guest's device here; we do not know it.
+                        "qom-path": "",
                         "device": node.name,
                         "node-name": node.name,
                         "operation": operation,

@@ -1,6 +1,6 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
-use control::{Argument, CommandSpec, Kind, Variant, optional, required};
+use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -24,7 +24,6 @@ const LIMITS_MEMBERS: &[Argument] = numbers!(
 );
 
 const GROUP_MEMBERS: &[Argument] = &[
-    required("id", Kind::Text),
     optional("limits", LIMITS),
     optional("x-iops-total", NUMBER),
     optional("x-iops-total-max", NUMBER),
@@ -118,13 +117,12 @@ pub static BLOCKDEV: Kind = Kind::Union {
 /// What object-add describes.
 pub static OBJECT: Kind = Kind::Union {
     tag: "qom-type",
-    common: &[],
+    common: &[required("id", Kind::Text)],
     variants: &[
         Variant { tag: "throttle-group", members: GROUP_MEMBERS },
         Variant {
             tag: "tls-creds-x509",
             members: &[
-                required("id", Kind::Text),
                 required("dir", Kind::Text),
                 optional("endpoint", Kind::Choice(&["server"])),
                 optional("verify-peer", Kind::Switch),
@@ -156,6 +154,27 @@ const BITMAP: Kind = Kind::Either(&[
     &Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
 ]);
 
+/// What block-export-add describes.
+const EXPORT: Kind = Kind::Union {
+    tag: "type",
+    common: &[
+        required("id", Kind::Text),
+        required("node-name", Kind::Text),
+        optional("writable", Kind::Switch),
+        optional("writethrough", Kind::Switch),
+        optional("fixed-iothread", Kind::Switch),
+    ],
+    variants: &[Variant {
+        tag: "nbd",
+        members: &[
+            optional("name", Kind::Text),
+            optional("description", Kind::Text),
+            optional("bitmaps", Kind::List(&BITMAP)),
+            optional("allocation-depth", Kind::Switch),
+        ],
+    }],
+};
+
 const BOUNDS: Kind = Kind::List(&NUMBER);
 
 macro_rules! command {
@@ -163,6 +182,29 @@ macro_rules! command {
         CommandSpec { name: $name, arguments: Kind::Object(&[$($argument),*]) }
     };
 }
+
+/// Every event, with what it tells.
+pub static EVENTS: &[EventSpec] = &[
+    EventSpec {
+        name: "SHUTDOWN",
+        data: Kind::Object(&[
+            required("guest", Kind::Switch),
+            required("reason", Kind::Choice(&["host-qmp-quit", "host-signal"])),
+        ]),
+    },
+    EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
+    EventSpec {
+        name: "BLOCK_IO_ERROR",
+        data: Kind::Object(&[
+            required("qom-path", Kind::Text),
+            required("device", Kind::Text),
+            required("node-name", Kind::Text),
+            required("operation", Kind::Choice(&["read", "write"])),
+            required("action", Kind::Choice(&["report"])),
+            required("reason", Kind::Text),
+        ]),
+    },
+];
 
 /// Every command, with what it takes.
 pub static COMMANDS: &[CommandSpec] = &[
@@ -178,7 +220,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "blockdev-add", arguments: Kind::Ref(&BLOCKDEV) },
     command!("blockdev-del", required("node-name", Kind::Text)),
     command!("blockdev-reopen", required("options", Kind::List(&BLOCKDEV))),
-    command!("x-blockdev-change", required("node-name", Kind::Text), required("options", Kind::Text)),
+    command!("x-blockdev-set", required("node-name", Kind::Text), required("options", Kind::Text)),
     command!(
         "block_resize",
         optional("device", Kind::Text),
@@ -193,19 +235,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("id", Kind::Text),
         optional("name", Kind::Text),
     ),
-    command!(
-        "block-export-add",
-        required("type", Kind::Choice(&["nbd"])),
-        required("id", Kind::Text),
-        required("node-name", Kind::Text),
-        optional("writable", Kind::Switch),
-        optional("writethrough", Kind::Switch),
-        optional("fixed-iothread", Kind::Switch),
-        optional("name", Kind::Text),
-        optional("description", Kind::Text),
-        optional("bitmaps", Kind::List(&BITMAP)),
-        optional("allocation-depth", Kind::Switch),
-    ),
+    CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",
         required("id", Kind::Text),

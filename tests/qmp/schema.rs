@@ -1,0 +1,191 @@
+//! What commands take and events tell, against QEMU's own description of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use black_box::{Run, Scratch};
+use serde_json::{Value, json};
+
+use crate::begin_with_nothing;
+
+/// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
+/// blockdev-add's.
+const NOT_HERE: [&str; 29] = [
+    "block-export-add.allow-inactive",
+    "block-export-add.iothread",
+    "blockdev-add.active",
+    "blockdev-add(file).aio-max-batch",
+    "blockdev-add(file).aio=native",
+    "blockdev-add(file).drop-cache",
+    "blockdev-add(file).pr-manager",
+    "blockdev-add(file).x-check-cache-dropped",
+    "blockdev-add(host_device).aio-max-batch",
+    "blockdev-add(host_device).aio=native",
+    "blockdev-add(host_device).drop-cache",
+    "blockdev-add(host_device).pr-manager",
+    "blockdev-add(host_device).x-check-cache-dropped",
+    "blockdev-add(qcow2).encrypt",
+    "blockdev-add(qcow2).encrypt.format",
+    "blockdev-add(raw).offset",
+    "blockdev-add(raw).size",
+    "nbd-server-start.addr(inet).data.keep-alive",
+    "nbd-server-start.addr(inet).data.mptcp",
+    "nbd-server-start.addr(inet).data.to",
+    "nbd-server-start.addr(unix).data.abstract",
+    "nbd-server-start.addr(unix).data.tight",
+    "nbd-server-start.handshake-max-seconds",
+    "nbd-server-start.tls-authz",
+    "object-add(tls-creds-x509).endpoint=client",
+    "object-add(tls-creds-x509).loaded",
+    "object-add(tls-creds-x509).passwordid",
+    "object-add(tls-creds-x509).priority",
+    "object-add(tls-creds-x509).sanity-check",
+];
+
+/// Only we have these, or only newer versions of QEMU.
+const OURS: [&str; 4] = [
+    "BLOCK_IO_ERROR.qom-path",
+    "block_resize.x-shrink",
+    "block_set_io_throttle.weight",
+    "blockdev-add(qcow2).discard-no-unref",
+];
+
+/// QEMU's schema lets this out, and QEMU then misses it.
+const NEEDED: [&str; 1] = ["object-add(tls-creds-x509).dir"];
+
+/// Everything that is described, by name.
+struct Schema(BTreeMap<String, Value>);
+
+impl Schema {
+    fn new(entries: &Value) -> Self {
+        let entries = entries.as_array().expect("a list").iter();
+        Self(
+            entries
+                .map(|entry| (entry["name"].as_str().expect("a name").to_owned(), entry.clone()))
+                .collect(),
+        )
+    }
+
+    fn of_qemu() -> Self {
+        let talk = r#"{"execute":"qmp_capabilities"}{"execute":"query-qmp-schema"}{"execute":"quit"}"#;
+        let qemu = Run::new("qemu-system-x86_64").args(["-M", "none", "-display", "none", "-nodefaults"]);
+        let said = qemu.args(["-qmp", "stdio"]).input(talk).ok();
+        let mut answers = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
+        let schema = answers.find_map(|answer| {
+            let answer = answer.expect("JSON");
+            answer["return"].is_array().then(|| answer["return"].clone())
+        });
+        Self::new(&schema.expect("a schema"))
+    }
+
+    fn names(&self, kind: &str) -> BTreeSet<&str> {
+        self.0.iter().filter(|(_, entry)| entry["meta-type"] == kind).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Everything that can be said to a command or by an event: paths of members and the values of choices, and whether
+    /// it must be there. Of a union only the variants in `known`, if there are any.
+    fn sayings(&self, name: &str, known: Option<&BTreeMap<String, bool>>) -> BTreeMap<String, bool> {
+        let mut found = BTreeMap::new();
+        let kind = self.0[name]["arg-type"].as_str().expect("a type");
+        self.follow(kind, name, known, &mut Vec::new(), &mut found);
+        found
+    }
+
+    fn follow<'a>(
+        &'a self,
+        name: &'a str,
+        path: &str,
+        known: Option<&BTreeMap<String, bool>>,
+        above: &mut Vec<&'a str>,
+        found: &mut BTreeMap<String, bool>,
+    ) {
+        // A node's children are nodes.
+        if above.contains(&name) {
+            return;
+        }
+        above.push(name);
+        let entry = &self.0[name];
+        let text = |value: &'a Value| value.as_str().expect("a text");
+        let list = |what: &str| entry[what].as_array().map(Vec::as_slice).unwrap_or_default();
+        match text(&entry["meta-type"]) {
+            "array" => self.follow(text(&entry["element-type"]), &format!("{path}[]"), known, above, found),
+            "alternate" => {
+                list("members")
+                    .iter()
+                    .for_each(|one| self.follow(text(&one["type"]), path, known, above, found));
+            }
+            "enum" => {
+                for value in list("values") {
+                    found.insert(format!("{path}={}", text(value)), false);
+                }
+            }
+            "object" => {
+                let tag = entry["tag"].as_str();
+                for member in list("members") {
+                    let path = format!("{path}.{}", text(&member["name"]));
+                    found.insert(path.clone(), member.get("default").is_none());
+                    if Some(text(&member["name"])) != tag {
+                        self.follow(text(&member["type"]), &path, known, above, found);
+                    }
+                }
+                for variant in list("variants") {
+                    let path = format!("{path}({})", text(&variant["case"]));
+                    if known.is_none_or(|known| known.contains_key(&path)) {
+                        found.insert(path.clone(), false);
+                        self.follow(text(&variant["type"]), &path, known, above, found);
+                    }
+                }
+            }
+            _ => {}
+        }
+        above.pop();
+    }
+}
+
+#[test]
+fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() {
+    let scratch = Scratch::new();
+    let (_server, mut client) = begin_with_nothing(&scratch);
+    let (ours, qemu) = (Schema::new(&client.ok("query-qmp-schema", json!({}))), Schema::of_qemu());
+    let (mut missing, mut additional, mut needed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let as_in_add = |path: &String| path.replace("blockdev-reopen.options[]", "blockdev-add");
+    let commands = ours.names("command");
+    for name in commands.intersection(&qemu.names("command")) {
+        let here = ours.sayings(name, None);
+        let there = qemu.sayings(name, Some(&here));
+        missing.extend(there.keys().filter(|path| !here.contains_key(*path)).map(as_in_add));
+        additional.extend(here.keys().filter(|path| !there.contains_key(*path)).map(as_in_add));
+        let is_needed = |(path, required): &(&String, &bool)| **required && there.get(*path) == Some(&false);
+        needed.extend(here.iter().filter(is_needed).map(|(path, _)| as_in_add(path)));
+    }
+    let events = ours.names("event");
+    for name in events.intersection(&qemu.names("event")) {
+        let (here, there) = (ours.sayings(name, None), qemu.sayings(name, None));
+        missing.extend(
+            there
+                .iter()
+                .filter(|(path, always)| **always && here.get(*path) != Some(&true))
+                .map(|(path, _)| path.clone()),
+        );
+        additional.extend(here.keys().filter(|path| !there.contains_key(*path)).cloned());
+    }
+    let unknown = |found: BTreeSet<String>, known: &[&str]| -> Vec<String> {
+        found.into_iter().filter(|path| !known.contains(&path.as_str())).collect()
+    };
+    let differences = [
+        ("not here", unknown(missing, &NOT_HERE)),
+        ("only here", unknown(additional, &OURS)),
+        ("must be given here", unknown(needed, &NEEDED)),
+    ];
+    assert!(differences.iter().all(|(_, paths)| paths.is_empty()), "{differences:#?}");
+}
+
+#[test]
+fn the_schema_names_every_command() {
+    let scratch = Scratch::new();
+    let (_server, mut client) = begin_with_nothing(&scratch);
+    let schema = Schema::new(&client.ok("query-qmp-schema", json!({})));
+    let commands = client.ok("query-commands", json!({}));
+    let commands = commands.as_array().expect("a list").iter().map(|command| &command["name"]);
+    let commands: BTreeSet<&str> = commands.map(|name| name.as_str().expect("a name")).collect();
+    assert_eq!(schema.names("command"), commands);
+}
