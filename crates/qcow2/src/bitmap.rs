@@ -11,7 +11,7 @@ use sync::Mutex;
 
 use crate::Error;
 use crate::error::Blame;
-use crate::table_io::{read_bytes, write_bytes};
+use crate::table_io::{is_in_file, read_bytes, write_bytes};
 
 /// The bitmaps of the image in `file`. Empty if the header says that they cannot be trusted at all.
 pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<BitmapEntry>, Error> {
@@ -140,12 +140,24 @@ impl Bitmap {
         Ok(bits)
     }
 
+    fn check_in_file(&self, what: &str, at: u64, len: u64) -> Result<(), Error> {
+        if is_in_file(&*self.file, self.geometry.cluster_size(), at, len) {
+            return Ok(());
+        }
+        let (name, length) = (self.name(), self.file.length());
+        let detail =
+            format!("{what} of bitmap {name:?} lies at {at:#x}, past the end of the file ({length:#x})");
+        Err(self.blame.corrupt(detail))
+    }
+
     async fn read_cluster(&self, index: u64) -> Result<Vec<u8>, Error> {
         let size = 1 << self.geometry.cluster_bits;
         if index >= u64::from(self.entry.table_entries) {
             return Err(self.blame.corrupt(format!("bitmap {:?} is shorter than the disk", self.name())));
         }
-        let (result, word) = self.file.read(self.entry.table_offset.0 + index * 8, IoBuf::uninit(8)).await;
+        let place = self.entry.table_offset.0 + index * 8;
+        self.check_in_file("the table", place, 8)?;
+        let (result, word) = self.file.read(place, IoBuf::uninit(8)).await;
         result.map_err(self.blame.io("reading a bitmap's table"))?;
         let (words, _) = word.as_chunks::<8>();
         let word = words.first().map_or(0, |word| u64::from_be_bytes(*word));
@@ -155,6 +167,7 @@ impl Bitmap {
             BitmapTableEntry::Zeroes => Ok(vec![0; size]),
             BitmapTableEntry::Ones => Ok(vec![0xff; size]),
             BitmapTableEntry::Data(at) => {
+                self.check_in_file("a cluster", at.0, size as u64)?;
                 let (result, bits) = self.file.read(at.0, IoBuf::uninit(size)).await;
                 result.map_err(self.blame.io("reading a bitmap"))?;
                 Ok(bits.to_vec())

@@ -11,6 +11,7 @@ use crate::allocator::Run;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::overlap::Section;
+use crate::table_io::is_in_file;
 use crate::waiting::Needs;
 
 impl Inner {
@@ -154,15 +155,7 @@ impl Inner {
 
     /// All entries of the L2 table at `at`, as the file has them.
     pub(crate) async fn read_table(&self, at: HostOffset) -> Result<Vec<L2Entry>, Error> {
-        let size = self.geometry.cluster_size();
-        // Zeroes read past the end would pass for a table in which nothing is allocated.
-        if at.0.saturating_add(size) > self.file.length().next_multiple_of(size) {
-            let detail =
-                format!("an L2 table lies at {at}, past the end of the file ({:#x})", self.file.length());
-            return self.noticing_corruption(Err(self.blame.corrupt(detail)));
-        }
-        let (result, bytes) = self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits)).await;
-        result.map_err(self.blame.io("reading an L2 table"))?;
+        let bytes = self.read_table_bytes(at).await?;
         let width = (self.geometry.l2_entry_bytes() / 8) as usize;
         let (words, _) = bytes.as_chunks::<8>();
         let decoded = words.chunks(width).map(|entry| {
@@ -172,6 +165,18 @@ impl Inner {
         let entries: Result<Vec<_>, _> = decoded.collect();
         let entries = entries.map_err(|error| self.blame.corrupt(format!("the L2 table at {at}: {error}")));
         self.noticing_corruption(entries)
+    }
+
+    async fn read_table_bytes(&self, at: HostOffset) -> Result<IoBuf, Error> {
+        let size = self.geometry.cluster_size();
+        if !is_in_file(&*self.file, size, at.0, size) {
+            let detail =
+                format!("an L2 table lies at {at}, past the end of the file ({:#x})", self.file.length());
+            return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+        }
+        let (result, bytes) = self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits)).await;
+        result.map_err(self.blame.io("reading an L2 table"))?;
+        Ok(bytes)
     }
 
     pub(crate) fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
@@ -185,11 +190,7 @@ impl Inner {
         let len = 1 << self.geometry.cluster_bits;
         let bytes = match shared {
             None => IoBytes::zeroed(len),
-            Some(old) => {
-                let (result, buf) = self.file.read(old.0, IoBuf::uninit(len)).await;
-                result.map_err(self.blame.io("reading an L2 table"))?;
-                buf.freeze()
-            }
+            Some(old) => self.read_table_bytes(old).await?.freeze(),
         };
         if let Some((at, other)) = self.overlap.touched(offset, len as u64, None) {
             return self.noticing_corruption(Err(self

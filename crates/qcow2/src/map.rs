@@ -9,6 +9,7 @@ use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::prefetch::words;
+use crate::table_io::is_in_file;
 
 /// What one layer knows of a guest range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,8 +193,7 @@ impl Inner {
     pub(crate) async fn read_slice(&self, key: SliceKey) -> Result<Vec<u64>, Error> {
         let offset = self.slice_offset(key)?;
         let bytes = self.shape.slice_bytes();
-        // Zeroes read past the end would pass for a table in which nothing is allocated.
-        if offset + bytes as u64 > self.file.length().next_multiple_of(self.geometry.cluster_size()) {
+        if !is_in_file(&*self.file, self.geometry.cluster_size(), offset, bytes as u64) {
             let detail = format!(
                 "the L2 table of L1 entry {} lies at {offset:#x}, past the end of the file ({:#x})",
                 key.l1_index,

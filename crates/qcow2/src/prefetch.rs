@@ -16,6 +16,7 @@ use crate::Error;
 use crate::image::{Inner, Qcow2};
 use crate::layer::Layer;
 use crate::options::Prefetch;
+use crate::table_io::is_in_file;
 
 /// Bytes of one table read at a miss: where seeking is cheap more costs time, and where it is not less
 /// gains nothing.
@@ -93,13 +94,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The tables of some L1 entries, where they lie together as one.
+    /// The tables of some L1 entries, as far as the file has them, where they lie together as one.
     fn runs(&self, indices: std::ops::Range<u64>) -> Vec<Run> {
+        let size = self.geometry.cluster_size();
         let table = |index| Some((self.l1.get(index, &self.geometry).ok()?.table?.0, index));
-        let mut tables: Vec<(u64, u64)> = indices.filter_map(table).collect();
+        let tables = indices.filter_map(table).filter(|&(at, _)| is_in_file(&*self.file, size, at, size));
+        let mut tables: Vec<(u64, u64)> = tables.collect();
         tables.sort_unstable();
         let mut runs: Vec<Run> = Vec::new();
-        let size = self.geometry.cluster_size();
         for (host, index) in tables {
             match runs.last_mut() {
                 Some(run)
@@ -119,7 +121,8 @@ impl Inner {
         // A freed table is given out again only after this has left.
         let Ok(_pass) = self.enter().await else { return Ok(()) };
         let size = self.geometry.cluster_size();
-        if run.host >= self.file.length() {
+        // The file may have become shorter: its tables have moved then.
+        if !is_in_file(&*self.file, size, run.host, run.indices.len() as u64 * size) {
             return Ok(());
         }
         let mut tickets = Tickets::new();
@@ -176,10 +179,10 @@ impl Inner {
         }
         let wanted = self.slice_offset(key)?;
         let start = wanted - ((key.slice as usize - first) * self.shape.slice_bytes()) as u64;
-        if start >= self.file.length() {
+        let len = together * self.shape.slice_bytes();
+        if !is_in_file(&*self.file, self.geometry.cluster_size(), start, len as u64) {
             return self.read_slice(key).await;
         }
-        let len = together * self.shape.slice_bytes();
         let (result, bytes) = self.file.read(start, IoBuf::uninit(len)).await;
         if result.is_err() {
             drop(tickets);

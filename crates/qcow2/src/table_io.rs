@@ -11,6 +11,13 @@ pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 /// Most bytes of a table in one write: as many as a commit puts into one.
 const WRITTEN_BYTES_MAX: usize = 2 << 20;
 
+/// Whether the file has the metadata at `offset`, `len` bytes inside clusters of `cluster_size`, of which the
+/// last one may be cut short. What lies past the end reads as zeroes, and would pass for a table in which nothing is
+/// allocated, or for bits of which none is set.
+pub(crate) fn is_in_file(file: &dyn Storage, cluster_size: u64, offset: u64, len: u64) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= file.length().next_multiple_of(cluster_size))
+}
+
 /// Writes `bytes` at `offset`, in pieces: the copy that a write owns is of bounded size.
 pub(crate) async fn write_bytes(file: &dyn Storage, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let mut at = offset;

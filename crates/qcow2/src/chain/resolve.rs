@@ -15,6 +15,7 @@ use super::{Chain, SLICE_UNITS};
 use crate::Error;
 use crate::image::Inner;
 use crate::layer::Layer;
+use crate::table_io::is_in_file;
 
 /// Layers whose tables are read together at first: the upper ones often know everything.
 const TOGETHER_FIRST: usize = 4;
@@ -298,8 +299,7 @@ impl Inner {
         let first = (guest >> self.geometry.cluster_bits) & (self.geometry.l2_entries() - 1);
         let offset = table + first * size;
         let bytes = ((end - guest) >> self.geometry.cluster_bits) * size;
-        // Zeroes read past the end would pass for a table in which nothing is allocated.
-        if offset + bytes > self.file.length().next_multiple_of(self.geometry.cluster_size()) {
+        if !is_in_file(&*self.file, self.geometry.cluster_size(), offset, bytes) {
             return Ok(Table::Bad);
         }
         // At most a slice of words: 16 KiB.

@@ -20,7 +20,7 @@ pub fn reactor_run<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[derive(Debug)]
-struct Loop;
+pub struct Loop;
 
 impl Host for Loop {
     fn spawn(&self, work: Work) {
