@@ -52,24 +52,18 @@ pub fn run(args: &Args) -> ExitCode {
     let mut stages = Stages::default();
     if !args.again {
         let _ = std::fs::remove_dir_all(profiles());
-        let instrumented = stages.command("build with counters", tests().arg("--no-run"));
-        // A test that fails has counted all the same.
-        let ran = instrumented && stages.command("tests", tests().arg("--no-fail-fast"));
-        if !ran || !stages.stage("counters of all runs together", || tools.merge()) {
-            stages.sum_up();
-            return ExitCode::FAILURE;
+        if stages.command("build with counters", tests().arg("--no-run")) {
+            // A test that fails has counted all the same.
+            stages.command("tests", tests().arg("--no-fail-fast"));
+            stages.stage("counters of all runs together", || tools.merge());
         }
     }
-    match tools.lcov() {
-        Ok(lcov) => {
-            print!("{}", Report::read(&lcov, &root(), args.part.as_deref()).table(args.lines));
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    stages.stage("lines", || {
+        let lcov = tools.lcov()?;
+        print!("{}", Report::read(&lcov, &root(), args.part.as_deref()).table(args.lines));
+        Ok(())
+    });
+    if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// `cargo test` of the packages, instrumented.
