@@ -34,14 +34,18 @@ impl State {
     fn is_clean(&self) -> bool {
         self.modified == self.written
     }
+
+    /// Nothing would be lost. A slice that nobody has modified yet stays: whoever unpacked it is about to, and two who
+    /// took each other's slice away would never get on.
+    fn may_leave(&self) -> bool {
+        self.is_clean() && self.modified > 0
+    }
 }
 
 impl Plain {
     pub(crate) fn new(words: impl Iterator<Item = u64>) -> Self {
         let words = words.map(AtomicU64::new).collect();
-        // Never idle before it was looked at once: whoever made it is about to modify it.
-        let state = State { settled: u64::MAX, ..State::default() };
-        Self { version: AtomicU64::new(0), state: Mutex::new(state), words }
+        Self { version: AtomicU64::new(0), state: Mutex::default(), words }
     }
 
     fn word(&self, index: usize) -> u64 {
@@ -98,10 +102,10 @@ impl Plain {
         }
     }
 
-    /// Seals the words unless they are dirty. Returns whether they are sealed.
+    /// Seals the words unless they are dirty, or were never modified. Returns whether they are sealed.
     pub(crate) fn seal(&self) -> bool {
         let mut state = self.state.lock();
-        state.sealed |= state.is_clean();
+        state.sealed |= state.may_leave();
         state.sealed
     }
 
@@ -110,7 +114,7 @@ impl Plain {
         let mut state = self.state.lock();
         let idle = state.settled == state.modified;
         state.settled = state.modified;
-        state.sealed |= idle && state.is_clean();
+        state.sealed |= idle && state.may_leave();
         state.sealed
     }
 
@@ -163,5 +167,21 @@ impl Drop for Modify<'_> {
     fn drop(&mut self) {
         let version = self.plain.version.load(Ordering::Relaxed);
         self.plain.version.store(version + 1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_modified_yet_stays_and_what_was_written_may_leave() {
+        let plain = Plain::new([1, 2].into_iter());
+        assert!(!plain.seal() && !plain.seal_if_idle() && !plain.seal_if_idle());
+        drop(plain.modify());
+        assert!(!plain.seal(), "dirty");
+        plain.written(1, || {});
+        assert!(!plain.seal_if_idle(), "modified since it was looked at");
+        assert!(plain.seal_if_idle() && plain.modify().is_none());
     }
 }

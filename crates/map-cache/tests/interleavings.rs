@@ -349,6 +349,23 @@ fn a_load_raced_by_a_write_shows_the_write_from_then_on() {
 }
 
 #[test]
+fn what_is_about_to_be_modified_is_not_packed_again() {
+    explore(|| {
+        let disk = disk(TIGHT);
+        let modify = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
+        let crowd = |disk: &Disk| drop(disk.read(key(1)));
+        together(&disk, [modify as fn(&Disk), modify, crowd]);
+        assert_eq!(disk.read(key(0)), [4, 4]);
+        // Once modified it is dirty, and nobody writes it.
+        assert_eq!(
+            disk.cache.counters().packed_slices,
+            0,
+            "two who take each other's slice away may never get on"
+        );
+    });
+}
+
+#[test]
 fn two_caches_that_take_from_each_other_lose_nothing_and_always_get_on() {
     explore(|| {
         let budget = Budget::new(0);
