@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::bytes::{be16, be32, be64, copied, pad8, part};
 use crate::offset::check_cluster;
-use crate::{EntryError, ErrorKind, Geometry, HostOffset};
+use crate::{EntryError, Geometry, HostOffset};
 
 /// Most bitmaps in an image.
 pub const BITMAPS_MAX: u32 = 65535;
@@ -111,19 +111,6 @@ pub enum BitmapError {
     /// There is no memory for so many entries.
     #[error("no memory for the bitmap directory")]
     NoMemory(#[from] TryReserveError),
-}
-
-impl BitmapError {
-    /// What the failure means.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            BitmapError::NoMemory(_) => ErrorKind::NoMemory,
-            BitmapError::Length { .. }
-            | BitmapError::Field { .. }
-            | BitmapError::Name { .. }
-            | BitmapError::DuplicateName { .. } => ErrorKind::Corrupt,
-        }
-    }
 }
 
 /// Reads all `count` entries of a directory; its length must be exactly theirs.

@@ -2,8 +2,6 @@
 
 use thiserror::Error;
 
-use crate::ErrorKind;
-
 /// log2 of the smallest cluster: 512 bytes.
 pub const CLUSTER_BITS_MIN: u32 = 9;
 /// log2 of the largest cluster: 2 MiB.
@@ -61,13 +59,6 @@ pub enum GeometryError {
         /// What was asked for.
         feature: &'static str,
     },
-}
-
-impl GeometryError {
-    /// What the failure means.
-    pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Corrupt
-    }
 }
 
 /// Sizes of everything in one image. Only made by [`Geometry::new`], so every field is in range.
@@ -227,12 +218,6 @@ impl Geometry {
     #[inline]
     pub const fn refcount_block_entries(&self) -> u64 {
         1 << (self.cluster_bits + 3 - self.refcount_order)
-    }
-
-    /// File bytes whose refcounts one refcount block holds.
-    #[inline]
-    pub const fn bytes_per_refcount_block(&self) -> u64 {
-        self.refcount_block_entries() << self.cluster_bits
     }
 }
 

@@ -99,12 +99,6 @@ impl CompressedCluster {
     pub fn sectors(&self) -> u64 {
         (self.host.0 % 512 + self.len).div_ceil(512)
     }
-
-    /// Just behind the last sector that the entry names.
-    #[inline]
-    pub fn end(&self) -> HostOffset {
-        HostOffset(self.host.0 + self.len)
-    }
 }
 
 impl L2Entry {

@@ -13,7 +13,6 @@ mod bytes;
 mod feature;
 mod geometry;
 mod header;
-mod kind;
 mod l1;
 mod l2;
 mod offset;
@@ -35,7 +34,6 @@ pub use header::{
     CryptoExtension, Extensions, HEADER_BYTES_V2, HEADER_BYTES_V3, HEADER_BYTES_V3_MIN, Header, HeaderError,
     L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, SNAPSHOTS_MAX,
 };
-pub use kind::ErrorKind;
 pub use l1::L1Entry;
 pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster};
 pub use offset::{EntryError, GuestOffset, HOST_OFFSET_LIMIT, HostOffset};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{ErrorKind, Geometry};
+use crate::Geometry;
 
 /// Host offsets are below this: the format keeps 56 bits for them.
 pub const HOST_OFFSET_LIMIT: u64 = 1 << 56;
@@ -106,13 +106,6 @@ pub enum EntryError {
         /// Subclusters marked as allocated.
         alloc: u32,
     },
-}
-
-impl EntryError {
-    /// What the failure means: an entry that cannot be decoded is damage.
-    pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Corrupt
-    }
 }
 
 /// Checks a cluster's host offset: start of a cluster, inside the 56 bits.

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::offset::check_cluster;
-use crate::{EntryError, ErrorKind, Geometry, HostOffset};
+use crate::{EntryError, Geometry, HostOffset};
 
 const OFFSET_MASK: u64 = 0xffff_ffff_ffff_fe00;
 
@@ -33,12 +33,6 @@ impl RefcountTableEntry {
     pub fn encode(&self) -> u64 {
         self.block.map_or(0, |block| block.0)
     }
-
-    /// The word with its reserved bits cleared: what a checker reads on with after it reported them.
-    #[inline]
-    pub fn without_reserved(word: u64) -> u64 {
-        word & OFFSET_MASK
-    }
 }
 
 /// Why a refcount was not stored.
@@ -60,13 +54,6 @@ pub enum RefcountError {
         /// Bytes of the block.
         len: usize,
     },
-}
-
-impl RefcountError {
-    /// What the failure means.
-    pub fn kind(&self) -> ErrorKind {
-        ErrorKind::Invalid
-    }
 }
 
 /// Refcount `index` of `block`, at a width of `1 << order` bits (order 0 to 6). `None` when it lies beyond the

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::bytes::{be16, be32, be64, copied, pad8, part};
 use crate::header::L1_BYTES_MAX;
-use crate::{ErrorKind, Geometry, HostOffset, Version};
+use crate::{Geometry, HostOffset, Version};
 
 /// Bytes of an entry before its extra data.
 pub const SNAPSHOT_FIXED_BYTES: usize = 40;
@@ -114,20 +114,6 @@ pub enum SnapshotError {
     /// There is no memory for so many entries.
     #[error("no memory for the snapshot table")]
     NoMemory(#[from] TryReserveError),
-}
-
-impl SnapshotError {
-    /// What the failure means.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            SnapshotError::FieldTooLong { .. } => ErrorKind::Invalid,
-            SnapshotError::NoMemory(_) => ErrorKind::NoMemory,
-            SnapshotError::Truncated { .. }
-            | SnapshotError::TableTooLarge { .. }
-            | SnapshotError::ExtraTooLarge { .. }
-            | SnapshotError::L1Table { .. } => ErrorKind::Corrupt,
-        }
-    }
 }
 
 impl SnapshotEntry {

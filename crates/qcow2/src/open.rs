@@ -74,12 +74,9 @@ async fn read_up_to(file: &dyn Storage, blame: &Blame, len: usize) -> Result<IoB
 }
 
 fn header_error(blame: &Blame, error: &HeaderError) -> Error {
-    match error.kind() {
-        qcow2_layout::ErrorKind::Unsupported => blame.unsupported(error.to_string()),
-        qcow2_layout::ErrorKind::NoMemory => blame.no_memory("the header"),
-        qcow2_layout::ErrorKind::Corrupt | qcow2_layout::ErrorKind::Invalid => {
-            blame.corrupt(error.to_string())
-        }
+    match error.is_unsupported() {
+        true => blame.unsupported(error.to_string()),
+        false => blame.corrupt(error.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::bitmap::{BITMAP_DIRECTORY_BYTES_MAX, BITMAPS_MAX};
 use crate::feature::UnknownFeatures;
-use crate::{CLUSTER_BITS_MAX, CLUSTER_BITS_MIN, ErrorKind, GeometryError};
+use crate::{CLUSTER_BITS_MAX, CLUSTER_BITS_MIN, GeometryError};
 
 /// Why a header was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -109,34 +109,16 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// What the failure means.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
+    /// Valid, as far as can be told, but asks for something that is not known here; otherwise the header contradicts the
+    /// format, or is none.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(
+            self,
             HeaderError::Version { .. }
-            | HeaderError::UnknownFeatures(_)
-            | HeaderError::CryptMethod { .. }
-            | HeaderError::CompressionType { .. }
-            | HeaderError::BadName { .. } => ErrorKind::Unsupported,
-            HeaderError::TooLarge { .. } | HeaderError::NameTooLong { .. } => ErrorKind::Invalid,
-            HeaderError::Truncated { .. }
-            | HeaderError::Magic { .. }
-            | HeaderError::ClusterBits { .. }
-            | HeaderError::Geometry(_)
-            | HeaderError::HeaderLength { .. }
-            | HeaderError::CompressionBit { .. }
-            | HeaderError::L1TooLarge { .. }
-            | HeaderError::L1TooSmall { .. }
-            | HeaderError::TableOffset { .. }
-            | HeaderError::RefcountTableMissing
-            | HeaderError::RefcountTableTooLarge { .. }
-            | HeaderError::TooManySnapshots { .. }
-            | HeaderError::BackingName { .. }
-            | HeaderError::ExtensionLength { .. }
-            | HeaderError::ExtensionSize { .. }
-            | HeaderError::DuplicateExtension { .. }
-            | HeaderError::CryptoExtension { .. }
-            | HeaderError::Bitmaps { .. }
-            | HeaderError::Reserved { .. } => ErrorKind::Corrupt,
-        }
+                | HeaderError::UnknownFeatures(_)
+                | HeaderError::CryptMethod { .. }
+                | HeaderError::CompressionType { .. }
+                | HeaderError::BadName { .. }
+        )
     }
 }
