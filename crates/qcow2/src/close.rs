@@ -25,12 +25,7 @@ impl Inner {
     }
 
     async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
-        if self.corrupt.load(Ordering::Relaxed) {
-            self.mark_corrupt().await;
-            return Err(self
-                .blame
-                .corrupt("the image is corrupt; what was not flushed before is not written"));
-        }
+        self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
         self.empty_reserve(true).await;
         // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
         // the old one. Each round leaves less to do.
@@ -45,8 +40,18 @@ impl Inner {
             self.write_refcounts().await?;
             self.barrier().await?;
         }
+        self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
         self.cut_tail().await?;
         self.clear_dirty().await
+    }
+
+    /// Corruption that was noticed up to now is in the header when this fails.
+    async fn stop_if_corrupt(self: &Arc<Self>, detail: &'static str) -> Result<(), Error> {
+        if !self.corrupt.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.mark_corrupt().await;
+        Err(self.blame.corrupt(detail))
     }
 }
