@@ -13,6 +13,8 @@ pub(crate) fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), TryReserveError>
 pub(crate) fn collect<T>(items: impl Iterator<Item = T>) -> Result<Vec<T>, TryReserveError> {
     let mut list = Vec::new();
     list.try_reserve(items.size_hint().0)?;
-    items.into_iter().try_for_each(|item| push(&mut list, item))?;
+    for item in items {
+        push(&mut list, item)?;
+    }
     Ok(list)
 }
