@@ -21,8 +21,8 @@ impl Stages {
     pub fn command(&mut self, name: &str, command: &mut Command) -> bool {
         self.stage(name, || match command.status() {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{command:?}: {status}")),
-            Err(error) => Err(format!("{command:?}: {error}")),
+            Ok(status) => Err(format!("{}: {status}", words(command))),
+            Err(error) => Err(format!("{}: {error}", words(command))),
         })
     }
 
@@ -52,4 +52,10 @@ impl Stages {
         println!("{:>8.1} s  {}", total.as_secs_f64(), if failed == 0 { "all ok" } else { "NOT ok" });
         failed == 0
     }
+}
+
+/// What was run, without its environment.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

@@ -42,7 +42,7 @@ fn one(words: [u64; 2], geometry: &Geometry) {
     assert_eq!(L2Entry::decode(entry.encode(geometry), geometry), Ok(entry));
     if let L2Entry::Compressed(cluster) = entry {
         assert!(cluster.len >= 1 && cluster.len <= 2 * geometry.cluster_size());
-        assert!(cluster.end().0 >= cluster.host.0 && cluster.sectors() >= 1);
+        assert!(cluster.host.0.checked_add(cluster.len).is_some() && cluster.sectors() >= 1);
     }
     if let L2Entry::Standard(cluster) = entry {
         let mut index = 0;
