@@ -136,6 +136,20 @@ fn unreadable_metadata_is_counted_and_stops_every_repair() {
 }
 
 #[test]
+fn a_table_that_passes_for_a_refcount_block_is_not_owned_by_one_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let kind = KINDS.iter().find(|kind| kind.name == "data-file").unwrap();
+    let mut bytes = kind.make(directory.path(), kind.name);
+    // An entry of the refcount table, at 0x1000, leads to the L2 table at 0x4000.
+    bytes[0x1b1e] = 0x40;
+    let file = MemoryStorage::from_bytes(&bytes);
+    let before = quietly(&file, Repair::None).unwrap();
+    let after = quietly(&file, Repair::All).unwrap();
+    // Two refer to it; its refcount says so afterwards, and COPIED must not say that L1 is alone.
+    assert_eq!((before.corruptions, after.corruptions), (1, 1));
+}
+
+#[test]
 fn a_read_only_file_is_checked_but_not_repaired() {
     let file = Faulty::new(made(&CreateOptions { size: 512, ..CreateOptions::default() }), 0).read_only();
     assert!(quietly(&file, Repair::None).unwrap().is_clean());

@@ -14,7 +14,7 @@ use crate::table_io::PIECE_BYTES;
 
 /// What the refcounts on disk said.
 pub(super) struct Comparison {
-    /// Blocks that can be relied on: index in the refcount table, and place.
+    /// Blocks that can be relied on, in order: index in the refcount table, and place.
     pub(super) blocks: Vec<(u64, HostOffset)>,
     /// Of those, blocks with a wrong refcount.
     pub(super) wrong_blocks: BTreeSet<u64>,
@@ -44,6 +44,11 @@ impl Comparison {
     /// The wrong refcount of a cluster with references: 0, 1, or 2 for all larger ones.
     pub(super) fn mismatch(&self, cluster: u64) -> Option<u64> {
         u64::from(self.wrong.get(cluster)).checked_sub(1)
+    }
+
+    /// Whether block `index` can be relied on: then refcounts in it are mended where they are.
+    pub(super) fn has_block(&self, index: u64) -> bool {
+        self.blocks.binary_search_by_key(&index, |(index, _)| *index).is_ok()
     }
 
     /// All refcounts have been written anew.

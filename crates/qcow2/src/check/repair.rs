@@ -87,7 +87,8 @@ impl Pass<'_> {
             return Some(if self.complete { references.min(2) } else { on_disk });
         }
         let raised = repair == Repair::All && references <= self.geometry.refcount_max();
-        let has_block = !self.rebuild || self.complete;
+        let index = cluster / self.geometry.refcount_block_entries();
+        let has_block = !self.rebuild || self.complete || self.comparison.has_block(index);
         (raised && has_block).then_some(references.min(2))
     }
 
