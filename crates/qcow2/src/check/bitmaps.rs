@@ -20,15 +20,13 @@ impl Pass<'_> {
         let directory = match read_bytes(self.file, offset, len).await {
             Ok(directory) => directory,
             Err(error) => {
-                let owner = Owner::BitmapDirectory;
-                self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                self.unreadable(Owner::BitmapDirectory, offset, &error);
                 return Ok(());
             }
         };
         match decode_bitmap_directory(&directory, extension.count, &self.geometry) {
             Err(error @ BitmapError::NoMemory(_)) => {
-                let owner = Owner::BitmapDirectory;
-                self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                self.unreadable(Owner::BitmapDirectory, offset, &error);
             }
             Err(error) => self.found_incomplete(&Finding::Bitmaps(error)),
             Ok(mut bitmaps) => {

@@ -151,10 +151,15 @@ impl<'a> Pass<'a> {
         match read_bytes(self.file, offset, len).await {
             Ok(buf) => Some(buf),
             Err(error) => {
-                self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                self.unreadable(owner, offset, &error);
                 None
             }
         }
+    }
+
+    /// Metadata that could not be looked at, because the medium failed or there was no memory for it.
+    pub(super) fn unreadable(&mut self, owner: Owner, offset: u64, error: &dyn std::error::Error) {
+        self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
     }
 
     /// Whether the part of the range that lies in the file is a hole. The extent that was asked about last is

@@ -47,8 +47,7 @@ impl Pass<'_> {
             let table = match read_bytes(self.file, offset, len).await {
                 Ok(table) => table,
                 Err(error) => {
-                    let owner = Owner::SnapshotTable;
-                    self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                    self.unreadable(Owner::SnapshotTable, offset, &error);
                     return None;
                 }
             };
@@ -58,8 +57,7 @@ impl Pass<'_> {
                     len = needed.max(len * 2).min(available);
                 }
                 Err(error @ SnapshotError::NoMemory(_)) => {
-                    let owner = Owner::SnapshotTable;
-                    self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
+                    self.unreadable(Owner::SnapshotTable, offset, &error);
                     return None;
                 }
                 Err(error) => {
