@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::broken::{KINDS, set_word};
 use common::faulty::Faulty;
-use common::{at, load, qemu_check, run, save};
+use common::{at, load, qemu_check, qemu_img, qemu_io, run, save};
 use proptest::prelude::*;
 use qcow2::{CheckError, CheckReport, CreateOptions, Repair, check, create};
 use storage::{IoBytes, MemoryStorage, Storage};
@@ -147,6 +147,43 @@ fn a_table_that_passes_for_a_refcount_block_is_not_owned_by_one_alone() {
     let after = quietly(&file, Repair::All).unwrap();
     // Two refer to it; its refcount says so afterwards, and COPIED must not say that L1 is alone.
     assert_eq!((before.corruptions, after.corruptions), (1, 1));
+}
+
+/// An image of 64 KiB clusters with 64 KiB written, as QEMU makes it: header, refcount table, block, L1, L2, data.
+fn with_data() -> (tempfile::TempDir, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    qemu_img(directory.path(), &["create", "-q", "-f", "qcow2", "image.qcow2", "1M"]);
+    qemu_io(directory.path(), "image.qcow2", &["write -q 0 64k"]);
+    let bytes = load(&at(&directory, "image.qcow2")).to_bytes();
+    (directory, bytes)
+}
+
+#[test]
+fn no_flag_is_written_behind_what_is_surely_the_l1_table() {
+    let (_directory, mut bytes) = with_data();
+    // The L1 table goes beyond the end of the file; the data that lies behind it looks like an entry.
+    bytes[36..40].copy_from_slice(&100_000u32.to_be_bytes());
+    set_word(&mut bytes, 0x50000, 0x10000);
+    for repair in [Repair::Leaks, Repair::All] {
+        let file = MemoryStorage::from_bytes(&bytes);
+        let report = quietly(&file, repair).unwrap();
+        assert!(report.corruptions > 0, "{report:?}");
+        assert!(file.to_bytes()[0x50000..] == bytes[0x50000..], "{repair:?} wrote to the guest's data");
+    }
+}
+
+#[test]
+fn no_flag_is_written_to_an_l2_table_that_is_data_too() {
+    let (_directory, mut bytes) = with_data();
+    // The second entry leads to the table itself, the first is right but for its flag.
+    set_word(&mut bytes, 0x40008, 0x40000);
+    set_word(&mut bytes, 0x40000, 0x50000);
+    for repair in [Repair::Leaks, Repair::All] {
+        let file = MemoryStorage::from_bytes(&bytes);
+        let report = quietly(&file, repair).unwrap();
+        assert!(report.corruptions > 0, "{report:?}");
+        assert!(file.to_bytes()[0x40000..] == bytes[0x40000..], "{repair:?} wrote to the guest's data");
+    }
 }
 
 #[test]

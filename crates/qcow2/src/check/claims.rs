@@ -59,6 +59,11 @@ impl Claims {
         owner_of(self.owners.get(cluster))
     }
 
+    /// Whether the cluster is what `owner` says and nothing else, so that it may be changed as such.
+    pub(super) fn is_only(&self, owner: Owner, cluster: u64) -> bool {
+        self.owner(cluster) == owner && self.overlaps.get(cluster) == 0
+    }
+
     /// Counts a claim on one cluster and says whether it contradicts an earlier one. Data may be shared by
     /// data, and an L2 table by the L1 tables of snapshots; nothing else may be shared.
     fn claim(&mut self, owner: Owner, cluster: u64, times: u32) -> Result<bool, Full> {

@@ -1,7 +1,9 @@
 //! COPIED flags against refcounts.
 //!
 //! The flag says that a refcount is exactly one, so that the cluster may be written in place. Only the tables
-//! of the disk matter: those of snapshots get their flags anew when a snapshot is applied.
+//! of the disk matter: those of snapshots get their flags anew when a snapshot is applied. Where a table lies on
+//! something else, or was left out because it goes beyond the file, its flags are told and nothing is written: it
+//! may be the other thing.
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 use storage::IoBuf;
@@ -78,7 +80,9 @@ impl Pass<'_> {
                 continue;
             };
             let place = HostOffset(piece.offset + at);
-            if let Some(copied) = self.judge(flags, place, table, copied, false) {
+            if let Some(copied) = self.judge(flags, place, table, copied, false)
+                && self.claims.is_only(Owner::L1, self.cluster_of(place.0))
+            {
                 piece.set(at, L1Entry { table: Some(table), copied }.encode());
             }
             let cluster = self.cluster_of(table.0);
@@ -103,8 +107,8 @@ impl Pass<'_> {
                 edits.push((at, word));
             }
         }
-        for (at, word) in edits {
-            table.set(at, word);
+        if self.claims.is_only(Owner::L2, self.cluster_of(offset)) {
+            edits.into_iter().for_each(|(at, word)| table.set(at, word));
         }
         self.write_back(table).await
     }
