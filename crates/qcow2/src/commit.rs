@@ -76,7 +76,8 @@ impl Inner {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
                     self.host.spawn(Box::pin(async move {
-                        let result = image.write_metadata(!image.is_lazy()).await;
+                        let with_refcounts = !image.is_lazy() || image.refcounts.is_crowded();
+                        let result = image.write_metadata(with_refcounts).await;
                         running.finish(result);
                     }));
                 }
@@ -86,7 +87,7 @@ impl Inner {
 
     /// Whether memory holds enough that should be written soon.
     pub(crate) fn wants_commit(&self) -> bool {
-        self.cache.wants_write_back() || self.frees.wants_commit()
+        self.cache.wants_write_back() || self.frees.wants_commit() || self.refcounts.is_crowded()
     }
 
     /// Whether anything in memory differs from the file.

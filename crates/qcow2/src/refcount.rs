@@ -2,15 +2,16 @@
 
 mod block;
 mod counting;
+mod residents;
 mod table;
 
-use std::collections::{BTreeMap, TryReserveError};
+use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
-use sync::atomic::{AtomicUsize, Ordering};
+use sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
@@ -19,7 +20,11 @@ use crate::error::Blame;
 pub(crate) use block::{Block, DirtyBlock};
 use counting::set;
 pub(crate) use counting::{Claim, Lowered};
+use residents::Residents;
 pub(crate) use table::{DirtyTable, RefcountTable, SavedTable};
+
+/// Dirty blocks may take so much memory, however small the cache is: it costs barriers to write them.
+const DIRTY_BYTES_MIN: usize = 1 << 20;
 
 /// Refcounts of every cluster of the file.
 #[derive(Debug)]
@@ -28,9 +33,10 @@ pub(crate) struct Refcounts {
     blame: Blame,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
-    /// Ordered, so that the same requests always evict the same blocks.
-    blocks: Mutex<BTreeMap<u64, Arc<Block>>>,
+    blocks: Mutex<Residents>,
     blocks_max: AtomicUsize,
+    /// Dirty blocks take more memory than they may.
+    crowded: AtomicBool,
     budget: Arc<Budget>,
     /// Held while a block is loaded or made; both are rare.
     growing: AsyncMutex<()>,
@@ -52,6 +58,7 @@ impl Refcounts {
             table: RwLock::new(table),
             blocks: Mutex::default(),
             blocks_max: AtomicUsize::new(blocks_max),
+            crowded: AtomicBool::new(false),
             budget,
             growing: AsyncMutex::new(()),
         }
@@ -85,7 +92,7 @@ impl Refcounts {
     }
 
     fn resident(&self, index: u64) -> Option<Arc<Block>> {
-        self.blocks.lock().get(&index).cloned()
+        self.blocks.lock().get(index).cloned()
     }
 
     /// Offset of block `index`, checked against the file: a block past its end holds nothing.
@@ -117,22 +124,35 @@ impl Refcounts {
     /// Changes how many blocks are kept; what is too much leaves unless it is dirty.
     pub(crate) fn set_blocks_max(&self, blocks_max: usize) {
         self.blocks_max.store(blocks_max, Ordering::Relaxed);
-        let mut blocks = self.blocks.lock();
-        trim(&mut blocks, blocks_max);
+        self.blocks.lock().trim(blocks_max);
     }
 
     fn keep(&self, block: Arc<Block>) {
         let blocks_max = self.blocks_max();
         let mut blocks = self.blocks.lock();
-        trim(&mut blocks, blocks_max.saturating_sub(1));
-        blocks.insert(block.index(), block);
+        blocks.trim(blocks_max.saturating_sub(1));
+        blocks.insert(block);
+        if blocks.len() > blocks_max.max(DIRTY_BYTES_MIN >> self.geometry.cluster_bits) {
+            self.crowded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether so many blocks are dirty that a commit is due which writes them, also with lazy refcounts.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Says that what was dirty when a commit began is in the file.
+    pub(crate) fn relieve(&self) {
+        self.crowded.store(false, Ordering::Relaxed);
+        self.blocks.lock().try_again();
     }
 
     /// Drops clean blocks that were not used since the last call. Returns how many went.
     pub(crate) fn clean(&self) -> usize {
         let mut blocks = self.blocks.lock();
         let before = blocks.len();
-        blocks.retain(|_, block| block.take_used() || !block.evict());
+        blocks.drop_if(|block| !block.take_used());
         before - blocks.len()
     }
 
@@ -154,7 +174,7 @@ impl Refcounts {
     pub(crate) fn changed_in_place(&self, before: &SavedTable) -> Vec<u64> {
         let table = self.table.read();
         let blocks = self.blocks.lock();
-        let dirty = blocks.values().filter(|block| block.is_dirty()).map(|block| block.index());
+        let dirty = blocks.iter().filter(|block| block.is_dirty()).map(|block| block.index());
         dirty.filter(|&index| table.is_as_in(before, index)).collect()
     }
 
@@ -190,7 +210,7 @@ impl Refcounts {
         let dropped = table.drop_blocks_from(first, &self.geometry);
         let dropped = dropped.map_err(|_| self.blame.no_memory("the list of refcount blocks"))?;
         let mut blocks = self.blocks.lock();
-        dropped.iter().for_each(|(index, _)| drop(blocks.remove(index)));
+        dropped.iter().for_each(|(index, _)| blocks.remove(*index));
         Ok(dropped.into_iter().map(|(_, at)| at).collect())
     }
 
@@ -215,8 +235,7 @@ impl Refcounts {
     /// Copies every dirty block, with its place in the file, lowest index first. Copy the table
     /// before: a table must not lead to a block that is not in the file.
     pub(crate) fn copy_dirty(&self) -> Result<Vec<(HostOffset, DirtyBlock)>, Error> {
-        let mut dirty: Vec<_> = self.blocks.lock().values().filter_map(Block::copy_if_dirty).collect();
-        dirty.sort_unstable_by_key(|block| block.index());
+        let dirty: Vec<_> = self.blocks.lock().iter().filter_map(Block::copy_if_dirty).collect();
         let placed = dirty.into_iter().map(|block| {
             let offset =
                 self.table.read().get(block.index(), &self.geometry).ok().and_then(|entry| entry.block);
@@ -230,20 +249,11 @@ impl Refcounts {
 
     /// Whether any block or the table differs from the file.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.table.read().is_dirty() || self.blocks.lock().values().any(|block| block.is_dirty())
+        self.table.read().is_dirty() || self.blocks.lock().iter().any(|block| block.is_dirty())
     }
 
     /// Bytes of memory that the blocks take.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.blocks.lock().len() as u64 * self.geometry.cluster_size()
-    }
-}
-
-/// Lets clean blocks leave until no more than `blocks_max` are there.
-fn trim(blocks: &mut BTreeMap<u64, Arc<Block>>, blocks_max: usize) {
-    while blocks.len() > blocks_max {
-        let Some(victim) = blocks.values().find(|block| block.evict()) else { break };
-        let index = victim.index();
-        blocks.remove(&index);
     }
 }

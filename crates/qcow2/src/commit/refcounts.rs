@@ -20,6 +20,7 @@ impl Inner {
             .map(|(offset, block)| self.write_table(offset.0, &block.bytes, Section::RefcountBlock));
         all_of(writes).await?;
         blocks.iter().for_each(|(_, block)| block.written());
+        self.refcounts.relieve();
         if sectors.is_empty() {
             return Ok(());
         }
@@ -52,9 +53,9 @@ impl Inner {
             let dirty = self.refcounts.table.read().dirty();
             let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
             let run = self.allocate_exactly(clusters).await?;
-            // The allocation may have made blocks that need a still larger table.
-            let dirty = self.refcounts.table.read().dirty();
-            if matches!(dirty, DirtyTable::Outgrown(needed) if needed > clusters) {
+            // The allocation may have made blocks that need a still larger table. Less room than a new one would
+            // get is no reason: every attempt takes clusters that need blocks, and there might be no end.
+            if self.refcounts.table.read().clusters_needed() > clusters {
                 self.give_back(run).await;
                 continue;
             }

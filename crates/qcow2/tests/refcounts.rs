@@ -1,0 +1,76 @@
+//! Refcount blocks and their table where there are many: bounded growth, bounded memory.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::sync::Arc;
+
+use qcow2::{CreateOptions, Files, Host, Options, Qcow2, Repair, Work, check, create};
+use reactor::Reactor;
+use storage::{IoBytes, IoVec, MemoryStorage, Storage};
+
+const MIB: u64 = 1 << 20;
+
+#[derive(Debug)]
+struct Loop;
+
+impl Host for Loop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    Reactor::new(reactor::available()).unwrap().run(future)
+}
+
+async fn new_file(options: CreateOptions) -> Arc<MemoryStorage> {
+    let file = Arc::new(MemoryStorage::new(0));
+    create(&*file, None, &CreateOptions { cluster_size: 512, ..options }).await.unwrap();
+    file
+}
+
+async fn open(file: &Arc<MemoryStorage>, lazy_refcounts: bool) -> Qcow2 {
+    let files = Files { file: Arc::clone(file) as Arc<dyn Storage>, data: None, backing: None };
+    let options = Options { writable: true, lazy_refcounts: Some(lazy_refcounts), ..Options::default() };
+    Qcow2::open(files, options, Arc::new(Loop)).await.unwrap()
+}
+
+async fn write(image: &Qcow2, offset: u64, len: u64) {
+    let data = IoVec::from(IoBytes::copy_from(&vec![7; usize::try_from(len).unwrap()]));
+    image.write(offset, data).await.unwrap();
+}
+
+#[test]
+fn a_large_refcount_table_moves_once_although_its_new_place_needs_blocks() {
+    run(async {
+        let file = new_file(CreateOptions { size: MIB, ..CreateOptions::default() }).await;
+        // The next cluster lies where a table of 13,000 clusters is needed to count it.
+        let end = 0x10_fcff_0000;
+        file.set_length(end).await.unwrap();
+        let image = open(&file, false).await;
+        write(&image, 0, 64 << 10).await;
+        image.flush().await.unwrap();
+        assert!(file.length() < end + 256 * MIB, "{} bytes more", file.length() - end);
+        image.close().await.unwrap();
+        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    });
+}
+
+#[test]
+fn lazy_refcounts_wait_in_bounded_memory() {
+    run(async {
+        // A block counts 32 KiB of the file.
+        let size = 128 * MIB;
+        let file = new_file(CreateOptions { size, refcount_bits: 64, ..CreateOptions::default() }).await;
+        let image = open(&file, true).await;
+        for offset in (0..size).step_by(1 << 20) {
+            write(&image, offset, MIB).await;
+            let bytes = image.status().refcount_bytes;
+            assert!(bytes <= MIB + MIB / 4, "{bytes} bytes of refcount blocks after {offset}");
+        }
+        image.close().await.unwrap();
+        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    });
+}
