@@ -124,19 +124,26 @@ impl Inner {
         let mut claimed = 0;
         let result = self.claim_all(run, &mut claimed).await;
         let got = Run { len: claimed, ..run };
-        if let Err(error) = result {
-            self.give_back(got).await;
-            self.allocator.lock().find(run.start + claimed, run.len - claimed);
-            return Err(error);
-        }
-        if claimed < run.len {
-            // The cluster after the claimed ones is in use: it is not ours to give.
-            self.allocator.lock().find(run.start + claimed + 1, run.len - claimed - 1);
+        let next = run.start + claimed;
+        match result {
+            Ok(0) => {}
+            // What is in use is not ours to give.
+            Ok(in_use) => {
+                let mut allocator = self.allocator.lock();
+                allocator.skip(next, in_use);
+                allocator.find(next + in_use, run.end().saturating_sub(next + in_use));
+            }
+            Err(error) => {
+                self.give_back(got).await;
+                self.allocator.lock().find(next, run.len - claimed);
+                return Err(error);
+            }
         }
         Ok((claimed > 0).then_some(got))
     }
 
-    async fn claim_all(&self, run: Run, claimed: &mut u64) -> Result<(), Error> {
+    /// Claims until all of `run` is, or a cluster is in use: says how many are from there on.
+    async fn claim_all(&self, run: Run, claimed: &mut u64) -> Result<u64, Error> {
         if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
             return Err(self.blame.invalid(format!(
                 "the image file would grow beyond {HOST_OFFSET_LIMIT} bytes, the limit of the format"
@@ -144,12 +151,12 @@ impl Inner {
         }
         while *claimed < run.len {
             match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
-                Claim::Claimed(0) => break,
                 Claim::Claimed(len) => *claimed += len,
+                Claim::InUse(len) => return Ok(len),
                 Claim::NoBlock(index) => self.make_block(index).await?,
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Makes refcount block `index`. Its cluster is a fresh one, as long as there are any: in the range of the block itself, of
@@ -166,7 +173,10 @@ impl Inner {
                 index
             } else {
                 match self.refcounts.claim(cluster, 1).await? {
-                    Claim::Claimed(0) => continue,
+                    Claim::InUse(len) => {
+                        self.allocator.lock().skip(cluster, len);
+                        continue;
+                    }
                     Claim::Claimed(_) => index,
                     Claim::NoBlock(home) => home,
                 }

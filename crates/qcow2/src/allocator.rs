@@ -123,6 +123,14 @@ impl Allocator {
         Some(run)
     }
 
+    /// Clusters that turned out to be in use. Beyond the frontier nothing counts them if the image is right; if it is
+    /// not, the file may count millions there, and nobody wants to meet them one by one.
+    pub(crate) fn skip(&mut self, start: u64, len: u64) {
+        if (start..start + len).contains(&self.frontier) {
+            self.frontier = (start + len).min(self.end);
+        }
+    }
+
     /// Adds clusters that are free now and were in use before. Some may be known already: whoever
     /// lowered a refcount gives the cluster, and so does a scan that finds the refcount 0. When a cluster
     /// is claimed its refcount decides, so knowing it twice is harmless, and losing it would be a leak.
@@ -222,6 +230,18 @@ mod tests {
         }
         assert_eq!(allocator.take(100), Some(Run::used(9, 21)));
         assert_eq!(allocator.free_clusters(), 0);
+    }
+
+    #[test]
+    fn clusters_in_use_beyond_the_frontier_are_skipped_at_once() {
+        let mut allocator = Allocator::new(100, 0, true);
+        assert_eq!(allocator.take(1), Some(fresh(100, 1)));
+        allocator.skip(100, 1_000_000);
+        assert_eq!(allocator.take(1), Some(fresh(1_000_100, 1)));
+        // These are not what comes next.
+        allocator.skip(50, 10);
+        allocator.skip(2_000_000, 10);
+        assert_eq!(allocator.take(1), Some(fresh(1_000_101, 1)));
     }
 
     #[test]

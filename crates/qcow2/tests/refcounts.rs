@@ -10,6 +10,10 @@ use storage::{IoBytes, IoVec, MemoryStorage, Storage};
 
 const MIB: u64 = 1 << 20;
 
+fn small() -> CreateOptions {
+    CreateOptions { cluster_size: 512, ..CreateOptions::default() }
+}
+
 #[derive(Debug)]
 struct Loop;
 
@@ -25,7 +29,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 async fn new_file(options: CreateOptions) -> Arc<MemoryStorage> {
     let file = Arc::new(MemoryStorage::new(0));
-    create(&*file, None, &CreateOptions { cluster_size: 512, ..options }).await.unwrap();
+    create(&*file, None, &options).await.unwrap();
     file
 }
 
@@ -43,7 +47,7 @@ async fn write(image: &Qcow2, offset: u64, len: u64) {
 #[test]
 fn a_large_refcount_table_moves_once_although_its_new_place_needs_blocks() {
     run(async {
-        let file = new_file(CreateOptions { size: MIB, ..CreateOptions::default() }).await;
+        let file = new_file(CreateOptions { size: MIB, ..small() }).await;
         // The next cluster lies where a table of 13,000 clusters is needed to count it.
         let end = 0x10_fcff_0000;
         file.set_length(end).await.unwrap();
@@ -62,7 +66,7 @@ fn lazy_refcounts_wait_in_bounded_memory() {
     run(async {
         // A block counts 32 KiB of the file.
         let size = 128 * MIB;
-        let file = new_file(CreateOptions { size, refcount_bits: 64, ..CreateOptions::default() }).await;
+        let file = new_file(CreateOptions { size, refcount_bits: 64, ..small() }).await;
         let image = open(&file, true).await;
         for offset in (0..size).step_by(1 << 20) {
             write(&image, offset, MIB).await;
@@ -72,5 +76,25 @@ fn lazy_refcounts_wait_in_bounded_memory() {
         image.close().await.unwrap();
         let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
         assert!(report.is_clean(), "{report:?}");
+    });
+}
+
+#[test]
+fn clusters_that_are_counted_beyond_the_end_of_the_file_are_not_met_one_by_one() {
+    run(async {
+        const CLUSTER: u64 = 2 * MIB;
+        let cluster_size = CLUSTER;
+        let options = CreateOptions { size: MIB, cluster_size, refcount_bits: 1, ..CreateOptions::default() };
+        let file = new_file(options).await;
+        // Each of these blocks says that 16,777,216 clusters are in use, of which the file has a few.
+        let (first, blocks) = (file.length().next_multiple_of(CLUSTER), 16);
+        let places: Vec<u8> = (0..blocks).flat_map(|index| (first + index * CLUSTER).to_be_bytes()).collect();
+        file.write(CLUSTER, IoBytes::copy_from(&places).into()).await.unwrap();
+        let full = vec![0xff; usize::try_from(blocks * CLUSTER).unwrap()];
+        file.write(first, IoBytes::copy_from(&full).into()).await.unwrap();
+        let image = open(&file, false).await;
+        write(&image, 0, 64 << 10).await;
+        image.close().await.unwrap();
+        assert!(file.length() >= blocks * 8 * CLUSTER * CLUSTER, "{:#x}", file.length());
     });
 }

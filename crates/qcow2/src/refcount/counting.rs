@@ -8,8 +8,10 @@ use crate::Error;
 /// What became of an attempt to claim clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// So many clusters, from the first one, now have refcount 1.
+    /// So many clusters, from the first one, now have refcount 1; at least one.
     Claimed(u64),
+    /// The first cluster is in use, and so are those behind it, so many with the first.
+    InUse(u64),
     /// The first cluster has no refcount block; make one first.
     NoBlock(u64),
 }
@@ -31,8 +33,8 @@ impl Refcounts {
         Ok(block.read(|bytes| refcount_get(bytes, index, self.geometry.refcount_order)).unwrap_or(0))
     }
 
-    /// Raises refcounts from 0 to 1, from `start` on, at most `len`, up to the first cluster that is
-    /// in use or belongs to the next block. In memory only.
+    /// Raises refcounts from 0 to 1, from `start` on, at most `len`, which is not 0, up to the first cluster that
+    /// is in use or belongs to the next block. In memory only.
     pub(crate) async fn claim(&self, start: u64, len: u64) -> Result<Claim, Error> {
         let index = self.block_of(start);
         let entries = self.geometry.refcount_block_entries();
@@ -41,14 +43,18 @@ impl Refcounts {
         loop {
             let Some(block) = self.block(index).await? else { return Ok(Claim::NoBlock(index)) };
             let order = self.geometry.refcount_order;
-            let claimed = block.modify(|bytes| {
-                let free =
-                    (first..last).take_while(|&at| refcount_get(bytes, at, order) == Some(0)).count() as u64;
-                (first..first + free).for_each(|at| set(bytes, at, order, 1));
-                free
+            let claim = block.modify(|bytes| {
+                let free = |at: &u64| refcount_get(bytes, *at, order) == Some(0);
+                let count = (first..last).take_while(free).count() as u64;
+                if count == 0 {
+                    let in_use = (first..entries).take_while(|at| !free(at)).count();
+                    return Claim::InUse(in_use as u64);
+                }
+                (first..first + count).for_each(|at| set(bytes, at, order, 1));
+                Claim::Claimed(count)
             });
-            if let Some(claimed) = claimed {
-                return Ok(Claim::Claimed(claimed));
+            if let Some(claim) = claim {
+                return Ok(claim);
             }
         }
     }
