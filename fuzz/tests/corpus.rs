@@ -1,18 +1,22 @@
-//! Every case of the corpus, and some thousand neighbours of them, on every run of the tests: the
-//! same ones each time. `COWHAND_FUZZ_SECONDS` goes on with others for so long.
+//! Every case of the corpus, and some thousand neighbours of them, on every run of the tests.
+//! `COWHAND_FUZZ_SECONDS` goes on with others for so long. They come of `COWHAND_FUZZ_SEED`: the same ones, in the
+//! same order, for the same seed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use cowhand_fuzz::{TARGETS, Target, find, run};
 
 /// Longest time that one case may take: they take a millisecond, and the machine may be busy.
 const CASE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// For how many seconds all targets together go on with cases that nobody has seen before.
+/// For how many seconds all targets together go on with more cases.
 const SECONDS_VARIABLE: &str = "COWHAND_FUZZ_SECONDS";
+
+/// Which cases are made up.
+const SEED_VARIABLE: &str = "COWHAND_FUZZ_SEED";
 
 /// Bytes of the corpus at most.
 const CORPUS_BYTES_MAX: u64 = 1 << 20;
@@ -86,18 +90,17 @@ fn mutate(random: &mut Random, case: &[u8], other: &[u8]) -> Vec<u8> {
     data
 }
 
-/// How long this target goes on making up cases, of the time that is given for all of them together.
-fn share_of_time() -> Option<Duration> {
-    let text = std::env::var(SECONDS_VARIABLE).ok()?;
-    let seconds: f64 = text.parse().unwrap_or_else(|error| panic!("{SECONDS_VARIABLE} is `{text}`: {error}"));
-    let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
-    Some(Duration::from_secs_f64(seconds * side_by_side as f64 / TARGETS.len() as f64))
+/// The number that a variable holds.
+fn number<T: std::str::FromStr<Err: std::fmt::Display>>(variable: &str) -> Option<T> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{variable} is `{text}`: {error}")))
 }
 
-/// Others every time; a failure prints its case.
-fn seed_of_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    (since.as_nanos() as u64) | 1
+/// How long this target goes on making up cases, of the time that is given for all of them together.
+fn share_of_time() -> Option<Duration> {
+    let seconds: f64 = number(SECONDS_VARIABLE)?;
+    let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
+    Some(Duration::from_secs_f64(seconds * side_by_side as f64 / TARGETS.len() as f64))
 }
 
 fn check(name: &str) {
@@ -107,13 +110,12 @@ fn check(name: &str) {
         timed(target, name, data);
     }
     cases.push(("nothing".to_owned(), Vec::new()));
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    // Neighbouring seeds begin far from each other, and none at 0, from where nothing changes.
+    let seed = number::<u64>(SEED_VARIABLE).unwrap_or(0);
+    let mut random = Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1));
     let (start, more) = (Instant::now(), share_of_time());
     let mut number = 0;
     while number < target.test_cases || more.is_some_and(|more| start.elapsed() < more) {
-        if number == target.test_cases {
-            random = Random(seed_of_now());
-        }
         let (case, other) = (random.below(cases.len()), random.below(cases.len()));
         let data = match number % 8 {
             0 => (0..random.below(200)).map(|_| random.byte()).collect(),

@@ -13,6 +13,10 @@ pub struct Args {
     /// Only these suites: unit, interleavings, fuzz, or the name of a black-box suite (may be repeated) [default: all]
     #[arg(long, value_name = "SUITE")]
     only: Vec<String>,
+
+    /// Which cases the fuzz targets and the property tests make up
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
 }
 
 /// Every crate's own tests.
@@ -58,11 +62,13 @@ pub fn run(args: &Args) -> ExitCode {
     if ready {
         let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
         if wanted(UNIT) {
-            let args = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
-            stages.command("unit: tests of every crate", cargo().args(args));
-            let args =
+            let every = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
+            let mut command = cargo();
+            command.args(every).env("PROPTEST_RNG_SEED", args.seed.to_string());
+            stages.command("unit: tests of every crate", &mut command);
+            let bugs =
                 ["test", "--package", "qcow2", "--features", "deliberate-bugs", "--test", "deliberate_bugs"];
-            stages.command("unit: bugs put in on purpose are found", cargo().args(args));
+            stages.command("unit: bugs put in on purpose are found", cargo().args(bugs));
         }
         if wanted(UNIT) && has_loop_devices() {
             let args = ["test", "--package", "storage", "--test", "device", "--", "--ignored"];
@@ -76,6 +82,7 @@ pub fn run(args: &Args) -> ExitCode {
             let mut command = cargo();
             command.args(["test", "--package", "cowhand-fuzz", "--test", "corpus"]);
             command.env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string());
+            command.env("COWHAND_FUZZ_SEED", args.seed.to_string());
             stages.command("fuzz: the corpus and made-up cases", &mut command);
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
