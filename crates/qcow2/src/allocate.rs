@@ -3,7 +3,7 @@
 //! Everything here changes refcounts in memory only. A commit writes them before any table entry
 //! that leads to the clusters (docs/write-order.md).
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use qcow2_layout::HOST_OFFSET_LIMIT;
 
@@ -145,9 +145,9 @@ impl Inner {
     /// Claims until all of `run` is, or a cluster is in use: says how many are from there on.
     async fn claim_all(&self, run: Run, claimed: &mut u64) -> Result<u64, Error> {
         if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
-            return Err(self.blame.invalid(format!(
-                "the image file would grow beyond {HOST_OFFSET_LIMIT} bytes, the limit of the format"
-            )));
+            let limit = format!("it would have more than {HOST_OFFSET_LIMIT} bytes, the limit of the format");
+            let error = io::Error::new(ErrorKind::FileTooLarge, limit);
+            return Err(self.blame.io("growing the image file")(error));
         }
         while *claimed < run.len {
             match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {

@@ -89,9 +89,12 @@ impl Error {
         }
     }
 
-    /// Whether the storage had no room left.
+    /// Whether there was no room left: on the storage, in the user's quota there, or because the file has the size
+    /// that its file system or the format allow at most.
     pub fn is_no_space(&self) -> bool {
-        matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let Error::Io { source, .. } = self else { return false };
+        matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
 }
 

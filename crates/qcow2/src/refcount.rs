@@ -26,6 +26,9 @@ pub(crate) use table::{DirtyTable, RefcountTable, SavedTable};
 /// Dirty blocks may take so much memory, however small the cache is: it costs barriers to write them.
 const DIRTY_BYTES_MIN: usize = 1 << 20;
 
+/// What errors say was being done.
+const GROWING: &str = "growing the refcount table";
+
 /// Refcounts of every cluster of the file.
 #[derive(Debug)]
 pub(crate) struct Refcounts {
@@ -181,7 +184,7 @@ impl Refcounts {
     /// Gives block `index` another place; gives the old one.
     pub(crate) fn relocate(&self, index: u64, to: HostOffset) -> Result<Option<HostOffset>, Error> {
         let old = self.table_entry(index)?;
-        self.table.write().set(index, to).map_err(|limit| self.blame.invalid(limit))?;
+        self.table.write().set(index, to).map_err(self.blame.io(GROWING))?;
         Ok(old)
     }
 
@@ -227,7 +230,7 @@ impl Refcounts {
         // Both under the table's lock: whoever copies the table and then the dirty blocks has every
         // block that the copy leads to.
         let mut table = self.table.write();
-        table.set(index, offset).map_err(|limit| self.blame.invalid(limit))?;
+        table.set(index, offset).map_err(self.blame.io(GROWING))?;
         self.keep(Arc::new(Block::new_dirty(index, bytes, self.charge())));
         Ok(())
     }

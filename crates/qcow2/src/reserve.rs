@@ -238,8 +238,7 @@ impl Inner {
             let Some(run) = self.allocator.lock().take(missing) else { return Ok(()) };
             let claimed = match self.claim(run).await {
                 Ok(claimed) => claimed,
-                // The format's limits, and a medium without room for one more refcount block; likewise.
-                Err(Error::Invalid { .. }) => return Ok(()),
+                // One that has no room for a refcount block, likewise.
                 Err(error) if error.is_no_space() => return Ok(()),
                 Err(error) => return Err(error),
             };

@@ -98,3 +98,20 @@ fn clusters_that_are_counted_beyond_the_end_of_the_file_are_not_met_one_by_one()
         assert!(file.length() >= blocks * 8 * CLUSTER * CLUSTER, "{:#x}", file.length());
     });
 }
+
+#[test]
+fn a_file_that_may_not_grow_any_more_is_a_full_one() {
+    run(async {
+        let file = new_file(CreateOptions { size: MIB, ..small() }).await;
+        // Beyond the end no cluster can be counted, the table would need more than 8 MiB; before it, 128 KiB are.
+        file.set_length(1 << 40).await.unwrap();
+        let image = open(&file, false).await;
+        let data = IoVec::from(IoBytes::copy_from(&[7; 256 << 10]));
+        let error = image.write(0, data).await.unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        assert!(error.to_string().contains("at most 8388608 are allowed"), "{error}");
+        image.close().await.unwrap();
+        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    });
+}

@@ -1,6 +1,7 @@
 //! The refcount table in memory.
 
 use std::collections::{BTreeSet, TryReserveError};
+use std::io;
 
 use qcow2_layout::{EntryError, Geometry, HostOffset, RefcountTableEntry};
 
@@ -78,17 +79,16 @@ impl RefcountTable {
         RefcountTableEntry::decode(word.unwrap_or(0), geometry)
     }
 
-    /// Enters a new block. The error says why the table cannot grow so far.
-    pub(crate) fn set(&mut self, index: u64, block: HostOffset) -> Result<(), String> {
+    /// Enters a new block. Fails where the table would become too large, or there is no memory for it.
+    pub(crate) fn set(&mut self, index: u64, block: HostOffset) -> io::Result<()> {
         let bytes = (index + 1).saturating_mul(ENTRY_BYTES);
         let Some(index) = usize::try_from(index).ok().filter(|_| bytes <= TABLE_BYTES_MAX) else {
-            return Err(format!(
-                "refcount block {index} needs a refcount table of {bytes} bytes; at most {TABLE_BYTES_MAX} are allowed"
-            ));
+            let limit =
+                format!("block {index} needs one of {bytes} bytes; at most {TABLE_BYTES_MAX} are allowed");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, limit));
         };
         if self.words.len() <= index {
-            let more = self.words.try_reserve(index + 1 - self.words.len());
-            more.map_err(|_| "no memory for the refcount table".to_owned())?;
+            self.words.try_reserve(index + 1 - self.words.len())?;
             self.words.resize(index + 1, 0);
         }
         self.words[index] = RefcountTableEntry { block: Some(block) }.encode();
