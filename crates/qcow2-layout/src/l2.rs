@@ -132,6 +132,27 @@ impl L2Entry {
         Ok(L2Entry::Standard(Cluster { host, copied: host.is_some() && entry & COPIED != 0, alloc, zero }))
     }
 
+    /// The same for the entry of the guest cluster that `guest` lies in. With an external data file its place can only
+    /// be at the guest's own offset: with another one, two guest clusters might share it.
+    #[inline]
+    pub fn decode_at(words: [u64; 2], guest: u64, geometry: &Geometry) -> Result<L2Entry, EntryError> {
+        let decoded = Self::decode(words, geometry)?;
+        if geometry.external_data {
+            decoded.check_place(words[0], geometry.cluster_start(guest), geometry)?;
+        }
+        Ok(decoded)
+    }
+
+    fn check_place(&self, entry: u64, guest: u64, geometry: &Geometry) -> Result<(), EntryError> {
+        let L2Entry::Standard(Cluster { host: Some(host), zero, .. }) = *self else { return Ok(()) };
+        // A standard zero entry at 0 has no place.
+        let nowhere = host.0 == 0 && zero != 0 && !geometry.extended_l2;
+        if host.0 == guest || nowhere {
+            return Ok(());
+        }
+        Err(EntryError::NotAtGuestOffset { entry, host, guest })
+    }
+
     /// The words (host byte order) on disk; the second is 0 for standard entries.
     ///
     /// A compressed length is rounded up to whole sectors. Bits that the geometry has no place for
@@ -283,6 +304,23 @@ mod tests {
         let outside = standard([COPIED, 0], &external);
         assert_eq!(outside, Cluster { host: Some(HostOffset(0)), copied: true, alloc: 1, zero: 0 });
         assert_eq!(L2Entry::Standard(outside).encode(&external), [COPIED, 0]);
+    }
+
+    #[test]
+    fn a_cluster_of_an_external_data_file_is_where_the_guest_has_it() {
+        let (external, inside) = (geometry(false, true, Version::V3), geometry(false, false, Version::V3));
+        let place = |words, guest| L2Entry::decode_at([words, 0], guest, &external).map(drop);
+        let elsewhere =
+            |entry, host, guest| Err(EntryError::NotAtGuestOffset { entry, host: HostOffset(host), guest });
+        assert_eq!(place(COPIED | 0x5_0000, 0x5_1234), Ok(()));
+        assert_eq!(place(0x5_0000, 0x6_0000), elsewhere(0x5_0000, 0x5_0000, 0x6_0000));
+        assert_eq!(place(0x5_0001, 0x6_0200), elsewhere(0x5_0001, 0x5_0000, 0x6_0000));
+        assert_eq!(place(COPIED, 0), Ok(()));
+        assert_eq!(place(COPIED, 0x1_0000), elsewhere(COPIED, 0, 0x1_0000));
+        for nowhere in [0, 1, COPIED | 1] {
+            assert_eq!(place(nowhere, 0x1_0000), Ok(()));
+        }
+        assert!(L2Entry::decode_at([0x5_0000, 0], 0x6_0000, &inside).is_ok());
     }
 
     #[test]

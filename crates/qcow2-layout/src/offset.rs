@@ -80,6 +80,18 @@ pub enum EntryError {
         /// The entry.
         entry: u64,
     },
+    /// A cluster of an external data file is not where the guest has it.
+    #[error(
+        "L2 entry {entry:#x} points to {host} of the external data file, which must be the guest offset, {guest:#x}"
+    )]
+    NotAtGuestOffset {
+        /// The entry.
+        entry: u64,
+        /// Where it points.
+        host: HostOffset,
+        /// The guest offset of the cluster.
+        guest: u64,
+    },
     /// A compressed cluster has no subclusters, yet its bitmap is not empty.
     #[error(
         "L2 entry {entry:#x} is a compressed cluster with subcluster bitmap {bitmap:#x}, which must be 0"

@@ -76,7 +76,7 @@ impl Inner {
         let mut decoded = Ok(());
         self.modify_slice(self.shape.key(guest), needs, |slice| {
             let word = |at: usize| if at < width { slice.word(index * width + at) } else { 0 };
-            decoded = L2Entry::decode([word(0), word(1)], &self.geometry).map(|entry| {
+            decoded = L2Entry::decode_at([word(0), word(1)], guest, &self.geometry).map(|entry| {
                 let L2Entry::Standard(old) = entry else { return };
                 debug_assert!(old.host.is_some(), "the place of an owned cluster went away");
                 let new = Cluster { alloc: old.alloc | mask, zero: old.zero & !mask, ..old };

@@ -95,9 +95,8 @@ impl Inner {
     /// The entry of the cluster at `guest`.
     pub(crate) async fn entry(&self, guest: u64) -> Result<L2Entry, Error> {
         let key = self.shape.key(guest);
-        let index = self.shape.index(guest);
         loop {
-            if let Some(entry) = self.cache.with(key, |slice| self.decode(slice, index)) {
+            if let Some(entry) = self.cache.with(key, |slice| self.decode(slice, guest)) {
                 let entry = entry.map_err(|error| self.blame.entry(guest, &error));
                 return self.noticing_corruption(entry);
             }
@@ -112,14 +111,15 @@ impl Inner {
     }
 
     #[inline]
-    fn decode(&self, slice: &Slice, index: usize) -> Result<L2Entry, qcow2_layout::EntryError> {
+    fn decode(&self, slice: &Slice, guest: u64) -> Result<L2Entry, qcow2_layout::EntryError> {
+        let index = self.shape.index(guest);
         let words = if self.shape.entry_words() == 2 {
             slice.entry::<2>(index)
         } else {
             let [word] = slice.entry::<1>(index);
             [word, 0]
         };
-        L2Entry::decode(words, &self.geometry)
+        L2Entry::decode_at(words, guest, &self.geometry)
     }
 
     /// The longest extent of one kind from `guest` to at most `end`.
@@ -138,8 +138,7 @@ impl Inner {
     /// The part of one cluster, from `guest` on, that is in one state.
     #[inline]
     fn piece(&self, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
-        let entry =
-            self.decode(slice, self.shape.index(guest)).map_err(|error| self.blame.entry(guest, &error))?;
+        let entry = self.decode(slice, guest).map_err(|error| self.blame.entry(guest, &error))?;
         let in_cluster = self.geometry.in_cluster(guest);
         let to_end = (self.geometry.cluster_size() - in_cluster).min(end - guest);
         let cluster = match entry {

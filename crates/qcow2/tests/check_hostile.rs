@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::broken::{KINDS, set_word};
+use common::broken::{KINDS, set_word, word};
 use common::faulty::Faulty;
 use common::{at, load, qemu_check, qemu_img, qemu_io, run, save};
 use proptest::prelude::*;
@@ -184,6 +184,23 @@ fn no_flag_is_written_to_an_l2_table_that_is_data_too() {
         assert!(report.corruptions > 0, "{report:?}");
         assert!(file.to_bytes()[0x40000..] == bytes[0x40000..], "{repair:?} wrote to the guest's data");
     }
+}
+
+#[test]
+fn a_cluster_of_a_data_file_that_is_not_where_the_guest_has_it_is_corruption() {
+    let directory = tempfile::tempdir().unwrap();
+    let kind = KINDS.iter().find(|kind| kind.name == "data-file").unwrap();
+    let mut bytes = kind.make(directory.path(), kind.name);
+    let at = usize::try_from(word(&bytes, usize::try_from(word(&bytes, 40)).unwrap()) & !(1 << 63)).unwrap();
+    let (first, second) = (word(&bytes, at), word(&bytes, at + 8));
+    assert_eq!((first, second), (1 << 63, 1 << 63 | 0x1000));
+    // Two guest clusters would be one.
+    set_word(&mut bytes, at + 8, first);
+    let file = MemoryStorage::from_bytes(&bytes);
+    let mut told = Vec::new();
+    let report = run(check(&file, Repair::None, &mut |progress| told.push(format!("{progress:?}")))).unwrap();
+    assert_eq!((report.corruptions, report.leaks), (1, 0), "{told:?}");
+    assert!(told.iter().any(|told| told.contains("NotAtGuestOffset")), "{told:?}");
 }
 
 #[test]

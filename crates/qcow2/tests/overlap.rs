@@ -12,7 +12,7 @@ use qcow2::snapshot::NewSnapshot;
 use qcow2::{Error, ErrorKind, Qcow2};
 use qcow2_layout::Incompatible;
 use sim::Content;
-use storage::{IoBytes, IoVec};
+use storage::{IoBuf, IoBytes, IoVec};
 
 const CLUSTER: u64 = 4 << 10;
 
@@ -99,4 +99,22 @@ fn data_that_passes_for_free_is_in_no_snapshot() {
     assert_corrupt(&taken, "refcount is 0");
     assert_corrupt(&closed, "corrupt");
     assert!(is_marked(&image) && judge::header(&image).unwrap().snapshots == 0);
+}
+
+#[test]
+fn two_guest_clusters_that_share_one_of_the_data_file_are_neither_read_nor_written() {
+    let target = Qcow2Target::patched(config("c4k_data_file"), |image| {
+        let l2 = first(&judge::pieces(image), Piece::L2);
+        // COPIED at offset 0: the place of the first cluster.
+        image.write(l2 + 8, &(1u64 << 63).to_be_bytes());
+    });
+    let read = async |image: &Qcow2| image.read(CLUSTER, IoBuf::zeroed(512)).await.0.map(drop);
+    let write = async |image: &Qcow2| image.write(CLUSTER, IoVec::from(IoBytes::copy_from(&[1; 512]))).await;
+    let ([read, closed], ..) = after(&target, read);
+    assert_corrupt(&read, "must be the guest offset, 0x1000");
+    assert_corrupt(&closed, "corrupt");
+    let ([written, closed], _, image) = after(&target, write);
+    assert_corrupt(&written, "must be the guest offset, 0x1000");
+    assert_corrupt(&closed, "corrupt");
+    assert!(is_marked(&image));
 }

@@ -172,7 +172,8 @@ impl<'a> Draft<'a> {
             let word = |at: usize| {
                 entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
             };
-            self.ask_entry(index, layer, guest, L2Entry::decode([word(0), word(8)], &layer.geometry).ok());
+            let entry = L2Entry::decode_at([word(0), word(8)], guest, &layer.geometry).ok();
+            self.ask_entry(index, layer, guest, entry);
         }
     }
 

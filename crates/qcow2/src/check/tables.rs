@@ -29,11 +29,19 @@ impl L1Table {
     }
 }
 
-/// Where the next allocated cluster of a table should be to follow the one before; starts anew with every
-/// table, as QEMU counts.
-#[derive(Default)]
-struct Fragments {
+/// How far the reading of an L2 table of the disk is; tables that only snapshots use have no place in it.
+struct InDisk {
+    /// Guest offset of the entry.
+    guest: u64,
+    /// Where the next allocated cluster should be to follow the one before; starts anew with every table, as
+    /// QEMU counts.
     expected: Option<u64>,
+}
+
+impl InDisk {
+    fn from(guest: u64) -> Self {
+        Self { guest, expected: None }
+    }
 }
 
 impl Pass<'_> {
@@ -156,11 +164,13 @@ impl Pass<'_> {
         while done < total {
             let entries = (PIECE_BYTES / 8).min(total - done);
             let piece = self.read_piece(Owner::L1, start + done * 8, entries * 8).await;
+            let mut guest = done.saturating_mul(self.geometry.bytes_per_l2_table());
             for word in piece.as_deref().unwrap_or_default().as_chunks::<8>().0 {
                 let word = L1Entry::without_reserved(u64::from_be_bytes(*word));
                 if let Ok(L1Entry { table: Some(table), .. }) = L1Entry::decode(word, &self.geometry) {
-                    self.scan_l2_table(self.cluster_of(table.0), Some(Fragments::default())).await?;
+                    self.scan_l2_table(self.cluster_of(table.0), Some(InDisk::from(guest))).await?;
                 }
+                guest = guest.saturating_add(self.geometry.bytes_per_l2_table());
             }
             done += entries;
             self.progress(Progress::Scanned { done, total });
@@ -174,11 +184,7 @@ impl Pass<'_> {
     }
 
     /// Reads one L2 table, unless that was done before.
-    async fn scan_l2_table(
-        &mut self,
-        cluster: u64,
-        mut fragments: Option<Fragments>,
-    ) -> Result<(), CheckError> {
+    async fn scan_l2_table(&mut self, cluster: u64, mut in_disk: Option<InDisk>) -> Result<(), CheckError> {
         let times = self.l2_tables.get(cluster);
         if times == 0 {
             return Ok(());
@@ -191,7 +197,10 @@ impl Pass<'_> {
         };
         for (at, words) in l2_words(&table, self.geometry.extended_l2) {
             if words != [0, 0] {
-                self.count_l2_entry(HostOffset(offset + at), words, times, fragments.as_mut())?;
+                self.count_l2_entry(HostOffset(offset + at), words, times, in_disk.as_mut())?;
+            }
+            if let Some(in_disk) = &mut in_disk {
+                in_disk.guest = in_disk.guest.saturating_add(self.geometry.cluster_size());
             }
         }
         Ok(())
@@ -203,19 +212,22 @@ impl Pass<'_> {
         at: HostOffset,
         words: [u64; 2],
         times: u32,
-        fragments: Option<&mut Fragments>,
+        in_disk: Option<&mut InDisk>,
     ) -> Result<(), CheckError> {
-        let decoded = L2Entry::decode(words, &self.geometry);
+        let decoded = match &in_disk {
+            Some(in_disk) => L2Entry::decode_at(words, in_disk.guest, &self.geometry),
+            None => L2Entry::decode(words, &self.geometry),
+        };
         let Ok(entry) = decoded else {
             if let Err(error) = decoded {
                 self.found(&Finding::Entry { at, error });
             }
-            return self.count_faulty_entry(words, times, fragments);
+            return self.count_faulty_entry(words, times, in_disk);
         };
         match entry {
-            L2Entry::Compressed(compressed) => self.count_compressed(compressed, times, fragments),
+            L2Entry::Compressed(compressed) => self.count_compressed(compressed, times, in_disk),
             L2Entry::Standard(cluster) => match cluster.host {
-                Some(host) => self.count_data(host.0, times, fragments),
+                Some(host) => self.count_data(host.0, times, in_disk),
                 None => Ok(()),
             },
         }
@@ -225,12 +237,12 @@ impl Pass<'_> {
         &mut self,
         words: [u64; 2],
         times: u32,
-        fragments: Option<&mut Fragments>,
+        in_disk: Option<&mut InDisk>,
     ) -> Result<(), CheckError> {
         match L2Entry::host_claim(words, &self.geometry) {
-            Some(L2Entry::Compressed(compressed)) => self.count_compressed(compressed, times, fragments),
+            Some(L2Entry::Compressed(compressed)) => self.count_compressed(compressed, times, in_disk),
             Some(L2Entry::Standard(cluster)) => {
-                self.count_data(cluster.host.map_or(0, |host| host.0), times, fragments)
+                self.count_data(cluster.host.map_or(0, |host| host.0), times, in_disk)
             }
             None => Ok(()),
         }
@@ -240,9 +252,9 @@ impl Pass<'_> {
         &mut self,
         compressed: CompressedCluster,
         times: u32,
-        fragments: Option<&mut Fragments>,
+        in_disk: Option<&mut InDisk>,
     ) -> Result<(), CheckError> {
-        if fragments.is_some() {
+        if in_disk.is_some() {
             self.report.allocated_clusters += 1;
             self.report.compressed_clusters += 1;
             // Each needs a request of its own, neighbours or not.
@@ -251,19 +263,14 @@ impl Pass<'_> {
         self.claim(Owner::Data, compressed.host.0, compressed.len, times).map(drop)
     }
 
-    fn count_data(
-        &mut self,
-        host: u64,
-        times: u32,
-        fragments: Option<&mut Fragments>,
-    ) -> Result<(), CheckError> {
+    fn count_data(&mut self, host: u64, times: u32, in_disk: Option<&mut InDisk>) -> Result<(), CheckError> {
         let cluster_size = self.geometry.cluster_size();
-        if let Some(fragments) = fragments {
+        if let Some(in_disk) = in_disk {
             self.report.allocated_clusters += 1;
-            if fragments.expected.is_some_and(|expected| expected != host) {
+            if in_disk.expected.is_some_and(|expected| expected != host) {
                 self.report.fragmented_clusters += 1;
             }
-            fragments.expected = Some(host.saturating_add(cluster_size));
+            in_disk.expected = Some(host.saturating_add(cluster_size));
         }
         if self.geometry.external_data {
             return Ok(());
