@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod on_reactor;
+
 use std::sync::Arc;
 
+use on_reactor::reactor_run;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Budget, CreateOptions, Files, Form, Host, Options, Qcow2, Work, create};
-use reactor::Reactor;
 use storage::{IoBuf, IoBytes, IoVec, MemoryStorage, Storage};
 
 const KIB: u64 = 1 << 10;
@@ -27,10 +29,6 @@ impl Host for Loop {
     fn map_budget(&self) -> Arc<Budget> {
         Arc::clone(&self.0)
     }
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
 }
 
 async fn new_image(cache: CacheRequest, budget: &Arc<Budget>) -> (Qcow2, Arc<dyn Storage>) {
@@ -66,7 +64,7 @@ fn places() -> impl Iterator<Item = (u64, u8)> {
 
 #[test]
 fn sizes_change_under_dirty_slices_and_every_write_is_read_back() {
-    run(async {
+    reactor_run(async {
         let (image, file) = new_image(DEFAULT, &Budget::unlimited()).await;
         let sizes = [
             (Some(64 * KIB), Some(512)),
@@ -97,7 +95,7 @@ fn sizes_change_under_dirty_slices_and_every_write_is_read_back() {
 
 #[test]
 fn sizes_that_are_refused_change_nothing() {
-    run(async {
+    reactor_run(async {
         let (image, _file) = new_image(DEFAULT, &Budget::unlimited()).await;
         let before = image.cache_sizes();
         let request = CacheRequest { l2_entry_bytes: Some(2 * CLUSTER), ..DEFAULT };
@@ -110,7 +108,7 @@ fn sizes_that_are_refused_change_nothing() {
 
 #[test]
 fn images_keep_to_the_memory_they_share_refcounts_included() {
-    run(async {
+    reactor_run(async {
         let budget = Budget::new(256 * KIB);
         let cache = CacheRequest { l2_entry_bytes: Some(512), ..DEFAULT };
         let mut images = Vec::new();
@@ -132,7 +130,7 @@ fn images_keep_to_the_memory_they_share_refcounts_included() {
 
 #[test]
 fn an_idle_image_gives_its_plain_slices_and_then_everything_back() {
-    run(async {
+    reactor_run(async {
         let budget = Budget::unlimited();
         let (image, _file) = new_image(DEFAULT, &budget).await;
         for place in places() {

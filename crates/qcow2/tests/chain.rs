@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod chain_support;
+mod on_reactor;
 
-use chain_support::{Built, Random, blocks, reactor_run};
+use chain_support::{Built, Random, blocks};
+use on_reactor::reactor_run;
 use qcow2::Options;
 use qcow2::cache_sizes::CacheRequest;
 use storage::{IoBuf, IoBytes, IoVec};

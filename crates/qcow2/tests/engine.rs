@@ -2,26 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod on_reactor;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use qcow2::{Files, Host, Options, Qcow2, Work, ZeroOptions};
-use reactor::Reactor;
+use on_reactor::{Loop, reactor_run};
+use qcow2::{Files, Options, Qcow2, ZeroOptions};
 use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec};
-
-#[derive(Debug)]
-struct Loop;
-
-impl Host for Loop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
-    }
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
-}
 
 fn qemu_img(args: &[&str]) {
     let output = Command::new("qemu-img").args(args).output().unwrap();
@@ -67,7 +56,7 @@ fn random_requests_read_back_and_leave_an_image_that_qemu_finds_clean() {
         let name = path.to_str().unwrap();
         let size = 5 << 20;
         qemu_img(&["create", "-q", "-f", "qcow2", "-o", create, name, &size.to_string()]);
-        let model = run(async {
+        let model = reactor_run(async {
             let image = open(&path).await;
             let mut model = vec![0u8; size as usize];
             let mut random = Random(index as u64 + 7);

@@ -2,29 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod on_reactor;
+
 use std::sync::Arc;
 
-use qcow2::{CreateOptions, Files, Host, Options, Qcow2, Repair, Work, check, create};
-use reactor::Reactor;
+use on_reactor::{Loop, reactor_run};
+use qcow2::{CreateOptions, Files, Options, Qcow2, Repair, check, create};
 use storage::{IoBytes, IoVec, MemoryStorage, Storage};
 
 const MIB: u64 = 1 << 20;
 
 fn small() -> CreateOptions {
     CreateOptions { cluster_size: 512, ..CreateOptions::default() }
-}
-
-#[derive(Debug)]
-struct Loop;
-
-impl Host for Loop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
-    }
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
 }
 
 async fn new_file(options: CreateOptions) -> Arc<MemoryStorage> {
@@ -44,9 +33,15 @@ async fn write(image: &Qcow2, offset: u64, len: u64) {
     image.write(offset, data).await.unwrap();
 }
 
+async fn close_clean(image: &Qcow2, file: &MemoryStorage) {
+    image.close().await.unwrap();
+    let report = check(file, Repair::None, &mut |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
 #[test]
 fn a_large_refcount_table_moves_once_although_its_new_place_needs_blocks() {
-    run(async {
+    reactor_run(async {
         let file = new_file(CreateOptions { size: MIB, ..small() }).await;
         // The next cluster lies where a table of 13,000 clusters is needed to count it.
         let end = 0x10_fcff_0000;
@@ -55,15 +50,13 @@ fn a_large_refcount_table_moves_once_although_its_new_place_needs_blocks() {
         write(&image, 0, 64 << 10).await;
         image.flush().await.unwrap();
         assert!(file.length() < end + 256 * MIB, "{} bytes more", file.length() - end);
-        image.close().await.unwrap();
-        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
-        assert!(report.is_clean(), "{report:?}");
+        close_clean(&image, &file).await;
     });
 }
 
 #[test]
 fn lazy_refcounts_wait_in_bounded_memory() {
-    run(async {
+    reactor_run(async {
         // A block counts 32 KiB of the file.
         let size = 128 * MIB;
         let file = new_file(CreateOptions { size, refcount_bits: 64, ..small() }).await;
@@ -73,15 +66,13 @@ fn lazy_refcounts_wait_in_bounded_memory() {
             let bytes = image.status().refcount_bytes;
             assert!(bytes <= MIB + MIB / 4, "{bytes} bytes of refcount blocks after {offset}");
         }
-        image.close().await.unwrap();
-        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
-        assert!(report.is_clean(), "{report:?}");
+        close_clean(&image, &file).await;
     });
 }
 
 #[test]
 fn clusters_that_are_counted_beyond_the_end_of_the_file_are_not_met_one_by_one() {
-    run(async {
+    reactor_run(async {
         const CLUSTER: u64 = 2 * MIB;
         let cluster_size = CLUSTER;
         let options = CreateOptions { size: MIB, cluster_size, refcount_bits: 1, ..CreateOptions::default() };
@@ -101,7 +92,7 @@ fn clusters_that_are_counted_beyond_the_end_of_the_file_are_not_met_one_by_one()
 
 #[test]
 fn a_file_that_may_not_grow_any_more_is_a_full_one() {
-    run(async {
+    reactor_run(async {
         let file = new_file(CreateOptions { size: MIB, ..small() }).await;
         // Beyond the end no cluster can be counted, the table would need more than 8 MiB; before it, 128 KiB are.
         file.set_length(1 << 40).await.unwrap();
@@ -110,8 +101,6 @@ fn a_file_that_may_not_grow_any_more_is_a_full_one() {
         let error = image.write(0, data).await.unwrap_err();
         assert!(error.is_no_space(), "{error}");
         assert!(error.to_string().contains("at most 8388608 are allowed"), "{error}");
-        image.close().await.unwrap();
-        let report = check(&*file, Repair::None, &mut |_| {}).await.unwrap();
-        assert!(report.is_clean(), "{report:?}");
+        close_clean(&image, &file).await;
     });
 }

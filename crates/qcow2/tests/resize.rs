@@ -3,27 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod common;
+mod on_reactor;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{at, qemu_check, qemu_img, qemu_info, qemu_io};
-use qcow2::{ErrorKind, Files, Host, Layer, Options, Preallocation, Qcow2, Raw, ResizeOptions, Work};
-use reactor::Reactor;
+use on_reactor::{Loop, reactor_run};
+use qcow2::{ErrorKind, Files, Layer, Options, Preallocation, Qcow2, Raw, ResizeOptions};
 use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec, Storage};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 const SHRINK: ResizeOptions = ResizeOptions { shrink: true, preallocation: Preallocation::Off };
-
-#[derive(Debug)]
-struct Loop;
-
-impl Host for Loop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
-    }
-}
 
 fn file(path: &Path) -> Arc<dyn Storage> {
     Arc::new(FileStorage::open(path, &FileOptions::default()).unwrap())
@@ -52,7 +44,7 @@ fn with_image(create: &[&str], work: impl AsyncFnOnce(&Qcow2)) -> (tempfile::Tem
 }
 
 fn changed(path: &Path, work: impl AsyncFnOnce(&Qcow2)) {
-    Reactor::new(reactor::available()).unwrap().run(async {
+    reactor_run(async {
         let image = open(path).await;
         work(&image).await;
         image.close().await.unwrap();

@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-mod chain_support;
+mod on_reactor;
 
 use std::sync::Arc;
 
-use chain_support::{Loop, reactor_run};
+use on_reactor::{Loop, reactor_run};
 use qcow2::{CreateOptions, Files, Options, Preallocation, Prefetch, Qcow2, create};
 use qcow2_layout::L1Entry;
 use storage::{IoBuf, IoBytes, MemoryStorage, Storage};

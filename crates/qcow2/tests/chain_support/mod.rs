@@ -7,26 +7,12 @@ use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::on_reactor::Loop;
 use qcow2::{
-    BlockStatus, CreateOptions, Files, Host, Layer, Options, Preallocation, Qcow2, Raw, Work, ZeroOptions,
-    create,
+    BlockStatus, CreateOptions, Files, Layer, Options, Preallocation, Qcow2, Raw, ZeroOptions, create,
 };
 use qcow2_layout::Version;
-use reactor::Reactor;
 use storage::{Allocation, Extent, IoBuf, IoBytes, IoFuture, IoVec, Limits, MemoryStorage, Storage, Zeroing};
-
-pub fn reactor_run<T>(future: impl Future<Output = T>) -> T {
-    Reactor::new(reactor::available()).unwrap().run(future)
-}
-
-#[derive(Debug)]
-pub struct Loop;
-
-impl Host for Loop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
-    }
-}
 
 /// xorshift: a test needs numbers that look random and are the same every time.
 pub struct Random(u64);
