@@ -91,14 +91,14 @@ fn mutate(random: &mut Random, case: &[u8], other: &[u8]) -> Vec<u8> {
 }
 
 /// The number that a variable holds.
-fn number<T: std::str::FromStr<Err: std::fmt::Display>>(variable: &str) -> Option<T> {
+fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(variable: &str) -> Option<T> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|error| panic!("{variable} is `{text}`: {error}")))
 }
 
 /// How long this target goes on making up cases, of the time that is given for all of them together.
 fn share_of_time() -> Option<Duration> {
-    let seconds: f64 = number(SECONDS_VARIABLE)?;
+    let seconds: f64 = setting(SECONDS_VARIABLE)?;
     let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
     Some(Duration::from_secs_f64(seconds * side_by_side as f64 / TARGETS.len() as f64))
 }
@@ -111,7 +111,7 @@ fn check(name: &str) {
     }
     cases.push(("nothing".to_owned(), Vec::new()));
     // Neighbouring seeds begin far from each other, and none at 0, from where nothing changes.
-    let seed = number::<u64>(SEED_VARIABLE).unwrap_or(0);
+    let seed = setting::<u64>(SEED_VARIABLE).unwrap_or(0);
     let mut random = Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1));
     let (start, more) = (Instant::now(), share_of_time());
     let mut number = 0;
