@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use black_box::peer::{assert_clean, qemu_img};
+use black_box::peer::{assert_clean, assert_leaks_at_most, qemu_img, qemu_io_ok};
 use black_box::{Client, Scratch, Server};
 
 const DISK: u64 = 256 << 20;
@@ -79,4 +79,73 @@ fn a_discarded_end_makes_the_file_shorter_at_the_close() {
         assert!(within_a_hundredth(length, DISK / 2), "{options}: {length} bytes long");
         assert!(within_a_hundredth(host_bytes(path), DISK / 2), "{options}");
     });
+}
+
+/// What `qemu-img check` finds leaked.
+fn leaks(path: &str) -> u64 {
+    let outcome = qemu_img(["check", "--output=json", path]).outcome();
+    assert!(matches!(outcome.status.code(), Some(0 | 3)), "{outcome}");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("a report");
+    report["leaks"].as_u64().unwrap_or(0)
+}
+
+/// An image whose server was killed after it had allocated: it leaks the clusters that it held in reserve.
+fn killed(scratch: &Scratch) -> String {
+    let path = scratch.name("disk.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", &path, "256M"]).ok();
+    let server = Server::start([format!("file={path},discard=unmap")]);
+    let mut client = server.client("");
+    for at in 0..8 {
+        client.write(at * STEP as u64, &[0x11; STEP]).expect("write");
+        client.flush().expect("flush");
+    }
+    client.disconnect();
+    server.kill();
+    assert_leaks_at_most(Path::new(&path));
+    assert!(leaks(&path) > 100, "nothing was leaked: there is nothing to give back");
+    path
+}
+
+/// A crash leaked up to 16 MiB of clusters each time, and nobody gave them back before somebody ran a check.
+#[test]
+fn what_a_killed_server_held_in_reserve_is_free_after_the_next_start() {
+    let scratch = Scratch::new();
+    let path = killed(&scratch);
+    let server = Server::start([format!("file={path},discard=unmap")]);
+    let mut client = server.client("");
+    assert_eq!(client.read(7 * STEP as u64, STEP as u32).expect("read"), [0x11; STEP]);
+    client.disconnect();
+    server.stop();
+    assert_clean(Path::new(&path));
+}
+
+/// QEMU knows nothing of a reserve. What it does to the image in between, with clusters that we held or others, stays.
+#[test]
+fn what_qemu_did_to_an_image_after_a_crash_is_left_alone() {
+    let scratch = Scratch::new();
+    let path = killed(&scratch);
+    let commands = ["write -P 0x22 64M 4M", "discard 1M 1M", "write -P 0x33 2M 1M"];
+    qemu_io_ok(&["-f", "qcow2", "-d", "unmap"], &path, &commands);
+    qemu_img(["snapshot", "-c", "theirs", &path]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &path, &["write -P 0x44 65M 1M"]);
+    let server = Server::start([format!("file={path},discard=unmap")]);
+    let mut client = server.client("");
+    for at in 0..8 {
+        client.write((100 + at) * STEP as u64, &[0x55; STEP]).expect("write");
+    }
+    client.flush().expect("flush");
+    client.disconnect();
+    server.stop();
+    // Nor does it keep us from giving back what is still unused.
+    assert_clean(Path::new(&path));
+    let now = [
+        "read -P 0x22 64M 1M",
+        "read -P 0x44 65M 1M",
+        "read -P 0x33 2M 1M",
+        "read -P 0x11 0 1M",
+        "read -P 0x55 100M 8M",
+    ];
+    qemu_io_ok(&["-f", "qcow2"], &path, &now);
+    qemu_img(["snapshot", "-a", "theirs", &path]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 0x22 64M 4M", "read -P 0 1M 1M", "read -P 0x11 3M 5M"]);
 }

@@ -55,3 +55,19 @@ fn a_sandboxed_server_records_a_trace_that_advice_is_based_on() {
     let refused = advise().fails();
     assert!(refused.contains("is of another disk"), "{refused}");
 }
+
+#[test]
+fn a_start_that_fails_leaves_no_trace_in_the_way_of_the_next() {
+    let scratch = Scratch::new();
+    let (disk, other, trace) =
+        (scratch.name("disk.qcow2"), scratch.name("other.qcow2"), scratch.name("day.trace"));
+    peer::qemu_img(["create", "-q", "-f", "qcow2", &disk, "1M"]).ok();
+    peer::qemu_img(["create", "-q", "-f", "qcow2", &other, "1M"]).ok();
+    let holder = Server::start([&disk]);
+    let taken = holder.socket().to_str().unwrap();
+    let refused =
+        Run::new(program::path()).args(["serve", "--trace", &trace, "--socket", taken, &other]).fails();
+    assert!(refused.contains(taken), "{refused}");
+    assert!(!std::path::Path::new(&trace).exists(), "{refused}");
+    Server::start(["--trace", &trace, &other]).stop();
+}

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use qcow2::{CreateOptions, Files, Layer, Options, Qcow2, Raw, Repair, ZeroOptions};
+use block::{Block, Raw};
+use qcow2::{CreateOptions, Files, Options, Qcow2, Repair, ZeroOptions};
 use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, BitmapTableEntry, BitmapsExtension, CompressedCluster, Compression,
     Geometry, Header, HostOffset, L1Entry, L2Entry, SnapshotEntry, Version, encode_bitmap_directory,
@@ -127,7 +128,7 @@ pub fn files(file: Arc<dyn Storage>, data: Arc<dyn Storage>, header: &Header) ->
     // Shorter than the disk: what it lacks reads as zeroes.
     let below = || {
         let bytes: Vec<u8> = (0..100_000u32).map(|at| at.to_le_bytes()[1] | 1).collect();
-        Layer::Raw(Raw::new(Arc::new(MemoryStorage::from_bytes(&bytes))))
+        Arc::new(Raw::new(Arc::new(MemoryStorage::from_bytes(&bytes)))) as Arc<dyn Block>
     };
     Files { file, data: external.then_some(data), backing: header.backing.is_some().then(below) }
 }

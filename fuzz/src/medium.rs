@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::{Allocation, Extent, IoBuf, IoFuture, IoVec, Limits, MemoryStorage, Storage, Zeroing};
+use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
 
 /// How long a file may become; beyond it there is no space left. (It may be longer from the start.)
 const LENGTH_MAX: u64 = 64 << 20;
@@ -74,8 +74,8 @@ impl Storage for Medium {
         "case"
     }
 
-    fn limits(&self) -> Limits {
-        self.inner.limits()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn length(&self) -> u64 {
@@ -119,9 +119,16 @@ impl Storage for Medium {
         self.inner.discard(offset, len)
     }
 
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
         match self.change(length, 0, 0) {
-            Ok(()) => self.inner.set_length(length),
+            Ok(()) => self.inner.grow_to(length),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.change(0, 0, 0) {
+            Ok(()) => self.inner.shorten_to(length),
             Err(error) => Box::pin(async { Err(error) }),
         }
     }

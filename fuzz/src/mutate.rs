@@ -83,7 +83,8 @@ pub fn edited(base: &Base, input: &mut Input<'_>) -> Mutated {
     }
     let inner = MemoryStorage::from_bytes(&bytes);
     if let Some(length) = length {
-        block_on(inner.set_length(length)).expect("memory has any length");
+        let either = async { inner.shorten_to(length).await.and(inner.grow_to(length).await) };
+        block_on(either).expect("memory has any length");
     }
     Mutated { medium: Medium::of(inner), edits }
 }

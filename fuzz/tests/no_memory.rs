@@ -25,14 +25,22 @@ const BYTES_PER_L1_ENTRY: u64 = 32 << 10;
 /// A table of 5 MiB.
 const L1_ENTRIES: u64 = 5 << 17;
 
+/// The largest table there is, and its largest piece in memory.
+const L1_ENTRIES_MAX: u64 = 4 << 20;
+const L1_PIECE_BYTES: usize = 4 << 20;
+
 /// Tables of large entries, and of as many as there can be: count and bytes of a name.
 const TABLES: [(u32, usize); 2] = [(6000, 1000), (65_535, 6)];
 
 type Image = Arc<MemoryStorage>;
 
 fn image() -> Image {
+    image_with(L1_ENTRIES)
+}
+
+fn image_with(l1_entries: u64) -> Image {
     let file = Arc::new(MemoryStorage::new(0));
-    let size = L1_ENTRIES * BYTES_PER_L1_ENTRY;
+    let size = l1_entries * BYTES_PER_L1_ENTRY;
     let options = CreateOptions { size, cluster_size: 512, ..CreateOptions::default() };
     block_on(qcow2::create(&*file, None, &options)).unwrap();
     file
@@ -58,7 +66,11 @@ fn faults(image: &Image) -> (u64, u64) {
 
 /// Every large request of `act` is refused once, each in a run of its own.
 fn refuse_each(image: &Image, act: impl AsyncFn(&Image) -> Result<(), String>) {
-    let run = |image: &Image, nth| refusing(LARGE_BYTES, nth, || block_on(act(image)));
+    refuse_each_of(LARGE_BYTES, image, act);
+}
+
+fn refuse_each_of(bytes_min: usize, image: &Image, act: impl AsyncFn(&Image) -> Result<(), String>) {
+    let run = |image: &Image, nth| refusing(bytes_min, nth, || block_on(act(image)));
     let (result, large) = run(&copy(image), u64::MAX);
     assert_eq!(result, Ok(()), "with memory");
     assert!(large > 0, "nothing large was asked for: the test is about nothing");
@@ -105,7 +117,8 @@ async fn on_open(
 #[test]
 fn l1_tables_that_memory_does_not_hold_are_refused_in_words() {
     for writable in [false, true] {
-        refuse_each(&image(), async |image| open(image, writable).await.map(drop));
+        let image = image_with(L1_ENTRIES_MAX);
+        refuse_each_of(L1_PIECE_BYTES, &image, async |image| open(image, writable).await.map(drop));
     }
 }
 

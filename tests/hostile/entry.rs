@@ -1,8 +1,8 @@
 //! Lies in the L1 table, the L2 tables and the refcounts.
 
-use crate::trial::Expect::{Bounded, Data, ErrorOrData};
-use crate::victim::*;
-use crate::{Row, run, run_one};
+use super::trial::Expect::{Bounded, Data, ErrorOrData};
+use super::victim::*;
+use super::{Row, run, run_one};
 
 const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;

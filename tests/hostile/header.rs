@@ -1,8 +1,8 @@
 //! Lies in the header, its extensions and its feature bits.
 
-use crate::trial::Expect::{Bounded, Data, Error, ErrorOrData};
-use crate::victim::*;
-use crate::{Row, run, run_one};
+use super::trial::Expect::{Bounded, Data, Error, ErrorOrData};
+use super::victim::*;
+use super::{Row, run, run_one};
 
 /// The feature name table's type, and the length of an entry in it.
 const FEATURE_NAMES: u32 = 0x6803_f857;

@@ -6,8 +6,8 @@ use black_box::client::Failed;
 use black_box::server::{NotStarted, Start};
 use black_box::{Random, Run, Scratch, cowhand};
 
-use crate::trial::place;
-use crate::victim::{Kind, L1_OFFSET, Victim};
+use super::trial::place;
+use super::victim::{Kind, L1_OFFSET, Victim};
 
 /// Bytes changed in the tables of each image, unless `COWHAND_MUTATIONS` says how many.
 const MUTATIONS: u64 = 60;

@@ -2,7 +2,7 @@
 
 use black_box::{Scratch, Server};
 
-use crate::victim::{Kind, Victim};
+use super::victim::{Kind, Victim};
 
 #[test]
 fn a_raw_disk_is_never_written_because_it_was_guessed_to_be_raw() {

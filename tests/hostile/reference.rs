@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::{Run, Scratch, Server, cowhand};
 
-use crate::trial::Expect::{Bounded, Data, Error, ErrorOrData};
-use crate::trial::{Expect, Trial, place};
-use crate::victim::*;
-use crate::{Row, run};
+use super::trial::Expect::{Bounded, Data, Error, ErrorOrData};
+use super::trial::{Expect, Trial, place};
+use super::victim::*;
+use super::{Row, run};
 
 #[test]
 fn names_of_backing_files_that_lie_nowhere_are_refused() {

@@ -8,7 +8,7 @@ use black_box::client::Request;
 use black_box::wire::{Command, FUA};
 use black_box::{Client, Random};
 
-use crate::ledger::{BLOCK_BYTES, Change, Ledger, stamp_block};
+use super::ledger::{BLOCK_BYTES, Change, Ledger, stamp_block};
 
 /// Requests in flight on each connection.
 const DEPTH: usize = 8;

@@ -11,7 +11,7 @@ use black_box::{Client, Random, Scratch, Server};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::{Mode, Shared};
+use super::{Mode, Shared};
 
 /// Longest time from a moment's beginning to the kill: all of them are over by then on most machines.
 const DELAY_MAX: Duration = Duration::from_millis(8);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use black_box::peer::{converted, qemu_img, qemu_io_ok};
 use black_box::{Random, Scratch};
 
-use crate::shape::{Backing, Compression, Data, Shape};
+use super::shape::{Backing, Compression, Data, Shape};
 
 /// Name of the snapshot, where there is one.
 pub const SNAPSHOT: &str = "before";

@@ -6,7 +6,7 @@ use black_box::client::Request;
 use black_box::peer::assert_clean;
 use serde_json::{Value, json};
 
-use crate::{Steered, create, qcow2};
+use super::{Steered, create, qcow2};
 
 /// Writes to a part of the disk and reads back until told to stop; every request is answered.
 fn load(steered: &Steered, part: u64, stop: &AtomicBool, done: &AtomicU64) {

@@ -8,7 +8,7 @@ use black_box::qmp::Qmp;
 use black_box::{Client, Run, Scratch, Server};
 use serde_json::{Value, json};
 
-use crate::{Steered, begin_with_nothing, create, qcow2};
+use super::{Steered, begin_with_nothing, create, qcow2};
 
 #[test]
 fn a_disk_that_is_added_exported_and_removed_is_whole_and_free_again() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use black_box::qmp::Qmp;
 use serde_json::json;
 
-use crate::Steered;
+use super::Steered;
 
 /// Memory beyond that of an idle server: a message of the longest size, parsed, and room for the allocator.
 const MORE_BYTES_MAX: u64 = 96 << 20;

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use black_box::Run;
+use black_box::{Run, Scratch, Server};
 
-use crate::Steered;
+use super::{Steered, create};
 
 fn get(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -74,4 +74,36 @@ fn a_strict_parser_reads_the_figures() {
         assert!(answer.starts_with(expected) || (request.len() > 8192 && answer.is_empty()), "{answer}");
     }
     steered.server.stop();
+}
+
+#[test]
+fn an_idle_disk_costs_a_scrape_little() {
+    // Empty histograms made 25 KB of each idle disk: 4.9 MB for 200 of them, every 15 seconds.
+    const DISKS: usize = 12;
+    let scratch = Scratch::new();
+    let paths: Vec<String> =
+        (0..DISKS).map(|index| create(&scratch, &format!("d{index}.qcow2"), "1M")).collect();
+    let mut server = Server::start([&["--metrics".to_owned(), "0".to_owned()][..], &paths].concat());
+    server.wait_until(|server| server.stdout().contains("/metrics\n").then_some(())).expect("its address");
+    let stdout = server.stdout();
+    let address =
+        stdout.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
+    let scrape = |query: &str| {
+        get(address.expect("its address"), &format!("GET /metrics{query} HTTP/1.1\r\nHost: x\r\n\r\n"))
+    };
+    let idle = scrape("");
+    assert!(idle.len() / DISKS < 5000, "{} bytes a disk", idle.len() / DISKS);
+    assert!(
+        !idle.contains("_bucket{")
+            && idle.contains("cowhand_disk_requests_total{disk=\"d3\",kind=\"read\"} 0")
+    );
+    server.client("d3").write(0, &[1; 4096]).expect("a write");
+    let busy = scrape("");
+    let bins: Vec<&str> = busy.lines().filter(|line| line.contains("_bucket{")).collect();
+    assert!(
+        !bins.is_empty() && bins.iter().all(|line| line.contains("disk=\"d3\",kind=\"write\"")),
+        "{bins:?}"
+    );
+    assert!(!scrape("?histograms=none").contains("_bucket{"));
+    server.stop();
 }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use black_box::Run;
 use serde_json::{Value, json};
 
-use crate::Steered;
+use super::Steered;
 
 /// Where `cargo xtask test` puts Python packages that Debian does not have.
-fn python_packages() -> PathBuf {
+pub(super) fn python_packages() -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     target.join("python")

@@ -3,7 +3,7 @@
 use black_box::cowhand;
 use serde_json::json;
 
-use crate::{Steered, create, qcow2};
+use super::{Steered, create, qcow2};
 
 #[test]
 fn status_top_and_throttle_tell_and_change_what_is_there() {
@@ -41,7 +41,7 @@ fn reopen_and_resize_need_no_name_where_there_is_one_disk_only() {
     let mut steered = Steered::new();
     let qmp = steered.qmp.to_str().expect("text").to_owned();
     cowhand(["reopen", &qmp, "discard=unmap,cache-clean-interval=9"]).ok();
-    assert!(cowhand(["reopen", &qmp, "aio=threads"]).fails().contains("file.aio"));
+    assert!(cowhand(["reopen", &qmp, "aio=threads"]).fails().contains("option aio of node"));
     assert!(cowhand(["reopen", &qmp, "discrad=unmap"]).fails().contains("did you mean discard"));
     assert_eq!(cowhand(["resize", &qmp, "128M"]).ok(), "a: 128 MiB (134217728 bytes)\n");
     assert!(cowhand(["resize", &qmp, "1M"]).fails().contains("shrink"));
@@ -49,7 +49,14 @@ fn reopen_and_resize_need_no_name_where_there_is_one_disk_only() {
     let path = create(&steered.scratch, "b.qcow2", "1M");
     steered.talk().ok("blockdev-add", qcow2("b", &path));
     let several = cowhand(["resize", &qmp, "2M"]).fails();
-    assert!(several.contains("name one of a, b"), "{several}");
+    assert!(several.contains(r#"name one of "a" and "b""#) && several.contains("--disk"), "{several}");
+    let status = cowhand(["status", "--disk", "b", &qmp]).ok();
+    assert!(status.contains("\nb: qcow2, 1 MiB") && !status.contains("\na: "), "{status}");
+    let status = cowhand(["status", "--disk", "b", "--output", "json", &qmp]).json();
+    assert_eq!(status["disks"].as_array().map(Vec::len), Some(1));
+    assert!(
+        cowhand(["status", "--disk", "c", &qmp]).fails().contains(r#"no disk "c"; name one of "a" and "b""#)
+    );
     cowhand(["resize", &qmp, "2M", "--disk", "b"]).ok();
     steered.talk().ok("quit", json!({}));
     assert!(steered.server.outcome().status.success());

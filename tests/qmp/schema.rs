@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use black_box::{Run, Scratch};
 use serde_json::{Value, json};
 
-use crate::begin_with_nothing;
+use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 29] = [
+const NOT_HERE: [&str; 27] = [
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
@@ -25,8 +25,6 @@ const NOT_HERE: [&str; 29] = [
     "blockdev-add(host_device).x-check-cache-dropped",
     "blockdev-add(qcow2).encrypt",
     "blockdev-add(qcow2).encrypt.format",
-    "blockdev-add(raw).offset",
-    "blockdev-add(raw).size",
     "nbd-server-start.addr(inet).data.keep-alive",
     "nbd-server-start.addr(inet).data.mptcp",
     "nbd-server-start.addr(inet).data.to",
@@ -42,11 +40,16 @@ const NOT_HERE: [&str; 29] = [
 ];
 
 /// Only we have these, or only newer versions of QEMU.
-const OURS: [&str; 4] = [
+const OURS: [&str; 9] = [
     "BLOCK_IO_ERROR.qom-path",
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
+    "blockdev-add(qcow2).allocation-reserve",
     "blockdev-add(qcow2).discard-no-unref",
+    "blockdev-add(qcow2).prefetch",
+    "blockdev-add(qcow2).prefetch=all",
+    "blockdev-add(qcow2).prefetch=off",
+    "blockdev-add(qcow2).prefetch=table",
 ];
 
 /// QEMU's schema lets this out, and QEMU then misses it.

@@ -8,7 +8,7 @@ use black_box::client::Request;
 use black_box::peer::assert_clean;
 use black_box::{Client, Random, Scratch, Server, wire};
 
-use crate::create;
+use super::create;
 
 /// What the process may hold, whatever clients do.
 const RSS_BYTES_MAX: u64 = 512 << 20;

@@ -8,11 +8,11 @@ use black_box::server::Start;
 use black_box::{Client, Scratch, Server};
 use rustix::process::Signal;
 
-use crate::create;
+use super::create;
 
 #[test]
-fn both_signals_end_it_in_order() {
-    for signal in [Signal::TERM, Signal::INT] {
+fn each_signal_that_ends_it_ends_it_in_order() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let scratch = Scratch::new();
         let path = create(&scratch, "disk.qcow2", "64M");
         let (socket, pid_file) = (scratch.name("s"), scratch.name("pid"));

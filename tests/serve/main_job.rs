@@ -7,7 +7,8 @@ use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::server::Start;
 use black_box::{Run, Scratch, Server, cowhand};
 
-use crate::create;
+use super::create;
+use super::printed::line;
 
 /// Starts it as in the README: in a directory, without a socket; the default one is private.
 fn start(scratch: &Scratch, args: &[&str]) -> Server {
@@ -17,14 +18,6 @@ fn start(scratch: &Scratch, args: &[&str]) -> Server {
     let printed = server.wait_until(|server| server.stdout().contains("fio").then_some(()));
     assert!(printed.is_some(), "{}{}", server.stdout(), server.stderr());
     server
-}
-
-/// The line that was printed for a tool.
-fn line(server: &Server, tool: &str) -> String {
-    let printed = server.stdout();
-    let lines = printed.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
-    let found = lines.filter(|(name, _)| *name == tool).map(|(_, line)| line.trim().to_owned()).next();
-    found.unwrap_or_else(|| panic!("no line for {tool}:\n{printed}"))
 }
 
 fn shell(scratch: &Scratch, line: &str) -> Run {

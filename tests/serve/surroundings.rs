@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use black_box::server::Start;
 use black_box::{Client, Run, Scratch, Server};
 
-use crate::create;
+use super::create;
 
 #[test]
 fn a_configuration_holds_what_was_chosen_once() {
@@ -22,19 +22,60 @@ fn a_configuration_holds_what_was_chosen_once() {
     };
     for _ in 0..2 {
         let server = start(&[]);
-        assert_eq!(server.client("").size(), 1 << 30);
+        assert_eq!(server.client("a").size(), 1 << 30);
         assert_eq!(server.client("second").size(), 2 << 20);
         assert!(server.client("second").write(0, &[1]).is_err());
         server.stop();
     }
     // The command line wins.
-    let server = start(&["--shared", "1", &b]);
-    assert_eq!(server.client("").size(), 2 << 20);
+    let server = start(&["--shared", "1"]);
+    let _only = server.client("a");
+    Client::connect(server.socket(), "a").expect_err("one is allowed");
     server.stop();
+    // Disks are given in one place: neither silently instead of the others nor beside them.
+    let said = Server::refuses(["--config", config.to_str().expect("text"), &b]);
+    assert!(
+        said.contains("has 2 drives and the command line names") && said.contains("cowhand.toml"),
+        "{said}"
+    );
 
     scratch.write("cowhand.toml", b"sockte = 1");
     let said = Server::refuses(["--config", config.to_str().expect("text"), &a]);
     assert!(said.contains("sockte") && said.contains("socket"), "{said}");
+    // An error names the drive, and where it stands.
+    for (option, expected) in
+        [("l2-cache = \"1M\"", "unknown option l2-cache"), ("cache = \"fast\"", "cache")]
+    {
+        let text = format!("shared = 3\n\n[[drive]]\nfile = {a:?}\n\n[[drive]]\nfile = {b:?}\n{option}\n");
+        scratch.write("cowhand.toml", text.as_bytes());
+        let said = Server::refuses(["--config", config.to_str().expect("text")]);
+        let place = format!("drive 2 in {}, line 6", config.display());
+        assert!(said.contains(&place) && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_level_of_logging_that_does_not_exist_is_refused() {
+    // `--log wran` once hid every error: the word was taken for the name of a module.
+    let scratch = Scratch::new();
+    let path = create(&scratch, "disk.qcow2", "1M");
+    let said = Server::refuses(["--log", "wran", &path]);
+    assert!(said.contains("allowed: off, error, warn, info, debug, trace"), "{said}");
+    assert!(Server::refuses(["--log", "qcow3=debug", &path]).contains("qcow2"));
+    // What one part logs does not silence the others.
+    let mut server = Server::start(["--log", "qcow2=debug,info", &path]);
+    server.signal(rustix::process::Signal::TERM);
+    assert!(server.outcome().stderr.contains("INFO cowhand"));
+}
+
+#[test]
+fn a_log_in_a_file_has_no_colours() {
+    let scratch = Scratch::new();
+    let path = create(&scratch, "disk.qcow2", "1M");
+    let mut server = Server::start(["--log", "debug", &path]);
+    server.signal(rustix::process::Signal::TERM);
+    let said = server.outcome().stderr;
+    assert!(said.contains("INFO cowhand") && !said.contains('\u{1b}'), "{said}");
 }
 
 #[test]

@@ -9,11 +9,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use crate::create;
-use crate::surroundings::uri;
+use super::create;
+use super::surroundings::uri;
 
 /// Certificates as libnbd and QEMU want them: an authority, a server for localhost, a client.
-fn certificates(directory: &Path) {
+pub fn certificates(directory: &Path) {
     let write = |name: &str, text: String| std::fs::write(directory.join(name), text).expect("a file");
     let key = KeyPair::generate().expect("a key");
     let mut authority = CertificateParams::new(Vec::new()).expect("no names");
@@ -35,7 +35,7 @@ fn certificates(directory: &Path) {
     }
 }
 
-fn start(directory: &Scratch, path: &str, more: &[&str]) -> (Server, String) {
+pub fn start(directory: &Scratch, path: &str, more: &[&str]) -> (Server, String) {
     let (cert, key) = (directory.name("server-cert.pem"), directory.name("server-key.pem"));
     let args = ["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key, path];
     let mut server = Start::new(args).args(more).listening_on("/nowhere").spawn();
@@ -43,7 +43,7 @@ fn start(directory: &Scratch, path: &str, more: &[&str]) -> (Server, String) {
     (server, uri)
 }
 
-fn port(uri: &str) -> String {
+pub fn port(uri: &str) -> String {
     let authority = uri.split('/').nth(2).expect("an authority");
     authority.rsplit(':').next().expect("a port").to_owned()
 }

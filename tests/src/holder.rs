@@ -1,5 +1,6 @@
 //! A process of QEMU's that has an image open.
 
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -42,13 +43,35 @@ impl Holder {
     /// Starts it and waits until it has locked the image.
     pub fn new(program: Program, image: &Path, mode: Mode) -> Self {
         let scratch = Scratch::new();
-        let mut command = command(program, image, mode, &scratch);
+        let command = command(program, image, mode, &scratch);
+        Self::started(command, image, scratch)
+    }
+
+    fn started(mut command: Command, image: &Path, scratch: Scratch) -> Self {
         // qemu-io ends with its input, which stays open as long as we hold it.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
         let mut holder = Self { child, _scratch: scratch };
         holder.wait_for_lock(image);
         holder
+    }
+
+    /// qemu-io on a raw image, for writing.
+    pub fn of_raw(image: &Path) -> Self {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw"]).arg(image);
+        Self::started(command, image, Scratch::new())
+    }
+
+    /// Has qemu-io do all this, and then end in order: everything is flushed, the lock is given back.
+    pub fn finish(mut self, commands: &[&str]) {
+        let mut input = self.child.stdin.take().expect("qemu-io has an input");
+        for command in commands.iter().chain(&["quit"]) {
+            writeln!(input, "{command}").expect("qemu-io reads its input");
+        }
+        drop(input);
+        let status = self.child.wait().expect("cannot wait for qemu-io");
+        assert!(status.success(), "qemu-io ended with {status}");
     }
 
     /// Its process id.

@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod holder;
+pub mod media;
 pub mod peer;
 pub mod program;
 pub mod qmp;

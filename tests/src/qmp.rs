@@ -1,11 +1,14 @@
 //! A QMP client of our own, written down a second time.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 
 /// How long a server may be silent before that is an error.
@@ -59,6 +62,27 @@ impl Qmp {
             }
             return Ok(line["return"].take());
         }
+    }
+
+    /// The same with descriptors that go along with its bytes.
+    pub fn ask_with(
+        &mut self,
+        fds: &[BorrowedFd<'_>],
+        command: &str,
+        arguments: Value,
+    ) -> Result<Value, (String, String)> {
+        // A space before a message means nothing; the descriptors come with it.
+        self.send_with(fds, b" ");
+        self.ask(command, arguments)
+    }
+
+    /// Sends bytes with descriptors.
+    pub fn send_with(&mut self, fds: &[BorrowedFd<'_>], bytes: &[u8]) {
+        let mut space = vec![MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(fds).size()];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is room for them");
+        let sent = sendmsg(self.reader.get_ref(), &[IoSlice::new(bytes)], &mut control, SendFlags::empty());
+        assert_eq!(sent, Ok(bytes.len()));
     }
 
     /// One command that must succeed.

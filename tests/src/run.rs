@@ -64,6 +64,17 @@ impl Run {
         }
     }
 
+    /// The same in a PID namespace of its own: it sees no process outside, and takes the locks of those for the
+    /// locks of nobody. It is the only child of the process that is then run, and dies with it.
+    #[must_use]
+    pub fn unseeing(mut self) -> Self {
+        let apart = ["--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+        let program = std::mem::replace(&mut self.program, "unshare".into());
+        let all = apart.into_iter().map(OsString::from).chain([program]);
+        self.args.splice(0..0, all);
+        self
+    }
+
     /// One more argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
@@ -108,8 +119,14 @@ impl Run {
 
     /// Runs it to its end.
     pub fn outcome(self) -> Outcome {
+        self.outcome_telling(|_| ())
+    }
+
+    /// The same; `started` gets its process id at once.
+    pub fn outcome_telling(self, started: impl FnOnce(u32)) -> Outcome {
         let (stdout, stderr) = (temporary(), temporary());
         let mut child = self.spawn(&stdout, &stderr);
+        started(child.id());
         let start = Instant::now();
         let watched = watch(&mut child, start, self.limit);
         let outcome = Outcome {

@@ -30,6 +30,8 @@ pub struct Server {
     started: Instant,
     command: String,
     socket: PathBuf,
+    /// The daemon is the child of the child.
+    unseeing: bool,
     stdout: PathBuf,
     stderr: PathBuf,
     // Last: removed after the process.
@@ -45,12 +47,23 @@ pub struct NotStarted(pub Outcome);
 pub struct Start {
     run: Run,
     socket: Option<PathBuf>,
+    unseeing: bool,
 }
 
 impl Start {
     /// Of `cowhand serve ARGS`, listening on a socket in a directory of its own.
     pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
-        Self { run: Run::new(program::path()).arg("serve").args(args), socket: None }
+        Self { run: Run::new(program::path()).arg("serve").args(args), socket: None, unseeing: false }
+    }
+
+    /// As [`Start::new`], by way of another program that becomes cowhand: `arguments` are that one's.
+    pub fn under<S: AsRef<OsStr>, T: AsRef<OsStr>>(
+        program: &str,
+        arguments: impl IntoIterator<Item = S>,
+        args: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let run = Run::new(program).args(arguments).arg(program::path()).arg("serve").args(args);
+        Self { run, socket: None, unseeing: false }
     }
 
     /// One more argument.
@@ -65,6 +78,12 @@ impl Start {
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.run = self.run.args(args);
         self
+    }
+
+    /// It sees no process but itself ([`Run::unseeing`]).
+    #[must_use]
+    pub fn unseeing(self) -> Self {
+        Self { unseeing: true, ..self }
     }
 
     /// The socket is this one, and the arguments already say so.
@@ -91,7 +110,8 @@ impl Start {
     /// Starts it without waiting for anything.
     pub fn spawn(self) -> Server {
         let scratch = Scratch::new();
-        let mut command = self.run.command();
+        let run = if self.unseeing { self.run.unseeing() } else { self.run };
+        let mut command = run.command();
         let socket = self.socket.unwrap_or_else(|| {
             let socket = scratch.file("nbd.sock");
             command.arg("--socket").arg(&socket);
@@ -104,17 +124,13 @@ impl Start {
         let child = command.spawn().expect("cannot run cowhand");
         let end = pidfd(&child);
         let command = format!("{command:?}");
-        Server { child, end, started, command, socket, stdout, stderr, _scratch: scratch }
+        let unseeing = self.unseeing;
+        Server { child, end, started, command, socket, unseeing, stdout, stderr, _scratch: scratch }
     }
 
     /// Starts it and waits until it accepts connections, or has ended.
     pub fn listen(self) -> Result<Server, NotStarted> {
-        let mut server = self.spawn();
-        let socket = server.socket.clone();
-        match server.wait_until(|_| UnixStream::connect(&socket).is_ok().then_some(())) {
-            Some(()) => Ok(server),
-            None => Err(NotStarted(server.outcome())),
-        }
+        self.spawn().listening()
     }
 }
 
@@ -138,6 +154,15 @@ impl Server {
         }
     }
 
+    /// Waits until it accepts connections, or has ended.
+    pub fn listening(mut self) -> Result<Self, NotStarted> {
+        let socket = self.socket.clone();
+        match self.wait_until(|_| UnixStream::connect(&socket).is_ok().then_some(())) {
+            Some(()) => Ok(self),
+            None => Err(NotStarted(self.outcome())),
+        }
+    }
+
     /// The socket that it listens on.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -145,7 +170,12 @@ impl Server {
 
     /// The process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let child = self.child.id();
+        if !self.unseeing {
+            return child;
+        }
+        let children = std::fs::read_to_string(format!("/proc/{child}/task/{child}/children"));
+        children.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(child)
     }
 
     /// The URI of one of its exports.
@@ -203,6 +233,14 @@ impl Server {
     /// Ends it with SIGTERM and insists on exit code 0 and no panic; gives what it printed.
     pub fn stop(self) -> String {
         self.stop_with(Signal::TERM)
+    }
+
+    /// Ends it with SIGTERM; gives all that it said on standard error.
+    pub fn stderr_at_end(mut self) -> String {
+        self.signal(Signal::TERM);
+        let outcome = self.outcome();
+        assert!(outcome.status.success(), "{outcome}");
+        outcome.stderr
     }
 
     /// The same with another signal.

@@ -11,6 +11,7 @@ mod peers;
 mod sim;
 mod stage;
 mod test;
+mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Sim(sim::Args),
     /// Explore thread interleavings of the map cache and the engine
     Interleave(interleave::Args),
+    /// Hold what the tree says of itself against the tree
+    Tidy(tidy::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
     Test(test::Args),
 }
@@ -51,5 +54,6 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Tidy(args) => tidy::run(&args),
     }
 }

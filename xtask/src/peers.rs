@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::workspace::target_directory;
 
@@ -23,9 +24,15 @@ const PEERS: &[Peer] = &[
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
     Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },
     Peer { package: "busybox-static", found: has_static_busybox },
+    Peer { package: "strace", found: || all(&["strace"]) },
     Peer { package: "cpio", found: || all(&["cpio"]) },
-    Peer { package: "e2fsprogs", found: || all(&["mke2fs"]) },
+    Peer { package: "e2fsprogs", found: || all(&["mke2fs", "mkfs.ext4", "chattr"]) },
+    Peer { package: "xfsprogs", found: || all(&["mkfs.xfs"]) },
+    Peer { package: "btrfs-progs", found: || all(&["mkfs.btrfs"]) },
+    Peer { package: "mount", found: || all(&["mount", "umount", "losetup"]) },
     Peer { package: "xz-utils", found: || all(&["xz"]) },
+    Peer { package: "strace", found: || all(&["strace"]) },
+    Peer { package: "util-linux", found: || all(&["unshare", "fsfreeze", "partx"]) },
     Peer { package: "socat", found: || all(&["socat"]) },
     Peer { package: "python3-prometheus-client", found: || imports("prometheus_client.openmetrics.parser") },
     Peer { package: "python3-pip", found: || imports("pip") },
@@ -55,15 +62,23 @@ fn ensure_packages() -> Result<(), String> {
              run `cargo xtask test` as root on Debian, or install them: apt-get install {packages}"
         ));
     }
-    println!("installing {packages}");
     apt(&["update"])?;
-    let mut install = vec!["install", "--yes", "--no-install-recommends"];
-    install.extend(&missing);
-    apt(&install)?;
-    match self::missing() {
-        missing if missing.is_empty() => Ok(()),
-        missing => Err(format!("installed, and yet not found: what packages {} bring", missing.join(" "))),
+    // A second round: where packages of one source come together with those of another (QEMU's tools from a backport,
+    // its emulator from the release), apt removes what does not fit, and that has to be installed again.
+    for _ in 0..2 {
+        install(&self::missing())?;
+        if self::missing().is_empty() {
+            return Ok(());
+        }
     }
+    Err(format!("installed, and yet not found: what packages {} bring", self::missing().join(" ")))
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    println!("installing {}", packages.join(" "));
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(packages);
+    apt(&arguments)
 }
 
 /// Where the black-box tests look for Python packages that are not Debian's.
@@ -94,18 +109,72 @@ fn missing() -> Vec<&'static str> {
     PEERS.iter().filter(|peer| !(peer.found)()).map(|peer| peer.package).collect()
 }
 
+/// How long apt waits for another one that is at work: a machine that was just started updates itself.
+const LOCK_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long to wait before apt is run again.
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+
+/// What apt-get is given before a command. For dpkg's lock it waits by itself.
+fn apt_arguments(command: &[&str]) -> Vec<String> {
+    let patience = format!("DPkg::Lock::Timeout={}", LOCK_PATIENCE.as_secs());
+    let own = ["--quiet=2", "-o", &patience];
+    own.iter().chain(command).map(|&word| word.to_owned()).collect()
+}
+
+/// How one run of apt went.
+#[derive(Debug, PartialEq, Eq)]
+enum Ran {
+    Done,
+    /// Another apt holds a lock that apt does not wait for: that of the package lists, or of the archives.
+    Locked(String),
+    Failed(String),
+}
+
 fn apt(args: &[&str]) -> Result<(), String> {
-    let status = Command::new("apt-get")
-        .args(["--quiet=2"])
-        .args(args)
+    until_unlocked(
+        || run_apt(args),
+        |waited| {
+            if waited.is_zero() {
+                println!("waiting for another apt");
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        },
+    )
+}
+
+/// Runs apt again while another one is at work, for as long as patience lasts. `pause` hears how long that has been.
+fn until_unlocked(mut run: impl FnMut() -> Ran, mut pause: impl FnMut(Duration)) -> Result<(), String> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match run() {
+            Ran::Done => return Ok(()),
+            Ran::Locked(_) if waited < LOCK_PATIENCE => pause(waited),
+            Ran::Locked(error) | Ran::Failed(error) => return Err(error),
+        }
+        waited += LOCK_PAUSE;
+    }
+}
+
+fn run_apt(args: &[&str]) -> Ran {
+    let output = Command::new("apt-get")
+        .args(apt_arguments(args))
+        // Its words are looked at.
+        .env("LC_ALL", "C")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("apt-get {}: {status}", args.join(" "))),
-        Err(error) => Err(format!("apt-get: {error}")),
+        .stdout(Stdio::inherit())
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Ran::Done,
+        Ok(output) => failed(args, &output.status.to_string(), &String::from_utf8_lossy(&output.stderr)),
+        Err(error) => Ran::Failed(format!("apt-get: {error}")),
     }
+}
+
+fn failed(args: &[&str], status: &str, said: &str) -> Ran {
+    let error = format!("apt-get {}: {status}\n{}", args.join(" "), said.trim_end());
+    if said.contains("Could not get lock") { Ran::Locked(error) } else { Ran::Failed(error) }
 }
 
 fn is_root() -> bool {
@@ -163,4 +232,38 @@ fn has_interpreter(elf: &[u8]) -> bool {
     let (headers, size, count) = (number(0x20, 8), number(0x36, 2), number(0x38, 2));
     (0..count)
         .any(|index| elf.get(headers + index * size..).is_some_and(|header| header.starts_with(&PT_INTERP)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apt_waits_for_dpkgs_lock() {
+        let arguments = apt_arguments(&["install", "--yes", "fio"]);
+        assert_eq!(arguments, ["--quiet=2", "-o", "DPkg::Lock::Timeout=600", "install", "--yes", "fio"]);
+    }
+
+    #[test]
+    fn apt_runs_again_while_another_one_has_the_package_lists() {
+        // A new machine updated itself: `apt-get update` failed at once, and with it all tests.
+        let said = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 5 (apt-get)\nE: Unable to lock directory\n";
+        let mut runs = vec![Ran::Done, failed(&["update"], "100", said), failed(&["update"], "100", said)];
+        let mut waited = Vec::new();
+        assert_eq!(
+            until_unlocked(|| runs.pop().expect("three are enough"), |time| waited.push(time)),
+            Ok(())
+        );
+        assert_eq!((runs.len(), waited), (0, vec![Duration::ZERO, LOCK_PAUSE]));
+        let mut tried = 0;
+        let patient = until_unlocked(|| failed(&["update"], "100", said), |_| tried += 1);
+        assert!(patient.is_err_and(|error| error.contains("process 5")) && tried == 300);
+    }
+
+    #[test]
+    fn another_failure_of_apt_is_told_at_once() {
+        let run = || failed(&["install", "x"], "100", "E: Unable to locate package x\n");
+        let error = until_unlocked(run, |_| panic!("nothing is waited for")).expect_err("it failed");
+        assert_eq!(error, "apt-get install x: 100\nE: Unable to locate package x");
+    }
 }

@@ -39,8 +39,8 @@ pub struct Args {
 /// The package with simulations.
 pub const PACKAGE: &str = "qcow2";
 
-/// Its tests.
-pub const TESTS: [&str; 5] = ["sim_crash", "sim_faults", "sim_space", "sim_model", "write_order"];
+/// The modules of its tests.
+pub const TESTS: [&str; 5] = ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::"];
 
 /// What one run of each looks at in continuous integration, as `cargo xtask sim` prints it.
 const CRASH_STATES: u64 = 257_500;
@@ -61,9 +61,9 @@ pub fn run(args: &Args) -> ExitCode {
 /// The tests whose totals are asked for, and how many times as much as usual that is.
 fn totals(args: &Args) -> Vec<(&'static str, u64)> {
     let asked = [
-        ("sim_crash", args.crash_states, CRASH_STATES),
-        ("sim_faults", args.workloads, WORKLOADS),
-        ("sim_model", args.operations, OPERATIONS),
+        ("sim_crash::", args.crash_states, CRASH_STATES),
+        ("sim_faults::", args.workloads, WORKLOADS),
+        ("sim_model::", args.operations, OPERATIONS),
     ];
     let asked = asked.into_iter();
     asked.filter_map(|(test, total, usual)| Some((test, total?.div_ceil(usual)))).collect()
@@ -100,10 +100,12 @@ fn run_tests(args: &Args, tests: &[&str], scale: Option<u64>) -> ExitCode {
 
 /// `cargo test` of the tests that were asked for, open for arguments of the test harness.
 fn cargo_test(args: &Args, tests: &[&str]) -> Command {
-    let mut command = workspace::cargo_test(PACKAGE, tests);
-    command.args(&args.tests);
-    // A whole name, as failures print it, is not the beginning of others.
-    if !args.tests.is_empty() && args.tests.iter().all(|test| test.contains("::")) {
+    let asked: Vec<&str> = args.tests.iter().map(String::as_str).collect();
+    let mut command = workspace::cargo_test(PACKAGE, if asked.is_empty() { tests } else { &asked });
+    // A whole name, as failures print it, is not the beginning of others: it has a module and what is in it.
+    let whole =
+        |test: &&str| TESTS.iter().any(|module| test.starts_with(module) && test.len() > module.len());
+    if !asked.is_empty() && asked.iter().all(whole) {
         command.arg("--exact");
     }
     command

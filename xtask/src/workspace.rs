@@ -34,12 +34,11 @@ pub fn cargo() -> Command {
     command
 }
 
-/// `cargo test` of some of a package's test programs, every one even after a failure; what is added to
-/// it goes to the test harness.
-pub fn cargo_test(package: &str, tests: &[&str]) -> Command {
+/// `cargo test` of some modules of a package's test program `all`; what is added to it goes to the test harness.
+/// A name of a module ends with `::`.
+pub fn cargo_test(package: &str, names: &[&str]) -> Command {
     let mut command = cargo();
-    command.args(["test", "--package", package, "--no-fail-fast"]);
-    command.args(tests.iter().flat_map(|test| ["--test", *test])).arg("--");
+    command.args(["test", "--package", package, "--test", "all", "--"]).args(names);
     command
 }
 

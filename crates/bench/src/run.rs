@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_lock::RwLock;
-use image::Disk;
+use graph::Disk;
 use qcow2::{ReadKind, ZeroOptions};
 use storage::{IoBuf, IoBytes, IoVec};
 use thiserror::Error;

@@ -72,11 +72,25 @@ impl IoBuf {
     /// # Panics
     /// If `next` does not directly follow `self` in the same allocation.
     pub fn unsplit(&mut self, next: IoBuf) {
-        assert!(
-            Arc::ptr_eq(&self.allocation, &next.allocation) && self.start + self.len == next.start,
-            "joining views that are not neighbours"
-        );
+        assert!(self.is_followed_by(&next), "joining views that are not neighbours");
         self.len += next.len;
+    }
+
+    /// Joins `next`, which comes back from an operation, to the end of `self`. Where it does not directly follow `self`
+    /// both are copied: when the kernel keeps the bytes of an operation for itself, the event loop gives others back.
+    pub fn rejoin(&mut self, next: IoBuf) {
+        if self.is_followed_by(&next) {
+            return self.unsplit(next);
+        }
+        let mut joined = Self::uninit(self.len + next.len);
+        joined.truncate(self.len + next.len);
+        joined[..self.len].copy_from_slice(self);
+        joined[self.len..].copy_from_slice(&next);
+        *self = joined;
+    }
+
+    fn is_followed_by(&self, next: &IoBuf) -> bool {
+        Arc::ptr_eq(&self.allocation, &next.allocation) && self.start + self.len == next.start
     }
 
     /// Drops all bytes after the first `len`.
@@ -135,6 +149,21 @@ mod tests {
     #[should_panic(expected = "not neighbours")]
     fn views_of_different_allocations_do_not_join() {
         IoBuf::zeroed(4).unsplit(IoBuf::zeroed(4));
+    }
+
+    #[test]
+    fn what_comes_back_from_an_operation_joins_though_it_may_be_elsewhere() {
+        let mut buf = IoBuf::copy_from(b"abcdef");
+        let mut middle = buf.split_off(2);
+        let rest = middle.split_off(2);
+        drop(middle);
+        buf.rejoin(IoBuf::copy_from(b"XY"));
+        buf.rejoin(rest);
+        assert_eq!(&buf[..], b"abXYef");
+        let rest = buf.split_off(3);
+        let start = buf.as_ptr();
+        buf.rejoin(rest);
+        assert_eq!((&buf[..], buf.as_ptr()), (&b"abXYef"[..], start));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a command takes: names, kinds, what must be there.
 
-use image::nearest;
+use graph::nearest;
 use serde_json::{Map, Value};
 
 use crate::QmpError;
@@ -24,7 +24,7 @@ pub struct EventSpec {
 }
 
 /// An argument, or a member of an object among them.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Argument {
     /// Its name.
     pub name: &'static str,
@@ -35,7 +35,7 @@ pub struct Argument {
 }
 
 /// What an argument holds.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A text.
     Text,
@@ -69,7 +69,7 @@ pub enum Kind {
 }
 
 /// The members that one value of a tag brings.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Variant {
     /// The tag's value.
     pub tag: &'static str,

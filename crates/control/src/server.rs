@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
@@ -15,6 +17,7 @@ use crate::events::Events;
 use crate::limits::{ACCEPT_PAUSE, CLIENTS_DEFAULT, FAREWELL, PATIENCE, RECEIVE_BYTES};
 use crate::message::Command;
 use crate::outbox::Outbox;
+use crate::passed::Passed;
 use crate::schema::{CommandSpec, EventSpec};
 use crate::session::{Session, Step};
 use crate::{QmpError, wire};
@@ -34,8 +37,9 @@ pub trait Handler {
     fn version(&self) -> Value;
 
     /// Does one, whose arguments fit its schema. A client's commands come one after another, those of several clients at
-    /// the same time. It is never dropped half-way, also when its client has gone.
-    fn execute<'a>(&'a self, command: &'a Command) -> Outcome<'a>;
+    /// the same time. It is never dropped half-way, also when its client has gone. `passed` are the descriptors that its
+    /// client sent.
+    fn execute<'a>(&'a self, command: &'a Command, passed: &'a Passed) -> Outcome<'a>;
 }
 
 /// How a server treats its clients.
@@ -128,21 +132,21 @@ impl Server {
 
     async fn talk(&self, stream: &Stream, outbox: &Rc<Outbox>) {
         let mut session = Session::new(self.handler.commands(), self.handler.events());
-        let mut buf = IoBuf::uninit(RECEIVE_BYTES);
+        let (mut buf, passed) = (IoBuf::uninit(RECEIVE_BYTES), Passed::default());
         let mut deadline = Some(Instant::now() + PATIENCE);
         loop {
             outbox.has_room().await;
             if outbox.is_closed() {
                 return;
             }
-            let count = match receive(stream, buf, deadline).await {
+            let count = match receive(stream, buf, &passed, deadline).await {
                 Some((count, back)) => {
                     buf = back;
                     count
                 }
                 None => return,
             };
-            if !self.handle(&mut session, &buf[..count], outbox).await {
+            if !self.handle(&mut session, &buf[..count], &passed, outbox).await {
                 return;
             }
             deadline = match (session.is_negotiated(), session.is_midway()) {
@@ -154,7 +158,13 @@ impl Server {
     }
 
     /// Does what `bytes` ask for; `false` if that was the last.
-    async fn handle(&self, session: &mut Session, mut bytes: &[u8], outbox: &Rc<Outbox>) -> bool {
+    async fn handle(
+        &self,
+        session: &mut Session,
+        mut bytes: &[u8],
+        passed: &Passed,
+        outbox: &Rc<Outbox>,
+    ) -> bool {
         loop {
             outbox.has_room().await;
             if outbox.is_closed() {
@@ -167,7 +177,7 @@ impl Server {
                 Step::Need => return true,
                 Step::Reply(line) => outbox.push(line),
                 Step::Execute(command) => {
-                    let outcome = self.handler.execute(&command).await;
+                    let outcome = self.handler.execute(&command, passed).await;
                     outbox.push(wire::reply(outcome, command.id));
                 }
                 Step::Close(line) => {
@@ -183,20 +193,38 @@ impl Server {
 }
 
 /// Bytes from the client; `None` at its end, or after `deadline`.
-async fn receive(stream: &Stream, buf: IoBuf, deadline: Option<Instant>) -> Option<(usize, IoBuf)> {
-    let received = pin!(stream.recv(buf));
-    let (result, buf) = match deadline {
-        None => received.await,
-        Some(deadline) => match select(received, pin!(reactor::sleep_until(deadline))).await {
-            Either::Left((received, _)) => received,
-            Either::Right(_) => {
-                tracing::info!("a control client is too slow; its connection is closed");
-                return None;
-            }
-        },
-    };
+async fn receive(
+    stream: &Stream,
+    buf: IoBuf,
+    passed: &Passed,
+    deadline: Option<Instant>,
+) -> Option<(usize, IoBuf)> {
+    let mut fds = Vec::new();
+    let (result, buf) = receive_until(stream, buf, &mut fds, deadline).await?;
+    if !fds.is_empty() {
+        passed.replace(fds);
+    }
     match result {
         Ok(0) | Err(_) => None,
         Ok(count) => Some((count, buf)),
+    }
+}
+
+async fn receive_until(
+    stream: &Stream,
+    buf: IoBuf,
+    fds: &mut Vec<OwnedFd>,
+    deadline: Option<Instant>,
+) -> Option<(io::Result<usize>, IoBuf)> {
+    let received = pin!(stream.recv_with_fds(buf, fds));
+    match deadline {
+        None => Some(received.await),
+        Some(deadline) => match select(received, pin!(reactor::sleep_until(deadline))).await {
+            Either::Left((received, _)) => Some(received),
+            Either::Right(_) => {
+                tracing::info!("a control client is too slow; its connection is closed");
+                None
+            }
+        },
     }
 }

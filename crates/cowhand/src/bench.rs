@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bench::Report;
-use image::options::{Aio, DiskOptions};
-use image::{Disk, OpenRules};
-use qcow2::Layer;
+use graph::options::{Aio, DiskOptions};
+use graph::{Disk, OpenRules};
 use reactor::{Backend, Reactor};
 
 pub use self::args::Args;
+use crate::drive::set_cache_mode;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 
@@ -30,7 +30,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         tracing::info!("no object is needed here: images that need one are refused");
     }
     let report = reactor.run(async {
-        let disk = image::open(&options, &rules)
+        let disk = graph::open(&options, &rules)
             .await
             .map_err(|error| Failure::because("cannot open the image", &error))?;
         let disk = Arc::new(disk);
@@ -47,20 +47,14 @@ fn options(args: &Args) -> Result<DiskOptions, Failure> {
     let mut options = args.drive.options()?;
     options.layer.read_only = !args.operation().writes();
     if let Some(mode) = args.cache {
-        options.layer.cache = mode;
-        for file in [&mut options.layer.file, &mut options.layer.data_file] {
-            (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
-        }
+        set_cache_mode(&mut options, mode);
     }
     options.layer.file.aio = args.aio().or(options.layer.file.aio);
     Ok(options)
 }
 
 async fn measure(args: &Args, disk: &Arc<Disk>, out: &mut dyn Write) -> Result<Report, Failure> {
-    let cluster_bytes = match disk.layer() {
-        Layer::Qcow2(image) => image.geometry().cluster_size(),
-        Layer::Raw(_) => 0,
-    };
+    let cluster_bytes = disk.root().capabilities().cluster_bytes.unwrap_or(0);
     let workload = args.workload(cluster_bytes)?;
     if !args.quiet && matches!(args.output, OutputFormat::Human) {
         writeln!(out, "{}", args.announcement(&workload))?;

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use image::probe::Format;
+use graph::probe::Format;
 use qcow2::{Progress, Repair, Stage};
 use reactor::Reactor;
 
@@ -14,7 +14,7 @@ use self::report::{CheckReport, code};
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, printable, tell, write_json};
 
 /// Findings that are shown one by one; the counts have them all.
 const FINDINGS_SHOWN_MAX: u64 = 100;
@@ -73,9 +73,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Failure::because(format!("cannot check {}", options.filename.display()), error)
     };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    let image = reactor.run(image::open_bare(&options)).map_err(|error| failed(&error))?;
+    let image = reactor.run(graph::open_bare(&options)).map_err(|error| match args.repair {
+        Some(_) => failed(&error),
+        None => failed(&error).with_hint_about_lock(&error),
+    })?;
     if image.format == Format::Raw {
-        eprintln!("cowhand: {}: a raw image has no metadata to check", options.filename.display());
+        let name = options.filename.to_string_lossy();
+        tell(format_args!("cowhand: {}: a raw image has no metadata to check", printable(&name)));
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
     let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);
@@ -112,7 +116,7 @@ impl Told {
                 self.findings += 1;
                 if !self.quiet && self.findings <= FINDINGS_SHOWN_MAX {
                     self.clear();
-                    eprintln!("{finding}");
+                    tell(format_args!("{finding}"));
                 }
             }
         }
@@ -122,20 +126,20 @@ impl Told {
         let percent = done.saturating_mul(100) / total.max(1);
         if self.terminal && !self.quiet && self.percent != Some(percent) {
             self.percent = Some(percent);
-            eprint!("\r{percent:3} % ");
+            let _ = write!(std::io::stderr(), "\r{percent:3} % ");
         }
     }
 
     fn clear(&self) {
         if self.terminal && self.percent.is_some() {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 
     fn end(&mut self) {
         self.clear();
         if !self.quiet && self.findings > FINDINGS_SHOWN_MAX {
-            eprintln!("... and {} more", self.findings - FINDINGS_SHOWN_MAX);
+            tell(format_args!("... and {} more", self.findings - FINDINGS_SHOWN_MAX));
         }
     }
 }

@@ -1,10 +1,14 @@
 //! The command line: what may be written after `cowhand`.
 
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
+use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, completion, create, info, map, reopen, resize, serve, snapshot, status, throttle,
-    top,
+    bench, cache, check, compare, completion, create, info, map, measure, reopen, resize, serve, snapshot,
+    status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -13,7 +17,8 @@ A DRIVE is one of:
   disk.qcow2                                  a path (anything that exists is a path)
   file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
   file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
-  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}";
+  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
+cowhand serve --drive-options lists the options.";
 
 /// qcow2 disks: served over NBD, created, examined and repaired.
 #[derive(Debug, Parser)]
@@ -48,6 +53,10 @@ pub enum Command {
     Map(map::Args),
     /// Check an image's metadata, and repair it
     Check(check::Args),
+    /// Say whether two disks have the same content
+    Compare(compare::Args),
+    /// Say how large the file of a new image will be
+    Measure(measure::Args),
     /// Change the size of a disk, in an image or while it is served
     Resize(resize::Args),
     /// List, take, go back to and delete internal snapshots
@@ -70,6 +79,26 @@ pub enum Command {
     Completion(completion::Args),
 }
 
+/// Commands of qemu-img that are not here yet.
+const NOT_YET: [&str; 6] = ["amend", "bitmap", "commit", "convert", "dd", "rebase"];
+
+/// What to say of a command that somebody expects who knows qemu-img; for others, clap names the nearest.
+pub fn not_yet(error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(asked)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let command = NOT_YET.into_iter().find(|command| command == asked)?;
+    Some(Failure::new(format!("qemu-img has the command {command}; cowhand has not, yet")).with_hint(
+        "qemu-img works on the same images, while they are not served, and on URIs of those that are",
+    ))
+}
+
+/// The exit code of wrong usage: one that is no verdict of the command in `words`, the program's name before it.
+pub fn usage_code(mut words: impl Iterator<Item = OsString>) -> u8 {
+    match words.nth(1) {
+        Some(command) if command == "compare" => compare::code::CANNOT_OPEN,
+        _ => FAILED,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -79,6 +108,13 @@ mod tests {
     #[test]
     fn the_command_line_is_free_of_contradictions() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_command_is_both_here_and_not_here() {
+        for name in NOT_YET {
+            assert!(Cli::command().find_subcommand(name).is_none(), "{name}");
+        }
     }
 
     #[test]

@@ -9,17 +9,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use image::names::Located;
-use image::options::DiskOptions;
-use image::probe::Format;
-use image::size::{human_size, parse_size};
+use block::SECTOR_BYTES;
+use graph::names::{Located, Policy, Reason, Refused, Role};
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use graph::size::{human_size, parse_size};
+use qcow2::CreateOptions;
 
 use self::make::{Existing, make};
 use self::options::NewImage;
 use self::suggest::{Question, Use};
-use crate::drive::parse_format;
-use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::drive::formats;
+use crate::failure::{Failure, warn};
+use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand create`.
 #[derive(Debug, clap::Args)]
@@ -48,7 +50,7 @@ pub struct Args {
     size: Option<String>,
 
     /// Format of the image: qcow2 or raw
-    #[arg(short = 'f', value_name = "FORMAT", value_parser = parse_format, default_value = "qcow2")]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 
     /// Creation options: name=value,... (-o help lists them; may be repeated)
@@ -60,7 +62,7 @@ pub struct Args {
     backing: Option<String>,
 
     /// Format of the image below: qcow2 or raw (needed with -b)
-    #[arg(short = 'F', value_name = "FORMAT", value_parser = parse_format)]
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     backing_format: Option<Format>,
 
     /// Do not look at the image below: it need not exist, but then SIZE is needed
@@ -107,6 +109,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let size = size_of(args, file, &image)?;
     make(file, &image, size, Existing::Replace)?;
+    warn_of_names(file, &image.options);
     if !args.quiet {
         writeln!(out, "{}", created(file, &image, size))?;
     }
@@ -183,7 +186,15 @@ fn size_of(args: &Args, file: &Path, image: &NewImage) -> Result<u64, Failure> {
 fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failure> {
     let path = file.parent().unwrap_or(Path::new("")).join(name);
     let failed = |error: &dyn std::error::Error| {
-        Failure::because(format!("cannot open backing file {name} of {}", file.display()), error)
+        let looked_for = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+        let what = format!(
+            "cannot open backing file {name} of {}, which is {}",
+            file.display(),
+            looked_for.display()
+        );
+        Failure::because(what, error).with_hint(
+            "a relative name starts at the directory of the new image; -u creates it without looking",
+        )
     };
     let backing = Located::by_user(&path).map_err(|error| failed(&error))?;
     if Located::by_user(file).is_ok_and(|there| there.identity() == backing.identity()) {
@@ -194,10 +205,29 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
     Ok(crate::info::read_image(&options)?.virtual_size)
 }
 
-fn created(file: &Path, image: &NewImage, size: u64) -> String {
+/// Names that the new image holds and that opening it will not follow, said now: the one who creates it is often not
+/// the one who serves it.
+fn warn_of_names(file: &Path, options: &CreateOptions) {
+    let Ok(located) = Located::by_user(file) else { return };
+    let names = [(&options.backing_file, Role::Backing), (&options.data_file, Role::Data)];
+    for (name, role) in names {
+        let Some(name) = name else { continue };
+        let followed = Policy::default().resolve(located.place(), name.as_bytes(), role);
+        match followed {
+            // With -u it need not be there yet.
+            Ok(_) | Err(Refused { reason: Reason::NotFound { .. }, .. }) => {}
+            Err(refused) => warn(&format!("cowhand serve will refuse this image as it is: {refused}")),
+        }
+    }
+}
+
+fn created(file: &Path, image: &NewImage, asked: u64) -> String {
     let options = &image.options;
-    let mut text =
-        format!("Created {}: {}, {} ({size} bytes)", file.display(), image.format, human_size(size));
+    let size = asked.next_multiple_of(SECTOR_BYTES);
+    let rounded = if size == asked { String::new() } else { format!(", rounded up from {asked}") };
+    let name = file.to_string_lossy();
+    let name = printable(&name);
+    let mut text = format!("Created {name}: {}, {} ({size} bytes{rounded})", image.format, human_size(size));
     let mut add = |part: String| {
         text.push_str(", ");
         text.push_str(&part);

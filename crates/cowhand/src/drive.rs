@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use image::drive::{OptionTree, parse_drive};
-use image::names::Policy;
-use image::options::DiskOptions;
-use image::probe::Format;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use graph::cache_mode::CacheMode;
+use graph::drive::{OptionTree, parse_drive};
+use graph::names::Policy;
+use graph::options::DiskOptions;
+use graph::probe::Format;
 
 use crate::failure::Failure;
 
@@ -19,30 +21,55 @@ pub struct DriveArgs {
     pub drive: OsString,
 
     /// Format of the image: qcow2 or raw [default: what its first bytes say]
-    #[arg(short = 'f', value_name = "FORMAT", value_parser = parse_format)]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     pub format: Option<Format>,
 
+    #[command(flatten)]
+    opening: OpenArgs,
+}
+
+/// How every image of a command is opened.
+#[derive(Clone, Debug, Args)]
+pub struct OpenArgs {
     /// Read DRIVE as key=value options, even if a file of that name exists
     #[arg(long)]
-    pub image_opts: bool,
+    image_opts: bool,
 
     /// Read the image without regard for who is writing it (results may be inconsistent)
     #[arg(short = 'U', long)]
-    pub force_share: bool,
+    force_share: bool,
 
     /// Also follow names in the image that lead under DIR (may be repeated)
     #[arg(long, value_name = "DIR")]
-    pub allow_path: Vec<PathBuf>,
+    allow_path: Vec<PathBuf>,
 }
 
 impl DriveArgs {
     /// The options that DRIVE and the arguments beside it come to, for reading.
     pub fn options(&self) -> Result<DiskOptions, Failure> {
+        self.opening.options(&self.drive, "-f", self.format)
+    }
+
+    /// Where names inside the image may lead.
+    pub fn policy(&self) -> Result<Policy, Failure> {
+        self.opening.policy()
+    }
+}
+
+impl OpenArgs {
+    /// The options of `drive` whose format, if it is given, `option` gave.
+    pub fn options(
+        &self,
+        drive: &OsString,
+        option: &str,
+        format: Option<Format>,
+    ) -> Result<DiskOptions, Failure> {
         let exists = |path: &Path| !self.image_opts && path.symlink_metadata().is_ok();
-        let mut options = disk_options(&self.drive, exists)?;
-        match (self.format, options.layer.format) {
+        let mut options = disk_options(drive, exists)?;
+        match (format, options.layer.format) {
             (Some(asked), Some(other)) if asked != other => {
-                return Err(Failure::new(format!("-f says {asked}, DRIVE says {other}; give one of them")));
+                let what = format!("{option} says {asked}, DRIVE says {other}; give one of them");
+                return Err(Failure::new(what));
             }
             (asked, other) => options.layer.format = asked.or(other),
         }
@@ -50,9 +77,17 @@ impl DriveArgs {
         Ok(options)
     }
 
-    /// Where names inside the image may lead.
+    /// Where names inside the images may lead.
     pub fn policy(&self) -> Result<Policy, Failure> {
         Policy::new(&self.allow_path).map_err(|error| Failure::because("cannot allow a directory", &error))
+    }
+}
+
+/// Opens a disk with all its files in a cache mode.
+pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
+    options.layer.cache = mode;
+    for file in [&mut options.layer.file, &mut options.layer.data_file] {
+        (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
     }
 }
 
@@ -70,6 +105,17 @@ fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
     Failure::because(format!("cannot understand DRIVE {}", drive.display()), error)
 }
 
+/// The names of formats, as values of an option that a shell can complete.
+pub fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| parse_format(&name))
+}
+
+/// The names of cache modes, as values of an option that a shell can complete.
+pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
+    let mode = |name: String| CacheMode::of_name(&name).ok_or("no such mode");
+    PossibleValuesParser::new(CacheMode::NAMED.map(|(name, _)| name)).try_map(mode)
+}
+
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
     Format::of_name(name).ok_or_else(|| "allowed: qcow2, raw".to_owned())
@@ -77,5 +123,5 @@ pub fn parse_format(name: &str) -> Result<Format, String> {
 
 /// A number of bytes with a suffix, as an argument.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    image::size::parse_size(text).map_err(|error| error.to_string())
+    graph::size::parse_size(text).map_err(|error| error.to_string())
 }

@@ -3,6 +3,12 @@
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use graph::OpenError;
+use storage::LockError;
+
+use crate::output::{printable, tell};
 
 /// The exit code of a failure that has no code of its own, as in qemu-img. Wrong usage has it too:
 /// 2 and 3 are verdicts of `check`.
@@ -17,12 +23,14 @@ pub struct Failure {
     code: u8,
     /// Nobody reads our output any more: nothing is to be said about it.
     silent: bool,
+    /// What kind of failure of the system it is, where that was kept.
+    io: Option<io::ErrorKind>,
 }
 
 impl Failure {
     /// A failure without a cause below it.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), causes: Vec::new(), hint: None, code: FAILED, silent: false }
+        Self { what: what.into(), causes: Vec::new(), hint: None, code: FAILED, silent: false, io: None }
     }
 
     /// A failure that `error` and its sources explain.
@@ -31,14 +39,26 @@ impl Failure {
         let mut cause = Some(error);
         while let Some(error) = cause {
             let text = error.to_string();
+            let text = without_subject(&text, &failure.what);
             // Some errors repeat their source in their own text; it is said once.
             let last = failure.causes.last().unwrap_or(&failure.what);
-            if !last.contains(&text) {
+            if !last.contains(text) {
+                let text = text.to_owned();
                 failure.causes.push(text);
             }
             cause = error.source();
         }
         failure
+    }
+
+    /// A failure of the system, whose kind is kept.
+    pub fn of_system(what: impl Into<String>, error: &io::Error) -> Self {
+        Self { io: Some(error.kind()), ..Self::because(what, error) }
+    }
+
+    /// A failure that `cause` explains.
+    pub fn explained(what: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self { causes: vec![cause.into()], ..Self::new(what) }
     }
 
     /// The same with what to do about it.
@@ -47,10 +67,39 @@ impl Failure {
         Self { hint: Some(hint), ..self }
     }
 
+    /// The same with an exit code of its own.
+    #[must_use]
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same with a way around it, if somebody else's lock was in the way of reading.
+    #[must_use]
+    pub fn with_hint_about_lock(self, error: &(dyn Error + 'static)) -> Self {
+        let mut errors = std::iter::successors(Some(error), |&error| error.source());
+        let is_busy = |error: &(dyn Error + 'static)| {
+            matches!(error.downcast_ref::<LockError>(), Some(LockError::Busy { .. }))
+                || matches!(
+                    error.downcast_ref::<OpenError>(),
+                    Some(OpenError::Lock { source: LockError::Busy { .. }, .. })
+                )
+        };
+        match errors.any(is_busy) {
+            true => self
+                .with_hint("-U reads it all the same; what its user changes meanwhile may look inconsistent"),
+            false => self,
+        }
+    }
+
+    /// Whether the system did not let us: the user has no such right, or the sandbox gave it up.
+    pub fn is_forbidden(&self) -> bool {
+        self.io == Some(io::ErrorKind::PermissionDenied)
+    }
+
     /// Says it on standard error, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
-            eprintln!("cowhand: {self}");
+            tell(format_args!("cowhand: {self}"));
         }
         ExitCode::from(self.code)
     }
@@ -58,10 +107,41 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.what)?;
-        self.causes.iter().try_for_each(|cause| write!(f, "\n  because: {cause}"))?;
+        write!(f, "{}", printable(&self.what))?;
+        for cause in &self.causes {
+            // Some causes have more than one line, as those about a configuration file: none looks like another message.
+            let lines: Vec<_> = cause.lines().map(printable).collect();
+            write!(f, "\n  because: {}", lines.join("\n    "))?;
+        }
         self.hint.map_or(Ok(()), |hint| write!(f, "\n  hint: {hint}"))
     }
+}
+
+/// Whether the system did not let us do what failed with `error`.
+pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
+    let denied = |error: &(dyn Error + 'static)| {
+        let kept = error.downcast_ref::<io::Error>();
+        let shared = || error.downcast_ref::<Arc<io::Error>>().map(Arc::as_ref);
+        kept.or_else(shared).is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    std::iter::successors(Some(error), |&error| error.source()).any(denied)
+}
+
+/// `cause` without what it is about, where `what` has named that: errors of the libraries name their image, for the log.
+fn without_subject<'a>(cause: &'a str, what: &str) -> &'a str {
+    let Some((subject, rest)) = cause.split_once(": ") else { return cause };
+    let subject = subject.strip_prefix("cannot open ").unwrap_or(subject);
+    if is_named(subject, what) { rest } else { cause }
+}
+
+/// Whether `what` ends with `subject`, or with another name of the same file.
+fn is_named(subject: &str, what: &str) -> bool {
+    let ends_with = |name: &str| {
+        what.strip_suffix(name)
+            .is_some_and(|before| !name.is_empty() && before.ends_with(char::is_whitespace))
+    };
+    let same_file = |name: &str| std::path::absolute(name).is_ok_and(|path| path.as_os_str() == subject);
+    ends_with(subject) || what.split_whitespace().last().is_some_and(same_file)
 }
 
 /// Failures of writing to standard output.
@@ -72,12 +152,17 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Shows help where it was asked for, and what is wrong where it was not.
-pub fn usage(error: &clap::Error) -> ExitCode {
+/// Says on standard error what the user should know of a command that does what was asked.
+pub fn warn(what: &str) {
+    tell(format_args!("cowhand: warning: {}", printable(what)));
+}
+
+/// Shows help where it was asked for, and what is wrong where it was not, with `code`.
+pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
     // Nothing to do if even that cannot be shown.
     let _ = error.print();
     match error.use_stderr() {
-        true => ExitCode::from(FAILED),
+        true => ExitCode::from(code),
         false => ExitCode::SUCCESS,
     }
 }
@@ -99,6 +184,62 @@ mod tests {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             self.1.as_deref().map(|layer| layer as &(dyn Error + 'static))
         }
+    }
+
+    #[test]
+    fn a_failure_says_its_subject_once_and_keeps_the_name_of_another_file() {
+        let told = |what: &str, cause: &'static str| Failure::because(what, &Layer(cause, None)).to_string();
+        let twice = [
+            ("cannot serve disk.qcow2", "disk.qcow2: the header is cut"),
+            ("cannot serve disk.qcow2", "cannot open disk.qcow2: the header is cut"),
+            ("cannot serve /a b/disk.qcow2", "/a b/disk.qcow2: the header is cut"),
+        ];
+        for (what, cause) in twice {
+            assert_eq!(told(what, cause), format!("{what}\n  because: the header is cut"));
+        }
+        let here = std::path::absolute("disk.qcow2").unwrap().display().to_string().leak();
+        let cause: &'static str = format!("{here}: the header is cut").leak();
+        assert_eq!(
+            told("cannot serve disk.qcow2", cause),
+            "cannot serve disk.qcow2\n  because: the header is cut"
+        );
+        for other in ["base.qcow2: is cut", "k.qcow2: is cut", "cannot open base.qcow2: is cut", "is cut"] {
+            assert!(
+                told("cannot serve disk.qcow2", other).ends_with(&format!("because: {other}")),
+                "{other}"
+            );
+        }
+    }
+
+    /// A file may have any name: one that clears the screen, or writes a line that looks like ours.
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_and_not_sent() {
+        let cause = Layer("a\u{1b}[2J.qcow2:\r line 1\nline 2", None);
+        let text = Failure::because("cannot open a\u{1b}[31m\ncowhand: all is well", &cause).to_string();
+        assert_eq!(
+            text,
+            "cannot open a\\u{1b}[31m\\ncowhand: all is well\n  because: a\\u{1b}[2J.qcow2:\\r line 1\n    line 2"
+        );
+    }
+
+    /// The sandbox is to be mentioned where it was in the way. "not permitted" in a name, or in the words of another
+    /// error, was taken for it.
+    #[test]
+    fn what_the_system_forbade_is_known_by_its_kind_however_deep_it_is() {
+        let denied = || io::Error::from_raw_os_error(libc::EACCES);
+        let not_permitted = || io::Error::from_raw_os_error(libc::EPERM);
+        let find = OpenError::Find { path: "a".into(), source: denied() };
+        let open = storage::OpenError::Io { path: "a".into(), action: "open", source: not_permitted() };
+        let lock = OpenError::Lock { path: "a".into(), source: LockError::Io(denied()) };
+        let read = qcow2::Error::Io { image: "a".into(), action: "reading", source: Arc::new(denied()) };
+        let forbidden: [&(dyn Error + 'static); 5] =
+            [&denied(), &find, &OpenError::Storage(open), &lock, &OpenError::Image(read)];
+        assert!(forbidden.into_iter().all(is_forbidden));
+        assert!(Failure::of_system("cannot listen on a", &denied()).is_forbidden());
+        let missing = io::Error::new(io::ErrorKind::NotFound, "Permission denied/not permitted.qcow2");
+        assert!(
+            !is_forbidden(&missing) && !Failure::of_system("cannot listen on a", &missing).is_forbidden()
+        );
     }
 
     #[test]

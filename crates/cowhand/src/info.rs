@@ -9,9 +9,10 @@ mod read;
 use std::io::Write;
 use std::process::ExitCode;
 
+pub use self::chain::read_image;
 pub use self::human::show_snapshots;
 use self::model::ImageInfo;
-pub use self::read::{read_image, snapshot_info};
+pub use self::read::snapshot_info;
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
@@ -37,15 +38,22 @@ pub struct Args {
     /// Show the images below this one too
     #[arg(long)]
     backing_chain: bool,
+
+    /// Show what the medium of each file does too: holes, direct I/O, whether overwriting takes room
+    #[arg(long)]
+    medium: bool,
 }
 
 /// Shows the image, or its chain.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let options = args.drive.options()?;
-    let infos = match args.backing_chain {
-        true => chain::read_chain(&options, &args.drive.policy()?)?,
-        false => vec![read::read_image(&options)?],
+    let mut infos = match args.backing_chain {
+        true => chain::read_chain(&options, args.drive.policy()?)?,
+        false => vec![read_image(&options)?],
     };
+    if !args.medium {
+        infos.iter_mut().for_each(|info| info.medium = None);
+    }
     show(args, &infos, out)?;
     Ok(ExitCode::SUCCESS)
 }

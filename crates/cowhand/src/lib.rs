@@ -4,11 +4,14 @@
 //! everything that can be decided without doing it is decided in its parts.
 
 #![forbid(unsafe_code)]
+// They panic where nobody reads any more: a server must outlive its terminal.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;
 pub mod cache;
 pub mod check;
 pub mod cli;
+pub mod compare;
 pub mod completion;
 pub mod create;
 pub mod drive;
@@ -16,7 +19,10 @@ pub mod failure;
 pub mod info;
 pub mod map;
 pub mod map_figures;
+pub mod measure;
+pub mod medium;
 pub mod output;
+pub mod progress;
 pub mod remote;
 pub mod reopen;
 pub mod resize;
@@ -38,7 +44,12 @@ use crate::failure::Failure;
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => {
+            return cli::not_yet(&error).map_or_else(
+                || failure::usage(&error, cli::usage_code(std::env::args_os())),
+                |failure| failure.report(),
+            );
+        }
     };
     let mut out = BufWriter::new(io::stdout().lock());
     let outcome = run(cli.command, &mut out).and_then(|code| {
@@ -58,6 +69,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Map(args) => map::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
+        Command::Compare(args) => compare::run(&args, out),
+        Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),

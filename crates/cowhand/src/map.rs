@@ -6,8 +6,8 @@ pub mod show;
 use std::io::Write;
 use std::process::ExitCode;
 
-use image::{Disk, OpenRules};
-use qcow2::Layer;
+use block::Block;
+use graph::{Disk, OpenRules};
 use reactor::Reactor;
 
 use self::extent::{Extent, Joined};
@@ -50,7 +50,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
+    let disk = reactor
+        .run(graph::open(&options, &rules))
+        .map_err(|error| failed(&error).with_hint_about_lock(&error))?;
     let mut printer = Printer::begin(out, args.output)?;
     for extent in Joined::new(Walk::new(&reactor, &disk, args.start_offset, args.max_length)) {
         printer.row(&extent.map_err(|error| failed(&error))?)?;
@@ -72,7 +74,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn new(reactor: &'a Reactor, disk: &'a Disk, start: u64, length: Option<u64>) -> Self {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
-        Self { reactor, disk, files: file_names(disk.layer()), at: start, end }
+        Self { reactor, disk, files: file_names(disk.root()), at: start, end }
     }
 }
 
@@ -107,11 +109,7 @@ impl Iterator for Walk<'_> {
     }
 }
 
-fn file_names(top: &Layer) -> Vec<String> {
-    let layers = std::iter::successors(Some(top), |layer| layer.backing());
-    let name = |layer: &Layer| match layer {
-        Layer::Qcow2(image) => image.file().name().to_owned(),
-        Layer::Raw(raw) => raw.storage.name().to_owned(),
-    };
-    layers.map(name).collect()
+fn file_names(top: &dyn Block) -> Vec<String> {
+    let layers = std::iter::successors(Some(top), |layer| layer.below());
+    layers.map(|layer| layer.name().to_owned()).collect()
 }

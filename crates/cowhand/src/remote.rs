@@ -5,6 +5,7 @@ pub mod figures;
 use std::path::{Path, PathBuf};
 
 use control::{Client, ClientError};
+use export::few_names;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -74,8 +75,9 @@ impl Remote {
             [only] => Ok(only.name.clone()),
             [] => Err(Failure::new("the server has no disks")),
             several => {
-                let names: Vec<_> = several.iter().map(|disk| disk.name.as_str()).collect();
-                Err(Failure::new(format!("the server has several disks; name one of {}", names.join(", "))))
+                let names = few_names(several.iter().map(|disk| disk.name.as_str()));
+                Err(Failure::new(format!("the server has {} disks; name one of {names}", several.len()))
+                    .with_hint("name it with --disk NAME; cowhand status lists all of them"))
             }
         }
     }

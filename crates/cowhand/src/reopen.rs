@@ -11,8 +11,8 @@ use crate::remote::RemoteArgs;
 /// Arguments of `cowhand reopen`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is not named stays. Options of the file (aio, cache.direct, locking) and the chain cannot change while the disk is
-open; the server says so.
+What is not named stays. cowhand serve --drive-options says what can change while the disk is open (blockdev-reopen,
+x-blockdev-set); the server refuses the rest by name.
 
 Examples:
   cowhand reopen /run/vm1.qmp l2-cache-size=16M,cache-clean-interval=60

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use image::size::parse_size;
+use graph::size::parse_size;
 use qcow2::Preallocation;
 
 use crate::drive::DriveArgs;
@@ -84,6 +84,17 @@ fn new_size(text: &str, old: u64) -> Result<u64, Failure> {
         Some(less) => old.checked_sub(parsed(less)?).ok_or_else(refused),
         None => parsed(text),
     }
+}
+
+/// A smaller disk must be meant.
+fn check_shrink(args: &Args, size: u64, old: u64) -> Result<(), Failure> {
+    if size >= old || args.shrink {
+        return Ok(());
+    }
+    let what = format!(
+        "the new size ({size} bytes) is below the old one ({old} bytes): what lies beyond would be lost"
+    );
+    Err(Failure::new(what).with_hint("if that is meant, add --shrink"))
 }
 
 fn parse_preallocation(name: &str) -> Result<Preallocation, String> {

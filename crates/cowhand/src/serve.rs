@@ -1,17 +1,21 @@
 //! `cowhand serve`: disks over NBD until told to stop.
 //!
-//! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, sockets for NBD; then
-//! what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end: no new requests, those in flight are answered, disks are closed (metadata
-//! written, locks given back), socket and pid file removed.
+//! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
+//! sockets for NBD; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
+//! (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests, those in flight are answered, disks are closed (metadata written, locks given back), socket and pid file removed.
 
+pub mod announcement;
 pub mod args;
 pub mod config;
 pub mod disks;
+pub mod drive_options;
+pub mod drives;
 pub mod endpoint;
 pub mod exports;
 pub mod inventory;
 pub mod listening;
 pub mod log;
+pub mod log_filter;
 pub mod map_memory;
 pub mod metrics;
 pub mod paste;
@@ -20,6 +24,7 @@ pub mod qmp;
 pub mod sandbox;
 pub mod settings;
 pub mod signals;
+pub mod socket_mode;
 pub mod socket_path;
 pub mod status_line;
 pub mod steering;
@@ -27,22 +32,22 @@ pub mod supervise;
 pub mod systemd;
 pub mod trace;
 
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use control::{Events, QmpError};
-use door_nbd::{Exports, Server, ServerOptions, Shutdown, TlsPolicy};
-use image::OpenRules;
-use image::size::human_size;
-use image::trace::Recorder;
-use qcow2::cache_sizes::CacheSizes;
-use reactor::Reactor;
+use control::Events;
+use door_nbd::{Server, ServerOptions, TlsPolicy};
+use export::{Exports, Loops, Shutdown};
+use graph::OpenRules;
+use graph::trace::Recorder;
+use reactor::{Backend, Reactor};
 
+use self::announcement::{Reach, announce};
 use self::args::Args;
+use self::disks::OpenedDisk;
 use self::inventory::Inventory;
-use self::inventory::disk_node::DiskNode;
 use self::inventory::export_view::ExportView;
 use self::inventory::exports::NewExport;
 use self::listening::Listening;
@@ -50,30 +55,27 @@ use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
 use self::settings::{Settings, Surroundings, TlsFiles};
 use self::steering::Sockets;
+use self::supervise::View;
 use self::trace::Trace;
 use crate::create::options;
 use crate::failure::Failure;
 
 /// Serves until a signal ends it.
 pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    if options::asks_for_help(&args.create_options) {
-        let format = args.format.unwrap_or(image::probe::Format::Qcow2);
-        out.write_all(options::help(format).as_bytes())?;
+    if list_options(&args, out)? {
         return Ok(ExitCode::SUCCESS);
     }
     let inherited = systemd::take_sockets()?;
     let settings = Settings::new(args, Surroundings::here(!inherited.is_empty()))?;
     log::start(&settings.log)?;
-    let signals =
-        signals::termination().map_err(|error| Failure::because("cannot watch for signals", &error))?;
+    let signals = signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
     let _pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = tls_policy(settings.tls.as_ref())?;
     disks::allow_many_files();
     let sockets = Sockets::open(&settings)?;
 
-    let backend = reactor::available();
     let reactor =
-        Reactor::new(backend).map_err(|error| Failure::because("cannot make an event loop", &error))?;
+        Reactor::new(Backend::Ring).map_err(|error| Failure::because("cannot make an event loop", &error))?;
     let recorder = settings.trace.as_ref().map(|_| Arc::new(Recorder::default()));
     let rules =
         OpenRules { policy: settings.policy.clone(), trace: recorder.clone(), ..OpenRules::default() };
@@ -81,22 +83,41 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         rules.map_budget.set_bytes_max(bytes);
     }
     let disks = disks::open_all(&reactor, &settings, &rules)?;
-    let first = disks.first().map_or("disk", |(name, _)| name.as_str());
-    let listening =
-        settings.endpoint.as_ref().map(|place| Listening::start(place, first, inherited)).transpose()?;
-    let shutdown = Shutdown::new();
     let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
-    let server = Server::new(Exports::new(), options, shutdown.clone(), settings.threads);
-    let inventory =
-        Inventory::new(rules, server, Events::new(), settings.sandbox, settings.plain_tcp_allowed);
-    if let Some(listening) = listening {
-        inventory.doors.open(listening, tls, usize::MAX);
+    let exports = Exports::new();
+    if let Some(name) = &settings.default_export {
+        exports.set_default(name.clone());
     }
-    reactor.run(fill(&inventory, disks))?;
-    // Where starting fails before this no file is left that would be in the way of the next start.
+    let loops = Loops::new(settings.threads, Shutdown::new());
+    let server = Server::new(exports, options, &loops);
+    let inventory = Inventory::new(
+        rules,
+        server,
+        Events::new(),
+        settings.sandbox,
+        settings.plain_tcp_allowed,
+        settings.socket_mode,
+    );
+    let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
+    fill(&inventory, disks)?;
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
+    // Last of what can fail: whoever can connect is served.
+    let listening = settings
+        .endpoint
+        .as_ref()
+        .map(|place| Listening::start(place, settings.socket_mode, inherited))
+        .transpose();
+    match listening {
+        Ok(Some(listening)) => inventory.doors.open(listening, tls, usize::MAX),
+        Ok(None) => {}
+        Err(failure) => {
+            trace.map_or(Ok(()), Trace::discard)?;
+            return Err(failure);
+        }
+    }
 
+    let reach = Reach::new(&inventory, settings.tls.as_ref());
     if settings.sandbox == Sandbox::On {
         let door = inventory.doors.name();
         let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
@@ -104,24 +125,44 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
         sandbox::enter(&names.into_iter().flatten().collect::<Vec<_>>(), reach);
     }
-    announce(out, &inventory, &sockets)?;
-    systemd::ready(&format!("serving {} disks", inventory.disks().len()));
-    let served = supervise::until_told(&reactor, &inventory, &shutdown, &sockets, signals);
+    if !settings.quiet {
+        // Past the caller's writer, which would try again at the end what nobody reads.
+        let mut out = BufWriter::new(io::stdout());
+        if let Err(error) = announce(&mut out, &inventory, &sockets, &reach, &created) {
+            // `| head -1`, or a terminal that is gone: the disks are served all the same.
+            tracing::info!(%error, "the lines to paste cannot be shown");
+        }
+    }
+    systemd::ready(&format!("serving {} disks", inventory.graph.disks().len()));
+    let view = if settings.quiet { View::Nothing } else { View::Terminal };
+    let served = supervise::until_told(&reactor, &inventory, &sockets, signals, view);
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether the user asks for a list of options instead, which is written then.
+fn list_options(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
+    if options::asks_for_help(&args.create_options) {
+        let format = args.format.unwrap_or(graph::probe::Format::Qcow2);
+        out.write_all(options::help(format).as_bytes())?;
+    } else if let Some(format) = args.drive_options {
+        drive_options::list(format, out)?;
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
 /// Puts the disks of the command line where commands find them, and exports each.
-async fn fill(inventory: &Inventory, disks: Vec<(String, DiskNode)>) -> Result<(), Failure> {
-    let failed = |error: QmpError| Failure::because("cannot serve all disks", &error);
-    for (name, disk) in disks {
-        let shown = ExportView::everything(&disk.disk);
-        let description = disk.description();
-        let node_name = disk.options().and_then(|options| options.layer.node_name);
-        let node = inventory.add_disk(node_name.unwrap_or_else(|| name.clone()), disk).map_err(failed)?;
-        let export = NewExport { id: name.clone(), node, name, description, shown };
-        inventory.add_export(export).map_err(failed)?;
+fn fill(inventory: &Inventory, disks: Vec<OpenedDisk>) -> Result<(), Failure> {
+    const FAILED: &str = "cannot serve all disks";
+    for OpenedDisk { export: name, node, .. } in disks {
+        let shown = ExportView::everything(&node.disk);
+        let description = node.description();
+        let node = inventory.graph.add_disk(node).map_err(|error| Failure::because(FAILED, &error))?;
+        let export = NewExport { id: name.clone(), node: node.name.clone(), name, description, shown };
+        inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
     }
     Ok(())
 }
@@ -136,39 +177,4 @@ fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
     let config =
         door_nbd::server_config(&files).map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))
-}
-
-/// Says what is served, and how to reach it.
-fn announce(out: &mut dyn Write, inventory: &Inventory, sockets: &Sockets) -> Result<(), Failure> {
-    let (addresses, tls) = (inventory.doors.addresses(), inventory.doors.has_tls());
-    for export in inventory.exports() {
-        let Ok(node) = export.disk_node.disk() else { continue };
-        let created = if node.created { ", created" } else { "" };
-        let read_only = if node.disk.read_only() { ", read-only" } else { "" };
-        let (size, path) = (human_size(node.disk.size()), node.path.display());
-        writeln!(out, "{}: {size}, {path}{created}{read_only}", export.id)?;
-        if let Some(status) = node.disk.status() {
-            writeln!(out, "  caches    {}", caches(&status.cache_sizes))?;
-        }
-        for address in &addresses {
-            for (tool, line) in paste::lines(address, &export.id, tls) {
-                writeln!(out, "  {tool:<9} {line}")?;
-            }
-        }
-    }
-    if let Some(path) = sockets.control_path() {
-        writeln!(out, "control: cowhand status {}", paste::quote(&path.to_string_lossy()))?;
-    }
-    if let Some(metrics) = sockets.metrics() {
-        writeln!(out, "metrics: http://{}/metrics", metrics.address)?;
-    }
-    out.flush()?;
-    Ok(())
-}
-
-/// The cache sizes in use, whatever was asked for.
-fn caches(sizes: &CacheSizes) -> String {
-    let (l2, slice) = (human_size(sizes.l2_bytes), human_size(sizes.l2_entry_bytes));
-    let covers = if sizes.covers_disk { "covers the disk" } else { "less than the disk has" };
-    format!("l2 {l2} in slices of {slice} ({covers}), refcounts {}", human_size(sizes.refcount_bytes))
 }

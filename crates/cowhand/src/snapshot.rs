@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ArgGroup;
-use image::{Disk, OpenRules};
+use graph::{Disk, OpenRules};
+use qcow2::bitmap::out_of_date;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use reactor::Reactor;
 
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::info::{show_snapshots, snapshot_info};
 use crate::output::{OutputFormat, write_json};
 
@@ -65,9 +66,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     reactor.run(async {
-        let disk = image::open(&options, &rules).await.map_err(|error| failed(&error))?;
+        let disk = graph::open(&options, &rules).await.map_err(|error| match changes {
+            true => failed(&error),
+            false => failed(&error).with_hint_about_lock(&error),
+        })?;
         let done = act(args, &disk, out, &failed).await;
         let closed = disk.close().await.map_err(|error| failed(&error));
+        let bitmaps = disk.bitmaps_out_of_date();
+        if !bitmaps.is_empty() {
+            warn(&format!("{}: {}", options.filename.display(), out_of_date(&bitmaps)));
+        }
         done.and(closed)
     })?;
     Ok(ExitCode::SUCCESS)

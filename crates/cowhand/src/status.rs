@@ -1,16 +1,18 @@
 //! `cowhand status`: what a running server has open, and how it goes.
 
 mod map;
+mod medium;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use image::size::human_size;
+use export::few_names;
+use graph::size::human_size;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{self, OutputFormat, write_json};
 use crate::remote::figures::{KindFigures, ThrottleFigures, disk};
 use crate::remote::{Remote, RemoteArgs};
 
@@ -19,10 +21,15 @@ use crate::remote::{Remote, RemoteArgs};
 #[command(after_help = "\
 Examples:
   cowhand status /run/vm1.qmp
+  cowhand status --disk data /run/vm1.qmp
   cowhand status --output json /run/vm1.qmp | jq '.disks[].stats'")]
 pub struct Args {
     #[command(flatten)]
     remote: RemoteArgs,
+
+    /// Only this disk, by its node's name [default: all]
+    #[arg(long, value_name = "NAME")]
+    disk: Option<String>,
 
     /// Form of the result; json has the answers of query-version, query-blockstats, query-block-exports
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -32,7 +39,10 @@ pub struct Args {
 /// Shows it.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = args.remote.connect()?;
-    let told = told(&mut remote)?;
+    let mut told = told(&mut remote)?;
+    if let Some(name) = &args.disk {
+        keep_one(&mut told, name)?;
+    }
     match args.output {
         OutputFormat::Json => write_json(out, &told)?,
         OutputFormat::Human => human(out, &told)?,
@@ -46,6 +56,22 @@ fn told(remote: &mut Remote) -> Result<Value, Failure> {
         "disks": remote.ask("query-blockstats", json!({}))?,
         "exports": remote.ask("query-block-exports", json!({}))?,
     }))
+}
+
+/// Leaves out everything but the disk of this name and its exports.
+fn keep_one(told: &mut Value, name: &str) -> Result<(), Failure> {
+    let is_it = |value: &Value| value["node-name"] == name;
+    let disks = told["disks"].as_array().map_or(&[][..], Vec::as_slice);
+    if !disks.iter().any(is_it) {
+        let names = few_names(disks.iter().filter_map(|disk| disk["node-name"].as_str()));
+        return Err(Failure::new(format!("the server has no disk {name:?}; name one of {names}")));
+    }
+    for list in ["disks", "exports"] {
+        if let Some(list) = told[list].as_array_mut() {
+            list.retain(is_it);
+        }
+    }
+    Ok(())
 }
 
 fn human(out: &mut dyn Write, told: &Value) -> io::Result<()> {
@@ -72,6 +98,7 @@ fn write_disk<'a>(
     writeln!(out, "  writes    {}", kind(&disk.write))?;
     writeln!(out, "  now       {} in flight", counted(disk.in_flight, "request"))?;
     map::write(out, value, &disk)?;
+    medium::write(out, &value["driver-specific"])?;
     writeln!(out, "  limits    {}", limits(&disk.throttle))?;
     for export in exports {
         let name = export["name"].as_str().unwrap_or_default();
@@ -90,7 +117,7 @@ pub fn counted(count: u64, noun: &str) -> String {
 
 /// Names may come from an image's path: a terminal would obey control characters in them.
 pub fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    output::printable(text).into_owned()
 }
 
 fn kind(kind: &KindFigures) -> String {

@@ -2,6 +2,7 @@
 
 mod rates;
 mod screen;
+mod view;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,7 +19,8 @@ use crate::remote::{Remote, RemoteArgs};
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Watch the disks of a running server: requests and bytes a second, latency, queue, hit rate of the \
-        map cache, its memory, limits, and the part of the time at them. q ends it.",
+        map cache, its memory, limits, and the part of the time at them. Those that do most are first. Arrows, PgUp and PgDn scroll, \
+        s sorts them as the server tells them, q ends it.",
     after_help = "\
 Examples:
   cowhand top /run/vm1.qmp
@@ -52,7 +54,9 @@ fn once(remote: &mut Remote, interval: Duration, out: &mut dyn Write) -> Result<
     let first = Look::take(remote)?;
     std::thread::sleep(interval);
     let second = Look::take(remote)?;
-    for row in text(&second.since(&first)) {
+    let mut rates = second.since(&first);
+    rates.sort_by_key(|disk| std::cmp::Reverse(disk.load()));
+    for row in text(&rates) {
         writeln!(out, "{row}")?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,11 +1,13 @@
 //! The reply to a BLOCK_STATUS.
 
+use std::rc::Rc;
+
+use export::{Error, ErrorKind, Export, Pace};
 use nbd_wire::{
-    ALLOCATION_HOLE, ALLOCATION_ZERO, BITMAP_DIRTY, Context, Descriptor, Dialect, ErrorCode, Selected,
+    ALLOCATION_HOLE, ALLOCATION_ZERO, BITMAP_DIRTY, Context, ContextId, Descriptor, Dialect, Selected,
     block_status,
 };
 
-use crate::export::Export;
 use crate::limits::STATUS_EXTENTS_MAX;
 
 /// What is asked.
@@ -18,18 +20,32 @@ pub(crate) struct Question {
     pub(crate) len: u64,
     /// One extent of each context is enough.
     pub(crate) one: bool,
-    /// At least one.
-    pub(crate) contexts: Vec<Selected>,
+    /// Those of the connection; at least one.
+    pub(crate) contexts: Rc<[Selected]>,
+    /// Of those, the ones that are asked for; all if this is not said.
+    pub(crate) only: Option<Vec<ContextId>>,
 }
 
+impl Question {
+    fn chosen(&self) -> impl Iterator<Item = &Selected> {
+        let is_chosen = |id| self.only.as_ref().is_none_or(|only| only.contains(&id));
+        self.contexts.iter().filter(move |context| is_chosen(context.id))
+    }
+}
+
+/// Extents that are looked up between two turns of others, and what they count in bytes: about as much time.
+const LOOKS_PER_STEP: usize = 64;
+const LOOKS_STEP_BYTES: u64 = 256 << 10;
+
 /// Asks `disk` and gives the whole reply.
-pub(crate) async fn answer(disk: &dyn Export, question: &Question) -> Result<Vec<u8>, ErrorCode> {
+pub(crate) async fn answer(disk: &dyn Export, question: &Question, pace: &Pace) -> Result<Vec<u8>, Error> {
     let Question { dialect, cookie, offset, one, .. } = *question;
-    let extents_max = if one { 1 } else { (STATUS_EXTENTS_MAX / question.contexts.len().max(1)).max(1) };
+    let contexts = question.chosen().count();
+    let extents_max = if one { 1 } else { (STATUS_EXTENTS_MAX / contexts.max(1)).max(1) };
     let mut reply = Vec::new();
-    for (at, Selected { id, context }) in question.contexts.iter().enumerate() {
-        let descriptors = describe(disk, context, question, extents_max).await?;
-        let is_last = at + 1 == question.contexts.len();
+    for (at, Selected { id, context }) in question.chosen().enumerate() {
+        let descriptors = describe(disk, context, question, (extents_max, pace)).await?;
+        let is_last = at + 1 == contexts;
         block_status(&mut reply, dialect, (cookie, offset), (*id, is_last), &descriptors);
     }
     Ok(reply)
@@ -40,16 +56,22 @@ async fn describe(
     disk: &dyn Export,
     context: &Context,
     question: &Question,
-    extents_max: usize,
-) -> Result<Vec<Descriptor>, ErrorCode> {
+    (extents_max, pace): (usize, &Pace),
+) -> Result<Vec<Descriptor>, Error> {
     let end = question.offset + question.len;
     let mut at = question.offset;
     let mut descriptors: Vec<Descriptor> = Vec::new();
-    while at < end {
+    for looks in 0_usize.. {
+        if at >= end {
+            break;
+        }
+        if looks.is_multiple_of(LOOKS_PER_STEP) {
+            pace.step(LOOKS_STEP_BYTES).await;
+        }
         let (len, flags) = look(disk, context, at, end - at).await?;
         if len == 0 {
             tracing::error!(?context, at, "disk describes an extent of no bytes");
-            return Err(ErrorCode::Io);
+            return Err(ErrorKind::Io.into());
         }
         let len = len.min(end - at);
         let is_full = descriptors.len() == extents_max;
@@ -63,7 +85,7 @@ async fn describe(
     Ok(descriptors)
 }
 
-async fn look(disk: &dyn Export, context: &Context, offset: u64, len: u64) -> Result<(u64, u64), ErrorCode> {
+async fn look(disk: &dyn Export, context: &Context, offset: u64, len: u64) -> Result<(u64, u64), Error> {
     match context {
         Context::Allocation => {
             let extent = disk.block_status(offset, len).await?;

@@ -6,16 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use buffer::IoBytes;
+use export::repeats::{self, Level};
+use export::{Place, Seat, peer};
 use futures_util::future::{Either, select};
 use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
 use reactor::net::Stream;
 
-use crate::exports::{Offered, Place};
+use crate::catalogue::Offered;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::options::TlsPolicy;
 use crate::server::{HandshakeSlot, Server};
 use crate::tls::TlsStream;
-use crate::transmission::Transmission;
+use crate::transmission::{Means, Transmission};
 use crate::transport::Transport;
 
 /// Why a connection ended before transmission.
@@ -31,6 +33,10 @@ enum Ended {
     Receive(#[from] ReceiveError),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("{0}")]
+    NoTls(&'static str),
 }
 
 /// What a handshake leads to.
@@ -41,7 +47,12 @@ struct Agreed {
 }
 
 /// Serves one client to its end.
-pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: HandshakeSlot, tls: &TlsPolicy) {
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    seat: &Seat,
+    stream: Rc<Stream>,
+    (slot, tls): (HandshakeSlot, &TlsPolicy),
+) {
     tracing::debug!("client connects");
     let timeout = reactor::sleep(server.options().handshake_timeout);
     let agreed = match select(pin!(handshake(&server, Rc::clone(&stream), tls)), timeout).await {
@@ -51,14 +62,23 @@ pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: Handsha
     drop(slot);
     match agreed {
         Err(Ended::Done) => tracing::debug!("client leaves before it has chosen an export"),
+        Err(ended @ (Ended::Tls(_) | Ended::NoTls(_))) => {
+            let text = format!("client {} is refused: {ended}", peer::name(&*stream));
+            repeats::tell(Level::Warn, "TLS", "", &text);
+        }
         Err(ended) => tracing::info!(reason = %ended, "handshake fails"),
         Ok(Agreed { session, transport, inbox }) => {
             let name = session.chosen.entry().name().to_owned();
             let contexts = session.contexts.len();
             tracing::info!(export = name, dialect = ?session.dialect, contexts, "client uses export");
-            let shutdown = server.shutdown();
-            let transmission =
-                Transmission::new(&session, Rc::new(transport), inbox, server.budget(), shutdown);
+            let loops = server.loops();
+            let means = Means {
+                budget: loops.budget(),
+                shutdown: loops.shutdown(),
+                stall_timeout: server.options().stall_timeout,
+                pace: seat.pace(session.chosen.entry()),
+            };
+            let transmission = Transmission::new(&session, Rc::new(transport), inbox, means);
             let end =
                 match select(pin!(transmission.run()), pin!(session.chosen.entry().leaving().wait())).await {
                     Either::Left((end, _)) => end,
@@ -68,14 +88,18 @@ pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, slot: Handsha
                         running.await
                     }
                 };
-            tracing::info!(export = name, reason = %end, "connection ends");
+            if end.is_stall() {
+                server.door().count_stalled();
+                let text = format!("export {name:?}: client {} is sent away: {end}", peer::name(&*stream));
+                repeats::tell(Level::Warn, "stalled", &name, &text);
+            } else {
+                tracing::info!(export = name, reason = %end, "connection ends");
+            }
         }
     }
 }
 
 async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) -> Result<Agreed, Ended> {
-    let mut transport = Transport::Plain(Rc::clone(&stream));
-    let mut inbox = Inbox::new();
     let mut out = Vec::new();
     let (tls, config) = match tls {
         TlsPolicy::Off => (Tls::Off, None),
@@ -83,11 +107,24 @@ async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) ->
         TlsPolicy::Required(config) => (Tls::Required, Some(config)),
     };
     let mut handshake = Handshake::new(tls, &mut out);
+    let agreed = negotiate(server, &stream, (&mut handshake, &mut out), config).await;
+    // What such a client does next, leaving mostly, says less.
+    agreed.map_err(|ended| handshake.tls_refusal().map_or(ended, Ended::NoTls))
+}
+
+async fn negotiate(
+    server: &Arc<Server>,
+    stream: &Rc<Stream>,
+    (handshake, out): (&mut Handshake, &mut Vec<u8>),
+    config: Option<&Arc<rustls::ServerConfig>>,
+) -> Result<Agreed, Ended> {
+    let mut transport = Transport::Plain(Rc::clone(stream));
+    let mut inbox = Inbox::new();
     loop {
-        let step = handshake.step(inbox.bytes(), &Offered(server), &mut out);
+        let step = handshake.step(inbox.bytes(), &Offered(server), out);
         // Also before an end: it may be the answer to the last question.
         if !out.is_empty() {
-            transport.send_all(IoBytes::copy_from(&out).into()).await?;
+            transport.send_all(IoBytes::copy_from(out).into()).await?;
             out.clear();
         }
         let (taken, step) = step?;
@@ -100,7 +137,8 @@ async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) ->
             }
             Step::StartTls => {
                 let config = config.ok_or_else(|| io::Error::other("TLS is not configured"))?;
-                let tls = TlsStream::accept(Rc::clone(&stream), Arc::clone(config)).await?;
+                let tls =
+                    TlsStream::accept(Rc::clone(stream), Arc::clone(config)).await.map_err(Ended::Tls)?;
                 transport = Transport::Tls(Box::new(tls));
                 handshake.tls_started();
             }

@@ -52,8 +52,8 @@ impl Inbox {
         let mut room = self.buf.split_off(self.end);
         let rest = room.split_off(most.min(room.len()));
         let (received, room) = transport.recv(room).await;
-        self.buf.unsplit(room);
-        self.buf.unsplit(rest);
+        self.buf.rejoin(room);
+        self.buf.rejoin(rest);
         match received? {
             0 => Err(ReceiveError::Ended),
             count => {

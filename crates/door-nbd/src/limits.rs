@@ -1,4 +1,5 @@
-//! Every bound of the server, with its reason. Those of the protocol are in [`nbd_wire::limits`].
+//! Every bound of the server, with its reason. Those of the protocol are in [`nbd_wire::limits`], those that hold for
+//! the clients of every door in [`export::limits`].
 
 use std::time::Duration;
 
@@ -36,23 +37,26 @@ pub const REPLY_BUFFER_BYTES: usize = 128 << 10;
 /// While this many bytes of replies wait for the client to read, nothing more is read from it.
 pub const BACKLOG_BYTES_MAX: usize = 1 << 20;
 
+/// The same for replies that are in no account: those of a few bytes that need no memory of their own.
+pub const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
+
+/// Replies are handed to the socket in pieces of this many bytes; the client has [`STALL_TIMEOUT_DEFAULT`] for each.
+pub const SEND_BYTES_MAX: usize = 1 << 20;
+
 /// Batches that a connection handles before the others on its loop get their turn.
 pub const BATCHES_BEFORE_YIELD: u32 = 8;
 
-/// Requests of one connection that wait for the disk: four times what a guest's virtio-blk queue
-/// of 64 keeps in flight.
-pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
+/// Bytes answered inline after which the others on the loop get their turn, for the same reason: a third of a
+/// millisecond of copying.
+pub const INLINE_BYTES_BEFORE_YIELD: usize = 1 << 20;
 
-/// Payload bytes in flight of one connection: two of the largest requests, or 256 of 256 KiB.
-pub const CONNECTION_BYTES_MAX: u64 = 64 << 20;
+/// Requests of one connection that wait for memory; while there are as many nothing more is read from it. They are
+/// read from the socket all the same, so that the end of a connection behind them is seen.
+pub const REQUESTS_WAITING_MAX: usize = 256;
 
-/// Payload bytes in flight of all connections. A connection that holds some gets no more than
-/// what is left for all others, so that no number of greedy ones starves the next; one that holds
-/// none always gets one request.
-pub const PROCESS_BYTES_MAX: u64 = 256 << 20;
-
-/// What a request in flight counts beyond its payload: its task, header and bookkeeping.
-pub const REQUEST_OVERHEAD_BYTES: u64 = 4 << 10;
+/// Connections of the process, unless told otherwise. Each holds buffers of up to half a MiB, one MiB with TLS, of
+/// which idle ones touch little: its receive buffer, two reply buffers, [`UNCOUNTED_BYTES_MAX`].
+pub const CONNECTIONS_MAX: usize = 1024;
 
 /// Extents in the reply to one BLOCK_STATUS, over all its contexts: half a MiB of memory. The
 /// protocol lets a server describe less than was asked for.
@@ -72,8 +76,6 @@ pub const CONNECTIONS_PER_EXPORT_DEFAULT: u32 = 16;
 /// How long a client may take to choose an export, unless told otherwise.
 pub const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// How long a shutdown waits for clients to read their last replies, unless told otherwise.
-pub const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
-
-/// How long accepting rests after a failure (out of descriptors, say).
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client may take no reply that waits for it, and send nothing of a payload that it began, unless told
+/// otherwise. Then its connection is closed: what it holds is everybody's.
+pub const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::{CONNECTIONS_PER_EXPORT_DEFAULT, HANDSHAKE_TIMEOUT_DEFAULT, SHUTDOWN_GRACE_DEFAULT};
+use crate::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_PER_EXPORT_DEFAULT, HANDSHAKE_TIMEOUT_DEFAULT, STALL_TIMEOUT_DEFAULT,
+};
 
 /// Whether connections are encrypted.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +26,10 @@ pub struct ServerOptions {
     pub connections_per_export: u32,
     /// How long a client may take to choose an export.
     pub handshake_timeout: Duration,
-    /// How long a shutdown waits for clients to read their last replies.
-    pub shutdown_grace: Duration,
+    /// Clients of all exports at a time, those included that have not chosen one.
+    pub connections_max: usize,
+    /// How long a client may read no reply that waits for it, or send nothing of a payload that it began.
+    pub stall_timeout: Duration,
     /// Whether connections are encrypted.
     pub tls: TlsPolicy,
 }
@@ -35,7 +39,8 @@ impl Default for ServerOptions {
         Self {
             connections_per_export: CONNECTIONS_PER_EXPORT_DEFAULT,
             handshake_timeout: HANDSHAKE_TIMEOUT_DEFAULT,
-            shutdown_grace: SHUTDOWN_GRACE_DEFAULT,
+            connections_max: CONNECTIONS_MAX,
+            stall_timeout: STALL_TIMEOUT_DEFAULT,
             tls: TlsPolicy::Off,
         }
     }

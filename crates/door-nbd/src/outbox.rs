@@ -1,16 +1,18 @@
 //! Replies of one connection on their way out, in batches.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes, IoVec};
-use qcow2::ReadKind;
+use export::{LocalEvent, Permit, ReadKind};
 
-use crate::budget::Permit;
 use crate::limits::{
-    BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SHARED_REPLY_BYTES_MAX,
+    BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SEND_BYTES_MAX,
+    SHARED_REPLY_BYTES_MAX, UNCOUNTED_BYTES_MAX,
 };
-use crate::local_event::LocalEvent;
+use crate::patience::within;
 use crate::transport::Transport;
 
 /// Replies that were not sent yet. Headers, and the data of small inline reads, stand one after
@@ -24,6 +26,9 @@ pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     sending: Cell<bool>,
     failed: Cell<bool>,
+    /// How long the client may take to read [`SEND_BYTES_MAX`].
+    stall_timeout: Duration,
+    stalled: Cell<bool>,
     /// Something was sent.
     progress: LocalEvent,
     /// Something is to be sent and nobody does.
@@ -41,6 +46,8 @@ struct Queue {
     replies: usize,
     /// Of the requests that `parts` answer.
     permits: Vec<Permit>,
+    /// Bytes of replies without a permit.
+    uncounted: usize,
 }
 
 impl Queue {
@@ -71,23 +78,38 @@ impl Queue {
         self.filled += bytes.len();
     }
 
+    /// Whether as much waits as may: in all, and of what is in no account.
+    fn is_long(&self) -> bool {
+        self.bytes() >= BACKLOG_BYTES_MAX || self.uncounted >= UNCOUNTED_BYTES_MAX
+    }
+
+    /// One more reply, of `bytes` bytes.
+    fn added(&mut self, bytes: usize, permit: Option<Permit>) {
+        self.replies += 1;
+        self.uncounted += if permit.is_none() { bytes } else { 0 };
+        self.permits.extend(permit);
+    }
+
     fn take(&mut self) -> (IoVec, Vec<Permit>) {
         self.cut();
-        self.replies = 0;
+        (self.replies, self.uncounted) = (0, 0);
         (std::mem::take(&mut self.parts), std::mem::take(&mut self.permits))
     }
 }
 
 impl Outbox {
-    pub(crate) fn new(transport: Rc<Transport>) -> Rc<Self> {
+    pub(crate) fn new(transport: Rc<Transport>, stall_timeout: Duration) -> Rc<Self> {
         let shared = IoBuf::uninit(REPLY_BUFFER_BYTES);
-        let queue = Queue { parts: IoVec::new(), shared, filled: 0, replies: 0, permits: Vec::new() };
+        let queue =
+            Queue { parts: IoVec::new(), shared, filled: 0, replies: 0, permits: Vec::new(), uncounted: 0 };
         Rc::new(Self {
             span: tracing::Span::current(),
             transport,
             queue: RefCell::new(queue),
             sending: Cell::new(false),
             failed: Cell::new(false),
+            stall_timeout,
+            stalled: Cell::new(false),
             progress: LocalEvent::default(),
             work: LocalEvent::default(),
             closed: Cell::new(false),
@@ -101,20 +123,30 @@ impl Outbox {
 
     /// Adds a whole reply of a few bytes.
     pub(crate) fn push_small(&self, reply: &[u8], permit: Option<Permit>) {
+        if self.has_failed() {
+            return;
+        }
         let mut queue = self.queue.borrow_mut();
         queue.put(reply);
-        queue.replies += 1;
-        queue.permits.extend(permit);
+        queue.added(reply.len(), permit);
     }
 
     /// Adds a reply of `head` and `payload`.
     pub(crate) fn push(&self, head: &[u8], payload: IoBytes, permit: Option<Permit>) {
+        if self.has_failed() {
+            return;
+        }
         let mut queue = self.queue.borrow_mut();
+        let bytes = head.len() + payload.len();
         queue.put(head);
         queue.cut();
         queue.parts.push(payload);
-        queue.replies += 1;
-        queue.permits.extend(permit);
+        queue.added(bytes, permit);
+    }
+
+    /// Whether a reply of `len` bytes has to be in the account: it has memory of its own, or others wait already.
+    pub(crate) fn needs_permit(&self, len: usize) -> bool {
+        len > SHARED_REPLY_BYTES_MAX || self.sending.get()
     }
 
     /// Adds a reply of `head` and `len` bytes if `fill` has filled them; gives what `fill` says.
@@ -122,6 +154,7 @@ impl Outbox {
         &self,
         head: &[u8],
         len: usize,
+        permit: Option<Permit>,
         fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
     ) -> Option<ReadKind> {
         if len > SHARED_REPLY_BYTES_MAX {
@@ -129,7 +162,7 @@ impl Outbox {
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
             if filled == Some(ReadKind::Data) {
-                self.push(head, payload.freeze(), None);
+                self.push(head, payload.freeze(), permit);
             }
             return filled;
         }
@@ -140,7 +173,7 @@ impl Outbox {
         if filled == Some(ReadKind::Data) {
             head_room.copy_from_slice(head);
             queue.filled += head.len() + len;
-            queue.replies += 1;
+            queue.added(head.len() + len, permit);
         }
         filled
     }
@@ -166,17 +199,17 @@ impl Outbox {
     /// Sends all that is there; if somebody else is sending, only waits until few enough bytes are left.
     pub(crate) async fn send(&self) {
         if self.sending.get() {
-            let is_small = || !self.sending.get() || self.queue.borrow().bytes() < BACKLOG_BYTES_MAX;
+            let is_small = || !self.sending.get() || !self.queue.borrow().is_long();
             return self.progress.until(is_small).await;
         }
         if self.queue.borrow().bytes() == 0 {
             return;
         }
-        self.sending.set(true);
+        let mut sending = Sending::start(self);
         while self.queue.borrow().bytes() > 0 {
             let (data, permits) = self.queue.borrow_mut().take();
             if !self.failed.get()
-                && let Err(error) = self.transport.send_all(data).await
+                && let Err(error) = self.send_in_time(data).await
             {
                 tracing::debug!(%error, "replies cannot be sent");
                 self.failed.set(true);
@@ -184,8 +217,38 @@ impl Outbox {
             drop(permits);
             self.progress.wake();
         }
-        self.sending.set(false);
+        sending.is_done = true;
+    }
+
+    async fn send_in_time(&self, mut data: IoVec) -> io::Result<()> {
+        while !data.is_empty() {
+            let rest = data.slice(data.len().min(SEND_BYTES_MAX), data.len());
+            let piece = if rest.is_empty() { data } else { data.slice(0, SEND_BYTES_MAX) };
+            match within(self.stall_timeout, self.transport.send_all(piece)).await {
+                Some(result) => result?,
+                None => {
+                    self.stalled.set(true);
+                    self.transport.hang_up();
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Whether the client has not read its replies for too long.
+    pub(crate) fn has_stalled(&self) -> bool {
+        self.stalled.get()
+    }
+
+    /// Nobody reads replies any more: what waits is dropped, what is added too.
+    pub(crate) fn abandon(&self) {
+        self.failed.set(true);
+        let dropped = self.queue.borrow_mut().take();
+        drop(dropped);
         self.progress.wake();
+        self.work.wake();
     }
 
     /// Sends all that is there, whoever does it.
@@ -207,5 +270,28 @@ impl Outbox {
     pub(crate) fn close(&self) {
         self.closed.set(true);
         self.work.wake();
+    }
+}
+
+/// The send under way. A send that is dropped half-way has sent any part of a reply: the stream is of no use then.
+struct Sending<'a> {
+    outbox: &'a Outbox,
+    is_done: bool,
+}
+
+impl<'a> Sending<'a> {
+    fn start(outbox: &'a Outbox) -> Self {
+        outbox.sending.set(true);
+        Self { outbox, is_done: false }
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.outbox.sending.set(false);
+        if !self.is_done {
+            self.outbox.failed.set(true);
+        }
+        self.outbox.progress.wake();
     }
 }

@@ -2,22 +2,24 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
 use reactor::net::Stream;
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 /// Received ciphertext is taken in pieces of this many bytes: four records of the largest size.
 const WIRE_BYTES: usize = 64 << 10;
 
-/// Plaintext is encrypted in pieces of this many bytes, so that memory for ciphertext is bounded.
-const ENCRYPT_BYTES_MAX: usize = 256 << 10;
+/// Plaintext is encrypted in pieces of this many bytes, so that memory for ciphertext is bounded: it is there up to three
+/// times, in the session and twice on its way to the socket.
+const ENCRYPT_BYTES_MAX: usize = 64 << 10;
 
 /// Where a server's certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +79,16 @@ pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsConfigErr
     Ok(Arc::new(builder.with_single_cert(chain, key)?))
 }
 
-fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
-    let failed = |cause| TlsConfigError::File { path: path.clone(), cause };
+/// Whether the first certificate in a file is for `name`: a host name, or an address. `false` if there is none to be read.
+pub fn certificate_names(file: &Path, name: &str) -> bool {
+    let Ok(name) = ServerName::try_from(name.to_owned()) else { return false };
+    let certificates = certificates(file).unwrap_or_default();
+    let parsed = certificates.first().and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
+    parsed.is_some_and(|certificate| verify_server_name(&certificate, &name).is_ok())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
+    let failed = |cause| TlsConfigError::File { path: path.to_owned(), cause };
     CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
 }
 
@@ -111,12 +121,24 @@ impl TlsStream {
             if !tls.session.borrow().wants_read() {
                 continue;
             }
-            if !tls.feed()? && tls.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            let fed = match tls.feed() {
+                Ok(fed) => fed,
+                Err(error) => {
+                    // The alert tells the client why; whether it arrives makes no difference here.
+                    let _ = tls.flush().await;
+                    return Err(error);
+                }
+            };
+            if !fed && tls.fill().await? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the client leaves in the middle"));
             }
         }
         tls.flush().await?;
         Ok(tls)
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     pub(crate) async fn recv(&self, mut buf: IoBuf) -> (io::Result<usize>, IoBuf) {

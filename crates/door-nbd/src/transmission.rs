@@ -1,34 +1,32 @@
-//! From received bytes to requests that run: the loop of one connection after its handshake.
+//! The transmission phase of one connection: takes requests in and answers or starts them.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use buffer::IoBuf;
-use event_listener::Event;
-use futures_util::future::select;
+use export::{Budget, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
+use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
 use nbd_wire::{
-    BlockStatusFilter, Command, Decoded, Dialect, ErrorCode, RequestHeader, Selected, Served, Targeted,
-    UnknownMagic, done_reply, error_reply, hole_reply, limits, read_head,
+    Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, done_reply, error_reply, hole_reply,
+    limits, read_head,
 };
-use qcow2::ReadKind;
 
-use crate::block_status::Question;
-use crate::budget::{Budget, InFlight, Permit};
-use crate::export::ZeroFlags;
-use crate::exports::{ExportEntry, Place};
+use crate::client::{Asked, Client, What};
+use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{
-    BATCHES_BEFORE_YIELD, DIRECT_RECEIVE_BYTES_MIN, INLINE_READ_BYTES_MAX, LARGE_WRITE_BYTES_MIN,
-    RECEIVE_BYTES, RECEIVE_BYTES_AFTER_LARGE, STATUS_REQUEST_BYTES,
+    BATCHES_BEFORE_YIELD, INLINE_BYTES_BEFORE_YIELD, INLINE_READ_BYTES_MAX, LARGE_WRITE_BYTES_MIN,
+    RECEIVE_BYTES, RECEIVE_BYTES_AFTER_LARGE,
 };
+use crate::line::Line;
 use crate::outbox::Outbox;
-use crate::requests::{Request, Work};
-use crate::shutdown::Shutdown;
+use crate::requests::Work;
 use crate::transport::Transport;
+
+mod payload;
 
 /// Why no more requests are read.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +35,14 @@ pub(crate) enum End {
     Disconnect,
     #[error("server shuts down")]
     Shutdown,
+    #[error("connection closed by the client")]
+    Gone,
     #[error("replies cannot be sent")]
     CannotSend,
+    #[error("client has read none of its replies for {} s", .0.as_secs_f32())]
+    Unread(Duration),
+    #[error("client has sent nothing of a payload that it began for {} s", .0.as_secs_f32())]
+    Unsent(Duration),
     #[error(transparent)]
     Receive(#[from] ReceiveError),
     #[error(transparent)]
@@ -48,12 +52,14 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The client is gone, and nobody reads the replies that are still to come.
+    /// Nobody reads the replies that are still to come.
     fn is_abrupt(&self) -> bool {
-        match self {
-            Self::Disconnect | Self::Shutdown => false,
-            Self::CannotSend | Self::Receive(_) | Self::Magic(_) | Self::PayloadTooLong { .. } => true,
-        }
+        !matches!(self, Self::Disconnect | Self::Shutdown)
+    }
+
+    /// The client was sent away, because it held what others wait for.
+    pub(crate) fn is_stall(&self) -> bool {
+        matches!(self, Self::Unread(_) | Self::Unsent(_))
     }
 }
 
@@ -64,24 +70,31 @@ struct Inline {
     bytes: u64,
 }
 
+/// What a connection needs of its server.
+#[derive(Debug)]
+pub(crate) struct Means<'a> {
+    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) shutdown: &'a Shutdown,
+    pub(crate) stall_timeout: Duration,
+    pub(crate) pace: Pace,
+}
+
 /// One connection that has chosen its export.
 #[derive(Debug)]
 pub(crate) struct Transmission {
-    entry: Arc<ExportEntry>,
-    dialect: Dialect,
-    contexts: Vec<Selected>,
+    client: Rc<Client>,
+    line: Rc<Line>,
     served: Served,
     transport: Rc<Transport>,
     inbox: Inbox,
-    outbox: Rc<Outbox>,
-    in_flight: Rc<InFlight>,
     shutdown: Shutdown,
+    stall_timeout: Duration,
     inline: Inline,
-    /// The client went without a word.
-    gone: Event,
     last_write_was_large: bool,
     /// Sends so far.
     batches: u32,
+    /// Bytes answered inline since others had their turn.
+    inline_bytes: Cell<usize>,
 }
 
 impl Transmission {
@@ -89,43 +102,88 @@ impl Transmission {
         session: &Session<Place>,
         transport: Rc<Transport>,
         inbox: Inbox,
-        budget: &Arc<Budget>,
-        shutdown: &Shutdown,
+        means: Means<'_>,
     ) -> Self {
-        Self {
+        let Means { budget, shutdown, stall_timeout, pace } = means;
+        let client = Rc::new(Client {
             entry: Arc::clone(session.chosen.entry()),
             dialect: session.dialect,
-            contexts: session.contexts.clone(),
+            contexts: session.contexts.clone().into(),
+            outbox: Outbox::new(Rc::clone(&transport), stall_timeout),
+            in_flight: InFlight::new(Arc::clone(budget)),
+            gone: Rc::default(),
+            pace,
+        });
+        Self {
+            line: Line::new(&client),
+            client,
             served: Served::new(&session.export, session.dialect, !session.contexts.is_empty()),
-            outbox: Outbox::new(Rc::clone(&transport)),
             transport,
             inbox,
-            in_flight: InFlight::new(Arc::clone(budget)),
             shutdown: shutdown.clone(),
+            stall_timeout,
             inline: Inline::default(),
-            gone: Event::new(),
             last_write_was_large: false,
             batches: 0,
+            inline_bytes: Cell::new(0),
         }
     }
 
-    /// Serves until there is nothing more to read, then until every request in flight is answered.
+    /// Serves until there is nothing more to read, then until every request in flight is answered. When the client is
+    /// gone nothing more is begun for it: what waits is dropped, reads at work end at their next step, and only
+    /// writes that were taken in whole are carried out.
     pub(crate) async fn run(mut self) -> End {
-        let outbox = Rc::clone(&self.outbox);
-        let sender = reactor::spawn(async move { outbox.run().await });
-        let end = self.receive_requests().await;
+        let (client, line) = (Rc::clone(&self.client), Rc::clone(&self.line));
+        let sender = reactor::spawn({
+            let outbox = Rc::clone(&client.outbox);
+            async move { outbox.run().await }
+        });
+        let starter = reactor::spawn({
+            let line = Rc::clone(&line);
+            async move { line.run().await }
+        });
+        let watcher = reactor::spawn({
+            let (transport, gone) = (Rc::clone(&self.transport), Rc::clone(&client.gone));
+            async move {
+                transport.hung_up().await;
+                gone.declare();
+            }
+        });
+        let end = self.take_in().await;
         self.count_inline();
         // A shutdown ends the receiving, too, and answers what it has taken in.
-        if end.is_abrupt() && !self.shutdown.is_triggered() {
-            self.gone.notify(usize::MAX);
+        if !end.is_abrupt() || self.shutdown.is_triggered() {
+            let answered = pin!(async {
+                line.emptied().await;
+                client.outbox.finish().await;
+                client.in_flight.drained().await;
+                client.outbox.finish().await;
+            });
+            select(answered, pin!(client.gone.wait())).await;
         }
-        self.outbox.finish().await;
-        self.in_flight.drained().await;
-        self.outbox.finish().await;
-        self.outbox.close();
+        if client.gone.is_declared() || end.is_abrupt() && !self.shutdown.is_triggered() {
+            client.abandon();
+            // A send under way ends, whether its client reads or not.
+            self.transport.hang_up();
+            client.count_dropped(line.clear() as u64);
+            // It may be waiting for memory, and only one task at a time waits for what is in flight.
+            starter.cancel().await;
+            client.in_flight.drained().await;
+        }
+        client.outbox.close();
+        drop(watcher);
         sender.await;
         self.transport.close().await;
-        end
+        if client.outbox.has_stalled() { End::Unread(self.stall_timeout) } else { end }
+    }
+
+    /// Takes requests in until there are no more.
+    async fn take_in(&mut self) -> End {
+        let gone: Rc<Gone> = Rc::clone(&self.client.gone);
+        match select(pin!(self.receive_requests()), pin!(gone.wait())).await {
+            Either::Left((end, _)) => end,
+            Either::Right(_) => End::Gone,
+        }
     }
 
     async fn receive_requests(&mut self) -> End {
@@ -149,16 +207,18 @@ impl Transmission {
 
     /// Handles every request that is there in full, and a payload that is not.
     async fn handle_batch(&mut self) -> Result<(), End> {
-        while let Decoded::Head { bytes, head } = RequestHeader::decode(self.dialect, self.inbox.bytes())? {
+        while let Decoded::Head { bytes, head } =
+            RequestHeader::decode(self.client.dialect, self.inbox.bytes())?
+        {
             self.inbox.consume(bytes);
             match Command::check(&head, &self.served) {
                 Ok(command) => self.start(&head, command).await?,
                 Err(code) => {
-                    self.skip(head.payload_bytes(self.dialect)).await?;
+                    self.skip(head.payload_bytes(self.client.dialect)).await?;
                     self.refuse(&head, code);
                 }
             }
-            if self.outbox.is_due() {
+            if self.client.outbox.is_due() {
                 self.send().await?;
             }
         }
@@ -169,12 +229,15 @@ impl Transmission {
     /// client that asks and reads fast enough would never have us wait.
     async fn send(&mut self) -> Result<(), End> {
         self.count_inline();
-        self.outbox.send().await;
+        self.client.outbox.send().await;
         self.batches = self.batches.wrapping_add(1);
-        if self.batches.is_multiple_of(BATCHES_BEFORE_YIELD) {
+        if self.batches.is_multiple_of(BATCHES_BEFORE_YIELD)
+            || self.inline_bytes.get() >= INLINE_BYTES_BEFORE_YIELD
+        {
+            self.inline_bytes.set(0);
             reactor::yield_now().await;
         }
-        if self.outbox.has_failed() { Err(End::CannotSend) } else { Ok(()) }
+        if self.client.outbox.has_failed() { Err(End::CannotSend) } else { Ok(()) }
     }
 
     async fn start(&mut self, head: &RequestHeader, command: Command) -> Result<(), End> {
@@ -187,14 +250,13 @@ impl Transmission {
             Command::BlockStatus { target, one, .. } => return self.block_status(head, target, one).await,
             Command::Write { offset, len, fua } => return self.write(head, offset, len, fua).await,
             Command::Flush => Work::Flush,
-            Command::Trim { offset, len, fua } => Work::Trim { offset, len, fua },
+            Command::Trim { offset, len, fua } => Work::Discard { offset, len, fua },
             Command::WriteZeroes { offset, len, fua, no_hole, fast } => {
-                Work::Zero { offset, len, flags: ZeroFlags { no_hole, fast, fua } }
+                Work::Zero { offset, len, flags: ZeroFlags { unmap: !no_hole, fast_only: fast, fua } }
             }
-            Command::Cache { offset, len } => Work::Cache { offset, len },
+            Command::Cache { offset, len } => Work::Prefetch { offset, len },
         };
-        let permit = self.admit(0).await;
-        self.spawn(self.request(head, permit).perform(work));
+        self.line.put(asked(head, What::Perform(work))).await;
         Ok(())
     }
 
@@ -202,36 +264,55 @@ impl Transmission {
         if len <= INLINE_READ_BYTES_MAX && self.read_now(head, offset, len) {
             self.inline.reads += 1;
             self.inline.bytes += u64::from(len);
+            self.inline_bytes.set(self.inline_bytes.get() + usize::try_from(len).unwrap_or(usize::MAX));
             return;
         }
-        let permit = self.admit(u64::from(len)).await;
-        let request = self.request(head, permit);
-        // It is known to wait, so it is a task from the start.
-        reactor::spawn_now(self.unless_gone(async move { request.read(len).await })).detach();
+        self.line.put(asked(head, What::Read { len })).await;
     }
 
     /// Answers a read if that needs no waiting, and says whether it did.
     fn read_now(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
-        let reply = read_head(self.dialect, head.cookie, offset, len);
-        let size = usize::try_from(len).unwrap_or(usize::MAX);
-        let disk = self.entry.disk();
-        let fill = |buf: &mut [u8]| {
-            if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf) }
-        };
-        match self.outbox.push_filled(&reply, size, fill) {
-            None => return false,
-            Some(ReadKind::Data) => {}
-            Some(ReadKind::Zeroes) => match hole_reply(self.dialect, head.cookie, offset, len) {
-                Some(hole) => self.outbox.push_small(&hole, None),
-                None => {
-                    self.outbox.push_filled(&reply, size, |buf| {
-                        buf.fill(0);
-                        Some(ReadKind::Data)
-                    });
-                }
-            },
+        let disk = self.client.entry.disk();
+        let fill =
+            |buf: &mut [u8]| if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf) };
+        match self.answer_filled(head, offset, len, fill) {
+            None => false,
+            Some(ReadKind::Data) => true,
+            Some(ReadKind::Zeroes) => self.answer_zeroes(head, offset, len),
         }
-        true
+    }
+
+    /// Answers a read of nothing but zeroes, and says whether it did.
+    fn answer_zeroes(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
+        let Client { outbox, dialect, .. } = &*self.client;
+        if let Some(hole) = hole_reply(*dialect, head.cookie, offset, len) {
+            outbox.push_small(&hole, None);
+            return true;
+        }
+        let zeroes = |buf: &mut [u8]| {
+            buf.fill(0);
+            Some(ReadKind::Data)
+        };
+        self.answer_filled(head, offset, len, zeroes).is_some()
+    }
+
+    /// Answers a read with the bytes that `fill` puts into the reply; gives what `fill` says. Nothing is answered unless that is
+    /// [`ReadKind::Data`]; `None` also where the account of the client has no room for the reply.
+    fn answer_filled(
+        &self,
+        head: &RequestHeader,
+        offset: u64,
+        len: u32,
+        fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
+    ) -> Option<ReadKind> {
+        let Client { outbox, dialect, in_flight, .. } = &*self.client;
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let permit = match outbox.needs_permit(size) {
+            false => None,
+            true => Some(in_flight.try_admit(u64::from(len))?),
+        };
+        let reply = read_head(*dialect, head.cookie, offset, len);
+        outbox.push_filled(&reply, size, permit, fill)
     }
 
     async fn write(&mut self, head: &RequestHeader, offset: u64, len: u32, fua: bool) -> Result<(), End> {
@@ -240,149 +321,47 @@ impl Transmission {
         let permit = self.admit(u64::from(len)).await;
         let data = self.payload(size).await?.freeze().into();
         if len == 0 {
-            self.outbox.push_small(&done_reply(self.dialect, head.cookie, offset), Some(permit));
+            let done = done_reply(self.client.dialect, head.cookie, offset);
+            self.client.outbox.push_small(&done, Some(permit));
             return Ok(());
         }
         if !self.inbox.bytes().is_empty() {
             // The next request can be looked at while this one is written.
             reactor::fs::defer_long_calls();
         }
-        self.spawn(self.request(head, permit).perform(Work::Write { offset, data, fua }));
+        self.client.start(asked(head, What::Perform(Work::Write { offset, data, fua })), permit);
         Ok(())
-    }
-
-    async fn block_status(&mut self, head: &RequestHeader, target: Targeted, one: bool) -> Result<(), End> {
-        let filter = match target {
-            Targeted::Range { len } => Ok((len, self.contexts.clone())),
-            Targeted::Filter { payload_bytes } => self.filter(head, payload_bytes).await?,
-        };
-        let (len, contexts) = match filter {
-            Ok(asked) => asked,
-            Err(code) => {
-                self.refuse(head, code);
-                return Ok(());
-            }
-        };
-        let permit = self.admit(STATUS_REQUEST_BYTES).await;
-        let (dialect, cookie, offset) = (self.dialect, head.cookie, head.offset);
-        let question = Question { dialect, cookie, offset, len, one, contexts };
-        self.spawn(self.request(head, permit).block_status(question));
-        Ok(())
-    }
-
-    /// Takes the context filter of an extended BLOCK_STATUS off the stream.
-    async fn filter(
-        &mut self,
-        head: &RequestHeader,
-        payload_bytes: u32,
-    ) -> Result<Result<(u64, Vec<Selected>), ErrorCode>, End> {
-        let size = usize::try_from(payload_bytes).unwrap_or(usize::MAX);
-        let payload = self.payload(size).await?;
-        let filter = BlockStatusFilter::decode(&payload[..size], &self.contexts);
-        Ok(filter.and_then(|BlockStatusFilter { len, ids }| {
-            Command::block_status_range(head.offset, len, &self.served)?;
-            let asked = self.contexts.iter().filter(|context| ids.contains(&context.id));
-            Ok((len, asked.cloned().collect()))
-        }))
-    }
-
-    /// Takes a payload of `size` bytes off the stream: what is there by a copy, much that is missing
-    /// straight from the socket.
-    async fn payload(&mut self, size: usize) -> Result<IoBuf, End> {
-        let mut payload = IoBuf::uninit(size);
-        payload.truncate(size);
-        let mut filled = self.inbox.take_into(&mut payload);
-        if filled < size {
-            // What is answered must not wait for a client that is slow to send.
-            self.outbox.send().await;
-        }
-        while filled < size {
-            let missing = size - filled;
-            if missing < DIRECT_RECEIVE_BYTES_MIN {
-                self.inbox.receive_at_least(&self.transport, missing).await?;
-                filled += self.inbox.take_into(&mut payload[filled..]);
-                continue;
-            }
-            let (received, room) = self.transport.recv(payload.split_off(filled)).await;
-            payload.unsplit(room);
-            match received.map_err(ReceiveError::from)? {
-                0 => return Err(ReceiveError::Ended.into()),
-                count => filled += count,
-            }
-        }
-        Ok(payload)
-    }
-
-    /// Throws a payload away that comes with a request that is refused.
-    async fn skip(&mut self, size: u64) -> Result<(), End> {
-        if size > limits::PAYLOAD_SKIP_BYTES_MAX {
-            return Err(End::PayloadTooLong { found: size });
-        }
-        let mut left = usize::try_from(size).unwrap_or(usize::MAX);
-        loop {
-            let there = self.inbox.bytes().len().min(left);
-            self.inbox.consume(there);
-            left -= there;
-            if left == 0 {
-                return Ok(());
-            }
-            self.outbox.send().await;
-            self.inbox.receive(&self.transport, RECEIVE_BYTES).await?;
-        }
     }
 
     fn refuse(&self, head: &RequestHeader, code: ErrorCode) {
         tracing::debug!(%code, ?head, "request refused");
-        self.entry.counters().invalid.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.client.entry.counters().refused();
         let mut reply = Vec::new();
         let message = code.to_string();
-        error_reply(&mut reply, self.dialect, (head.cookie, head.offset), code, &message, None);
-        self.outbox.push_small(&reply, None);
+        error_reply(&mut reply, self.client.dialect, (head.cookie, head.offset), code, &message, None);
+        self.client.outbox.push_small(&reply, None);
     }
 
-    /// A place for one more request, when there is one.
+    /// A place for a request that brings `payload` bytes, when there is one: behind those that wait in line.
     async fn admit(&self, payload: u64) -> Permit {
-        if let Some(permit) = self.in_flight.try_admit(payload) {
+        if self.line.is_empty()
+            && let Some(permit) = self.client.in_flight.try_admit(payload)
+        {
             return permit;
         }
-        self.outbox.send().await;
-        self.in_flight.admit(payload).await
-    }
-
-    fn request(&self, head: &RequestHeader, permit: Permit) -> Request {
-        Request::new(&self.entry, &self.outbox, (self.dialect, head.cookie, head.offset), permit)
-    }
-
-    /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.
-    fn spawn(&self, request: impl Future<Output = ()> + 'static) {
-        let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
-        // The task polls again at once, with a waker of its own: no wake-up is lost to this one.
-        if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return;
-        }
-        reactor::spawn(self.unless_gone(request)).detach();
-    }
-
-    /// `request`, given up when its client goes: a limit may hold requests for hours, and those of a client
-    /// that is gone would keep its place.
-    fn unless_gone(&self, request: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
-        let outbox = Rc::clone(&self.outbox);
-        let gone = self.entry.disk().holds_back().then(|| self.gone.listen());
-        async move {
-            match gone {
-                Some(gone) => _ = select(pin!(request), gone).await,
-                None => request.await,
-            }
-            outbox.nudge();
-        }
+        self.client.outbox.send().await;
+        self.line.emptied().await;
+        self.client.in_flight.admit(payload).await
     }
 
     fn count_inline(&mut self) {
         let Inline { reads, bytes } = std::mem::take(&mut self.inline);
         if reads > 0 {
-            let counters = self.entry.counters();
-            counters.read.add(reads, bytes);
-            counters.inline_reads.fetch_add(reads, std::sync::atomic::Ordering::Relaxed);
+            self.client.entry.counters().read_inline(reads, bytes);
         }
     }
+}
+
+fn asked(head: &RequestHeader, what: What) -> Asked {
+    Asked { cookie: head.cookie, offset: head.offset, what }
 }

@@ -32,6 +32,25 @@ impl Transport {
         }
     }
 
+    /// Ends both directions: whoever waits for the client sees the end.
+    pub(crate) fn hang_up(&self) {
+        // Fails where the peer was faster.
+        let _ = self.stream().shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Ends when the client is gone in both directions.
+    pub(crate) async fn hung_up(&self) {
+        // An error says the same: nobody is there.
+        let _ = self.stream().hung_up().await;
+    }
+
+    fn stream(&self) -> &Stream {
+        match self {
+            Transport::Plain(stream) => stream,
+            Transport::Tls(tls) => tls.stream(),
+        }
+    }
+
     /// Says goodbye, where the transport has a word for it.
     pub(crate) async fn close(&self) {
         if let Transport::Tls(stream) = self {

@@ -66,7 +66,14 @@ impl Budget {
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Charge {
         self.make_room(bytes);
         self.adjust(0, bytes);
-        Charge { budget: Arc::clone(self), bytes }
+        Charge { budget: Arc::clone(self), bytes: AtomicU64::new(bytes) }
+    }
+
+    /// The same where that needs nothing to leave; `None` where it would.
+    pub fn try_charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max());
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Charge { budget: Arc::clone(self), bytes: AtomicU64::new(bytes) })
     }
 
     /// Whether `more` bytes would be too many.
@@ -121,11 +128,25 @@ impl Members {
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
-    bytes: u64,
+    bytes: AtomicU64,
+}
+
+impl Charge {
+    /// The bytes that are charged.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Charges `bytes` from now on, and makes room where they are more than before.
+    pub fn set(&self, bytes: u64) {
+        let before = self.bytes.swap(bytes, Ordering::Relaxed);
+        self.budget.make_room(bytes.saturating_sub(before));
+        self.budget.adjust(before, bytes);
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.adjust(self.bytes, 0);
+        self.budget.adjust(self.bytes(), 0);
     }
 }

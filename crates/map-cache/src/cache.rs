@@ -82,8 +82,8 @@ impl<E: Clone> MapCache<E> {
     /// Reads from a slice in memory, without a lock; `None` is a miss.
     #[inline]
     pub fn with<T>(&self, key: SliceKey, read: impl FnOnce(&Slice) -> T) -> Option<T> {
-        let slot = self.store.slot(key)?.load();
-        let slice = slot.as_ref()?;
+        let chunk = self.store.chunk(key)?.load();
+        let slice = chunk.as_ref()?.get(key)?;
         slice.touch();
         self.store.hits.add(1);
         Some(read(slice))
@@ -118,12 +118,21 @@ impl<E: Clone> MapCache<E> {
         self.loads.try_lead(key).filter(|_| self.store.find(key).is_none())
     }
 
-    /// Puts a slice into memory, as loaded by the holder of its ticket, and makes room for it.
+    /// Puts a slice into memory, whatever loads are under way, and makes room for it.
     pub fn insert(&self, key: SliceKey, words: impl Iterator<Item = u64>) {
+        self.insert_unless(key, words, || false);
+    }
+
+    fn insert_unless(
+        &self,
+        key: SliceKey,
+        words: impl Iterator<Item = u64>,
+        is_stale: impl FnOnce() -> bool,
+    ) {
         let words: Vec<u64> = words.collect();
         self.loaded.fetch_add(1, Ordering::Relaxed);
         self.loaded_bytes.fetch_add(words.len() as u64 * 8, Ordering::Relaxed);
-        self.store.insert(key, &words);
+        self.store.insert(key, &words, is_stale);
     }
 
     /// Ends a load with what was read: the slice, or an error, which everybody who waits for it gets too.
@@ -144,11 +153,28 @@ impl<E: Clone> MapCache<E> {
         }
     }
 
-    /// Ends a load that went well.
+    /// Ends a load that went well. The slice comes into memory unless its table was forgotten meanwhile
+    /// ([`MapCache::forget_tables`]).
     pub fn insert_loaded(&self, ticket: LoadTicket<'_, E>, words: impl Iterator<Item = u64>) {
-        self.insert(ticket.key(), words);
+        self.insert_unless(ticket.key(), words, || ticket.is_stale());
         // Behind the insertion: whoever waited looks again and finds it.
         drop(ticket);
+    }
+
+    /// Forgets all slices of the tables of these L1 entries, clean or dirty, and keeps loads of them that are under way from
+    /// landing. For whoever takes a table out of L1: first the L1 entry changes, then this is called, and from then on no
+    /// look-up finds a slice of the old table. A load takes its ticket first and looks at L1 after that, so that it finds
+    /// the new entry or is kept from landing.
+    ///
+    /// Costs a look at every slot of one table, or at every slice in memory where there is something to forget.
+    pub fn forget_tables(&self, tables: Range<u32>) {
+        self.loads.forget_tables(tables.clone());
+        self.store.forget_tables(tables);
+    }
+
+    /// As [`MapCache::forget_tables`], for all there are.
+    pub fn forget_all(&self) {
+        self.forget_tables(0..u32::MAX);
     }
 
     /// Modifies a slice in memory and marks it dirty. A packed one is replaced by a plain one first.
@@ -230,8 +256,9 @@ impl<E: Clone> MapCache<E> {
     }
 
     /// Changes [`CacheLimits::slices_per_table`], and with it what every key means: nobody may use the
-    /// cache meanwhile. Returns whether it did: not while a slice is in memory.
+    /// cache meanwhile, and loads under way do not land. Returns whether it did: not while a slice is in memory.
     pub fn reshape(&self, slices_per_table: usize) -> bool {
+        self.loads.forget_tables(0..u32::MAX);
         self.store.reshape(slices_per_table)
     }
 

@@ -1,9 +1,11 @@
 //! Single flight: one load a slice, however many wait for it.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
+use std::ops::Range;
 
+use sync::atomic::{AtomicBool, Ordering};
 use sync::{Arc, Event, EventListener, Mutex, OnceLock};
 
 use crate::slice::SliceKey;
@@ -11,18 +13,32 @@ use crate::slice::SliceKey;
 /// Loads under way. `E` is the error that a failed load hands to all who wait for it.
 #[derive(Debug)]
 pub(crate) struct Loads<E> {
-    under_way: Mutex<HashMap<SliceKey, Arc<Flight<E>>>>,
+    under_way: Mutex<BTreeMap<SliceKey, Arc<Flight<E>>>>,
 }
 
 #[derive(Debug)]
 struct Flight<E> {
     landed: Event,
     failure: OnceLock<E>,
+    /// The table was forgotten after this load began: what it reads may be no part of the map any more.
+    stale: AtomicBool,
 }
 
 impl<E: Clone> Loads<E> {
     pub(crate) fn new() -> Self {
-        Self { under_way: Mutex::new(HashMap::new()) }
+        Self { under_way: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Loads of slices of these tables that are under way may not land. Who needs one of the slices from now on begins a
+    /// load of its own.
+    pub(crate) fn forget_tables(&self, tables: Range<u32>) {
+        let first = |l1_index| SliceKey { l1_index, slice: 0 };
+        let mut under_way = self.under_way.lock();
+        let keys: Vec<_> =
+            under_way.range(first(tables.start)..first(tables.end)).map(|(key, _)| *key).collect();
+        for flight in keys.iter().filter_map(|key| under_way.remove(key)) {
+            flight.stale.store(true, Ordering::Release);
+        }
     }
 
     /// Joins the load of `key`, or becomes the one who does it.
@@ -45,7 +61,11 @@ impl<E: Clone> Loads<E> {
                 Err(Waiting { listener: flight.landed.listen(), flight })
             }
             Entry::Vacant(vacant) => {
-                let flight = Arc::new(Flight { landed: Event::new(), failure: OnceLock::new() });
+                let flight = Arc::new(Flight {
+                    landed: Event::new(),
+                    failure: OnceLock::new(),
+                    stale: AtomicBool::new(false),
+                });
                 vacant.insert(Arc::clone(&flight));
                 Ok(LoadTicket { loads: self, key, flight })
             }
@@ -77,6 +97,11 @@ impl<E: Clone> LoadTicket<'_, E> {
         self.key
     }
 
+    /// Whether the table was forgotten since the load began. Asked under the lock under which slices are forgotten.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.flight.stale.load(Ordering::Acquire)
+    }
+
     /// Ends the load with an error, which everybody who waits for it gets too.
     pub fn fail(self, error: E) {
         // A flight has one ticket and this consumes it, so the cell is empty.
@@ -86,7 +111,12 @@ impl<E: Clone> LoadTicket<'_, E> {
 
 impl<E: Clone> Drop for LoadTicket<'_, E> {
     fn drop(&mut self) {
-        self.loads.under_way.lock().remove(&self.key);
+        let mut under_way = self.loads.under_way.lock();
+        // A stale load is not there any more; a later one of the same slice may be.
+        if under_way.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            under_way.remove(&self.key);
+        }
+        drop(under_way);
         self.flight.landed.notify(usize::MAX);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use sync::Arc;
+
 use crate::directory::Directory;
 use crate::footprint::{ARC_COUNTS, allocation};
 use crate::ghosts::Ghosts;
@@ -14,7 +16,7 @@ use crate::store::{SLICES_MIN, Store};
 #[derive(Debug)]
 pub struct Model {
     bytes_max: u64,
-    directory: Directory,
+    directory: Directory<()>,
     queue: Queue,
     ghosts: Ghosts,
     slices: HashMap<SliceKey, Modelled>,
@@ -47,7 +49,7 @@ impl Model {
             slice.visited = true;
             return true;
         }
-        self.directory.slot_or_new(key);
+        self.directory.put(key, Arc::new(()));
         self.slices.insert(key, Modelled { bytes, visited: false });
         self.held += bytes;
         let (again, slices) = (self.ghosts.take(key), &mut self.slices);
@@ -76,6 +78,7 @@ impl Model {
             });
             let Some(key) = leaves else { return };
             let Some(slice) = self.slices.remove(&key) else { return };
+            self.directory.take_out(key);
             self.ghosts.insert(key, slice.bytes, self.queue.len());
             self.held -= slice.bytes;
         }

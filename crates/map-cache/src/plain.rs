@@ -118,6 +118,13 @@ impl Plain {
         state.sealed
     }
 
+    /// Seals the words whether they are dirty or not: nobody needs them any more. Calls `clean` before anybody can notice.
+    pub(crate) fn give_up(&self, clean: impl FnOnce()) {
+        let mut state = self.state.lock();
+        state.sealed = true;
+        clean();
+    }
+
     /// The words, after they were sealed.
     pub(crate) fn sealed_words(&self) -> Vec<u64> {
         debug_assert!(self.state.lock().sealed, "these words may change any moment");

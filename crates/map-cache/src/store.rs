@@ -1,25 +1,27 @@
 //! The slices of one cache, and what they may take.
 
+mod eviction;
+
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sync::{Arc, Mutex, MutexGuard};
 
 use crate::budget::Budget;
 use crate::counters::Striped;
-use crate::directory::{Directory, Slot};
+use crate::directory::{Directory, Place};
 use crate::footprint::{ARC_COUNTS, allocation, map_entry};
 use crate::ghosts::{GhostHits, Ghosts};
 use crate::packing::{Form, Packing};
-use crate::queue::{Look, Queue};
+use crate::queue::Queue;
 use crate::slice::{Slice, SliceKey};
 
 /// Clean slices that a cache keeps whatever they take: a request that needs two at a time must get on,
 /// also while everything else is dirty.
 pub(crate) const SLICES_MIN: usize = 2;
 
-/// A turn of the budget's hand looks at this part of a cache's slices.
+/// Each sweep of the budget examines this part of a cache's slices.
 pub(crate) const TURN_PART: usize = 64;
 
 /// Bytes of an entry in the maps of plain and of dirty slices.
@@ -28,11 +30,11 @@ const MAP_ENTRY: u64 = map_entry(size_of::<(SliceKey, Arc<Slice>)>());
 /// What is in memory, and for how long.
 #[derive(Debug)]
 pub(crate) struct Store {
-    directory: Directory,
+    directory: Directory<Slice>,
     packing: Packing,
     budget: Arc<Budget>,
     bytes_max: AtomicU64,
-    /// Slots change under this lock alone. The locks of slices come after it.
+    /// The directory changes under this lock alone. The locks of slices come after it.
     residents: Mutex<Residents>,
     /// Exactly the slices that are dirty. Changed under the lock of the slice in question, which comes
     /// before this one.
@@ -112,26 +114,32 @@ impl Store {
     }
 
     #[inline]
-    pub(crate) fn slot(&self, key: SliceKey) -> Option<&Slot> {
-        self.directory.slot(key)
+    pub(crate) fn chunk(&self, key: SliceKey) -> Option<&Place<Slice>> {
+        self.directory.chunk(key)
     }
 
     pub(crate) fn find(&self, key: SliceKey) -> Option<Arc<Slice>> {
         self.directory.find(key)
     }
 
-    /// Puts a slice into memory, in place of what is there under its key.
-    pub(crate) fn insert(&self, key: SliceKey, words: &[u64]) {
-        let Some(slot) = self.directory.slot_or_new(key) else { return };
+    /// Puts a slice into memory, in place of what is there under its key, unless it `is_stale`: that is asked under
+    /// the lock that [`Store::forget_tables`] takes, so a slice is refused, or forgotten after it came in.
+    pub(crate) fn insert(&self, key: SliceKey, words: &[u64], is_stale: impl FnOnce() -> bool) {
         let slice = Arc::new(Slice::pack(key, words, &self.packing));
         let mut residents = self.residents.lock();
-        match slot.load_full() {
+        if is_stale() {
+            return;
+        }
+        let old = self.find(key);
+        if !self.directory.put(key, Arc::clone(&slice)) {
+            return;
+        }
+        match old {
             Some(old) => residents.leave(&old),
             None => self.enqueue(&mut residents, key),
         }
         residents.enter(&slice);
-        slot.store(Some(slice));
-        // Afterwards, so that what slots and queues grew by is in it.
+        // Afterwards, so that what directory and queues grew by is in it.
         self.make_room(&mut residents, 0, Some(key));
         self.settle(&mut residents);
         drop(residents);
@@ -162,13 +170,12 @@ impl Store {
 
     /// `new` in place of `old`, if that is still there.
     fn swap(&self, residents: &mut Residents, old: &Arc<Slice>, new: Arc<Slice>) -> bool {
-        let Some(slot) = self.directory.slot(old.key()) else { return false };
-        let there = slot.load().as_ref().is_some_and(|there| Arc::ptr_eq(there, old));
+        let there = self.find(old.key()).is_some_and(|there| Arc::ptr_eq(&there, old));
         if there {
             new.inherit(old);
             residents.leave(old);
             residents.enter(&new);
-            slot.store(Some(new));
+            self.directory.put(old.key(), new);
         }
         there
     }
@@ -218,77 +225,6 @@ impl Store {
         }
     }
 
-    /// Slices that may leave without a write, more or less: it changes any moment.
-    fn clean_count(&self, residents: &Residents) -> usize {
-        residents.queue.len().saturating_sub(self.dirty_count())
-    }
-
-    /// Lets slices leave until `more` bytes fit under this cache's own ceiling. `needed` stays: whoever
-    /// waits for it would load it again and again.
-    fn make_room(&self, residents: &mut Residents, more: u64, needed: Option<SliceKey>) {
-        let ceiling = self.bytes_max();
-        while self.total(residents).saturating_add(more) > ceiling {
-            let steps = residents.queue.len() * 2;
-            let went = self.pack_clean(residents)
-                || (self.clean_count(residents) > SLICES_MIN && self.evict(residents, steps, needed));
-            if !went {
-                if residents.queue.len() > SLICES_MIN {
-                    self.crowd();
-                }
-                break;
-            }
-        }
-    }
-
-    /// Lets one slice leave that was not used lately, after at most `steps` looks.
-    fn evict(&self, residents: &mut Residents, steps: usize, needed: Option<SliceKey>) -> bool {
-        let look = |key| if needed == Some(key) { Look::Busy } else { self.look(key) };
-        let Some(slice) = residents.queue.evict(steps, look) else { return false };
-        let slices = residents.queue.len();
-        residents.ghosts.insert(slice.key(), slice.bytes(), slices);
-        self.forget(residents, &slice);
-        true
-    }
-
-    fn look(&self, key: SliceKey) -> Look<Arc<Slice>> {
-        let Some(slice) = self.find(key) else { return Look::Absent };
-        if slice.take_visited() {
-            return Look::Used;
-        }
-        match slice.plain() {
-            Some(plain) if !plain.seal() => Look::Busy,
-            _ => Look::Cold(slice),
-        }
-    }
-
-    /// Empties the slot of a slice that left the queue and that nobody can modify any more.
-    fn forget(&self, residents: &mut Residents, slice: &Slice) {
-        if let Some(slot) = self.directory.slot(slice.key()) {
-            slot.store(None);
-        }
-        residents.leave(slice);
-        residents.evictions += 1;
-    }
-
-    /// A turn of the budget's hand. Returns whether there is anything that could leave in the end.
-    pub(crate) fn give_way(&self) -> bool {
-        let mut residents = self.residents.lock();
-        if self.pack_clean(&mut residents) {
-            self.settle(&mut residents);
-            return true;
-        }
-        if self.clean_count(&residents) <= SLICES_MIN {
-            return false;
-        }
-        residents.owed += residents.queue.len();
-        let steps = residents.owed / TURN_PART;
-        residents.owed %= TURN_PART;
-        self.evict(&mut residents, steps, None);
-        // Also if nothing left: keys may have moved to a queue that grew for them.
-        self.settle(&mut residents);
-        true
-    }
-
     /// Lets every clean slice leave that `unwanted` names.
     pub(crate) fn drop_slices(&self, unwanted: impl Fn(&Slice) -> bool) -> usize {
         let mut residents = self.residents.lock();
@@ -301,9 +237,34 @@ impl Store {
             }
             leaves
         });
-        gone.iter().for_each(|slice| self.forget(&mut residents, slice));
+        self.directory.take_all_out(gone.iter().map(|slice| slice.key()));
+        gone.iter().for_each(|slice| residents.leave(slice));
+        residents.evictions += gone.len() as u64;
         self.settle(&mut residents);
         gone.len()
+    }
+
+    /// Takes out all slices of these tables, dirty ones too. They do not count as evicted, and leave no ghosts: nobody
+    /// will miss them.
+    pub(crate) fn forget_tables(&self, tables: Range<u32>) {
+        let mut residents = self.residents.lock();
+        if tables.len() == 1 && !self.directory.has_any_of(tables.start) {
+            return;
+        }
+        let mut gone = Vec::new();
+        residents.queue.remove(|key| {
+            let forgotten = tables.contains(&key.l1_index);
+            gone.extend(self.find(key).filter(|_| forgotten));
+            forgotten
+        });
+        for slice in &gone {
+            if let Some(plain) = slice.plain() {
+                plain.give_up(|| self.mark_clean(slice));
+            }
+            residents.leave(slice);
+        }
+        self.directory.take_all_out(gone.iter().map(|slice| slice.key()));
+        self.settle(&mut residents);
     }
 
     /// Changes the ceiling; what is too much leaves unless it is dirty.

@@ -396,3 +396,76 @@ fn two_caches_that_take_from_each_other_lose_nothing_and_always_get_on() {
         assert_eq!(budget.used_bytes(), 0, "memory that is gone is still charged");
     });
 }
+
+/// A cache above tables that come and go. A table's words are its number; 0 is no table.
+struct Tables {
+    cache: MapCache<&'static str>,
+    l1: AtomicU64,
+}
+
+impl Tables {
+    /// As the engine reads: the cache first, then L1. The ticket is taken before L1 is looked at.
+    fn read(&self) -> u64 {
+        loop {
+            if let Some([word]) = self.cache.with(key(0), |slice| slice.entry::<1>(0)) {
+                return word;
+            }
+            if self.l1.load(SeqCst) == 0 {
+                return 0;
+            }
+            match self.cache.load(key(0)) {
+                Load::Present => {}
+                Load::Wait(waiting) => block_on(waiting.landed()).unwrap(),
+                Load::Lead(ticket) => self.land(ticket),
+            }
+        }
+    }
+
+    fn read_ahead(&self) {
+        self.cache.try_lead(key(0)).into_iter().for_each(|ticket| self.land(ticket));
+    }
+
+    fn land(&self, ticket: map_cache::LoadTicket<'_, &'static str>) {
+        let table = self.l1.load(SeqCst);
+        pause();
+        if table != 0 {
+            self.cache.insert_loaded(ticket, [table].into_iter());
+        }
+    }
+
+    /// The table goes, and another comes.
+    fn replace(&self, next: u64) {
+        self.l1.store(0, SeqCst);
+        self.cache.forget_tables(0..1);
+        let found = self.read();
+        assert_eq!(found, 0, "a look-up found table {found} after it was forgotten");
+        self.l1.store(next, SeqCst);
+        assert_eq!(self.read(), next);
+    }
+}
+
+#[test]
+fn a_load_that_began_before_its_table_was_forgotten_never_lands_after() {
+    explore(|| {
+        let limits = CacheLimits { slices_per_table: 2, bytes_max: AMPLE };
+        let cache = MapCache::new(limits, Packing::one(COLUMN), &Budget::unlimited());
+        let tables = Arc::new(Tables { cache, l1: AtomicU64::new(1) });
+        let bodies: [fn(&Tables); 3] = [
+            |tables| (2..4).for_each(|next| tables.replace(next)),
+            |tables| {
+                (0..3).fold(0, |latest, _| {
+                    let table = tables.read();
+                    assert!(table == 0 || table >= latest, "table {table} after {latest}");
+                    table.max(latest)
+                });
+            },
+            |tables| (0..3).for_each(|_| tables.read_ahead()),
+        ];
+        let threads = bodies.map(|body| {
+            let tables = Arc::clone(&tables);
+            thread::spawn(move || body(&tables))
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(tables.read(), 3);
+    });
+}

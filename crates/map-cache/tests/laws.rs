@@ -388,3 +388,75 @@ fn a_model_keeps_what_the_cache_keeps() {
         assert!(cache.counters().evictions > 0 && hits > 0);
     }
 }
+
+/// A shrink freed a table while it was being read ahead; the read ended, and the next table of that L1 entry began with the
+/// entries of the old one: two parts of the disk shared clusters.
+#[test]
+fn a_load_that_began_before_its_table_was_forgotten_never_lands_after() {
+    let cache = cache(AMPLE);
+    load(&cache, 9);
+    let Load::Lead(before) = cache.load(key(1)) else { panic!("first in line") };
+    let Load::Wait(waiting) = cache.load(key(1)) else { panic!("second in line") };
+    cache.forget_tables(0..1);
+    let Load::Lead(after) = cache.load(key(1)) else { panic!("the table is another one") };
+    assert_eq!(cache.land(before, Ok(vec![1; 512])), Ok(()));
+    assert_eq!(cache.with(key(1), |_| ()), None);
+    assert_eq!(futures_executor::block_on(waiting.landed()), Ok(()), "who waited looks again");
+    assert!(matches!(cache.load(key(1)), Load::Wait(_)), "an old load ends no new one");
+    assert_eq!(cache.land(after, Ok(vec![2; 512])), Ok(()));
+    assert_eq!(cache.with(key(1), |slice| slice.entry(0)), Some([2]));
+    assert!(cache.with(key(9), |_| ()).is_some(), "other tables stay");
+}
+
+#[test]
+fn a_forgotten_table_is_gone_whatever_was_done_to_its_slices() {
+    let cache = cache(AMPLE);
+    (0..24).for_each(|slice| load(&cache, slice));
+    (4..20).for_each(|slice| dirty(&cache, slice, 1));
+    let copies = cache.copy_dirty();
+    (10..12).for_each(|slice| dirty(&cache, slice, 2));
+    cache.forget_tables(1..2);
+    let there: Vec<u32> = (0..24).filter(|&slice| cache.with(key(slice), |_| ()).is_some()).collect();
+    assert_eq!(there, (0..8).chain(16..24).collect::<Vec<_>>());
+    assert_eq!(cache.dirty_slices(), 8);
+    assert_eq!(cache.modify(key(10), |_| ()), Outcome::Gone);
+    cache.written(&copies);
+    assert_eq!((cache.dirty_slices(), cache.counters().resident_slices), (0, 16));
+    cache.forget_all();
+    let counters = cache.counters();
+    assert_eq!((counters.resident_slices, counters.bytes_by_form), (0, [0; 5]));
+    load(&cache, 10);
+    assert_eq!(cache.with(key(10), |slice| slice.entry(2)), Some([word(10, 2)]));
+}
+
+#[test]
+fn every_slice_of_the_largest_tables_and_of_the_largest_disk_has_a_place_of_its_own() {
+    for slices in [1, 2, 8, 64, 128, 4096] {
+        let cache = Cache::new(
+            CacheLimits { slices_per_table: slices, bytes_max: AMPLE },
+            Packing::one(L2),
+            &Budget::unlimited(),
+        );
+        let last = slices as u32 - 1;
+        let tables = [0, 1, 15, 16, 17, 47, 48, (1 << 22) - 1];
+        let keys = tables.into_iter().flat_map(|l1_index| {
+            [0, last / 2, last].into_iter().map(move |slice| SliceKey { l1_index, slice })
+        });
+        let keys: Vec<_> = keys.collect();
+        (1..).zip(&keys).for_each(|(number, &key)| cache.insert(key, [number].into_iter()));
+        for (number, &key) in (1..).zip(&keys) {
+            let last_of_key =
+                (1..).zip(&keys).filter(|(_, other)| **other == key).map(|(number, _)| number).last();
+            assert_eq!(
+                cache.with(key, |slice| slice.entry(0)),
+                last_of_key.map(|word: u64| [word]),
+                "{number}"
+            );
+        }
+        let beyond = SliceKey { l1_index: 3, slice: slices as u32 };
+        cache.insert(beyond, [1].into_iter());
+        assert_eq!(cache.with(beyond, |_| ()), None, "no table of {slices} slices has one more");
+        let distinct = keys.iter().collect::<std::collections::BTreeSet<_>>().len();
+        assert_eq!(cache.counters().resident_slices, distinct as u64);
+    }
+}

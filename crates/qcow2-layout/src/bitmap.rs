@@ -155,6 +155,11 @@ pub fn encode_bitmap_directory(entries: &[BitmapEntry], geometry: &Geometry) -> 
 }
 
 impl BitmapEntry {
+    /// Bytes of the directory entry of a bitmap called `name`.
+    pub fn encoded_bytes(name: &str, extra_bytes: usize) -> u64 {
+        (FIXED_BYTES + extra_bytes + name.len()).next_multiple_of(8) as u64
+    }
+
     fn of(raw: &Raw<'_>, index: u32) -> Result<Self, BitmapError> {
         let field = |field, found, allowed| BitmapError::Field { index, field, found, allowed };
         if raw.kind != DIRTY_TRACKING {

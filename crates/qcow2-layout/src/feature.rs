@@ -83,6 +83,9 @@ feature_bits! {
     Compatible {
         /// Refcounts may be postponed, with the dirty bit set meanwhile.
         LAZY_REFCOUNTS = 0,
+        /// Cowhand's own, far from what QEMU numbers, which leaves it as it is: a writer with clusters in reserve was not closed,
+        /// so there may be clusters that are counted and that nothing leads to.
+        RESERVE = 63,
     }
 }
 

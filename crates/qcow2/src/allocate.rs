@@ -4,6 +4,7 @@
 //! that leads to the clusters (docs/write-order.md).
 
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 
 use qcow2_layout::HOST_OFFSET_LIMIT;
 
@@ -17,15 +18,35 @@ use crate::reserve::Reserved;
 /// Clusters allocated at a time at most: bounds the metadata that one request dirties at once.
 const RUN_CLUSTERS_MAX: u64 = 1 << 16;
 
+/// Refcounts that are looked at in one go, and ...
+const SCANNED_MAX: u64 = 1 << 15;
+
+/// ... runs of free clusters that are found there at most.
+const FOUND_MAX: usize = 1024;
+
+/// Times that an allocation looks for free clusters which memory did not hold, before it takes new ones.
+const SCANS_MAX: usize = 64;
+
+/// The memory of the allocator is charged in such steps.
+const CHARGED_AT_ONCE: u64 = 64 << 10;
+
+/// For whom refcounts are raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claimant {
+    /// Whoever wants clusters.
+    Anybody,
+    /// The commit that moves the refcount table, to clusters that were set aside.
+    RefcountTable,
+}
+
 impl Inner {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
-        if let Some(run) = self.reserve.take(wanted) {
-            return Ok(run);
-        }
-        let run = self.claim_free(wanted).await?;
-        self.make_room(run.end()).await;
-        Ok(run)
+        let run = match self.reserve.take(wanted) {
+            Some(run) => run,
+            None => self.claim_free(wanted).await?,
+        };
+        Ok(self.hand_out(run).await)
     }
 
     /// The same for guest clusters from number `guest` on: behind those of the guest clusters before them, where
@@ -39,13 +60,23 @@ impl Inner {
             }
         };
         // After the rest is kept: those who go on there meanwhile find their places, and wait for room too.
+        Ok(self.hand_out(run).await)
+    }
+
+    /// The one way out for clusters, wherever they come from: the file is long enough for them, so that writing to them
+    /// does not make it longer. What is in the reserve may lie beyond the end.
+    async fn hand_out(&self, run: Run) -> Run {
         self.make_room(run.end()).await;
-        Ok(run)
+        run
     }
 
     /// Clusters that are not of the reserve; the file may be too short for them yet.
     async fn claim_free(&self, wanted: u64) -> Result<Run, Error> {
-        self.scan_for_free_clusters().await?;
+        for _ in 0..SCANS_MAX {
+            if !self.scan_for_free_clusters().await? || !self.allocator.lock().should_look_further() {
+                break;
+            }
+        }
         loop {
             let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
             if let Some(run) = self.claim(run).await? {
@@ -55,7 +86,7 @@ impl Inner {
     }
 
     /// What `take` takes. Where the medium ends, every refcount block is looked at before giving up.
-    async fn taken(&self, take: impl Fn(&mut Allocator) -> Option<Run>) -> Result<Run, Error> {
+    pub(crate) async fn taken(&self, take: impl Fn(&mut Allocator) -> Option<Run>) -> Result<Run, Error> {
         // The header that the medium may have leads to clusters that memory takes for free.
         self.check_not_stopped()?;
         loop {
@@ -75,54 +106,80 @@ impl Inner {
         loop {
             let run = self.taken(|allocator| allocator.take_exactly(wanted)).await?;
             match self.claim(run).await? {
-                Some(claimed) if claimed.len == wanted => {
-                    self.make_room(claimed.end()).await;
-                    return Ok(claimed);
-                }
+                Some(claimed) if claimed.len == wanted => return Ok(self.hand_out(claimed).await),
                 Some(claimed) => self.give_back(claimed).await,
                 None => {}
             }
         }
     }
 
-    /// Looks for free clusters in one more refcount block: a little work for each allocation, so
-    /// that none waits for all of a large file. Says whether there was one left.
+    /// Looks for free clusters in a part of one more refcount block: a little work for each allocation, so
+    /// that none waits for all of a large file. Says whether there was one left. The allocator is locked for no longer than
+    /// it takes to enter [`FOUND_MAX`] runs.
     async fn scan_for_free_clusters(&self) -> Result<bool, Error> {
-        let Some(index) = self.allocator.lock().next_scan() else { return Ok(false) };
+        let Some((from, end)) = self.allocator.lock().next_scan() else { return Ok(false) };
         let entries = self.geometry.refcount_block_entries();
+        let index = from / entries;
         let first = index * entries;
-        let Some(block) = self.refcounts.block(index).await? else {
+        let end = end.min(first + entries);
+        match self.refcounts.block(index).await? {
             // No block: all of its clusters are free, where the file has any.
-            let mut allocator = self.allocator.lock();
-            let end = (first + entries).min(allocator.frontier_at_open());
-            allocator.find(first, end.saturating_sub(first));
-            return Ok(true);
-        };
-        let order = self.geometry.refcount_order;
-        let mut allocator = self.allocator.lock();
-        let end = allocator.frontier_at_open().saturating_sub(first).min(entries);
-        block.read(|bytes| {
-            let mut run_start = None;
-            for at in 0..=end {
-                let free = at < end && qcow2_layout::refcount_get(bytes, at, order) == Some(0);
-                match (free, run_start) {
-                    (true, None) => run_start = Some(at),
-                    (false, Some(start)) => {
-                        allocator.find(first + start, at - start);
-                        run_start = None;
-                    }
-                    (true, Some(_)) | (false, None) => {}
-                }
+            None => {
+                let found: Vec<_> = self.room.without_aside((from, end - from)).collect();
+                self.allocator.lock().scanned(from, end, &found);
             }
-        });
+            Some(block) => {
+                let order = self.geometry.refcount_order;
+                let range = from - first..(end - first).min(from - first + SCANNED_MAX);
+                let (to, found) = block.read(|bytes| free_runs(bytes, range, order));
+                let found = found.into_iter().map(|(start, len)| (first + start, len));
+                let found: Vec<_> = found.flat_map(|run| self.room.without_aside(run)).collect();
+                self.allocator.lock().scanned(from, first + to, &found);
+            }
+        }
+        self.charge_allocator();
         Ok(true)
+    }
+
+    /// Free clusters in memory count as a part of what all caches may take.
+    fn charge_allocator(&self) {
+        let bytes = self.allocator.lock().memory_bytes().next_multiple_of(CHARGED_AT_ONCE);
+        let mut charged = self.allocator_charge.lock();
+        if charged.as_ref().map_or(0, |(bytes, _)| *bytes) != bytes {
+            *charged = None;
+            *charged = Some((bytes, self.budget.charge(bytes)));
+        }
     }
 
     /// Raises the refcounts of `run` to 1, up to the first cluster that turns out to be in use. What
     /// is left of the run goes back. `None` if the first cluster is in use.
     pub(crate) async fn claim(&self, run: Run) -> Result<Option<Run>, Error> {
+        self.claim_for(run, Claimant::Anybody).await
+    }
+
+    /// The clusters that were set aside for a larger refcount table.
+    pub(crate) async fn claim_table_aside(&self) -> Result<Option<Run>, Error> {
+        let Some(run) = self.room.take_table_aside() else { return Ok(None) };
+        match self.claim_for(run, Claimant::RefcountTable).await? {
+            Some(claimed) if claimed.len == run.len => Ok(Some(claimed)),
+            Some(claimed) => {
+                self.give_back(claimed).await;
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Clusters that were set aside and are not needed any more go to the allocator.
+    pub(crate) fn free_aside(&self, rest: Option<Run>) {
+        if let Some(rest) = rest {
+            self.allocator.lock().give(rest.start, rest.len);
+        }
+    }
+
+    async fn claim_for(&self, run: Run, claimant: Claimant) -> Result<Option<Run>, Error> {
         let mut claimed = 0;
-        let result = self.claim_all(run, &mut claimed).await;
+        let result = self.claim_all(run, &mut claimed, claimant).await;
         let got = Run { len: claimed, ..run };
         let next = run.start + claimed;
         match result {
@@ -143,17 +200,18 @@ impl Inner {
     }
 
     /// Claims until all of `run` is, or a cluster is in use: says how many are from there on.
-    async fn claim_all(&self, run: Run, claimed: &mut u64) -> Result<u64, Error> {
+    async fn claim_all(&self, run: Run, claimed: &mut u64, claimant: Claimant) -> Result<u64, Error> {
         if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
             let limit = format!("it would have more than {HOST_OFFSET_LIMIT} bytes, the limit of the format");
             let error = io::Error::new(ErrorKind::FileTooLarge, limit);
             return Err(self.blame.io("growing the image file")(error));
         }
         while *claimed < run.len {
+            self.take_room_of_block(self.refcounts.block_of(run.start + *claimed)).await?;
             match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
                 Claim::Claimed(len) => *claimed += len,
                 Claim::InUse(len) => return Ok(len),
-                Claim::NoBlock(index) => self.make_block(index).await?,
+                Claim::NoBlock(index) => self.make_block(index, claimant).await?,
             }
         }
         Ok(0)
@@ -161,31 +219,46 @@ impl Inner {
 
     /// Makes refcount block `index`. Its cluster is a fresh one, as long as there are any: in the range of the block itself, of
     /// a block that exists, or of one that is then made in it as well.
-    async fn make_block(&self, index: u64) -> Result<(), Error> {
+    async fn make_block(&self, index: u64, claimant: Claimant) -> Result<(), Error> {
         let _one_at_a_time = self.making_blocks.lock().await;
         while self.refcounts.table_entry(index)?.is_none() {
-            let fresh_first =
-                |allocator: &mut Allocator| allocator.take_fresh(1).or_else(|| allocator.take(1));
-            let cluster = self.taken(fresh_first).await?.start;
-            self.make_room(cluster + 1).await;
-            let home = self.refcounts.block_of(cluster);
-            let made = if home == index {
-                index
-            } else {
-                match self.refcounts.claim(cluster, 1).await? {
-                    Claim::InUse(len) => {
-                        self.allocator.lock().skip(cluster, len);
-                        continue;
-                    }
-                    Claim::Claimed(_) => index,
-                    Claim::NoBlock(home) => home,
-                }
-            };
-            self.refcounts.add_block(made, cluster).await?;
-            let offset = cluster << self.geometry.cluster_bits;
+            let run = self.hand_out(self.cluster_of_block(claimant).await?).await;
+            let home = self.refcounts.block_of(run.start);
+            let counted = home != index && self.refcounts.table_entry(home)?.is_some();
+            let made = if counted { index } else { home };
+            if let Err(error) = self.take_room_of_new_block(&run, made, claimant).await {
+                self.allocator.lock().give(run.start, run.len);
+                return Err(error);
+            }
+            if counted && let Claim::InUse(len) = self.refcounts.claim(run.start, 1).await? {
+                self.allocator.lock().skip(run.start, len);
+                continue;
+            }
+            self.refcounts.add_block(made, run.start).await?;
+            let offset = run.start << self.geometry.cluster_bits;
             self.overlap.add(offset, self.geometry.cluster_size(), Section::RefcountBlock);
         }
         Ok(())
+    }
+
+    async fn cluster_of_block(&self, claimant: Claimant) -> Result<Run, Error> {
+        if claimant == Claimant::RefcountTable
+            && let Some(run) = self.room.take_block_aside()
+        {
+            return Ok(run);
+        }
+        self.taken(|allocator| allocator.take_fresh(1).or_else(|| allocator.take(1))).await
+    }
+
+    /// Room for a block, for the refcount of its cluster, and for what leads to it.
+    async fn take_room_of_new_block(&self, run: &Run, made: u64, claimant: Claimant) -> Result<(), Error> {
+        self.take_room_of_new(run).await?;
+        self.take_room_of_block(self.refcounts.block_of(run.start)).await?;
+        match claimant {
+            Claimant::Anybody => self.take_room_in_refcount_table(made).await,
+            // It is about to move.
+            Claimant::RefcountTable => Ok(()),
+        }
     }
 
     /// Undoes an allocation whose clusters nothing refers to and no request uses any more. What
@@ -211,5 +284,72 @@ impl Inner {
                 }
             }
         }
+        self.charge_allocator();
+    }
+}
+
+/// Runs of refcounts in `range` of a block that are 0, each with its length; and where looking ended, because there were
+/// [`FOUND_MAX`].
+fn free_runs(block: &[u8], range: Range<u64>, order: u32) -> (u64, Vec<(u64, u64)>) {
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    for at in range.clone() {
+        if qcow2_layout::refcount_get(block, at, order) != Some(0) {
+            continue;
+        }
+        let full = found.len() == FOUND_MAX;
+        match found.last_mut() {
+            Some((start, len)) if *start + *len == at => *len += 1,
+            _ if full => return (at, found),
+            _ => found.push((at, 1)),
+        }
+    }
+    (range.end, found)
+}
+
+#[cfg(all(test, not(shuttle)))]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use storage::MemoryStorage;
+
+    use super::*;
+    use crate::{CreateOptions, Files, Host, Options, Qcow2, Work};
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Host for Nobody {
+        fn spawn(&self, _: Work) {}
+    }
+
+    fn image() -> Qcow2 {
+        let file = Arc::new(MemoryStorage::new(0));
+        let options = CreateOptions { size: 1 << 30, ..CreateOptions::default() };
+        crate::create(&*file, None, &options).now_or_never().unwrap().unwrap();
+        let files = Files { file, data: None, backing: None };
+        let options = Options { writable: true, ..Options::default() };
+        Qcow2::open(files, options, Arc::new(Nobody)).now_or_never().unwrap().unwrap()
+    }
+
+    /// What was kept for a stream of writes may lie beyond the end of the file: only what that stream asked for had its
+    /// room. A table that was given such a cluster was written beyond the end, where another's lengthening of the file,
+    /// asked for before and done after it, cut it off.
+    #[test]
+    fn every_cluster_that_is_handed_out_lies_inside_the_file() {
+        let image = image();
+        let inner = &image.inner;
+        let beyond = (inner.file.length() >> inner.geometry.cluster_bits) + 100;
+        let run = |start| Run { start, len: 2, fresh: true, settled: false };
+        inner.reserve.keep_rest(0, run(beyond), 1, 1);
+        // The same place for another: its rest is anybody's.
+        inner.reserve.keep_rest(0, run(beyond + 2), 1, 1);
+        let table = inner.allocate(1).now_or_never().unwrap().unwrap();
+        assert_eq!(table.start, beyond + 3, "the rest is what is handed out");
+        assert!(
+            inner.file.length() >> inner.geometry.cluster_bits >= table.end(),
+            "{table:?} is beyond the end"
+        );
     }
 }

@@ -1,6 +1,18 @@
 //! Which clusters of the file are free: decided in memory, from refcount blocks as they are scanned.
+//!
+//! The refcount blocks say which clusters are free; memory holds a part of that, of bounded size. What is left out is
+//! found again by a later scan. What must not be forgotten, that a cluster was written to since the image was opened, is
+//! kept less exactly when there is too much of it.
 
-use std::collections::BTreeMap;
+mod runs;
+
+use runs::Runs;
+
+/// Runs of free clusters in memory at most: some 300 KiB. With fewer than half as many, what was left out is looked for again.
+const FREE_RUNS_MAX: usize = 4096;
+
+/// Likewise, runs of clusters that were given up, for each of the two purposes.
+const GIVEN_UP_RUNS_MAX: usize = 1024;
 
 /// Consecutive clusters of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,42 +40,53 @@ impl Run {
 
 /// Free clusters, as far as they are known.
 ///
-/// Invariant: a cluster in `free` or at or beyond `frontier` whose refcount is 0 is referenced by nothing
-/// in the file as it is on the medium, nor in memory, and no request still reads or writes it.
+/// Invariant: a cluster below `frontier` whose refcount is 0 is referenced by nothing in the file as it is on the medium, nor
+/// in memory, and no request still reads or writes it; so a scan may find it free at any time. What was set aside
+/// ([`crate::room`]) has the refcount 0 too: scans leave it out.
+///
+/// Every operation takes logarithmic time in the number of runs, which is bounded.
 #[derive(Debug)]
 pub(crate) struct Allocator {
-    /// Start -> length; neighbours are joined.
-    free: BTreeMap<u64, u64>,
-    /// Clusters that were in use at some time since the image was opened and then given up, likewise:
-    /// whatever is there, it need not be zeroes.
-    tainted: BTreeMap<u64, u64>,
+    /// Free clusters that are known: all below `scanned`, but for those that were left out.
+    free: Runs,
+    /// Clusters beyond `frontier_at_open` that were in use at some time and then given up, or more: whatever is there, it need
+    /// not be zeroes.
+    tainted: Runs,
+    /// Clusters below `frontier_at_open` that this process gave up, or fewer: the highest.
+    given_up: Runs,
     /// First cluster beyond everything that the file ever held; on a device, that the image did.
     frontier: u64,
     /// First cluster that the file can never have: the end of a device.
     end: u64,
-    /// The frontier when the image was opened: only clusters below it need scanning.
+    /// The frontier when the image was opened.
     frontier_at_open: u64,
     /// Whether what lies beyond the frontier reads as zeroes.
     grows_zeroed: bool,
-    /// Refcount blocks below this one were looked at for free clusters.
-    scanned_blocks: u64,
-    /// Refcount blocks below this one may hold free clusters below the frontier.
-    blocks: u64,
+    /// Refcounts of clusters below this one were looked at.
+    scanned: u64,
+    /// Refcounts of clusters from this one on need not be looked at: all free ones are known, or beyond the frontier.
+    scan_end: u64,
+    /// The lowest free cluster that was left out.
+    left_out: Option<u64>,
+    /// What was left out is being looked for.
+    looking_again: bool,
 }
 
 impl Allocator {
-    /// Nothing known to be free below `frontier`; the clusters there belong to `blocks` refcount
-    /// blocks that are still to be scanned.
-    pub(crate) fn new(frontier: u64, blocks: u64, grows_zeroed: bool) -> Self {
+    /// Nothing known to be free below `frontier`: refcounts are still to be scanned.
+    pub(crate) fn new(frontier: u64, grows_zeroed: bool) -> Self {
         Self {
-            free: BTreeMap::new(),
-            tainted: BTreeMap::new(),
+            free: Runs::new(FREE_RUNS_MAX),
+            tainted: Runs::new(GIVEN_UP_RUNS_MAX),
+            given_up: Runs::new(GIVEN_UP_RUNS_MAX),
             frontier,
             end: u64::MAX,
             frontier_at_open: frontier,
             grows_zeroed,
-            scanned_blocks: 0,
-            blocks,
+            scanned: 0,
+            scan_end: frontier,
+            left_out: None,
+            looking_again: false,
         }
     }
 
@@ -72,28 +95,37 @@ impl Allocator {
         Self { end, ..self }
     }
 
-    /// The next refcount block to scan, if any is left.
-    pub(crate) fn next_scan(&mut self) -> Option<u64> {
-        let block = self.scanned_blocks;
-        (block < self.blocks).then(|| {
-            self.scanned_blocks += 1;
-            block
-        })
+    /// The clusters whose refcounts are to be looked at next, if any are: first, and end of all.
+    pub(crate) fn next_scan(&mut self) -> Option<(u64, u64)> {
+        if self.scanned >= self.scan_end {
+            self.looking_again = false;
+            if self.free.len() < FREE_RUNS_MAX / 2
+                && let Some(left_out) = self.left_out.take()
+            {
+                self.scanned = left_out;
+                self.looking_again = true;
+            }
+        }
+        (self.scanned < self.scan_end).then_some((self.scanned, self.scan_end))
     }
 
-    /// First cluster that had never been used when the image was opened.
-    pub(crate) fn frontier_at_open(&self) -> u64 {
-        self.frontier_at_open
+    /// Whether looking further for free clusters is better than making the file longer: none is known, and some were left out.
+    pub(crate) fn should_look_further(&self) -> bool {
+        self.free.len() == 0 && (self.left_out.is_some() || self.looking_again)
+    }
+
+    /// The refcounts of `from..to` were looked at, and these runs found free. Others may have looked there too.
+    pub(crate) fn scanned(&mut self, from: u64, to: u64, free: &[(u64, u64)]) {
+        if self.scanned == from {
+            self.scanned = to;
+        }
+        free.iter().for_each(|&(start, len)| self.find(start, len));
     }
 
     /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones. `None` if
     /// no more are known and the medium ends.
     pub(crate) fn take(&mut self, wanted: u64) -> Option<Run> {
-        match self.free.pop_first() {
-            Some((start, len)) if len > wanted => {
-                self.free.insert(start + wanted, len - wanted);
-                Some(Run::used(start, wanted))
-            }
+        match self.free.take_lowest(wanted) {
             Some((start, len)) => Some(Run::used(start, len)),
             None => match wanted.min(self.end.saturating_sub(self.frontier)) {
                 0 => None,
@@ -102,15 +134,12 @@ impl Allocator {
         }
     }
 
-    /// Takes exactly `wanted` consecutive clusters. `None` as [`Allocator::take`].
+    /// Takes exactly `wanted` consecutive clusters, of the shortest run that has them. `None` as [`Allocator::take`].
     pub(crate) fn take_exactly(&mut self, wanted: u64) -> Option<Run> {
-        let found = self.free.iter().find(|&(_, &len)| len >= wanted).map(|(&start, &len)| (start, len));
-        let Some((start, len)) = found else { return self.take_fresh(wanted) };
-        self.free.remove(&start);
-        if len > wanted {
-            self.free.insert(start + wanted, len - wanted);
+        match self.free.take_exactly(wanted) {
+            Some((start, len)) => Some(Run::used(start, len)),
+            None => self.take_fresh(wanted),
         }
-        Some(Run::used(start, wanted))
     }
 
     /// Takes `wanted` clusters that were never used; `None` if the medium ends before.
@@ -136,43 +165,50 @@ impl Allocator {
     /// is claimed its refcount decides, so knowing it twice is harmless, and losing it would be a leak.
     pub(crate) fn give(&mut self, start: u64, len: u64) {
         self.taint(start, len);
-        join(&mut self.free, start, len);
+        let below = self.frontier_at_open.saturating_sub(start).min(len);
+        if below > 0 {
+            self.given_up.join_keeping_highest(start, below);
+        }
+        self.find(start, len);
     }
 
-    /// Adds clusters that are free and were not in use since the image was opened.
+    /// Adds clusters that are free; what was there is as it was.
     pub(crate) fn find(&mut self, start: u64, len: u64) {
-        join(&mut self.free, start, len);
+        if let Some((start, len)) = self.free.join(start, len) {
+            self.left_out = Some(self.left_out.map_or(start, |lowest| lowest.min(start)));
+            self.scan_end = self.scan_end.max(start + len);
+        }
     }
 
     /// Something may have been written there that nothing refers to.
     pub(crate) fn taint(&mut self, start: u64, len: u64) {
-        join(&mut self.tainted, start, len);
+        let end = start + len;
+        let start = start.max(self.frontier_at_open);
+        if start < end {
+            self.tainted.join_covering(start, end - start);
+        }
     }
 
     /// Whether `cluster` holds nothing but what its present owner has written there since the image was
     /// opened: whatever the owner never wrote reads as zeroes, also after a crash.
     pub(crate) fn is_pristine(&self, cluster: u64) -> bool {
-        self.grows_zeroed && cluster >= self.frontier_at_open && !self.was_given_up(cluster)
+        self.grows_zeroed && cluster >= self.frontier_at_open && !self.tainted.contains(cluster)
     }
 
     /// Whether `cluster`, if it is free, was used by nobody but this process: it is beyond the end of
     /// what the file was, or was freed since.
     pub(crate) fn may_be_cut_off(&self, cluster: u64) -> bool {
-        cluster >= self.frontier_at_open || self.was_given_up(cluster)
-    }
-
-    fn was_given_up(&self, cluster: u64) -> bool {
-        self.tainted.range(..=cluster).next_back().is_some_and(|(&start, &len)| start + len > cluster)
+        cluster >= self.frontier_at_open || self.given_up.contains(cluster)
     }
 
     /// The file was cut off at cluster `end`: nothing of it is beyond any more.
     pub(crate) fn cut(&mut self, end: u64) {
         self.frontier = self.frontier.min(end);
         self.frontier_at_open = self.frontier_at_open.min(end);
-        self.free.split_off(&end);
-        if let Some((&start, len)) = self.free.iter_mut().next_back() {
-            *len = (*len).min(end - start);
-        }
+        self.scan_end = self.scan_end.min(end);
+        self.scanned = self.scanned.min(end);
+        self.free.cut(end);
+        self.given_up.cut(end);
     }
 
     /// First cluster beyond everything that the file ever held.
@@ -182,24 +218,13 @@ impl Allocator {
 
     /// Number of free clusters known below the frontier.
     pub(crate) fn free_clusters(&self) -> u64 {
-        self.free.values().sum()
+        self.free.clusters()
     }
-}
 
-/// Enters a run into a set of runs, start -> length, of which no two meet.
-fn join(runs: &mut BTreeMap<u64, u64>, start: u64, len: u64) {
-    if len == 0 {
-        return;
+    /// Memory that all this takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.free.memory_bytes() + self.tainted.memory_bytes() + self.given_up.memory_bytes()
     }
-    let (mut start, mut end) = (start, start + len);
-    while let Some((&other, &its_len)) = runs.range(..=end).next_back()
-        && other + its_len >= start
-    {
-        runs.remove(&other);
-        start = start.min(other);
-        end = end.max(other + its_len);
-    }
-    runs.insert(start, end - start);
 }
 
 #[cfg(test)]
@@ -212,7 +237,7 @@ mod tests {
 
     #[test]
     fn low_free_clusters_go_before_fresh_ones() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         allocator.give(10, 3);
         allocator.give(50, 1);
         assert_eq!(allocator.take(2), Some(Run::used(10, 2)));
@@ -224,7 +249,7 @@ mod tests {
 
     #[test]
     fn clusters_that_are_given_twice_are_free_once() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         for (start, len) in [(10, 2), (20, 3), (9, 12), (22, 1), (21, 9)] {
             allocator.give(start, len);
         }
@@ -234,7 +259,7 @@ mod tests {
 
     #[test]
     fn clusters_in_use_beyond_the_frontier_are_skipped_at_once() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         assert_eq!(allocator.take(1), Some(fresh(100, 1)));
         allocator.skip(100, 1_000_000);
         assert_eq!(allocator.take(1), Some(fresh(1_000_100, 1)));
@@ -246,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_medium_that_cannot_grow_has_an_end() {
-        let mut allocator = Allocator::new(100, 0, false).ending_at(103);
+        let mut allocator = Allocator::new(100, false).ending_at(103);
         assert_eq!(allocator.take_exactly(4), None);
         assert_eq!(allocator.take(9), Some(Run::used(100, 3)));
         assert_eq!((allocator.take(1), allocator.take_fresh(1)), (None, None));
@@ -256,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_off_grows_again_with_fresh_clusters() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         allocator.give(10, 3);
         allocator.give(60, 30);
         allocator.cut(70);
@@ -267,7 +292,7 @@ mod tests {
 
     #[test]
     fn neighbours_join_and_an_exact_run_is_found_behind_shorter_ones() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         allocator.give(1, 1);
         allocator.give(11, 2);
         allocator.give(10, 1);
@@ -279,7 +304,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_beyond_the_file_as_it_was_and_was_never_given_up_is_pristine() {
-        let mut allocator = Allocator::new(100, 0, true);
+        let mut allocator = Allocator::new(100, true);
         assert_eq!(allocator.take_fresh(4), Some(fresh(100, 4)));
         allocator.give(101, 1);
         allocator.taint(103, 1);
@@ -287,6 +312,55 @@ mod tests {
         let pristine: Vec<u64> = (48..106).filter(|&cluster| allocator.is_pristine(cluster)).collect();
         assert_eq!(pristine, [100, 102, 104, 105]);
         assert!(!allocator.may_be_cut_off(50));
-        assert!(!Allocator::new(100, 0, false).is_pristine(100), "a device holds anything");
+        assert!(!Allocator::new(100, false).is_pristine(100), "a device holds anything");
+    }
+
+    #[test]
+    fn free_runs_without_number_take_bounded_memory_and_every_one_is_found_in_the_end() {
+        let is_free = |cluster: u64| cluster % 2 == 1;
+        let clusters = 20 * FREE_RUNS_MAX as u64;
+        let mut allocator = Allocator::new(clusters, true);
+        let mut taken = std::collections::BTreeSet::new();
+        loop {
+            while let Some((from, end)) = allocator.next_scan() {
+                let to = end.min(from + 512);
+                let free = |at: &u64| is_free(*at) && !taken.contains(at);
+                let found: Vec<_> = (from..to).filter(free).map(|at| (at, 1)).collect();
+                allocator.scanned(from, to, &found);
+                assert!(allocator.memory_bytes() < 512 << 10, "{} bytes", allocator.memory_bytes());
+            }
+            let run = allocator.take(1).unwrap();
+            if run.fresh {
+                break;
+            }
+            assert!(is_free(run.start) && taken.insert(run.start), "{run:?}");
+        }
+        assert_eq!(taken.len() as u64, clusters / 2, "free clusters were lost");
+    }
+
+    #[test]
+    fn however_many_clusters_were_given_up_none_beyond_the_old_end_is_called_pristine() {
+        let mut allocator = Allocator::new(100, true);
+        let beyond = 100 + 8 * GIVEN_UP_RUNS_MAX as u64;
+        assert!(allocator.take_fresh(beyond).is_some());
+        (101..beyond).step_by(3).for_each(|cluster| allocator.give(cluster, 1));
+        assert!((101..beyond).step_by(3).all(|cluster| !allocator.is_pristine(cluster)));
+        assert!(allocator.is_pristine(beyond) && allocator.is_pristine(100));
+    }
+
+    #[test]
+    fn a_long_run_is_found_behind_any_number_of_short_ones_on_a_medium_that_ends() {
+        let clusters = 20 * FREE_RUNS_MAX as u64;
+        let mut allocator = Allocator::new(clusters, false).ending_at(clusters);
+        while let Some((from, end)) = allocator.next_scan() {
+            let to = end.min(from + 512);
+            let found: Vec<_> = (from..to).step_by(2).map(|at| (at, 1)).collect();
+            allocator.scanned(from, to, &found);
+            if to == end {
+                allocator.find(clusters - 9, 9);
+            }
+        }
+        assert_eq!(allocator.take_exactly(7), Some(Run::used(clusters - 9, 7)));
+        assert_eq!(allocator.take_exactly(7), None);
     }
 }

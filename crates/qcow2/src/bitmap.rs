@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::Blame;
 use qcow2_layout::{
     Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapError, BitmapFlags, BitmapTableEntry, Geometry,
     Header, decode_bitmap_directory, encode_bitmap_directory,
@@ -10,7 +11,6 @@ use storage::{IoBuf, Storage};
 use sync::Mutex;
 
 use crate::Error;
-use crate::error::Blame;
 use crate::table_io::{is_in_file, read_bytes, write_bytes};
 
 /// The bitmaps of the image in `file`. Empty if the header says that they cannot be trusted at all.
@@ -45,31 +45,50 @@ async fn read_directory(
 }
 
 /// Sets the "in use" flag of every bitmap that records writes: QEMU then knows that they miss writes, shows them as
-/// inconsistent and lets the user remove them. Not flushed.
+/// inconsistent and lets the user remove them. Puts the names of those that did not have it into `marked`, also when
+/// writing fails: what failed may have landed, and the next try would then find nothing to mark. Not flushed.
 pub(crate) async fn mark_in_use(
     file: &dyn Storage,
     header: &Header,
     geometry: &Geometry,
     blame: &Blame,
+    marked: &mut Vec<String>,
 ) -> Result<(), Error> {
     let Some(bitmaps) = header.extensions.bitmaps else { return Ok(()) };
     let mut entries = read_directory(file, header, geometry, blame).await?;
     let stale = |entry: &BitmapEntry| {
         entry.flags.contains(BitmapFlags::AUTO) && !entry.flags.contains(BitmapFlags::IN_USE)
     };
-    if !entries.iter().any(stale) {
+    for entry in entries.iter_mut().filter(|entry| stale(entry)) {
+        entry.flags.set(BitmapFlags::IN_USE, true);
+        marked.push(entry.name.clone());
+    }
+    if marked.is_empty() {
         return Ok(());
     }
-    entries
-        .iter_mut()
-        .filter(|entry| stale(entry))
-        .for_each(|entry| entry.flags.set(BitmapFlags::IN_USE, true));
     let bytes = encode_bitmap_directory(&entries, geometry)
         .map_err(|error| blame.corrupt(format!("the bitmap directory: {error}")))?;
     // In place: nothing but flags differs, so it does not matter where a crash tears the write.
     debug_assert_eq!(bytes.len() as u64, bitmaps.directory_size);
     let written = write_bytes(file, bitmaps.directory_offset.0, &bytes).await;
     written.map_err(blame.io("marking bitmaps as out of date"))
+}
+
+/// Names that a message lists; an image may have 65,535 bitmaps.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// What a user has to know of the bitmaps called `names`, which a change put out of date.
+pub fn out_of_date(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(NAMES_SHOWN_MAX).map(|name| format!("{name:?}")).collect();
+    let more = match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "persistent bitmaps are out of date from this first change on and marked inconsistent: {}{more}; changes made by \
+         cowhand are not recorded in bitmaps, so the next backup must be a full one",
+        shown.join(", ")
+    )
 }
 
 /// One bitmap, read as it is asked for: nothing of it is kept but the cluster that was read last.
@@ -101,6 +120,11 @@ impl Bitmap {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.entry.name
+    }
+
+    /// Bytes of the disk that one bit stands for.
+    pub fn granularity_bytes(&self) -> u64 {
+        1 << self.entry.granularity_bits
     }
 
     /// Whether every write of the disk is to set bits: such a bitmap is out of date once the disk was

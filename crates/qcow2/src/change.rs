@@ -111,8 +111,15 @@ impl Inner {
     async fn read_places(&self, check: OverlapCheck) -> Result<(), Error> {
         let options = Options { overlap_check: check, ..self.options };
         let header = self.header.lock().await;
-        let places =
-            crate::open::metadata_places(&*self.file, &header, &self.geometry, &options, &self.blame).await?;
+        let places = crate::open::metadata_places(
+            &*self.file,
+            &header,
+            &self.geometry,
+            &options,
+            &self.blame,
+            &self.l1,
+        )
+        .await?;
         self.overlap.change(check, places);
         Ok(())
     }

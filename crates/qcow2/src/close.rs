@@ -43,6 +43,7 @@ impl Inner {
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
         self.cut_tail().await?;
+        self.clear_reserve_mark().await?;
         self.clear_dirty().await
     }
 

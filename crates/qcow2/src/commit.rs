@@ -117,6 +117,8 @@ impl Inner {
         match self.write_in_order(&sectors, &slices, &waited, with_refcounts).await {
             Ok(()) => {
                 self.cache.written(&slices);
+                // Now there are clean slices, which can leave for what the tables grew by.
+                self.count_tables();
                 self.reserve.settle(clusters);
                 self.reclaim(frees);
                 Ok(())

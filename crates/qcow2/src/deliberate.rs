@@ -30,34 +30,12 @@ pub enum Bug {
     EntryNotMerged,
     /// A write lands in a raw data file while its range is zeroed there.
     RawRangeShared,
+    /// Slices of L2 tables that a shrink frees stay in the map cache until all of it has gone well.
+    TablesForgottenAtTheEnd,
+    /// A table that was being read ahead when it was freed lands in the map cache all the same.
+    StaleLoadLands,
+    /// A shrink forgets refcount blocks in memory before the medium's table does.
+    BlocksForgottenFirst,
 }
 
-#[cfg(feature = "deliberate-bugs")]
-mod switch {
-    use std::cell::Cell;
-
-    use super::Bug;
-
-    thread_local! {
-        static PRESENT: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Puts a bug into everything that runs on this thread from now on.
-    pub fn put_in(bug: Option<Bug>) {
-        PRESENT.set(bug);
-    }
-
-    pub(crate) fn has(bug: Bug) -> bool {
-        PRESENT.get() == Some(bug)
-    }
-}
-
-#[cfg(feature = "deliberate-bugs")]
-pub(crate) use switch::has;
-#[cfg(feature = "deliberate-bugs")]
-pub use switch::put_in;
-
-#[cfg(not(feature = "deliberate-bugs"))]
-pub(crate) const fn has(_bug: Bug) -> bool {
-    false
-}
+storage::bug_switch!();

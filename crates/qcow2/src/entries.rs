@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use block::Blame;
 use map_cache::{Load, Modify, Outcome, SliceKey};
-use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry};
+use qcow2_layout::{Cluster, EntryError, HostOffset, L1Entry, L2Entry};
 use storage::{IoBuf, IoBytes, IoVec};
 
 use crate::Error;
@@ -30,6 +31,16 @@ impl Inner {
         needs: Needs,
     ) -> Result<(), Error> {
         self.table_for_writing(guest).await?;
+        self.put_entries(guest, entries, needs).await
+    }
+
+    /// The same for a table that may be written.
+    pub(crate) async fn put_entries(
+        &self,
+        guest: u64,
+        entries: &[L2Entry],
+        needs: Needs,
+    ) -> Result<(), Error> {
         let mut done = 0;
         while let Some(rest) = entries.get(done..).filter(|rest| !rest.is_empty()) {
             let at = guest + ((done as u64) << self.geometry.cluster_bits);
@@ -84,7 +95,7 @@ impl Inner {
             });
         })
         .await?;
-        self.noticing_corruption(decoded.map_err(|error| self.blame.entry(guest, &error)))
+        self.noticing_corruption(decoded.map_err(|error| bad_entry(&self.blame, guest, &error)))
     }
 
     /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.
@@ -105,26 +116,36 @@ impl Inner {
         }
     }
 
-    /// Makes sure that the L2 table that maps `guest` exists and belongs to the active L1 table alone.
+    /// Makes sure that the L2 table that maps `guest` exists, belongs to the active L1 table alone, and has its room in the
+    /// file system.
     pub(crate) async fn table_for_writing(self: &Arc<Self>, guest: u64) -> Result<(), Error> {
         let index = self.geometry.l1_index(guest);
-        if self.l1_entry(index, guest)?.copied {
+        let entry = self.l1_entry(index, guest)?;
+        if entry.copied && self.room.has_table(index) {
             return Ok(());
         }
         let _owned = self.tables.own(index, index + 1).await;
         let old = self.l1_entry(index, guest)?;
-        if old.copied {
-            return Ok(());
+        if let (true, Some(at)) = (old.copied, old.table) {
+            return self.take_room_of_table(index, at.0).await;
         }
+        let shared = self.is_shared(old.table).await?;
+        self.take_room_in_l1(index).await?;
         let run = self.allocate(1).await?;
         let offset = run.start << self.geometry.cluster_bits;
         let is_empty = old.table.is_none() && self.reads_as_zeroes(&run);
-        if is_empty {
-            self.keep_empty_slice(guest);
-        } else if let Err(error) = self.fill_table(offset, old.table).await {
+        let made = match is_empty {
+            true => self.take_room_of_new(&run).await,
+            false => self.fill_table(offset, old.table).await,
+        };
+        if let Err(error) = made {
             self.give_back(run).await;
             return Err(error);
         }
+        if is_empty {
+            self.keep_empty_slice(guest);
+        }
+        self.room.table_has_room(index);
         self.overlap.add(offset, self.geometry.cluster_size(), Section::ActiveL2);
         let may_go_ahead = is_empty && run.settled || deliberate::has(Bug::TableNotAwaited);
         if !may_go_ahead {
@@ -133,10 +154,26 @@ impl Inner {
         // Below 2^22 by the limit on L1 tables.
         self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
-            self.overlap.remove(old.0);
+            self.table_left(old, shared);
             self.free_cluster(old.0, self.discards().pass_discard_other);
         }
         Ok(())
+    }
+
+    /// Whether anybody else leads to this table: a snapshot. Asked before anything changes.
+    pub(crate) async fn is_shared(&self, table: Option<HostOffset>) -> Result<bool, Error> {
+        match table {
+            Some(at) => Ok(self.refcounts.get(at.0 >> self.geometry.cluster_bits).await? > 1),
+            None => Ok(false),
+        }
+    }
+
+    /// The active L1 table does not lead to the table at `at` any more; a snapshot does if it is `shared`.
+    pub(crate) fn table_left(&self, at: HostOffset, shared: bool) {
+        match shared {
+            true => self.overlap.leave_to_snapshot(at.0),
+            false => self.overlap.remove(at.0, Section::ActiveL2),
+        }
     }
 
     /// Whether the clusters are a hole inside the file.
@@ -180,7 +217,7 @@ impl Inner {
     }
 
     pub(crate) fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
-        let entry = self.l1.get(index, &self.geometry).map_err(|error| self.blame.entry(guest, &error));
+        let entry = self.l1.get(index, &self.geometry).map_err(|error| bad_entry(&self.blame, guest, &error));
         self.noticing_corruption(entry)
     }
 
@@ -199,4 +236,9 @@ impl Inner {
         }
         self.file.write(offset, IoVec::from(bytes)).await.map_err(self.blame.io("writing an L2 table"))
     }
+}
+
+/// The map entry of `guest` makes no sense.
+pub(crate) fn bad_entry(blame: &Blame, guest: u64, error: &EntryError) -> Error {
+    blame.corrupt(format!("the map entry of guest offset {guest:#x}: {error}"))
 }

@@ -26,8 +26,8 @@ pub(crate) struct Free {
     pub(crate) punch: bool,
 }
 
-/// Runs of freed clusters in memory before a commit is due even without a flush.
-const OPEN_RUNS_MAX: usize = 1 << 16;
+/// Runs of freed clusters in memory before a commit is due even without a flush: some 200 KiB.
+const OPEN_RUNS_MAX: usize = 1 << 13;
 
 /// All clusters on their way.
 #[derive(Debug, Default)]

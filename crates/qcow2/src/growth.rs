@@ -1,7 +1,7 @@
 //! The length of the image file: ahead of what is allocated, cut back at the close.
 //!
 //! A write beyond the end of a file makes it longer, and a file system takes such writes one at a time. So
-//! the file grows by a large step (a hole: no space is taken) before its clusters are handed out.
+//! the file grows by a large step (a hole but for its last block, which makes it that long) before its clusters are handed out.
 //! What a crash leaves of the step is a hole at the end of the file that nothing refers to.
 
 use sync::AsyncMutex;
@@ -24,20 +24,20 @@ const BLOCKS_READ_MAX: u64 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     one_at_a_time: AsyncMutex<()>,
-    /// Making it longer failed once: from then on writes do it themselves, and lengthening it after them
-    /// could cut them off.
+    /// Making it longer failed once: from then on writes do it themselves.
     given_up: AtomicBool,
 }
 
 impl Inner {
-    /// Makes the file longer than `end` clusters. All writes beyond its end go to clusters for which
-    /// this was called before, so none can be cut off by setting the length.
+    /// Makes the file at least `end` clusters long. Every cluster goes through here before anything is written to it,
+    /// data and metadata alike: a write beyond the end happens only where the file could not be made longer. None
+    /// can be cut off either way, because [`storage::Storage::grow_to`] never shortens.
     pub(crate) async fn make_room(&self, end: u64) {
         let bits = self.geometry.cluster_bits;
         let enough = || {
             self.file.length() >> bits >= end
                 || self.growth.given_up.load(Ordering::Acquire)
-                || !self.file.limits().resizable
+                || !self.file.capabilities().resizable
         };
         if enough() {
             return;
@@ -49,7 +49,7 @@ impl Inner {
         let needed = end << bits;
         let step =
             (needed / 4).clamp(STEP_CLUSTERS_MIN << bits, STEP_BYTES_MAX.max(STEP_CLUSTERS_MIN << bits));
-        if let Err(error) = self.file.set_length((needed + step) >> bits << bits).await {
+        if let Err(error) = self.file.grow_to((needed + step) >> bits << bits).await {
             tracing::debug!("{}: cannot make the file longer ahead of writes: {error}", self.blame.name());
             self.growth.given_up.store(true, Ordering::Release);
         }
@@ -58,14 +58,14 @@ impl Inner {
     /// Cuts off what nothing refers to at the end of the file. The medium must know that it is free, and
     /// nobody may be inside.
     pub(crate) async fn cut_tail(&self) -> Result<(), Error> {
-        if !self.file.limits().resizable || !self.announced.load(Ordering::Acquire) {
+        if !self.file.capabilities().resizable || !self.announced.load(Ordering::Acquire) {
             return Ok(());
         }
         let length = self.end_of_use().await? << self.geometry.cluster_bits;
         if length >= self.file.length() {
             return Ok(());
         }
-        self.file.set_length(length).await.map_err(self.blame.io("cutting off the end of the file"))
+        self.file.shorten_to(length).await.map_err(self.blame.io("cutting off the end of the file"))
     }
 
     /// The first cluster behind all that is in use, as far as this process made it so: what was

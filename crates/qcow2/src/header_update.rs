@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use qcow2_layout::{Autoclear, Header, Incompatible};
+use qcow2_layout::{Autoclear, Compatible, Header, Incompatible};
 use storage::{IoBytes, IoVec};
 use sync::atomic::Ordering;
 
@@ -17,6 +17,7 @@ const SWITCHED: std::ops::Range<usize> = 24..72;
 /// Bytes that hold all fields of a header that can be patched.
 const PATCHED_BYTES: usize = 104;
 const INCOMPATIBLE_AT: u64 = 72;
+const COMPATIBLE_AT: u64 = 80;
 const AUTOCLEAR_AT: u64 = 88;
 
 impl Inner {
@@ -41,7 +42,11 @@ impl Inner {
         if self.announced.load(Ordering::Acquire) {
             return Ok(());
         }
-        crate::bitmap::mark_in_use(&*self.file, &header, &self.geometry, &self.blame).await?;
+        let mut marked = Vec::new();
+        let (file, blame) = (&*self.file, &self.blame);
+        let result = crate::bitmap::mark_in_use(file, &header, &self.geometry, blame, &mut marked).await;
+        self.tell_of_bitmaps(marked);
+        result?;
         if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
             self.write_dirty_bit(&mut header).await?;
         }
@@ -50,6 +55,16 @@ impl Inner {
         self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
         self.announced.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The backups that go by these bitmaps miss what is written from now on: whoever makes them must hear of it, once.
+    fn tell_of_bitmaps(&self, mut marked: Vec<String>) {
+        let mut told = self.bitmaps_out_of_date.lock();
+        // A try that failed has told already.
+        marked.retain(|name| told.insert(name.clone()));
+        if !marked.is_empty() {
+            tracing::warn!("{}: {}", self.blame.name(), crate::bitmap::out_of_date(&marked));
+        }
     }
 
     /// Says that the refcounts may be wrong from now on, also where memory has it that the header says so: the write
@@ -66,6 +81,32 @@ impl Inner {
         self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
         header.incompatible = incompatible;
         Ok(())
+    }
+
+    /// Says that a crash from now on may leave clusters that are counted and not used. Not flushed: whoever opens the image after
+    /// a crash that lost it does not look for them, and they are leaked.
+    pub(crate) async fn mark_reserve(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        if header.compatible.contains(Compatible::RESERVE) || header.version == qcow2_layout::Version::V2 {
+            return Ok(());
+        }
+        let marked = header.compatible | Compatible::RESERVE;
+        self.write_field(COMPATIBLE_AT, &marked.0.to_be_bytes()).await?;
+        header.compatible = marked;
+        Ok(())
+    }
+
+    /// Nothing of the reserve is counted on the medium any more: the last thing but one that a clean close does.
+    pub(crate) async fn clear_reserve_mark(&self) -> Result<(), Error> {
+        let mut header = self.header.lock().await;
+        if !header.compatible.contains(Compatible::RESERVE) {
+            return Ok(());
+        }
+        let mut cleared = header.compatible;
+        cleared.remove(Compatible::RESERVE);
+        self.write_field(COMPATIBLE_AT, &cleared.0.to_be_bytes()).await?;
+        header.compatible = cleared;
+        self.file.flush().await.map_err(self.blame.io("flushing the header"))
     }
 
     /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts, and what

@@ -1,32 +1,34 @@
 //! An open image: what all requests share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use map_cache::{Budget, MapCache};
+use block::Blame;
+use block::ReadKind;
+use map_cache::{Budget, Charge, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::allocator::Allocator;
+use crate::below::Below;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
 use crate::chain::Chain;
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
-use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::{Gate, Pass};
 use crate::growth::Growth;
 use crate::host::Host;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
-use crate::layer::Layer;
 use crate::options::{DiscardOptions, Options};
 use crate::overlap::MetadataMap;
-use crate::read::ReadKind;
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
+use crate::room::Room;
 use crate::shape::SliceShape;
 use crate::waiting::Waiting;
 use crate::{Error, ZeroOptions};
@@ -52,7 +54,9 @@ pub(crate) struct Inner {
     pub(crate) file: Arc<dyn Storage>,
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
-    pub(crate) backing: Option<Layer>,
+    pub(crate) backing: Option<Below>,
+    /// Data of this image, or of a block below, may be in memory.
+    pub(crate) has_cached_data: bool,
     /// The map of all that lies below.
     pub(crate) chain: OnceLock<Option<Box<Chain>>>,
     pub(crate) options: Options,
@@ -72,11 +76,16 @@ pub(crate) struct Inner {
     pub(crate) cache: MapCache<Error>,
     /// What this image's caches share with those of others.
     pub(crate) budget: Arc<Budget>,
+    /// What is in memory as a whole as long as the image is open, in that budget: [`Inner::count_tables`] keeps it true.
+    pub(crate) tables_charge: Charge,
     pub(crate) shape: SliceShape,
     pub(crate) refcounts: Refcounts,
     pub(crate) allocator: Mutex<Allocator>,
+    /// What the allocator takes of the memory for all caches, in bytes.
+    pub(crate) allocator_charge: Mutex<Option<(u64, Charge)>>,
     pub(crate) reserve: Reserve,
     pub(crate) growth: Growth,
+    pub(crate) room: Room,
     /// Held while a refcount block is made.
     pub(crate) making_blocks: AsyncMutex<()>,
     pub(crate) overlap: MetadataMap,
@@ -96,6 +105,8 @@ pub(crate) struct Inner {
     pub(crate) closing: AtomicBool,
     /// What must be in the header before the first change of the image is there.
     pub(crate) announced: AtomicBool,
+    /// Bitmaps that our first change put out of date, by name. Only `announce` adds to them, under the header's lock.
+    pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// Metadata was caught lying: no more writes.
     pub(crate) corrupt: AtomicBool,
     /// The header says so, or should.
@@ -115,11 +126,6 @@ impl Qcow2 {
     /// Sizes that follow from the header.
     pub fn geometry(&self) -> Geometry {
         self.inner.geometry
-    }
-
-    /// The layer below, if there is one.
-    pub fn backing(&self) -> Option<&Layer> {
-        self.inner.backing.as_ref()
     }
 
     /// The image file.
@@ -151,6 +157,11 @@ impl Qcow2 {
     /// of date.
     pub fn was_changed(&self) -> bool {
         self.inner.announced.load(Ordering::Acquire)
+    }
+
+    /// Names of the persistent bitmaps that the first change made here put out of date; empty before it.
+    pub fn bitmaps_out_of_date(&self) -> Vec<String> {
+        self.inner.bitmaps_out_of_date.lock().iter().cloned().collect()
     }
 
     /// What happens to space that is not used any more.
@@ -194,6 +205,9 @@ impl Qcow2 {
                 Ok(pass) => pass,
                 Err(error) => return (Err(error), buf),
             };
+            if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
+                return (Err(error), buf);
+            }
             self.inner.read(offset, buf).await
         };
         (self.inner.reporting(result).await, buf)
@@ -251,6 +265,15 @@ impl Inner {
         self.chain.get()?.as_deref()
     }
 
+    /// Tells the budget what L1, the refcount table and the places of all metadata take. After opening and with each commit:
+    /// in between they grow by what one commit brings.
+    pub(crate) fn count_tables(&self) {
+        let bytes = self.l1.footprint() + self.refcounts.table.read().footprint() + self.overlap.footprint();
+        if bytes != self.tables_charge.bytes() {
+            self.tables_charge.set(bytes);
+        }
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
@@ -259,14 +282,20 @@ impl Inner {
         *self.discards.read()
     }
 
+    /// Whether the range lies inside the disk. Asked before a request costs anything, and again by whoever has entered: the
+    /// disk may have become smaller while the gate was closed, and keeps its size as long as somebody is inside.
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.size() => Ok(()),
-            _ => Err(self.blame.invalid(format!(
-                "{len} bytes at offset {offset} reach past the end of the disk ({} bytes)",
-                self.size()
-            ))),
+            _ => Err(self.blame.past_end(offset, len, self.size())),
         }
+    }
+
+    /// For a change that has entered, what it asked before: while it waited at the gate the disk may have become smaller, and a
+    /// snapshot may have left the medium with another header than memory. Neither happens while somebody is inside.
+    pub(crate) fn check_inside(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.check_not_stopped()?;
+        self.check_range(offset, len)
     }
 
     /// Whether the image takes changes now.

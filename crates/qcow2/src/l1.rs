@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, TryReserveError};
 
-use qcow2_layout::{EntryError, Geometry, L1Entry};
+use qcow2_layout::{EntryError, Geometry, HostOffset, L1Entry};
 use sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sync::{Mutex, OnceLock};
 
@@ -10,8 +10,9 @@ use sync::{Mutex, OnceLock};
 const SECTOR_ENTRIES: usize = 64;
 /// Bytes of an L1 entry.
 const ENTRY_BYTES: u64 = 8;
-/// Segment `n` has 64 * 2^n entries: together more than the 4 Mi entries that a table can have.
-const SEGMENTS: usize = 17;
+/// The first eight segments have a sector each, the next four two, the next four four, and so on: a quarter of what is in
+/// memory is unused at most, and nothing of the 4 Mi entries that a table can have.
+const SEGMENTS: usize = 60;
 
 /// The L1 table and which sectors of it differ from the file.
 ///
@@ -43,22 +44,43 @@ pub(crate) struct DirtySector {
 
 /// Segment of an entry, and index in it.
 fn place(index: usize) -> (usize, usize) {
-    let sectors = index / SECTOR_ENTRIES + 1;
-    let segment = sectors.ilog2() as usize;
-    (segment, index - SECTOR_ENTRIES * ((1 << segment) - 1))
+    let sector = index / SECTOR_ENTRIES;
+    // Octave 0 is sectors 0 to 7; each octave after it is as long as all before it, in four segments.
+    let octave = (sector | 7).ilog2() as usize - 2;
+    let first = (sector >> octave) << octave;
+    (4 * octave + (sector >> octave), index - SECTOR_ENTRIES * first)
+}
+
+/// Entries of a segment.
+fn segment_len(segment: usize) -> usize {
+    SECTOR_ENTRIES << (segment / 4).saturating_sub(1)
 }
 
 impl L1Table {
     /// The table at `offset` of the file, with `words` in host byte order. Fails if there is no memory.
+    #[cfg(test)]
     pub(crate) fn new(offset: u64, words: &[u64]) -> Result<Self, TryReserveError> {
-        let table = Self {
-            segments: std::array::from_fn(|_| OnceLock::new()),
-            len: AtomicUsize::new(0),
-            file: Mutex::new(InFile { offset, dirty: BTreeSet::new() }),
-        };
-        table.reserve(words.len())?;
+        let table = Self::zeroed(offset, words.len())?;
         table.replace(offset, words);
         Ok(table)
+    }
+
+    /// The table at `offset` of the file, before its entries are known. Fails if there is no memory.
+    pub(crate) fn zeroed(offset: u64, entries: usize) -> Result<Self, TryReserveError> {
+        let table = Self {
+            segments: std::array::from_fn(|_| OnceLock::new()),
+            len: AtomicUsize::new(entries),
+            file: Mutex::new(InFile { offset, dirty: BTreeSet::new() }),
+        };
+        table.reserve(entries)?;
+        Ok(table)
+    }
+
+    /// Says what the file has as entry `index`, in host byte order.
+    pub(crate) fn load(&self, index: usize, word: u64) {
+        if let Some(entry) = self.slot(index) {
+            entry.store(word, Ordering::Release);
+        }
     }
 
     /// Makes room in memory for so many entries.
@@ -66,7 +88,7 @@ impl L1Table {
         let segments = if entries == 0 { 0 } else { place(entries - 1).0 + 1 };
         for (index, segment) in self.segments.iter().enumerate().take(segments) {
             if segment.get().is_none() {
-                let len = SECTOR_ENTRIES << index;
+                let len = segment_len(index);
                 let mut made = Vec::new();
                 made.try_reserve_exact(len)?;
                 made.resize_with(len, || AtomicU64::new(0));
@@ -95,6 +117,11 @@ impl L1Table {
         self.len.load(Ordering::Acquire)
     }
 
+    /// Bytes of memory.
+    pub(crate) fn footprint(&self) -> u64 {
+        self.segments.iter().filter_map(OnceLock::get).map(|segment| size_of_val(&**segment) as u64).sum()
+    }
+
     /// Where the file has it.
     pub(crate) fn offset(&self) -> u64 {
         self.file.lock().offset
@@ -106,6 +133,11 @@ impl L1Table {
         words.try_reserve_exact(self.len())?;
         words.extend((0..self.len()).map(|index| self.word(index)));
         Ok(words)
+    }
+
+    /// Where the L2 tables are, of all entries that can be decoded.
+    pub(crate) fn tables<'a>(&'a self, geometry: &'a Geometry) -> impl Iterator<Item = HostOffset> + 'a {
+        (0..self.len()).filter_map(|index| L1Entry::decode(self.word(index), geometry).ok()?.table)
     }
 
     fn slot(&self, index: usize) -> Option<&AtomicU64> {
@@ -161,15 +193,26 @@ impl L1Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qcow2_layout::{HostOffset, Version};
+    use qcow2_layout::Version;
 
     #[test]
     fn every_entry_has_one_place_in_memory_up_to_the_largest_table() {
-        let mut places: Vec<_> = (0..100_000).map(place).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 100_000);
-        assert!(place((4 << 20) - 1).0 < SEGMENTS);
+        let mut next = (0, 0);
+        for index in 0..4 << 20 {
+            assert_eq!(place(index), next);
+            next = if next.1 + 1 < segment_len(next.0) { (next.0, next.1 + 1) } else { (next.0 + 1, 0) };
+        }
+        assert_eq!(next, (SEGMENTS, 0));
+    }
+
+    /// The largest table took twice its size, and once more while it was read.
+    #[test]
+    fn a_table_takes_a_third_more_memory_than_it_has_entries_at_most() {
+        for entries in [513, 1000, 5000, 100_000, 1 << 20, 4 << 20] {
+            let bytes = L1Table::zeroed(512, entries).unwrap().footprint();
+            assert!(bytes * 3 <= entries as u64 * 8 * 4, "{entries}: {bytes}");
+        }
+        assert_eq!(L1Table::zeroed(512, 4 << 20).unwrap().footprint(), 32 << 20);
     }
 
     #[test]

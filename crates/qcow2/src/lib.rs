@@ -8,6 +8,8 @@
 
 mod allocate;
 mod allocator;
+mod as_block;
+mod below;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
@@ -24,7 +26,6 @@ pub mod deliberate;
 #[cfg(not(feature = "deliberate-bugs"))]
 mod deliberate;
 mod entries;
-mod error;
 mod free;
 mod gate;
 mod growth;
@@ -35,7 +36,6 @@ mod in_flight;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod l1;
-mod layer;
 mod lists;
 mod locate;
 mod map;
@@ -49,6 +49,7 @@ mod read;
 mod refcount;
 mod reserve;
 mod resize;
+mod room;
 mod shape;
 pub mod snapshot;
 mod status;
@@ -57,20 +58,17 @@ mod waiting;
 mod write;
 mod zero;
 
-pub use block_status::BlockStatus;
+pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
-pub use create::{CreateError, CreateOptions, Preallocation, create};
-pub use error::{Error, ErrorKind};
+pub use create::{Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create};
 pub use header_update::is_dirty;
 pub use host::{Calculation, Host, Work};
 pub use image::Qcow2;
-pub use layer::{Layer, Raw};
 pub use map_cache::{Advice, Budget, Counters, Form, GhostHits, Model, SliceKey};
 pub use map_slices::MapSlice;
 pub use open::{Files, read_header};
-pub use options::{DiscardOptions, Options, Prefetch, ZeroOptions};
+pub use options::{DiscardOptions, Options, Prefetch};
 pub use overlap::{OverlapCheck, Section};
-pub use read::ReadKind;
 pub use resize::ResizeOptions;
 pub use status::Status;

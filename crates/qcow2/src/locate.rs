@@ -1,13 +1,14 @@
 //! Guest range -> where its bytes are, through all layers of a chain.
 
+use block::Block;
 use map_cache::SliceKey;
 use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
+use crate::below::Below;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
-use crate::layer::{Layer, Raw};
 use crate::map::{Kind, Mapped};
 use crate::overlap::Section;
 
@@ -28,8 +29,8 @@ pub(crate) enum Source<'a> {
     Zero { explicit: bool, host: Option<u64> },
     /// In a file, as they are.
     Plain { storage: &'a dyn Storage, offset: u64 },
-    /// In a raw layer, at the guest's own offset.
-    Raw(&'a Raw),
+    /// In a block that is no image, at the guest's own offset.
+    Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.
     Compressed { layer: &'a Inner, cluster: CompressedCluster, skip: u64 },
 }
@@ -147,13 +148,13 @@ impl Inner {
     }
 }
 
-impl Layer {
+impl Below {
     /// From an image above into this layer.
     #[inline]
     fn onward(&self, len: u64, depth: u32) -> Onward<'_> {
         match self {
-            Layer::Qcow2(image) => Onward::Layer { layer: &image.inner, depth, len },
-            Layer::Raw(raw) => Onward::Here(Located { len, depth, source: Source::Raw(raw) }),
+            Below::Image(image) => Onward::Layer { layer: &image.inner, depth, len },
+            Below::Block(block) => Onward::Here(Located { len, depth, source: Source::Block(&**block) }),
         }
     }
 }
@@ -180,8 +181,8 @@ impl Chain {
             // A chain has at most word::LAYERS_MAX layers.
             Place::Ask { layer } => return Some(self.layer(layer)?.onward(*len, depth + layer as u32)),
             Place::Data { layer, unit } => match self.layer(layer)? {
-                Layer::Raw(raw) => (layer, Source::Raw(raw)),
-                Layer::Qcow2(image) => {
+                Below::Block(block) => (layer, Source::Block(&**block)),
+                Below::Image(image) => {
                     let offset = self.host(guest, unit);
                     (layer, Source::Plain { storage: &*image.inner.data, offset })
                 }

@@ -7,6 +7,7 @@ use sync::atomic::Ordering;
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
+use crate::entries::bad_entry;
 use crate::image::Inner;
 use crate::prefetch::words;
 use crate::table_io::is_in_file;
@@ -70,7 +71,7 @@ impl Inner {
             return self.noticing_corruption(extent).map(Mapped::Extent);
         }
         let entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
-        let entry = self.noticing_corruption(entry.map_err(|error| self.blame.entry(guest, &error)))?;
+        let entry = self.noticing_corruption(entry.map_err(|error| bad_entry(&self.blame, guest, &error)))?;
         match entry.table {
             Some(_) => Ok(Mapped::Missing(key)),
             None => {
@@ -97,12 +98,12 @@ impl Inner {
         let key = self.shape.key(guest);
         loop {
             if let Some(entry) = self.cache.with(key, |slice| self.decode(slice, guest)) {
-                let entry = entry.map_err(|error| self.blame.entry(guest, &error));
+                let entry = entry.map_err(|error| bad_entry(&self.blame, guest, &error));
                 return self.noticing_corruption(entry);
             }
             let l1_entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
             let l1_entry =
-                self.noticing_corruption(l1_entry.map_err(|error| self.blame.entry(guest, &error)))?;
+                self.noticing_corruption(l1_entry.map_err(|error| bad_entry(&self.blame, guest, &error)))?;
             if l1_entry.table.is_none() {
                 return Ok(L2Entry::UNALLOCATED);
             }
@@ -138,7 +139,7 @@ impl Inner {
     /// The part of one cluster, from `guest` on, that is in one state.
     #[inline]
     fn piece(&self, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
-        let entry = self.decode(slice, guest).map_err(|error| self.blame.entry(guest, &error))?;
+        let entry = self.decode(slice, guest).map_err(|error| bad_entry(&self.blame, guest, &error))?;
         let in_cluster = self.geometry.in_cluster(guest);
         let to_end = (self.geometry.cluster_size() - in_cluster).min(end - guest);
         let cluster = match entry {
@@ -209,7 +210,7 @@ impl Inner {
     pub(crate) fn slice_offset(&self, key: SliceKey) -> Result<u64, Error> {
         let guest = self.shape.guest(key, 0);
         let entry = self.l1.get(u64::from(key.l1_index), &self.geometry);
-        let entry = entry.map_err(|error| self.blame.entry(guest, &error))?;
+        let entry = entry.map_err(|error| bad_entry(&self.blame, guest, &error))?;
         match entry.table {
             Some(table) => Ok(table.0 + u64::from(key.slice) * self.shape.slice_bytes() as u64),
             None => Err(self.blame.corrupt(format!("L1 entry {} lost its L2 table", key.l1_index))),

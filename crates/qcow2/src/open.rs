@@ -4,30 +4,34 @@ mod tables;
 
 use std::sync::Arc;
 
+use block::Blame;
+use block::Block;
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible};
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
+use crate::below::Below;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::change::LAZY_NEEDS_V3;
+use crate::check::leaks::{self, GivenBack};
 use crate::commit::Committer;
 use crate::compressed::Decompressed;
-use crate::error::Blame;
 use crate::free::Frees;
 use crate::gate::Gate;
 use crate::growth::Growth;
 use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
-use crate::overlap::{MetadataMap, Section};
-use crate::refcount::{RefcountTable, Refcounts};
+use crate::overlap::{MetadataMap, Places};
+use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
+use crate::room::Room;
 use crate::shape::{SliceShape, packing};
 use crate::waiting::Waiting;
-use crate::{Error, Host, Layer, Options};
+use crate::{Error, Host, Options};
 pub(crate) use tables::read_words;
 use tables::{Source, Tables};
 
@@ -50,8 +54,8 @@ pub struct Files {
     pub file: Arc<dyn Storage>,
     /// The external data file, if the header has one.
     pub data: Option<Arc<dyn Storage>>,
-    /// The backing layer, if the header has one.
-    pub backing: Option<Layer>,
+    /// The backing layer, if the header has one: an image or any other block.
+    pub backing: Option<Arc<dyn Block>>,
 }
 
 /// Reads the header of an image: what it is, and which other files it names. At most one cluster
@@ -85,12 +89,16 @@ impl Qcow2 {
     /// first ([`crate::check`]); this refuses them.
     ///
     /// Costs the header, L1, refcount table and snapshot table in reads and memory: at most
-    /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first.
+    /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first. The place of each table that
+    /// they name takes 8 bytes more: at most 40 MiB.
     pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
         let blame = Blame::new(files.file.name());
         let header = read_header(&*files.file).await?;
         check_openable(&header, &files, &options, &blame)?;
         let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+        if options.writable && leaks::may_have_leaks(&header) {
+            give_leaks_back(&*files.file, &blame).await;
+        }
         let source = Source {
             file: &*files.file,
             header: &header,
@@ -99,15 +107,36 @@ impl Qcow2 {
             blame: &blame,
         };
         let mut tables = Tables::read(source).await?;
-        if options.writable && !files.file.limits().resizable {
+        if options.writable && !files.file.capabilities().resizable {
             tables.allocator = tables.allocator_on_device(source).await?;
         }
         let inner = assemble(files, header, geometry, tables, options, host, blame)?;
         let image = Qcow2 { inner: Arc::new(inner) };
+        image.inner.count_tables();
         if options.writable {
             image.inner.clear_unknown_autoclear().await?;
         }
         Ok(image)
+    }
+}
+
+/// Gives back what a crash left of a reserve. An image from which that cannot be had is as good as before.
+async fn give_leaks_back(file: &dyn Storage, blame: &Blame) {
+    let name = blame.name();
+    match leaks::give_back(file).await {
+        Ok(GivenBack::Clusters(0)) => {}
+        Ok(GivenBack::Clusters(clusters)) => {
+            tracing::info!("{name}: was not closed; {clusters} clusters that nothing used are free again");
+        }
+        Ok(GivenBack::TooMuchToRead) => {
+            tracing::info!(
+                "{name}: was not closed and may have unused clusters; `cowhand check -r leaks` frees them"
+            );
+        }
+        Ok(GivenBack::Damaged) => {
+            tracing::warn!("{name}: was not closed and has errors; run `cowhand check`");
+        }
+        Err(error) => tracing::warn!("{name}: cannot look for unused clusters: {error}"),
     }
 }
 
@@ -129,7 +158,7 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     if !options.writable {
         return Ok(());
     }
-    if files.file.limits().read_only {
+    if files.file.capabilities().read_only {
         return Err(blame.refused("the file is opened read-only"));
     }
     if header.incompatible.contains(Incompatible::CORRUPT) && !options.ignore_corrupt {
@@ -153,16 +182,18 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
     Ok(())
 }
 
-/// Where all metadata lies by the tables in the file: start, end (excluded), kind. Reads them anew.
+/// Where all metadata lies: by `l1`, and by the other tables, which are read anew.
 pub(crate) async fn metadata_places(
     file: &dyn Storage,
     header: &Header,
     geometry: &Geometry,
     options: &Options,
     blame: &Blame,
-) -> Result<Vec<(u64, u64, Section)>, Error> {
+    l1: &L1Table,
+) -> Result<Places, Error> {
     let source = Source { file, header, geometry, options, blame };
-    Ok(Tables::read(source).await?.pieces)
+    let refcounts = tables::read_refcounts(source).await?;
+    tables::read_places(source, l1, &refcounts).await
 }
 
 /// How many clusters are counted before anybody wants them.
@@ -193,42 +224,42 @@ fn assemble(
         bytes_max: l2_ceiling(&options.cache, &cache_sizes),
     };
     let budget = host.map_budget();
-    let refcount_table = RefcountTable::new(
-        header.refcount_table_offset.0,
-        u64::from(header.refcount_table_clusters),
-        geometry.cluster_bits,
-        tables.refcounts,
-    );
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
-    let l1 =
-        L1Table::new(header.l1_table_offset.0, &tables.l1).map_err(|_| blame.no_memory("the L1 table"))?;
     let file = files.file;
+    let data = files.data.unwrap_or_else(|| Arc::clone(&file));
+    let has_cached_data =
+        data.capabilities().cached || files.backing.as_ref().is_some_and(|below| below.capabilities().cached);
+    let refcounts = Refcounts::new(
+        Arc::clone(&file),
+        blame.clone(),
+        geometry,
+        tables.refcounts,
+        usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
+        Arc::clone(&budget),
+    );
     Ok(Inner {
-        data: files.data.unwrap_or_else(|| Arc::clone(&file)),
-        backing: files.backing,
+        data,
+        has_cached_data,
+        backing: files.backing.map(Below::new),
         chain: OnceLock::new(),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),
         size: AtomicU64::new(header.guest_size()),
-        l1,
+        l1: tables.l1,
         header: AsyncMutex::new(header),
         cache: MapCache::new(limits, packing(&geometry), &budget),
         shape,
-        refcounts: Refcounts::new(
-            Arc::clone(&file),
-            blame.clone(),
-            geometry,
-            refcount_table,
-            usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
-            Arc::clone(&budget),
-        ),
+        refcounts,
+        tables_charge: budget.charge(0),
         budget,
         allocator: Mutex::new(tables.allocator),
+        allocator_charge: Mutex::new(None),
         reserve: Reserve::new(reserve_clusters(&options, &geometry), &geometry),
         growth: Growth::default(),
+        room: Room::default(),
         making_blocks: AsyncMutex::new(()),
-        overlap: MetadataMap::new(options.overlap_check, tables.pieces),
+        overlap: MetadataMap::new(options.overlap_check, tables.places),
         gate: Gate::default(),
         subclusters: InFlight::default(),
         tables: InFlight::default(),
@@ -239,6 +270,7 @@ fn assemble(
         decompressed: Decompressed::default(),
         closing: AtomicBool::new(false),
         announced: AtomicBool::new(false),
+        bitmaps_out_of_date: Mutex::default(),
         corrupt: AtomicBool::new(false),
         corrupt_marked: AtomicBool::new(false),
         stopped: AtomicBool::new(false),

@@ -41,7 +41,7 @@ pub struct Options {
     /// `discard-no-unref`: discarded clusters stay reserved where they are.
     pub discard_no_unref: bool,
     /// `allocation-reserve`: bytes of clusters whose refcounts are raised before anybody wants them, so
-    /// that a flush need not wait for them. A crash leaks at most so much; 0 is none, `None` follows
+    /// that a flush need not wait for them. A crash leaks at most so much, until the image is opened for writing again; 0 is none, `None` follows
     /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts).
     pub allocation_reserve: Option<u64>,
 }
@@ -91,13 +91,4 @@ impl Options {
             discard_no_unref: self.discard_no_unref,
         }
     }
-}
-
-/// How a range is made to read as zeroes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ZeroOptions {
-    /// Space may be given back; otherwise what is reserved stays reserved.
-    pub unmap: bool,
-    /// Fail with [`crate::ErrorKind::Unsupported`] rather than write zeroes one by one.
-    pub fast_only: bool,
 }

@@ -1,9 +1,15 @@
 //! Where metadata lies in the file, so that nothing else is read from or written to there.
 
-use std::collections::BTreeMap;
+mod clusters;
+mod known;
+mod places;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
-use sync::RwLock;
+pub(crate) use known::MetadataMap;
+pub(crate) use places::Places;
 
 /// Kinds of metadata, as `overlap-check` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,108 +120,36 @@ impl Default for OverlapCheck {
     }
 }
 
-/// The place of every piece of metadata of one image.
-#[derive(Debug)]
-pub(crate) struct MetadataMap(RwLock<Known>);
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sections(u16);
 
-/// What is looked at, and where it is.
-#[derive(Debug)]
-struct Known {
-    check: OverlapCheck,
-    /// Start -> end (excluded) and section. Two pieces may only meet in a corrupt image; the later
-    /// one then hides the earlier.
-    ranges: BTreeMap<u64, (u64, Section)>,
-}
+impl Sections {
+    const NONE: Self = Self(0);
 
-impl MetadataMap {
-    pub(crate) fn new(check: OverlapCheck, pieces: Vec<(u64, u64, Section)>) -> Self {
-        Self(RwLock::new(Known::new(check, pieces)))
+    fn of(sections: &[Section]) -> Self {
+        Self(sections.iter().fold(0, |bits, section| bits | section.bit()))
     }
 
-    /// Looks at other sections from now on; `pieces` are all there are of them.
-    pub(crate) fn change(&self, check: OverlapCheck, pieces: Vec<(u64, u64, Section)>) {
-        *self.0.write() = Known::new(check, pieces);
+    fn without(self, others: Sections) -> Self {
+        Self(self.0 & !others.0)
     }
 
-    /// The sections that are looked at.
-    pub(crate) fn check(&self) -> OverlapCheck {
-        self.0.read().check
+    fn with(self, others: Sections) -> Self {
+        Self(self.0 | others.0)
     }
 
-    /// Whether `section` is looked at.
-    pub(crate) fn checks(&self, section: Section) -> bool {
-        self.check().checks(section)
+    fn has(self, section: Section) -> bool {
+        self.0 & section.bit() != 0
     }
 
-    /// Enters a new piece.
-    pub(crate) fn add(&self, start: u64, len: u64, section: Section) {
-        let mut known = self.0.write();
-        if known.check.checks(section) {
-            known.ranges.insert(start, (start + len, section));
-        }
-    }
-
-    /// Forgets a piece.
-    pub(crate) fn remove(&self, start: u64) {
-        self.0.write().ranges.remove(&start);
-    }
-
-    /// Forgets all pieces of `sections`, and enters `pieces` of them: section, offset and length.
-    pub(crate) fn replace(&self, sections: &[Section], pieces: impl Iterator<Item = (Section, u64, u64)>) {
-        let mut known = self.0.write();
-        let Known { check, ranges } = &mut *known;
-        ranges.retain(|_, (_, section)| !sections.contains(section));
-        let pieces = pieces.filter(|(section, _, len)| check.checks(*section) && *len > 0);
-        ranges.extend(pieces.map(|(section, start, len)| (start, (start.saturating_add(len), section))));
-    }
-
-    /// The metadata, other than `except`, that `start..start + len` would touch.
-    #[inline]
-    pub(crate) fn touched(&self, start: u64, len: u64, except: Option<Section>) -> Option<(u64, Section)> {
-        let known = self.0.read();
-        let mut below = known.ranges.range(..start.saturating_add(len)).rev();
-        // Pieces are cluster-aligned and do not meet, so the nearest few tell.
-        below
-            .by_ref()
-            .take(2)
-            .find(|(_, (end, section))| *end > start && Some(*section) != except)
-            .map(|(&at, &(_, section))| (at, section))
+    fn first(self) -> Option<Section> {
+        Section::ALL.into_iter().find(|&section| self.has(section))
     }
 }
 
-impl Known {
-    fn new(check: OverlapCheck, mut pieces: Vec<(u64, u64, Section)>) -> Self {
-        pieces.retain(|&(start, end, section)| start < end && check.checks(section));
-        pieces.sort_unstable_by_key(|&(start, ..)| start);
-        let ranges = pieces.into_iter().map(|(start, end, section)| (start, (end, section))).collect();
-        Self { check, ranges }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_touches_what_it_overlaps_and_nothing_else() {
-        let pieces = vec![(0, 512, Section::MainHeader), (1024, 2048, Section::ActiveL2)];
-        let map = MetadataMap::new(OverlapCheck::CACHED, pieces);
-        assert_eq!(map.touched(512, 512, None), None);
-        assert_eq!(map.touched(511, 1, None), Some((0, Section::MainHeader)));
-        assert_eq!(map.touched(512, 513, None), Some((1024, Section::ActiveL2)));
-        assert_eq!(map.touched(1500, 10, None), Some((1024, Section::ActiveL2)));
-        assert_eq!(map.touched(1500, 10, Some(Section::ActiveL2)), None);
-        assert_eq!(map.touched(2048, 1 << 40, None), None);
-        map.remove(1024);
-        assert_eq!(map.touched(1500, 10, None), None);
-    }
-
-    #[test]
-    fn templates_hold_what_their_names_promise() {
-        assert!(!OverlapCheck::CONSTANT.checks(Section::ActiveL2));
-        assert!(OverlapCheck::CACHED.checks(Section::ActiveL2));
-        assert!(!OverlapCheck::CACHED.checks(Section::InactiveL2));
-        assert!(Section::ALL.iter().all(|&section| OverlapCheck::ALL.checks(section)));
-        assert!(!OverlapCheck::ALL.with(Section::ActiveL1, false).checks(Section::ActiveL1));
+impl From<OverlapCheck> for Sections {
+    fn from(check: OverlapCheck) -> Self {
+        Self(check.0)
     }
 }

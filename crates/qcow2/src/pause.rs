@@ -40,8 +40,8 @@ impl Inner {
         Ok(Pause { _closed: closed })
     }
 
-    /// Writes everything, refcounts of freed clusters too.
-    async fn settle(self: &Arc<Self>) -> Result<(), Error> {
+    /// Writes everything, refcounts of freed clusters too. Nobody may be inside.
+    pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         // A commit of a dropped flush may still run.
         self.committer.idle().await;
         self.frees.idle().await;

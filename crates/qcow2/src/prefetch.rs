@@ -13,8 +13,9 @@ use storage::IoBuf;
 use sync::atomic::Ordering;
 
 use crate::Error;
+use crate::below::Below;
+use crate::deliberate::{self, Bug};
 use crate::image::{Inner, Qcow2};
-use crate::layer::Layer;
 use crate::options::Prefetch;
 use crate::table_io::is_in_file;
 
@@ -32,8 +33,9 @@ const RUN_BYTES: u64 = 512 << 10;
 /// Reads of the pass in flight: the device stays busy, and free for others.
 const RUNS_AT_ONCE: usize = 4;
 
-/// L1 entries sorted by the place of their tables at a time: bounds the memory for a hostile L1.
-const SORTED_AT_ONCE: u64 = 1 << 16;
+/// L1 entries sorted by the place of their tables at a time, 2 TiB of disk with clusters of 64 KiB: bounds the memory, some
+/// 100 bytes each.
+const SORTED_AT_ONCE: u64 = 1 << 12;
 
 /// Tables that lie one behind the other in the file.
 #[derive(Debug)]
@@ -43,6 +45,9 @@ struct Run {
     /// The L1 indices that lead to them, in the order of the file.
     indices: Vec<u64>,
 }
+
+/// Memory of a slice that is being loaded: its ticket, and what those who wait for it share.
+const TICKET_BYTES: usize = size_of::<(SliceKey, LoadTicket<'_, Error>)>() + 128;
 
 type Tickets<'a> = Vec<(SliceKey, LoadTicket<'a, Error>)>;
 
@@ -60,7 +65,7 @@ impl Qcow2 {
                 return chain.prefetch(|| self.inner.reads_ahead()).await;
             }
             match &image.inner.backing {
-                Some(Layer::Qcow2(below)) if self.inner.reads_ahead() => image = below,
+                Some(Below::Image(below)) if self.inner.reads_ahead() => image = below,
                 Some(_) | None => return Ok(()),
             }
         }
@@ -127,13 +132,19 @@ impl Inner {
         }
         let mut tickets = Tickets::new();
         for (at, &index) in (0u64..).zip(&run.indices) {
+            // The tickets first: if the table is freed after the look at L1, they may not land.
+            let of_table = self.tickets(index, 0..self.shape.slices_per_table());
             let entry = self.l1.get(index, &self.geometry).ok().and_then(|entry| entry.table);
             // Moved meanwhile: whoever moved it has it in memory.
             if entry.is_some_and(|table| table.0 == run.host + at * size) {
-                tickets.extend(self.tickets(index, 0..self.shape.slices_per_table()));
+                tickets.extend(of_table);
             }
         }
-        if tickets.is_empty() {
+        // What is in flight is in the budget too; nothing leaves for it.
+        let in_flight = ((run.indices.len() as u64) << self.geometry.cluster_bits)
+            + (tickets.capacity() * TICKET_BYTES) as u64;
+        let charge = self.budget.try_charge(in_flight);
+        if tickets.is_empty() || charge.is_none() {
             return Ok(());
         }
         let (result, bytes) =
@@ -148,6 +159,9 @@ impl Inner {
             if let Some(slice) =
                 offset.and_then(|offset| bytes.get(offset..offset + self.shape.slice_bytes()))
             {
+                if deliberate::has(Bug::StaleLoadLands) {
+                    self.cache.insert(key, words(slice));
+                }
                 self.cache.insert_loaded(ticket, words(slice));
             }
         }

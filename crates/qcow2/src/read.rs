@@ -1,25 +1,16 @@
 //! Reading guest data.
 
+use block::{Blame, ReadKind};
 use futures_util::future::join_all;
 use storage::IoBuf;
 
 use crate::Error;
-use crate::error::Blame;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
 
 /// Pieces of one request that are read at the same time: enough to keep a device busy, bounded
 /// whatever the image looks like.
 const PIECES_AT_ONCE: usize = 64;
-
-/// What a read has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadKind {
-    /// Bytes.
-    Data,
-    /// Nothing but zeroes, as the map says: no file was asked.
-    Zeroes,
-}
 
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
@@ -38,8 +29,14 @@ impl Inner {
                 Source::Zero { .. } if guest == offset && behind.is_empty() => return Some(ReadKind::Zeroes),
                 Source::Zero { .. } => piece.fill(0),
                 Source::Plain { storage, offset } if storage.try_read(offset, piece) => {}
-                Source::Raw(raw) if raw.storage.try_read(raw.offset + guest, piece) => {}
-                Source::Plain { .. } | Source::Raw(_) | Source::Compressed { .. } => return None,
+                Source::Block(block) => match block.try_read(guest, piece)? {
+                    ReadKind::Data => {}
+                    ReadKind::Zeroes if guest == offset && behind.is_empty() => {
+                        return Some(ReadKind::Zeroes);
+                    }
+                    ReadKind::Zeroes => piece.fill(0),
+                },
+                Source::Plain { .. } | Source::Compressed { .. } => return None,
             }
             guest += located.len;
             rest = behind;
@@ -59,10 +56,7 @@ impl Inner {
                 Err(error) => return (Err(error), joined(done, buf)),
             };
             if done.is_none() && located.len == buf.len() as u64 {
-                let zeroes = matches!(located.source, Source::Zero { .. });
-                let content = if zeroes { ReadKind::Zeroes } else { ReadKind::Data };
-                let (result, buf) = self.read_piece(guest, located, buf).await;
-                return (result.map(|()| content), buf);
+                return self.read_piece(guest, located, buf).await;
             }
             let (result, filled, rest) = self.read_pieces(guest, located, buf).await;
             guest += filled.len() as u64;
@@ -110,7 +104,7 @@ impl Inner {
         let mut result = located;
         for (read, piece) in join_all(reads).await {
             filled = Some(joined(filled, piece));
-            result = result.and(read);
+            result = result.and(read.map(drop));
         }
         (result, joined(filled, buf.split_to(0)), buf)
     }
@@ -120,26 +114,24 @@ impl Inner {
         guest: u64,
         located: Located<'_>,
         mut buf: IoBuf,
-    ) -> (Result<(), Error>, IoBuf) {
+    ) -> (Result<ReadKind, Error>, IoBuf) {
         match located.source {
             Source::Zero { .. } => {
                 buf.fill(0);
-                (Ok(()), buf)
+                (Ok(ReadKind::Zeroes), buf)
             }
             Source::Plain { storage, offset } => {
                 let (result, buf) = storage.read(offset, buf).await;
-                (result.map_err(|error| Blame::new(storage.name()).io("reading data")(error)), buf)
+                let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
+                (result.map(|()| ReadKind::Data), buf)
             }
-            Source::Raw(raw) => {
-                let (result, buf) = raw.storage.read(raw.offset + guest, buf).await;
-                (result.map_err(|error| raw.blame().io("reading a raw backing file")(error)), buf)
-            }
+            Source::Block(block) => block.read(guest, buf).await,
             Source::Compressed { layer, cluster, skip } => match layer.decompress(cluster).await {
                 Ok(bytes) => {
                     let skip = skip as usize;
                     let len = buf.len();
                     buf.copy_from_slice(&bytes[skip..skip + len]);
-                    (Ok(()), buf)
+                    (Ok(ReadKind::Data), buf)
                 }
                 Err(error) => (layer.noticing_corruption(Err(error)), buf),
             },
@@ -152,7 +144,7 @@ fn joined(done: Option<IoBuf>, next: IoBuf) -> IoBuf {
     match done {
         None => next,
         Some(mut done) => {
-            done.unsplit(next);
+            done.rejoin(next);
             done
         }
     }

@@ -8,6 +8,7 @@ mod table;
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
+use ::block::Blame;
 use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
 use storage::{IoBuf, Storage};
@@ -16,12 +17,11 @@ use sync::{AsyncMutex, Mutex, RwLock};
 
 use crate::Error;
 use crate::cache_sizes::REFCOUNT_COUNT_MIN;
-use crate::error::Blame;
 pub(crate) use block::{Block, DirtyBlock};
 use counting::set;
 pub(crate) use counting::{Claim, Lowered};
 use residents::Residents;
-pub(crate) use table::{DirtyTable, RefcountTable, SavedTable};
+pub(crate) use table::{DirtyTable, RefcountTable, SavedTable, WithoutBlocks};
 
 /// Dirty blocks may take so much memory, however small the cache is: it costs barriers to write them.
 const DIRTY_BYTES_MIN: usize = 1 << 20;
@@ -205,16 +205,19 @@ impl Refcounts {
         })
     }
 
-    /// Forgets the blocks that count only clusters from `end` on, and gives their places: they count
-    /// nothing but themselves. Nothing may be dirty; nothing changes if there is no memory.
-    pub(crate) fn drop_blocks_behind(&self, end: u64) -> Result<Vec<HostOffset>, Error> {
+    /// What the file is to have so that it leads to no block that counts only clusters from `end` on. Nothing may be dirty.
+    pub(crate) fn without_blocks_behind(&self, end: u64) -> Result<WithoutBlocks, Error> {
         let first = end.div_ceil(self.geometry.refcount_block_entries());
+        let without = self.table.write().without_blocks_from(first, &self.geometry);
+        without.map_err(|_| self.blame.no_memory("the list of refcount blocks"))
+    }
+
+    /// The medium does not lead to these blocks any more.
+    pub(crate) fn forget_blocks(&self, without: &WithoutBlocks) {
         let mut table = self.table.write();
-        let dropped = table.drop_blocks_from(first, &self.geometry);
-        let dropped = dropped.map_err(|_| self.blame.no_memory("the list of refcount blocks"))?;
+        table.forget(without);
         let mut blocks = self.blocks.lock();
-        dropped.iter().for_each(|(index, _)| blocks.remove(*index));
-        Ok(dropped.into_iter().map(|(_, at)| at).collect())
+        without.blocks.iter().for_each(|(index, _)| blocks.remove(*index));
     }
 
     /// Makes the block `index` in the cluster `at`, with all refcounts 0 except, where the block

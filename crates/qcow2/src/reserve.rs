@@ -130,6 +130,11 @@ impl Reserve {
         }
     }
 
+    /// Whether there is anything in here.
+    fn holds_any(&self) -> bool {
+        self.state.lock().len() > 0
+    }
+
     /// Puts clusters in; says whether they are still wanted.
     fn put(&self, run: Run) -> bool {
         let mut state = self.state.lock();
@@ -234,6 +239,9 @@ impl Inner {
     /// none left is no reason to fail, because whoever needs one will be told.
     pub(crate) async fn fill_reserve(&self) -> Result<(), Error> {
         let mut missing = self.reserve.missing();
+        if missing > 0 || self.reserve.holds_any() {
+            self.mark_reserve().await?;
+        }
         while missing > 0 {
             let Some(run) = self.allocator.lock().take(missing) else { return Ok(()) };
             let claimed = match self.claim(run).await {

@@ -20,7 +20,11 @@ pub struct Status {
     pub covered_bytes: u64,
     /// Bytes of memory in the refcount cache.
     pub refcount_bytes: u64,
-    /// Bytes of memory that the caches of all images of the process take ...
+    /// Bytes of memory in what is known of free clusters.
+    pub free_space_bytes: u64,
+    /// Bytes of memory in what is there as a whole: L1, the refcount table, the places of all metadata.
+    pub tables_bytes: u64,
+    /// Bytes of memory that the caches and tables of all images of the process take ...
     pub budget_used_bytes: u64,
     /// ... and may take.
     pub budget_bytes_max: u64,
@@ -39,15 +43,21 @@ impl Qcow2 {
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
         let chain = self.inner.chain_if_made().map(Chain::status);
+        let (free_clusters, free_space_bytes) = {
+            let allocator = self.inner.allocator.lock();
+            (allocator.free_clusters(), allocator.memory_bytes())
+        };
         Status {
             map,
             chain,
             cache_sizes: self.cache_sizes(),
             covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
             refcount_bytes: self.inner.refcounts.resident_bytes(),
+            free_space_bytes,
+            tables_bytes: self.inner.tables_charge.bytes(),
             budget_used_bytes: self.inner.budget.used_bytes(),
             budget_bytes_max: self.inner.budget.bytes_max(),
-            free_clusters: self.inner.allocator.lock().free_clusters(),
+            free_clusters,
             leaked_clusters: self.inner.frees.leaked(),
             corrupt: self.inner.corrupt.load(Ordering::Relaxed),
         }

@@ -33,6 +33,7 @@ impl Inner {
         }
         self.announce().await?;
         let pass = self.enter().await?;
+        self.check_inside(offset, data.len() as u64)?;
         if let Mapped::Extent(extent) = self.try_map(offset, data.len() as u64)?
             && let Kind::Data { host, in_place: true } = extent.kind
             && extent.len == data.len() as u64

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use block::ZeroOptions;
 use qcow2_layout::{Cluster, L2Entry, Version};
 use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
-use crate::options::ZeroOptions;
 use crate::waiting::Needs;
 use crate::write::mask;
 
@@ -17,6 +17,9 @@ const WRITTEN_AT_ONCE: u64 = 2 << 20;
 
 /// Entries changed at a time: bounds what one request holds in memory.
 const ENTRIES_AT_ONCE: u64 = 8192;
+
+/// A commit writes no less of an L2 table: nothing else of it needs room.
+const SMALLEST_WRITE_BYTES: usize = 4096;
 
 /// Why clusters are to read as zeroes, and what becomes of their space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,7 @@ impl Inner {
         let image = Arc::clone(self);
         self.to_the_end(async move {
             let _pass = image.enter().await?;
+            image.check_inside(offset, len)?;
             image.zero_range(offset, offset + len, options).await
         })
         .await
@@ -116,6 +120,7 @@ impl Inner {
         let image = Arc::clone(self);
         self.to_the_end(async move {
             let _pass = image.enter().await?;
+            image.check_inside(offset, len)?;
             // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
             // backing file's old content back. Nothing is the right thing to do.
             if image.geometry.version == Version::V2 && image.backing.is_some() {
@@ -222,14 +227,27 @@ impl Inner {
         if entries.is_empty() {
             return Ok(());
         }
+        match self.table_for_writing(from).await {
+            // Entries that lead somewhere have their room, and this gives some back.
+            Err(error) if error.is_no_space() && self.is_rewriting(from, old)? => {}
+            found => found?,
+        }
         // Nothing has to be there before what leads nowhere.
-        self.set_entries_that_need(from, entries, Needs::Nothing).await?;
+        self.put_entries(from, entries, Needs::Nothing).await?;
         for ((guest, old), new) in old.iter().zip(entries.iter()) {
             self.give_up(*guest, old, new, space).await;
         }
         entries.clear();
         old.clear();
         Ok(())
+    }
+
+    /// Whether each page of the L2 table that `old` entries from `from` on are in holds something, in the file or in memory with
+    /// its room taken: then it can be written on a full device.
+    fn is_rewriting(&self, from: u64, old: &[(u64, L2Entry)]) -> Result<bool, Error> {
+        let in_place = self.l1_entry(self.geometry.l1_index(from), from)?.copied;
+        let whole_pages = self.shape.slice_bytes() <= SMALLEST_WRITE_BYTES;
+        Ok(in_place && whole_pages && old.iter().all(|(_, old)| *old != L2Entry::UNALLOCATED))
     }
 
     /// What the entry of a cluster becomes when `start..end` of it is to read as zeroes; `None` if it

@@ -2,14 +2,19 @@
 //!
 //! `cargo test -p qcow2 --features deliberate-bugs --test deliberate_bugs`
 
+#[path = "all/harness/mod.rs"]
 mod harness;
 
 use std::panic::AssertUnwindSafe;
 
-use harness::{Qcow2Target, config};
+use harness::{Qcow2Target, RawTarget, config};
 use qcow2::deliberate::{Bug, put_in};
-use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
-use sim::{CrashOptions, Failure, Shape, Sweep, Target, Workload};
+use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
+use sim::{
+    CrashOptions, Durability, Failure, FaultKind, IoKind, Management, Mix, Op, Order, Persistence, Rng,
+    Shape, Step, Sweep, Target, Workload,
+};
+use storage::deliberate::Bug as StorageBug;
 
 /// Seeds among which a bug must be found: all of them take seconds.
 const SEEDS: u64 = 400;
@@ -18,11 +23,29 @@ const SEEDS: u64 = 400;
 fn found(bug: Bug, name: &str, one: impl Fn(&Qcow2Target, u64) -> Result<(), Box<Failure>>) {
     let target = Qcow2Target::new(config(name));
     put_in(Some(bug));
-    let first = (0..SEEDS).find_map(|seed| one(&target, seed).err().map(|failure| (seed, failure)));
+    let first = first_seed(|seed| one(&target, seed));
     put_in(None);
-    let Some((seed, failure)) = first else { panic!("{bug:?} is not found in {SEEDS} seeds of {name}") };
-    println!("{bug:?}: {name}, seed {seed}: {}", failure.kind);
-    if let Err(failure) = one(&target, seed) {
+    say_and_confirm(&format!("{bug:?}"), name, first, |seed| one(&target, seed));
+}
+
+/// The same for a bug of the storage below.
+fn found_below(bug: StorageBug, name: &str, one: impl Fn(u64) -> Result<(), Box<Failure>>) {
+    storage::deliberate::put_in(Some(bug));
+    let first = first_seed(&one);
+    storage::deliberate::put_in(None);
+    say_and_confirm(&format!("{bug:?}"), name, first, one);
+}
+
+type Found = Option<(u64, Box<Failure>)>;
+
+fn first_seed(one: impl Fn(u64) -> Result<(), Box<Failure>>) -> Found {
+    (0..SEEDS).find_map(|seed| one(seed).err().map(|failure| (seed, failure)))
+}
+
+fn say_and_confirm(bug: &str, name: &str, first: Found, one: impl Fn(u64) -> Result<(), Box<Failure>>) {
+    let Some((seed, failure)) = first else { panic!("{bug} is not found in {SEEDS} seeds of {name}") };
+    println!("{bug}: {name}, seed {seed}: {}", failure.kind);
+    if let Err(failure) = one(seed) {
         panic!("not the bug was found but another one: {failure}");
     }
 }
@@ -40,6 +63,24 @@ fn by_crashing(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
 
 fn by_the_model(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
     run_workload(target, &workload(target, 200, 4, seed), &Setup::shuffled(seed)).map(drop)
+}
+
+fn resizes(target: &Qcow2Target, rounds: usize, seed: u64) -> Workload {
+    Shape::new(target.abilities(), 0, 2).generate_resizes(seed, rounds)
+}
+
+fn by_resizing(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
+    run_workload(target, &resizes(target, 8, seed), &Setup::shuffled(seed)).map(drop)
+}
+
+fn by_failing_resizes(target: &Qcow2Target, seed: u64) -> Result<(), Box<Failure>> {
+    let plan = FaultPlan {
+        persistence: Persistence::Times(5),
+        order: Order::Shuffled,
+        stride: 7,
+        ..FaultPlan::once(FaultKind::Io)
+    };
+    fail_every_io(target, &resizes(target, 1, seed), seed, &plan).map(drop)
 }
 
 /// What somebody who sees a failure needs: what it was, where, and how to see it again.
@@ -140,4 +181,63 @@ fn entry_not_merged() {
 #[test]
 fn raw_range_shared() {
     found(Bug::RawRangeShared, "c4k_raw_data_file", by_the_model);
+}
+
+/// Another process had the image when we opened it, wrote, and let go of it while we waited for the lock. With the
+/// length from before, its tables were "past the end of the file", the image was marked corrupt, and what it had
+/// flushed was cut off.
+#[test]
+fn length_before_lock() {
+    let target = Qcow2Target::new(config("c4k_second_writer"));
+    found_below(StorageBug::LengthBeforeLock, "c4k_second_writer", |seed| by_the_model(&target, seed));
+}
+
+#[test]
+fn length_before_lock_where_the_other_cuts_the_file() {
+    let name = "c512_second_writer_resized";
+    let target = Qcow2Target::new(config(name));
+    found_below(StorageBug::LengthBeforeLock, name, |seed| by_the_model(&target, seed));
+}
+
+/// Two clients of a raw disk flushed at once, and writeback had failed. The kernel told one of the flushes; the other
+/// succeeded, was answered first, and what its client had written was gone.
+#[test]
+fn flushes_side_by_side() {
+    let one = |seed| {
+        let abilities = RawTarget.abilities();
+        let mix = Mix { flush: 12, reopen: 0, ..Mix::swarm(&mut Rng::new(seed)) };
+        let shape = Shape { mix: Some(mix), ..Shape::new(abilities, 40, 4) };
+        let crash = CrashOptions { seed, exhaustive_atoms_max: 6, samples: 8, tears: 1, share: (4, 1) };
+        let plan = FaultPlan {
+            kind: Some(IoKind::Flush),
+            order: Order::Shuffled,
+            crash: Some(crash),
+            ..FaultPlan::once(FaultKind::Io)
+        };
+        fail_every_io(&RawTarget, &shape.generate(seed), seed, &plan).map(drop)
+    };
+    found_below(StorageBug::FlushesSideBySide, "raw", one);
+}
+
+#[test]
+fn tables_forgotten_at_the_end() {
+    found(Bug::TablesForgottenAtTheEnd, "c512_resized_prefetch", by_failing_resizes);
+}
+
+#[test]
+fn stale_load_lands() {
+    found(Bug::StaleLoadLands, "c512_resized_prefetch", by_resizing);
+}
+
+/// A shrink failed when it wrote the refcount table, and what it had dropped was allocated.
+#[test]
+fn blocks_forgotten_first() {
+    let one = |target: &Qcow2Target, seed| {
+        let size = target.config().size / 4;
+        let write = Op::Write { at: size / 8, len: size / 2, durability: Durability::AtFlush };
+        let steps = [Op::Manage(Management::Resize(size)), write, Op::Flush].map(Step::of);
+        let plan = FaultPlan { kind: Some(IoKind::Write), ..FaultPlan::once(FaultKind::Io) };
+        fail_every_io(target, &Workload { steps: steps.to_vec() }, seed, &plan).map(drop)
+    };
+    found(Bug::BlocksForgottenFirst, "c512_resized", one);
 }

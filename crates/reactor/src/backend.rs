@@ -1,24 +1,38 @@
 //! Which way the loop reaches the kernel.
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::ring::Ring;
 
 /// How operations are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
-    /// io_uring.
+    /// io_uring; threads where a loop cannot have it.
     Ring,
     /// `poll` for sockets, a small pool of blocking threads for files: where io_uring is forbidden,
     /// or not wanted.
     Threads,
 }
 
-/// The best backend that this kernel (or container) allows. Costs the set-up of one ring.
+/// The best backend that this kernel (or container) allows now. Costs the set-up of one ring. A loop that is made
+/// later decides for itself.
 pub fn available() -> Backend {
     match Ring::new() {
         Ok(_) => Backend::Ring,
         Err(error) => {
-            tracing::debug!(%error, "io_uring is not available, using threads");
+            warn_of_fallback(&error);
             Backend::Threads
         }
+    }
+}
+
+/// Says why a loop has no ring: once a process as a warning, since the cause is mostly the same for all.
+pub(crate) fn warn_of_fallback(error: &io::Error) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if WARNED.swap(true, Ordering::Relaxed) {
+        tracing::debug!(%error, "io_uring is not available to one more loop, it uses threads");
+    } else {
+        tracing::warn!(%error, "io_uring is not available, using threads");
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_task::Runnable;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, warn_of_fallback};
 use crate::op::Place;
 use crate::poll::Poll;
 use crate::pool;
@@ -59,6 +59,9 @@ pub(crate) struct Inner {
 /// batch of requests, little enough that sockets and timers are served in between.
 const INLINE_CALLS_MAX: u32 = 64;
 
+/// How long a loop rests when `poll` fails (the kernel has no memory for it): it must not spin.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
 }
@@ -79,9 +82,16 @@ impl Drop for Entered {
 impl Inner {
     pub(crate) fn new(backend: Backend) -> io::Result<Self> {
         let remote = Arc::new(Remote::new()?);
+        let poll = || Driver::Poll(Poll::new(remote.event()));
         let driver = match backend {
-            Backend::Ring => Driver::Ring(Box::new(Ring::new()?)),
-            Backend::Threads => Driver::Poll(Poll::new(remote.event())),
+            Backend::Ring => Ring::new().map_or_else(
+                |error| {
+                    warn_of_fallback(&error);
+                    poll()
+                },
+                |ring| Driver::Ring(Box::new(ring)),
+            ),
+            Backend::Threads => poll(),
         };
         Ok(Self {
             remote,
@@ -120,6 +130,13 @@ impl Inner {
     pub(crate) fn current_of(remote: &Arc<Remote>) -> Option<Rc<Inner>> {
         let same = |inner: &&Rc<Inner>| Arc::ptr_eq(&inner.remote, remote);
         CURRENT.try_with(|current| current.borrow().as_ref().filter(same).cloned()).ok().flatten()
+    }
+
+    pub(crate) fn backend(&self) -> Backend {
+        match *self.driver.borrow() {
+            Driver::Ring(_) => Backend::Ring,
+            Driver::Poll(_) => Backend::Threads,
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -169,14 +186,25 @@ impl Inner {
         }
         if let Some((work, vectors)) = slots.work(key) {
             match &mut *driver {
-                Driver::Ring(ring) => {
-                    let calls = fatal(ring.start(key, work, vectors));
-                    self.count(|stats| stats.calls += u64::from(calls));
-                }
+                Driver::Ring(ring) => match ring.start(key, work, vectors) {
+                    Ok(calls) => self.count(|stats| stats.calls += u64::from(calls)),
+                    Err(error) => self.lose_ring(&mut driver, &mut slots, &error),
+                },
                 Driver::Poll(poll) => poll.start(key, work),
             }
         }
         key
+    }
+
+    /// The kernel does not take this loop's ring any more: it goes on over threads. What was in flight on the ring
+    /// fails, the kernel may yet carry it out: the ring, and what the kernel may touch, stay in memory for ever.
+    fn lose_ring(&self, driver: &mut Driver, slots: &mut Slots, error: &io::Error) {
+        tracing::error!(%error, "io_uring has failed; requests in flight on it fail, threads go on");
+        let poll = Driver::Poll(Poll::new(self.remote.event()));
+        std::mem::forget(std::mem::replace(driver, poll));
+        let mut landings = self.landings.take();
+        landings.extend(slots.fail_all());
+        self.landings.set(landings);
     }
 
     pub(crate) fn poll_op(&self, key: usize, cx: &Context<'_>) -> Option<(Work, i32)> {
@@ -184,16 +212,21 @@ impl Inner {
     }
 
     pub(crate) fn abandon(&self, key: usize) {
-        let (cancel, landing) = self.slots.borrow_mut().abandon(key);
+        let (cancel, mut landing) = self.slots.borrow_mut().abandon(key);
         if cancel {
             self.cancel(key);
         }
-        drop(landing);
+        landing.clear();
     }
 
     fn cancel(&self, key: usize) {
-        match &mut *self.driver.borrow_mut() {
-            Driver::Ring(ring) => fatal(ring.cancel(key)),
+        let mut driver = self.driver.borrow_mut();
+        match &mut *driver {
+            Driver::Ring(ring) => {
+                if let Err(error) = ring.cancel(key) {
+                    self.lose_ring(&mut driver, &mut self.slots.borrow_mut(), &error);
+                }
+            }
             Driver::Poll(poll) => poll.cancel(key),
         }
     }
@@ -243,37 +276,47 @@ impl Inner {
     /// sleeps until there is something.
     pub(crate) fn turn(&self, idle: bool) {
         if !idle || !self.remote.park() {
-            return fatal(self.drive(Wait::No));
+            return self.drive(Wait::No);
         }
         let next = self.timers.borrow().next();
         let time = next.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        fatal(self.drive(Wait::Until(time)));
+        self.drive(Wait::Until(time));
         self.remote.unpark();
     }
 
-    fn drive(&self, wait: Wait) -> io::Result<()> {
+    fn drive(&self, wait: Wait) {
         let mut landings = self.landings.take();
         let mut slots = self.slots.borrow_mut();
         let mut driver = self.driver.borrow_mut();
-        let calls = match &mut *driver {
+        // What a lost ring left is to be handled before anybody sleeps.
+        let wait = if landings.is_empty() { wait } else { Wait::No };
+        let driven = match &mut *driver {
             Driver::Ring(ring) => {
-                if matches!(wait, Wait::Until(_)) {
-                    ring.arm(self.remote.event())?;
-                }
-                ring.turn(&mut slots, wait, &mut landings)?
+                let armed = match wait {
+                    Wait::Until(_) => ring.arm(self.remote.event()),
+                    Wait::No => Ok(()),
+                };
+                armed.and_then(|()| ring.turn(&mut slots, wait, &mut landings))
             }
-            Driver::Poll(poll) => poll.turn(&mut slots, wait, &mut landings)?,
+            Driver::Poll(poll) => poll.turn(&mut slots, wait, &mut landings),
         };
+        match (driven, &*driver) {
+            (Ok(calls), _) => self.count(|stats| stats.calls += u64::from(calls)),
+            (Err(error), Driver::Ring(_)) => self.lose_ring(&mut driver, &mut slots, &error),
+            (Err(error), Driver::Poll(_)) => {
+                tracing::error!(%error, "cannot wait for sockets, they are looked at again");
+                std::thread::sleep(POLL_PAUSE);
+            }
+        }
         drop((slots, driver));
-        self.count(|stats| stats.calls += u64::from(calls));
+        landings.extend(self.landings.take());
         self.finish(landings);
-        Ok(())
     }
 
     fn finish(&self, mut landings: Vec<Landing>) {
         self.count(|stats| stats.completed += landings.len() as u64);
-        for landing in landings.drain(..) {
-            drop(landing.garbage);
+        for mut landing in landings.drain(..) {
+            landing.clear();
             if let Some(waker) = landing.waker {
                 waker.wake();
             }
@@ -304,7 +347,7 @@ impl Inner {
         flying.into_iter().for_each(|key| self.cancel(key));
         while self.slots.borrow().flying() > 0 {
             let wait = if self.remote.park() { Wait::Until(Some(LOOK_AGAIN)) } else { Wait::No };
-            self.drive(wait)?;
+            self.drive(wait);
             self.remote.unpark();
             self.take_remote();
         }
@@ -331,9 +374,4 @@ impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reactor").field("stats", &self.stats.get()).finish_non_exhaustive()
     }
-}
-
-/// A loop that cannot reach its kernel queue any more cannot go on, nor tell its tasks.
-fn fatal<T>(result: io::Result<T>) -> T {
-    result.unwrap_or_else(|error| panic!("the event loop lost its kernel queue: {error}"))
 }

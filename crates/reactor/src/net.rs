@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use buffer::{IoBuf, IoVec};
 use rustix::io::Errno;
@@ -76,6 +77,10 @@ pub struct Stream {
 /// needless system call in that many, one with many at a time soon saves one at each.
 const WAITS_BETWEEN_LOOKS: u32 = 16;
 
+/// A peer that has ended its sending side is looked at this often: soon enough to drop what it asked for, seldom
+/// enough to cost nothing.
+const BETWEEN_LOOKS_AT_A_HALF_CLOSED_PEER: Duration = Duration::from_millis(50);
+
 impl Stream {
     /// Takes over a connected socket; on TCP, sends without delay from here on.
     pub fn from_fd(fd: OwnedFd) -> Self {
@@ -130,6 +135,27 @@ impl Stream {
         }
     }
 
+    /// As [`Stream::recv`] on a unix socket, with the descriptors that were passed along (SCM_RIGHTS), at most 16 a
+    /// call; the kernel closes what is beyond. They are added to `fds`.
+    pub async fn recv_with_fds(&self, mut buf: IoBuf, fds: &mut Vec<OwnedFd>) -> (io::Result<usize>, IoBuf) {
+        // One who never pauses gets what has arrived after the others had their turn.
+        let mut looks = may_call_inline();
+        loop {
+            match looks.then(|| work::recv_with_fds_now(&*self.fd, &mut buf, fds)) {
+                Some(Ok(count)) => return (Ok(count), buf),
+                Some(Err(Errno::INTR)) => continue,
+                None | Some(Err(Errno::AGAIN)) => {}
+                Some(Err(error)) => return (Err(error.into()), buf),
+            }
+            looks = true;
+            let (waited, _) = Op::start(Work::Readable { fd: Arc::clone(&self.fd) }, Place::Loop).await;
+            match waited {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return (Err(error), buf),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
     fn looks_first(&self) -> bool {
         // One receive at a time: nobody else counts.
         let left = self.until_look.load(Ordering::Relaxed);
@@ -162,6 +188,20 @@ impl Stream {
             data = back.slice(sent, back.len());
         }
         Ok(())
+    }
+
+    /// Ends when the peer is gone in both directions, or the socket has failed. A peer that has ended its
+    /// sending side only may still read: it is not gone.
+    pub async fn hung_up(&self) -> io::Result<()> {
+        loop {
+            let (result, _) = Op::start(Work::HangUp { fd: Arc::clone(&self.fd) }, Place::Loop).await;
+            result?;
+            if work::is_hung_up(&self.fd)? {
+                return Ok(());
+            }
+            // A ring tells of a half that is closed too, again and again.
+            crate::sleep(BETWEEN_LOOKS_AT_A_HALF_CLOSED_PEER).await;
+        }
     }
 
     /// Ends one side of the connection, or both; whoever receives on it sees the end.

@@ -54,6 +54,6 @@ impl Drop for Op {
 }
 
 /// The kernel's result: a count, or a negative errno.
-fn count(result: i32) -> io::Result<usize> {
+pub(crate) fn count(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()))
 }

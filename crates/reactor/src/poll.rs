@@ -1,7 +1,8 @@
 //! Sockets without io_uring: one `poll` over all that wait.
 
+use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ struct Waiting {
     fd: Fd,
     events: PollFlags,
 }
+
+/// Sockets, each with what is awaited of it.
+type Sockets<'a> = SmallVec<[(&'a Fd, PollFlags); 16]>;
 
 /// The sockets that operations wait for. Files never come here, they block threads of the pool.
 pub(crate) struct Poll {
@@ -38,8 +42,9 @@ impl Poll {
 
     pub(crate) fn start(&mut self, key: usize, work: &Work) {
         let (fd, events) = match work {
-            Work::Recv { fd, .. } | Work::Accept { fd } => (fd, PollFlags::IN),
+            Work::Recv { fd, .. } | Work::Accept { fd } | Work::Readable { fd } => (fd, PollFlags::IN),
             Work::Send { fd, .. } => (fd, PollFlags::OUT),
+            Work::HangUp { fd } => (fd, PollFlags::empty()),
             _ => return,
         };
         self.waiting.push(Waiting { key, fd: Arc::clone(fd), events });
@@ -74,8 +79,9 @@ impl Poll {
 
     /// Places in `waiting` that are ready, ascending.
     fn ready(&self, wait: Wait) -> io::Result<SmallVec<[usize; 16]>> {
-        let mut fds: SmallVec<[PollFd<'_>; 16]> = SmallVec::with_capacity(self.waiting.len() + 1);
-        fds.extend(self.waiting.iter().map(|waiting| PollFd::new(&*waiting.fd, waiting.events)));
+        let (places, sockets) = self.sockets();
+        let mut fds: SmallVec<[PollFd<'_>; 16]> =
+            sockets.into_iter().map(|(fd, events)| PollFd::new(&**fd, events)).collect();
         fds.push(PollFd::new(&*self.event, PollFlags::IN));
         let time = match wait {
             Wait::No => Some(Duration::ZERO),
@@ -91,8 +97,28 @@ impl Poll {
             // Only empties the counter; what woke us is in the inbox.
             let _ = rustix::io::read(&*self.event, &mut [0; 8]);
         }
-        let is_ready = |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
-        Ok(fds.iter().enumerate().filter_map(is_ready).collect())
+        let is_ready = |&at: &usize| {
+            let told = fds[places[at]].revents();
+            told.intersects(self.waiting[at].events | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+        };
+        Ok((0..self.waiting.len()).filter(is_ready).collect())
+    }
+
+    /// Each socket once, with all that is awaited of it, and the place of each of `waiting` among them: `poll` takes no
+    /// more entries than the process may have descriptors, and every connection waits for two things.
+    fn sockets(&self) -> (SmallVec<[usize; 16]>, Sockets<'_>) {
+        let mut sockets = Sockets::new();
+        let mut known = HashMap::with_capacity(self.waiting.len());
+        let mut places = SmallVec::with_capacity(self.waiting.len());
+        for waiting in &self.waiting {
+            let at = *known.entry(waiting.fd.as_raw_fd()).or_insert(sockets.len());
+            match sockets.get_mut(at) {
+                Some((_, events)) => *events |= waiting.events,
+                None => sockets.push((&waiting.fd, waiting.events)),
+            }
+            places.push(at);
+        }
+        (places, sockets)
     }
 
     fn perform(&mut self, at: usize, slots: &mut Slots, landings: &mut Vec<Landing>) {

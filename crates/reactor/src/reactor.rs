@@ -17,19 +17,21 @@ use crate::remote::MainWaker;
 /// Dropping it drops every task, then waits for every operation in flight.
 pub struct Reactor {
     inner: Rc<Inner>,
-    backend: Backend,
 }
 
 impl Reactor {
-    /// A loop over `backend`. Fails where the kernel refuses it ([`crate::available`] tells before),
-    /// or for want of descriptors or memory.
+    /// A loop over `backend`. Where the kernel refuses it a ring (a filter of system calls, a sysctl, a limit on
+    /// locked memory), it runs over threads, and a warning names the cause.
+    ///
+    /// # Errors
+    /// For want of descriptors or memory.
     pub fn new(backend: Backend) -> io::Result<Self> {
-        Ok(Self { inner: Rc::new(Inner::new(backend)?), backend })
+        Ok(Self { inner: Rc::new(Inner::new(backend)?) })
     }
 
-    /// What it runs over.
+    /// What it runs over now.
     pub fn backend(&self) -> Backend {
-        self.backend
+        self.inner.backend()
     }
 
     /// Runs `future` and all tasks of this loop, until `future` is done. Tasks that are not done by
@@ -78,7 +80,7 @@ impl Drop for Reactor {
 
 impl fmt::Debug for Reactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reactor").field("backend", &self.backend).field("stats", &self.stats()).finish()
+        f.debug_struct("Reactor").field("backend", &self.backend()).field("stats", &self.stats()).finish()
     }
 }
 

@@ -57,8 +57,9 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new() -> io::Result<Self> {
-        let ring = set_up()?;
+        let mut ring = set_up()?;
         check_support(&ring)?;
+        try_entering(&mut ring)?;
         Ok(Self {
             ring,
             stash: Vec::new(),
@@ -201,6 +202,25 @@ impl Ring {
     }
 }
 
+/// Completes one operation that does nothing: a filter of system calls may let rings be made and refuse to
+/// enter them.
+fn try_entering(ring: &mut IoUring) -> io::Result<()> {
+    let nop = opcode::Nop::new().build().user_data(CANCEL);
+    // SAFETY: an operation that does nothing points to nothing.
+    if unsafe { ring.submission().push(&nop) }.is_err() {
+        return Err(io::Error::other("a fresh submission queue is full"));
+    }
+    while ring.completion().is_empty() {
+        match ring.submit_and_wait(1) {
+            Ok(_) => {}
+            Err(error) if passes(&error) => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("io_uring_enter: {error}"))),
+        }
+    }
+    ring.completion().for_each(drop);
+    Ok(())
+}
+
 /// Errors of a submission after which the loop just goes on: interrupted, timed out, or the kernel
 /// wants completions to be taken first.
 fn passes(error: &io::Error) -> bool {
@@ -226,6 +246,7 @@ fn set_up() -> io::Result<IoUring> {
             cooperative.build(SUBMISSIONS)
         })
         .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))
+        .map_err(|error| io::Error::new(error.kind(), format!("io_uring_setup: {error}")))
 }
 
 fn check_support(ring: &IoUring) -> io::Result<()> {
@@ -239,7 +260,8 @@ fn check_support(ring: &IoUring) -> io::Result<()> {
         return Err(unsupported("lossless completions, timed waits or polled sockets (Linux 5.11)"));
     }
     let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
+    let probed = ring.submitter().register_probe(&mut probe);
+    probed.map_err(|error| io::Error::new(error.kind(), format!("io_uring_register: {error}")))?;
     let needed = [
         opcode::Read::CODE,
         opcode::Write::CODE,
@@ -250,6 +272,7 @@ fn check_support(ring: &IoUring) -> io::Result<()> {
         opcode::Send::CODE,
         opcode::SendMsg::CODE,
         opcode::Accept::CODE,
+        opcode::PollAdd::CODE,
         opcode::AsyncCancel::CODE,
     ];
     match needed.into_iter().find(|&code| !probe.is_supported(code)) {
@@ -276,7 +299,7 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
                 opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
             }
         },
-        Work::Sync { fd, data_only } => {
+        Work::Sync { fd, data_only, .. } => {
             let flags = if *data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
             opcode::Fsync::new(RingFd(fd.as_raw_fd())).flags(flags).build()
         }
@@ -297,6 +320,11 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
             let (fd, none) = (RingFd(fd.as_raw_fd()), std::ptr::null_mut());
             opcode::Accept::new(fd, none, std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
         }
+        Work::Readable { fd } => {
+            opcode::PollAdd::new(RingFd(fd.as_raw_fd()), u32::from(libc::POLLIN.cast_unsigned())).build()
+        }
+        // POLLHUP and POLLERR are told without being asked for.
+        Work::HangUp { fd } => opcode::PollAdd::new(RingFd(fd.as_raw_fd()), 0).build(),
         // Calls go to the pool; a ring that is given one has nothing to do.
         Work::Call(_) | Work::Called => opcode::Nop::new().build(),
     }

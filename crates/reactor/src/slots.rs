@@ -3,6 +3,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::task::{Context, Waker};
 
+use crate::op::count;
 use crate::work::Work;
 
 /// The address lists of a vectored operation: the kernel reads them until it has completed.
@@ -30,7 +31,23 @@ enum Slot {
 #[derive(Default)]
 pub(crate) struct Landing {
     pub(crate) waker: Option<Waker>,
-    pub(crate) garbage: Option<Work>,
+    garbage: Option<Work>,
+    /// Of the garbage.
+    result: i32,
+}
+
+impl Landing {
+    fn of_orphan(work: Work, result: i32) -> Self {
+        close_accepted(&work, result);
+        Self { waker: None, garbage: Some(work), result }
+    }
+
+    /// Drops what nobody awaits any more, after telling of its end whoever is to be told.
+    pub(crate) fn clear(&mut self) {
+        if let Some(Work::Sync { told: Some(told), .. }) = self.garbage.take() {
+            told(count(self.result).map(drop));
+        }
+    }
 }
 
 /// A slab: keys are indices, reused once an operation has landed and its result was taken.
@@ -100,7 +117,7 @@ impl Slots {
     pub(crate) fn land(&mut self, key: usize, result: i32, returned: Option<Work>) -> Landing {
         let Some(Slot::Flying(flight)) = self.slots.get_mut(key) else {
             debug_assert!(false, "completion of {key}, which is not in flight");
-            return Landing { waker: None, garbage: returned };
+            return Landing { waker: None, garbage: returned, result };
         };
         self.flying -= 1;
         let waker = flight.waker.take();
@@ -109,11 +126,24 @@ impl Slots {
         self.flying_files -= usize::from(!work.waits_for_peer());
         if orphaned {
             self.release(key);
-            close_accepted(&work, result);
-            return Landing { waker: None, garbage: Some(work) };
+            return Landing::of_orphan(work, result);
         }
         self.slots[key] = Slot::Landed { work, result };
-        Landing { waker, garbage: None }
+        Landing { waker, ..Landing::default() }
+    }
+
+    /// Ends every operation that no thread of the pool has with EIO. The kernel may still use what they own: that
+    /// stays in memory for ever, and who waits gets other buffers back.
+    pub(crate) fn fail_all(&mut self) -> Vec<Landing> {
+        let mut landings = Vec::new();
+        for key in 0..self.slots.len() {
+            let Slot::Flying(flight) = &mut self.slots[key] else { continue };
+            let Some(mut work) = flight.work.take() else { continue };
+            flight.work = Some(work.substitute());
+            std::mem::forget((work, flight.vectors.take()));
+            landings.push(self.land(key, -libc::EIO, None));
+        }
+        landings
     }
 
     /// The result of `key`, or leaves a waker there. The key ends with its result.
@@ -140,14 +170,13 @@ impl Slots {
             Slot::Flying(flight) => {
                 flight.orphaned = true;
                 let cancel = flight.work.as_ref().is_some_and(Work::waits_for_peer);
-                (cancel, Landing { waker: flight.waker.take(), garbage: None })
+                (cancel, Landing { waker: flight.waker.take(), ..Landing::default() })
             }
             Slot::Landed { .. } => {
                 let Slot::Landed { work, result } = self.release(key) else {
                     return (false, Landing::default());
                 };
-                close_accepted(&work, result);
-                (false, Landing { waker: None, garbage: Some(work) })
+                (false, Landing::of_orphan(work, result))
             }
             Slot::Free { .. } => (false, Landing::default()),
         }
@@ -182,5 +211,18 @@ mod tests {
         assert!(slots.land(orphan, 0, None).garbage.is_some());
         assert_eq!(slots.insert(Work::Called), orphan);
         assert_eq!(slots.flying(), 2);
+    }
+    /// A ring failed while a sync was in flight that nobody awaited any more. Whoever was to be told of its end was never told, and
+    /// every later flush of that file waited for ever.
+    #[test]
+    fn a_sync_that_fails_with_its_ring_tells_of_its_end() {
+        let mut slots = Slots::new();
+        let (tell, told) = std::sync::mpsc::channel();
+        let fd = std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+        let tell = Box::new(move |result: std::io::Result<()>| tell.send(result).unwrap());
+        let key = slots.insert(Work::Sync { fd, data_only: true, told: Some(tell) });
+        slots.abandon(key);
+        slots.fail_all().iter_mut().for_each(Landing::clear);
+        assert_eq!(told.try_recv().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 }

@@ -2,12 +2,16 @@
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
+};
 use smallvec::SmallVec;
 
 /// A descriptor that stays open as long as an operation on it is in flight.
@@ -18,6 +22,12 @@ pub(crate) const PARTS_MAX: usize = 1024;
 
 /// Most bytes that one call moves (the kernel's MAX_RW_COUNT for 4 KiB pages).
 pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+
+/// Most descriptors that are taken with one message: one is what is meant, the rest is room.
+pub(crate) const DESCRIPTORS_MAX: usize = 16;
+
+/// Takes the result of an operation that nobody awaits, on the loop that started it.
+pub(crate) type Told = Box<dyn FnOnce(std::io::Result<()>) + Send>;
 
 /// An operation and what it owns until it has completed.
 pub(crate) enum Work {
@@ -34,6 +44,8 @@ pub(crate) enum Work {
     Sync {
         fd: Fd,
         data_only: bool,
+        /// Who is told of its end although nobody awaits it.
+        told: Option<Told>,
     },
     Fallocate {
         fd: Fd,
@@ -53,6 +65,14 @@ pub(crate) enum Work {
     Accept {
         fd: Fd,
     },
+    /// Nothing but the wait until something has arrived, or the peer has ended its side.
+    Readable {
+        fd: Fd,
+    },
+    /// Ends when the peer of a socket is gone in both directions, or the socket has failed.
+    HangUp {
+        fd: Fd,
+    },
     Call(Box<dyn FnOnce() + Send>),
     /// A call that has been made.
     Called,
@@ -61,7 +81,40 @@ pub(crate) enum Work {
 impl Work {
     /// Whether it may wait for a peer for ever: such an operation is cancelled when its future is dropped.
     pub(crate) fn waits_for_peer(&self) -> bool {
-        matches!(self, Work::Recv { .. } | Work::Send { .. } | Work::Accept { .. })
+        matches!(
+            self,
+            Work::Recv { .. }
+                | Work::Send { .. }
+                | Work::Accept { .. }
+                | Work::HangUp { .. }
+                | Work::Readable { .. }
+        )
+    }
+
+    /// The same operation with a buffer of its own, where the kernel writes to the buffer. It tells of the end in place of this one.
+    pub(crate) fn substitute(&mut self) -> Work {
+        match self {
+            Work::Read { fd, offset, buf } => {
+                Work::Read { fd: Arc::clone(fd), offset: *offset, buf: IoBuf::zeroed(buf.len()) }
+            }
+            Work::Recv { fd, buf, poll_first } => {
+                Work::Recv { fd: Arc::clone(fd), buf: IoBuf::zeroed(buf.len()), poll_first: *poll_first }
+            }
+            Work::Write { fd, offset, data } => {
+                Work::Write { fd: Arc::clone(fd), offset: *offset, data: data.clone() }
+            }
+            Work::Send { fd, data } => Work::Send { fd: Arc::clone(fd), data: data.clone() },
+            Work::Sync { fd, data_only, told } => {
+                Work::Sync { fd: Arc::clone(fd), data_only: *data_only, told: told.take() }
+            }
+            Work::Fallocate { fd, mode, offset, len } => {
+                Work::Fallocate { fd: Arc::clone(fd), mode: *mode, offset: *offset, len: *len }
+            }
+            Work::Accept { fd } => Work::Accept { fd: Arc::clone(fd) },
+            Work::Readable { fd } => Work::Readable { fd: Arc::clone(fd) },
+            Work::HangUp { fd } => Work::HangUp { fd: Arc::clone(fd) },
+            Work::Call(_) | Work::Called => Work::Called,
+        }
     }
 
     /// Does it on this thread. Sockets never block: `-EAGAIN` says that they would. Gives the
@@ -70,12 +123,16 @@ impl Work {
         let result = match self {
             Work::Read { fd, offset, buf } => read(fd, *offset, buf),
             Work::Write { fd, offset, data } => write(fd, *offset, data),
-            Work::Sync { fd, data_only: true } => rustix::fs::fdatasync(&*fd).map(|()| 0),
-            Work::Sync { fd, data_only: false } => rustix::fs::fsync(&*fd).map(|()| 0),
+            Work::Sync { fd, data_only: true, .. } => rustix::fs::fdatasync(&*fd).map(|()| 0),
+            Work::Sync { fd, data_only: false, .. } => rustix::fs::fsync(&*fd).map(|()| 0),
             Work::Fallocate { fd, mode, offset, len } => fallocate(fd, *mode, *offset, *len),
             Work::Recv { fd, buf, .. } => recv_now(&*fd, buf),
             Work::Send { fd, data } => send_now(&*fd, data),
             Work::Accept { fd } => accept(fd),
+            Work::Readable { .. } => Ok(0),
+            Work::HangUp { fd } => {
+                is_hung_up(fd).and_then(|gone| if gone { Ok(0) } else { Err(Errno::AGAIN) })
+            }
             Work::Call(_) => {
                 if let Work::Call(call) = std::mem::replace(self, Work::Called) {
                     call();
@@ -101,6 +158,8 @@ impl fmt::Debug for Work {
             Work::Recv { .. } => "Recv",
             Work::Send { .. } => "Send",
             Work::Accept { .. } => "Accept",
+            Work::Readable { .. } => "Readable",
+            Work::HangUp { .. } => "HangUp",
             Work::Call(_) | Work::Called => "Call",
         })
     }
@@ -114,6 +173,26 @@ pub(crate) fn slices(data: &IoVec) -> SmallVec<[IoSlice<'_>; 8]> {
 /// What has arrived on a socket, without waiting.
 pub(crate) fn recv_now(socket: impl AsFd, buf: &mut [u8]) -> rustix::io::Result<usize> {
     rustix::net::recv(socket, buf, RecvFlags::DONTWAIT).map(|(count, _)| count)
+}
+
+/// The same with the descriptors that came along, which are added to `fds`; the kernel closes those beyond
+/// [`DESCRIPTORS_MAX`].
+pub(crate) fn recv_with_fds_now(
+    socket: impl AsFd,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            // The space for them is rounded up, and the kernel fills it.
+            fds.extend(passed.take(DESCRIPTORS_MAX));
+        }
+    }
+    Ok(received.bytes)
 }
 
 /// As much as a socket takes without waiting.
@@ -133,6 +212,12 @@ fn write(fd: &Fd, offset: u64, data: &IoVec) -> rustix::io::Result<usize> {
 fn fallocate(fd: &Fd, mode: u32, offset: u64, len: u64) -> rustix::io::Result<usize> {
     let mode = rustix::fs::FallocateFlags::from_bits_retain(mode);
     rustix::fs::fallocate(fd, mode, offset, len).map(|()| 0)
+}
+
+/// Whether the peer is gone in both directions: no flag is asked for, so that only POLLHUP and POLLERR are told.
+pub(crate) fn is_hung_up(fd: &Fd) -> rustix::io::Result<bool> {
+    let mut fds = [PollFd::new(&**fd, PollFlags::empty())];
+    Ok(rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
 fn accept(fd: &Fd) -> rustix::io::Result<usize> {

@@ -460,3 +460,69 @@ fn a_panic_of_a_task_comes_out_of_run_and_leaves_nothing_in_flight() {
         assert_eq!(ended.unwrap(), 0);
     }
 }
+
+#[test]
+fn descriptors_come_with_the_bytes_they_were_sent_with() {
+    use std::io::{IoSlice, Read, Write};
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    on_both(async || {
+        let (near, far) = UnixStream::pair().unwrap();
+        let near = Stream::from_fd(near.into());
+        let send = |file: &StdFile, bytes: &[u8], count: usize| {
+            let fds = vec![file.as_fd(); count];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            sendmsg(&far, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        };
+        // Waited for, and dropped: nothing is lost.
+        let mut fds = Vec::new();
+        let mut dropped = Box::pin(near.recv_with_fds(IoBuf::zeroed(16), &mut fds));
+        assert!(poll_once(dropped.as_mut()).is_pending());
+        drop(dropped);
+        send(&scratch(b"first"), b"one", 1);
+        let (count, buf) = near.recv_with_fds(IoBuf::zeroed(16), &mut fds).await;
+        assert_eq!((&buf[..count.unwrap()], fds.len()), (&b"one"[..], 1));
+        let mut text = String::new();
+        let mut file = StdFile::from(fds.remove(0));
+        std::io::Seek::rewind(&mut file).unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "first");
+        // More than anybody means: the rest is closed, the bytes arrive.
+        send(&scratch(b""), b"many", 100);
+        let (count, _) = near.recv_with_fds(IoBuf::zeroed(16), &mut fds).await;
+        assert_eq!((count.unwrap(), fds.len()), (4, 16));
+        fds.clear();
+        (&far).write_all(b"none").unwrap();
+        let (count, _) = near.recv_with_fds(IoBuf::zeroed(16), &mut fds).await;
+        assert_eq!((count.unwrap(), fds.len()), (4, 0));
+        drop(far);
+        assert_eq!(near.recv_with_fds(IoBuf::zeroed(16), &mut fds).await.0.unwrap(), 0);
+    })
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_and_one_that_only_stops_sending_is_not() {
+    on_both(async || {
+        for receiving in [false, true] {
+            let (near, far) = UnixStream::pair().unwrap();
+            let near = Stream::from_fd(near.into());
+            let mut hung_up = pin!(near.hung_up());
+            let mut received = pin!(near.recv(IoBuf::zeroed(1)));
+            assert!(poll_once(hung_up.as_mut()).is_pending());
+            if receiving {
+                assert!(poll_once(received.as_mut()).is_pending());
+            }
+            far.shutdown(std::net::Shutdown::Write).unwrap();
+            sleep(Duration::from_millis(5)).await;
+            assert!(poll_once(hung_up.as_mut()).is_pending(), "it still reads");
+            drop(far);
+            hung_up.await.unwrap();
+            assert_eq!(received.await.0.unwrap(), 0);
+        }
+    });
+}

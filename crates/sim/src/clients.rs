@@ -1,5 +1,7 @@
 //! Clients: they carry out the steps of a workload and compare what they read with the oracle.
 
+mod turns;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
@@ -44,35 +46,6 @@ impl Clients {
             unclean: Cell::new(false),
             found: RefCell::default(),
         })
-    }
-
-    /// Opens, runs all steps and gives the disk that is open at the end.
-    pub async fn run<T: Target>(
-        self: &Rc<Self>,
-        target: &T,
-        sim: &Sim,
-        steps: &[Step],
-    ) -> Result<Option<Rc<T::Subject>>, FailureKind> {
-        let Some(mut subject) = self.open(target, 0).await? else { return Ok(None) };
-        for phase in steps.chunk_by(|one, next| !one.op.is_barrier() && !next.op.is_barrier()) {
-            match phase[0].op {
-                Op::Reopen { variant } => {
-                    self.close(subject).await?;
-                    let Some(opened) = self.open(target, variant).await? else { return Ok(None) };
-                    subject = opened;
-                }
-                Op::Manage(operation) => self.manage(&*subject, operation).await?,
-                Op::Read { .. }
-                | Op::Write { .. }
-                | Op::Zero { .. }
-                | Op::Discard { .. }
-                | Op::Flush
-                | Op::Tidy { .. } => {
-                    self.side_by_side(&subject, sim, phase).await?;
-                }
-            }
-        }
-        Ok(Some(subject))
     }
 
     async fn open<T: Target>(&self, target: &T, variant: u32) -> Result<Option<Rc<T::Subject>>, FailureKind> {
@@ -277,6 +250,10 @@ impl Clients {
             (Err(error), _) => {
                 if let Some(started) = started {
                     model.failed(started, now);
+                    // Of what failed nobody knows whether it happened, but the disk says how long it is.
+                    if !model.size_found(subject.size(), now) {
+                        return Err(FailureKind::Size { found: subject.size() });
+                    }
                 }
                 drop(model);
                 self.told(format!("{operation:?}"), error.to_string())?;

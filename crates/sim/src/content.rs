@@ -98,6 +98,13 @@ impl Content {
         }
     }
 
+    /// Takes room for `len` bytes from `offset` on; what is read there stays.
+    pub fn reserve(&mut self, offset: u64, len: u64) {
+        for page in offset / PAGE_BYTES..(offset + len).div_ceil(PAGE_BYTES) {
+            self.edit(page, 0, 0, |_| {});
+        }
+    }
+
     /// Sets the length; what is cut off is lost, what is added reads as zeroes.
     pub fn set_length(&mut self, length: u64) {
         self.length = length;

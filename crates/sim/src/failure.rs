@@ -30,6 +30,13 @@ pub enum FailureKind {
     Swallowed(IoKind),
     /// The images are worse than they may be.
     Check(String),
+    /// What makes acknowledged changes durable failed for want of room.
+    Unflushable {
+        /// What the client did.
+        op: String,
+        /// What it was told.
+        error: String,
+    },
     /// Units are lost to everybody although nothing crashed and nobody was told.
     Leaked(u64),
     /// The disk does not open.
@@ -53,6 +60,9 @@ impl fmt::Display for FailureKind {
                 write!(f, "`{op}` failed without a cause below: {error}")
             }
             FailureKind::Swallowed(kind) => write!(f, "a {kind:?} failed below and no client was told"),
+            FailureKind::Unflushable { op, error } => {
+                write!(f, "`{op}` of what was acknowledged failed because the device is full: {error}")
+            }
             FailureKind::Leaked(leaks) => {
                 write!(f, "{leaks} leaked although nothing crashed and nobody was told")
             }

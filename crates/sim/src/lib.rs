@@ -39,4 +39,7 @@ pub use stamp::{Found, Stamp, fill};
 pub use subject::{Abilities, Durability, Management, Subject, Target};
 pub use sweep::{MINUTES_VARIABLE, SEED_VARIABLE, Sweep};
 pub use workload::{Mix, Op, Shape, Step, Workload, shrink};
-pub use world::{Fault, FaultKind, IoCounts, Order, Persistence, Shortage, SimStorage, Sleep, World};
+pub use world::{
+    DiskLock, Fault, FaultKind, IoCounts, Order, Persistence, Shortage, SimStorage, Sleep, UnlockedDisk,
+    World,
+};

@@ -80,11 +80,11 @@ pub enum Request {
         /// What it reads as afterwards.
         leaves: Leaves,
     },
-    /// A new length.
+    /// A new length: at least that long if it is larger than `from`, otherwise at most.
     SetLength {
         /// In bytes.
         length: u64,
-        /// The length when it was asked for.
+        /// The length as whoever asks knows it.
         from: u64,
     },
     /// A range to be reserved.
@@ -229,6 +229,7 @@ impl Request {
                     content.fill(from, to.saturating_sub(from), byte);
                 });
             }
+            (Request::Allocate { offset, len }, Part::All) => content.reserve(*offset, *len),
             (
                 Request::Read { .. }
                 | Request::SetLength { .. }
@@ -240,10 +241,14 @@ impl Request {
         }
     }
 
-    /// The change of length that is not growth.
+    /// The change of length that is asked for as such: growing never shortens, cutting never lengthens.
     pub(crate) fn apply_length(&self, content: &mut Content) {
-        if let Request::SetLength { length, .. } = self {
-            content.set_length(*length);
+        match (self, self.kind()) {
+            (Request::SetLength { length, .. }, IoKind::Shorten) => {
+                content.set_length(content.length().min(*length));
+            }
+            (Request::SetLength { length, .. }, _) => content.set_length(content.length().max(*length)),
+            _ => {}
         }
     }
 

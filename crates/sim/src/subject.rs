@@ -107,6 +107,8 @@ pub struct Abilities {
     pub snapshots: bool,
     /// How it was opened can change while it is open.
     pub change: bool,
+    /// Between closing and opening another process has the disk: it holds the lock while ours is awaited.
+    pub second_writer: bool,
 }
 
 /// A configuration: how to make the images, open and check them.
@@ -124,7 +126,8 @@ pub trait Target {
     /// model what a reader finds in them ([`Model::preload`]).
     fn build(&self, world: &World, model: &mut Model) -> impl Future<Output = Result<(), String>>;
 
-    /// Opens the disk for reading and writing.
+    /// Opens the disk for reading and writing. Where another process may have it ([`Abilities::second_writer`]), waits for
+    /// its lock ([`World::find`]); the lock ends with the close, or with the subject.
     fn open(
         &self,
         world: &World,

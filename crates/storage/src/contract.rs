@@ -7,6 +7,8 @@ use std::pin::Pin;
 
 use buffer::{IoBuf, IoVec};
 
+use crate::Medium;
+
 /// A running operation. It may be bound to the thread that started it; it owns its bytes, so
 /// dropping it is safe at any time: the operation then still happens, or does not, and nobody is told.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -14,11 +16,12 @@ pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// What requests cost least, and what is known of the medium. Any request is correct; one that
 /// keeps to `alignment` avoids a read-modify-write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Capabilities {
     /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
     pub alignment: u32,
     /// Bytes beyond the highest end ever written read as zeroes when the length grows, and so does after a
-    /// crash whatever of them was not written or not kept: true for regular files, false for block devices.
+    /// crash whatever of them was not written or not kept: true for regular files whose length nobody else can
+    /// change, false for block devices and for files that are open without a lock.
     pub grows_zeroed: bool,
     /// [`Storage::discard`] gives space back, and what was discarded reads as zeroes.
     pub discards_to_zero: bool,
@@ -30,9 +33,9 @@ pub struct Limits {
     pub cached: bool,
 }
 
-impl Limits {
+impl Capabilities {
     /// What a regular file on a file system with holes promises.
-    pub const REGULAR_FILE: Limits = Limits {
+    pub const REGULAR_FILE: Capabilities = Capabilities {
         alignment: 1,
         grows_zeroed: true,
         discards_to_zero: true,
@@ -100,9 +103,16 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
 
     /// What requests should look like. Constant while open.
-    fn limits(&self) -> Limits;
+    fn capabilities(&self) -> Capabilities;
 
-    /// Length in bytes, as far as this process knows. Costs no system call.
+    /// What the medium below does, as far as it was asked or tried. Costs no system call. A driver that has nothing below it says nothing.
+    fn medium(&self) -> Medium {
+        Medium::default()
+    }
+
+    /// Length in bytes, as far as this process knows: taken when it was opened (under its lock, if there is one), then
+    /// kept by the driver as its own requests change it. Costs no system call. Never more than the medium has,
+    /// unless somebody who ignores locks cuts it.
     fn length(&self) -> u64;
 
     /// Fills `buf` from `offset` if that is possible without waiting for the medium, and says
@@ -125,11 +135,16 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>>;
 
     /// Gives the space of the range back where that is possible. What the range reads as afterwards
-    /// is zeroes if [`Limits::discards_to_zero`], otherwise anything. Never changes the length.
+    /// is zeroes if [`Capabilities::discards_to_zero`], otherwise anything. Never changes the length.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
 
-    /// Sets the length; what is cut off is lost, what is added reads as zeroes.
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
+    /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the medium's
+    /// length is by now and whoever else makes it longer.
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
+
+    /// Makes the length at most `length`; what is cut off is lost. The only operation that shortens. The caller keeps
+    /// its own requests away from what is cut off.
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
     /// Makes sure that writes into the range will not fail for want of space; grows the length.
     /// Bytes that were there keep their value.

@@ -1,22 +1,33 @@
 //! The contract for the bytes below an image, and its drivers.
 //!
 //! [`Storage`] is all that an image engine sees of the world: read, write, flush, zero, discard,
-//! length, limits. The contract says what a crash may leave, so that the engine's write order can
+//! length, capabilities. The contract says what a crash may leave, so that the engine's write order can
 //! be reasoned about (docs/write-order.md) and simulated.
 //!
 //! Drivers: [`FileStorage`] (regular files and block devices, through the page cache or O_DIRECT)
-//! and [`MemoryStorage`]. [`FileLock`] keeps QEMU and us out of each other's images.
+//! and [`MemoryStorage`]. [`FileLock`] keeps QEMU and us out of each other's images: an [`UnlockedFile`] becomes
+//! storage under its lock ([`open_locked`]).
 
 mod contract;
+#[cfg(feature = "deliberate-bugs")]
+pub mod deliberate;
+#[cfg(not(feature = "deliberate-bugs"))]
+mod deliberate;
 mod file;
+mod flushes;
 mod holders;
 mod locks;
+mod medium;
 mod memory;
+mod opening;
 mod range_lock;
 
 pub use buffer::{ALIGNMENT, IoBuf, IoBytes, IoVec};
-pub use contract::{Allocation, Extent, ExtentKind, IoFuture, Limits, Storage, Zeroing};
-pub use file::{FileOptions, FileStorage, OpenError};
+pub use contract::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
+pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
+pub use flushes::{Flushes, SyncEnd};
 pub use holders::Holder;
-pub use locks::{FileLock, LockError, Permissions, Role};
+pub use locks::{Conflict, FileLock, LockError, Permissions, Role};
+pub use medium::{Answer, DirectRequests, Medium, OverwriteRoom};
 pub use memory::MemoryStorage;
+pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};

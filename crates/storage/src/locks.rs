@@ -181,6 +181,16 @@ impl FileLock {
         Ok(())
     }
 
+    /// Whether it is on this open file.
+    pub fn is_on(&self, fd: &Arc<OwnedFd>) -> bool {
+        Arc::ptr_eq(&self.fd, fd)
+    }
+
+    /// Whether nobody else who heeds locks can change the length, nor what lies beyond it.
+    pub fn keeps_length(&self) -> bool {
+        !self.shared.contains(Permissions::WRITE) && !self.shared.contains(Permissions::RESIZE)
+    }
+
     /// What is used, and what is left to others.
     pub fn held(&self) -> (Permissions, Permissions) {
         (self.wanted, self.shared)

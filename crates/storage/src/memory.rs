@@ -7,7 +7,7 @@ use std::io;
 use buffer::{IoBuf, IoVec};
 use parking_lot::RwLock;
 
-use crate::{Allocation, Extent, ExtentKind, IoFuture, Limits, Storage, Zeroing};
+use crate::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
 
 /// Unit in which space is taken and given back.
 const CHUNK: u64 = 64 << 10;
@@ -143,8 +143,8 @@ impl Storage for MemoryStorage {
         &self.name
     }
 
-    fn limits(&self) -> Limits {
-        Limits::REGULAR_FILE
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::REGULAR_FILE
     }
 
     fn length(&self) -> u64 {
@@ -211,10 +211,21 @@ impl Storage for MemoryStorage {
         })
     }
 
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             check(length, 0)?;
             let mut state = self.state.write();
+            state.length = state.length.max(length);
+            Ok(())
+        })
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let mut state = self.state.write();
+            if length >= state.length {
+                return Ok(());
+            }
             let first_gone = length.div_ceil(CHUNK);
             state.chunks.split_off(&first_gone);
             if !length.is_multiple_of(CHUNK) {

@@ -38,7 +38,7 @@ pub use limits::{LENGTH_MAX, Limits, RATE_MAX, Rate};
 pub use limits_error::LimitsError;
 pub use meter::Meter;
 pub use options::Options;
-pub use parameter::{Dialect, Flow, Measure, Names, PARAMETERS, Parameter, Part, Setting};
+pub use parameter::{Dialect, Flow, Measure, Names, PARAMETERS, Parameter, Part, SETTINGS, Setting};
 pub use request::{Direction, Request};
 pub use time::Time;
 pub use weight::Weight;

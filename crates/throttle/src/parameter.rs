@@ -1,6 +1,6 @@
 //! The options by name: QEMU's long and short ones, QMP's and virsh's.
 
-use crate::Direction;
+use crate::{Direction, LENGTH_MAX, RATE_MAX};
 
 /// What a bucket counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,6 +121,10 @@ pub struct Names {
     pub legacy: &'static str,
     /// In [`Dialect::Virsh`], without the leading dashes.
     pub virsh: &'static str,
+    /// As the property of an old `-object throttle-group`: `x-iops-total`.
+    pub property: &'static str,
+    /// What it says, in a few words.
+    pub help: &'static str,
 }
 
 impl Names {
@@ -136,20 +140,55 @@ impl Names {
 }
 
 macro_rules! names {
-    ($setting:expr, $limits:literal, $legacy:literal, $virsh:literal) => {
+    ($setting:expr, $limits:literal, $legacy:literal, $virsh:literal, $help:expr) => {
         Names {
             setting: $setting,
             drive: concat!("throttling.", $limits),
             limits: $limits,
             legacy: $legacy,
             virsh: $virsh,
+            property: concat!("x-", $limits),
+            help: $help,
         }
     };
 }
 
 macro_rules! rate {
     ($flow:ident, $part:ident, $($name:literal),+) => {
-        names!(Setting::Limit(Parameter::Rate(Flow::$flow, Part::$part)), $($name),+)
+        names!(Setting::Limit(Parameter::Rate(Flow::$flow, Part::$part)), $($name),+, help!($flow, $part))
+    };
+}
+
+macro_rules! help {
+    ($flow:ident, Average) => {
+        concat!(counted!($flow), " a second in the long run")
+    };
+    ($flow:ident, Max) => {
+        concat!(counted!($flow), " a second in a burst")
+    };
+    ($flow:ident, MaxLength) => {
+        concat!("seconds that a burst of ", counted!($flow), " may last")
+    };
+}
+
+macro_rules! counted {
+    (IopsTotal) => {
+        "requests of both directions"
+    };
+    (IopsRead) => {
+        "read requests"
+    };
+    (IopsWrite) => {
+        "write requests"
+    };
+    (BpsTotal) => {
+        "bytes of both directions"
+    };
+    (BpsRead) => {
+        "bytes read"
+    };
+    (BpsWrite) => {
+        "bytes written"
     };
 }
 
@@ -173,11 +212,31 @@ pub const PARAMETERS: [Names; 19] = [
     rate!(BpsWrite, Average, "bps-write", "bps_wr", "write-bytes-sec"),
     rate!(BpsWrite, Max, "bps-write-max", "bps_wr_max", "write-bytes-sec-max"),
     rate!(BpsWrite, MaxLength, "bps-write-max-length", "bps_wr_max_length", "write-bytes-sec-max-length"),
-    names!(Setting::Limit(Parameter::IopsSize), "iops-size", "iops_size", "size-iops-sec"),
+    names!(
+        Setting::Limit(Parameter::IopsSize),
+        "iops-size",
+        "iops_size",
+        "size-iops-sec",
+        "bytes that count as one request"
+    ),
 ];
 
-const GROUP: Names = names!(Setting::Group, "group", "group", "group-name");
-const WEIGHT: Names = names!(Setting::Weight, "weight", "weight", "weight");
+/// Everything that can be set about throttling: the 19 numbers, the group, the weight.
+pub const SETTINGS: [Names; PARAMETERS.len() + 2] = {
+    let mut settings = [GROUP; PARAMETERS.len() + 2];
+    let mut index = 0;
+    while index < PARAMETERS.len() {
+        settings[index] = PARAMETERS[index];
+        index += 1;
+    }
+    settings[PARAMETERS.len() + 1] = WEIGHT;
+    settings
+};
+
+const GROUP: Names =
+    names!(Setting::Group, "group", "group", "group-name", "disks that name the same group share its limits");
+const WEIGHT: Names =
+    names!(Setting::Weight, "weight", "weight", "weight", "the disk's part of what its group may do");
 
 impl Parameter {
     /// The place in [`PARAMETERS`].
@@ -192,12 +251,30 @@ impl Parameter {
     pub const fn name(self, dialect: Dialect) -> &'static str {
         PARAMETERS[self.index()].in_dialect(dialect)
     }
+
+    /// The least and the most that it may be.
+    pub const fn range(self) -> (u64, u64) {
+        match self {
+            Self::IopsSize => (0, u64::MAX),
+            Self::Rate(_, Part::MaxLength) => (1, LENGTH_MAX),
+            Self::Rate(_, Part::Average | Part::Max) => (0, RATE_MAX),
+        }
+    }
+
+    /// Whether it counts bytes, so that it may be written as a size (`10M`).
+    pub const fn is_bytes(self) -> bool {
+        match self {
+            Self::IopsSize => true,
+            Self::Rate(_, Part::MaxLength) => false,
+            Self::Rate(flow, Part::Average | Part::Max) => matches!(flow.measure(), Measure::Bytes),
+        }
+    }
 }
 
 impl Setting {
     /// All names of all settings: the 19 numbers, the group, the weight.
     pub fn all() -> impl Iterator<Item = &'static Names> {
-        PARAMETERS.iter().chain([&GROUP, &WEIGHT])
+        SETTINGS.iter()
     }
 
     /// What `name` means in `dialect`. In [`Dialect::Limits`] the `x-` of old `-object

@@ -1,8 +1,9 @@
 //! The configuration file of `cowhand serve`: what it says, and what it then means beside a command line.
 
 use cowhand::serve::args::Args;
-use cowhand::serve::config::{Config, ConfigDrive};
-use image::options::DiskOptions;
+use cowhand::serve::config::Config;
+use cowhand::serve::drives::ConfigDrive;
+use graph::options::DiskOptions;
 
 use crate::input::Input;
 
@@ -74,7 +75,7 @@ fn understand(config: Config, how: u8) {
     }
     for drive in &drives {
         // A text is what the target `options` is about, and may be the name of a file that is there.
-        if let (ConfigDrive::Table(_), Ok(tree)) = (drive, drive.tree()) {
+        if let (ConfigDrive::Table(_), Ok(tree)) = (&drive.drive, drive.tree()) {
             let _ = DiskOptions::of_tree(tree);
         }
     }

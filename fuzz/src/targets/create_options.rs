@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cowhand::create::options::{NewImage, asks_for_help, help};
-use image::probe::Format;
+use graph::probe::Format;
 use qcow2::{CreateOptions, Options};
 use storage::Storage;
 

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use image::drive::parse_drive;
-use image::options::DiskOptions;
+use graph::drive::parse_drive;
+use graph::options::DiskOptions;
 use throttle::{Decision, Group, Limits, Names, Options, RATE_MAX, Request, Setting, Time, Weight};
 
 use crate::input::Input;

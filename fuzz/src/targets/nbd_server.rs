@@ -45,7 +45,7 @@ impl Catalogue for Shelf {
         match name {
             "full" => Err(Refusal::Policy("too many clients".to_owned())),
             "late" => Err(Refusal::Shutdown),
-            name => Self::export(name).ok_or(Refusal::Unknown),
+            name => Self::export(name).ok_or_else(|| Refusal::Unknown(name.to_owned())),
         }
     }
 

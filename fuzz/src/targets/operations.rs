@@ -180,7 +180,7 @@ impl Session {
     fn note(&mut self, result: &Result<(), Error>) {
         let Err(error) = result else { return };
         match error.kind() {
-            qcow2::ErrorKind::Invalid | qcow2::ErrorKind::Unsupported => {}
+            qcow2::ErrorKind::Invalid | qcow2::ErrorKind::PastEnd | qcow2::ErrorKind::Unsupported => {}
             kind => {
                 let clean = self.model.take().is_some();
                 assert!(!clean || kind == qcow2::ErrorKind::Io, "a clean image fails: {error}");

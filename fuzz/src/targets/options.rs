@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use image::drive::{OptionTree, parse_drive};
-use image::options::DiskOptions;
-use image::size::{human_size, parse_size};
+use graph::drive::{OptionTree, parse_drive};
+use graph::options::DiskOptions;
+use graph::size::{human_size, parse_size};
 
 use crate::input::Input;
 
@@ -24,12 +24,12 @@ pub(super) fn run(data: &[u8]) {
     if let Ok(tree) = parse_drive(OsStr::from_bytes(&json), |_| false) {
         understand(tree);
     }
-    let _ = image::probe::probe(text);
+    let _ = graph::probe::probe(text);
     let Ok(text) = std::str::from_utf8(text) else { return };
     if let Ok(size) = parse_size(text) {
         let _ = human_size(size);
     }
-    let _ = image::nearest(text, ["cache", "l2-cache-size", "discard"].into_iter());
+    let _ = graph::nearest(text, ["cache", "l2-cache-size", "discard"].into_iter());
 }
 
 fn understand(tree: OptionTree) {

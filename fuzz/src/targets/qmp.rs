@@ -2,8 +2,8 @@
 
 use control::{Command, Session, Step};
 use cowhand::serve::qmp::schema::{COMMANDS, EVENTS};
-use image::drive::OptionTree;
-use image::options::DiskOptions;
+use graph::drive::OptionTree;
+use graph::options::DiskOptions;
 use serde_json::Value;
 
 use crate::input::Input;

@@ -1,6 +1,6 @@
 //! Traces: what is read is written down and read again, and no trace takes memory beyond its size.
 
-use image::trace::{DISKS_MAX, Encoder, Reader, Record};
+use graph::trace::{DISKS_MAX, Encoder, Reader, Record};
 
 pub(super) fn run(data: &[u8]) {
     let (records, complete) = read(data);

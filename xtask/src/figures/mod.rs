@@ -57,11 +57,12 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Everything that prints figures, and `cargo build` of the server before those that need it.
 fn commands(args: &Args) -> Vec<(&'static str, Command)> {
-    let mut fuzz = tests("cowhand-fuzz", &["corpus"]);
+    let mut fuzz = cargo();
+    fuzz.args(["test", "--package", "cowhand-fuzz", "--test", "corpus", "--", "--nocapture"]);
     fuzz.env("COWHAND_FUZZ_SECONDS", args.fuzz_seconds.to_string());
     let mut build = cargo();
     build.args(["build", "--release", "--package", "cowhand"]);
-    let mut outside = tests("black-box", &["kill", "hostile", "matrix"]);
+    let mut outside = tests("black-box", &["kill::", "hostile::", "matrix::"]);
     outside.env("COWHAND_BIN", binary());
     vec![
         ("simulation", tests(sim::PACKAGE, &sim::TESTS)),
@@ -71,8 +72,8 @@ fn commands(args: &Args) -> Vec<(&'static str, Command)> {
     ]
 }
 
-fn tests(package: &str, which: &[&str]) -> Command {
-    let mut command = cargo_test(package, which);
+fn tests(package: &str, modules: &[&str]) -> Command {
+    let mut command = cargo_test(package, modules);
     command.arg("--nocapture");
     command
 }

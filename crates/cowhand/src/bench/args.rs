@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bench::{Access, Barrier, Operation, Workload};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
-use image::cache_mode::CacheMode;
-use image::options::Aio;
-use image::size::parse_size;
+use graph::cache_mode::CacheMode;
+use graph::options::Aio;
+use graph::size::parse_size;
 
 use crate::cli::DRIVE_HELP;
-use crate::drive::DriveArgs;
+use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
 use crate::output::OutputFormat;
 
@@ -82,11 +83,11 @@ pub struct Args {
     no_drain: bool,
 
     /// Cache mode: writeback, writethrough, none, directsync, unsafe
-    #[arg(short = 't', long, value_name = "MODE", value_parser = cache_mode)]
+    #[arg(short = 't', long, value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     pub cache: Option<CacheMode>,
 
     /// How requests reach the kernel: io_uring, threads (native is qemu-img's; here it means io_uring)
-    #[arg(short = 'i', long, value_name = "AIO", value_parser = aio)]
+    #[arg(short = 'i', long, value_name = "AIO", value_parser = aios(), hide_possible_values = true)]
     aio: Option<Aio>,
 
     /// Use io_uring, as qemu-img's -n asks for native AIO
@@ -260,17 +261,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn cache_mode(name: &str) -> Result<CacheMode, String> {
-    CacheMode::of_name(name)
-        .ok_or_else(|| "allowed: writeback, writethrough, none, off, directsync, unsafe".to_owned())
-}
-
-fn aio(name: &str) -> Result<Aio, String> {
-    match name {
-        "io_uring" | "native" => Ok(Aio::IoUring),
-        "threads" => Ok(Aio::Threads),
-        _ => Err("allowed: io_uring, threads, native".to_owned()),
-    }
+fn aios() -> impl TypedValueParser<Value = Aio> {
+    PossibleValuesParser::new(["io_uring", "threads", "native"])
+        .map(|name| if name == "threads" { Aio::Threads } else { Aio::IoUring })
 }
 
 #[cfg(test)]

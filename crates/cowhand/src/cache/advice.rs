@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use image::size::human_size;
+use graph::size::human_size;
 use qcow2::cache_sizes::L2_BYTES_DEFAULT;
 use serde::Serialize;
 

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use image::{Disk, OpenRules};
+use block::Block;
+use graph::{Disk, OpenRules};
 use qcow2::cache_sizes::{CacheRequest, CachedImage, L2_BYTES_DEFAULT, L2_ENTRY_BYTES_DEFAULT, cache_sizes};
-use qcow2::{Counters, Form, Layer, Prefetch};
+use qcow2::{Counters, Form, Prefetch, Qcow2};
 use reactor::Reactor;
 
 use super::advice::{Advice, FormBytes, Settled};
@@ -14,7 +15,7 @@ use super::replay::{self, Played};
 use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
-use crate::output::{OutputFormat, write_json};
+use crate::output::{OutputFormat, printable, write_json};
 
 /// Arguments of `cowhand cache advise`.
 #[derive(Debug, clap::Args)]
@@ -48,15 +49,15 @@ pub struct Args {
 /// Gives the advice.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
-    let name = options.filename.display().to_string();
+    let name = printable(&options.filename.to_string_lossy()).into_owned();
     let failed =
         |error: &dyn std::error::Error| Failure::because(format!("cannot read the map of {name}"), error);
     options.layer.read_only = true;
     options.layer.qcow2.prefetch = Prefetch::Off;
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
-    let Some(first) = cached(disk.layer()) else {
+    let disk = reactor.run(graph::open(&options, &rules)).map_err(|error| failed(&error))?;
+    let Some(first) = disk.image().map(cached) else {
         return Err(Failure::new(format!(
             "{name} is a raw image: it has no map, and needs no memory for one"
         )));
@@ -73,13 +74,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         l2_entry_bytes: options.layer.qcow2.caches.l2_entry_bytes.or(Some(slice_bytes)),
         ..CacheRequest::default()
     };
-    let disk = reactor.run(image::open(&options, &rules)).map_err(|error| failed(&error))?;
-    if let Layer::Qcow2(image) = disk.layer() {
+    let disk = reactor.run(graph::open(&options, &rules)).map_err(|error| failed(&error))?;
+    if let Some(image) = disk.image() {
         reactor.run(image.prefetch()).map_err(|error| failed(&error))?;
     }
     let advice = advice(name, &disk, &first, args.memory);
-    let curve = match (&args.trace, disk.layer()) {
-        (Some(path), Layer::Qcow2(image)) => {
+    let curve = match (&args.trace, disk.image()) {
+        (Some(path), Some(image)) => {
             let played = Played {
                 image,
                 slice_bytes: disk.status().map_or(slice_bytes, |status| status.cache_sizes.l2_entry_bytes),
@@ -97,24 +98,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What decides QEMU's cache of a layer; `None` for raw bytes.
-fn cached(layer: &Layer) -> Option<CachedImage> {
-    let Layer::Qcow2(image) = layer else { return None };
+/// What decides QEMU's cache of an image.
+fn cached(image: &Qcow2) -> CachedImage {
     let geometry = image.geometry();
-    Some(CachedImage {
+    CachedImage {
         disk_bytes: image.size(),
         cluster_bytes: geometry.cluster_size(),
         l2_table_entry_bytes: geometry.l2_entry_bytes(),
-    })
+    }
 }
 
 fn advice(image: String, disk: &Disk, first: &CachedImage, memory: Option<u64>) -> Settled {
-    let layers = || std::iter::successors(Some(disk.layer()), |layer| layer.backing());
-    let maps: Vec<Counters> = layers()
-        .filter_map(|layer| match layer {
-            Layer::Qcow2(image) => Some(image.status()),
-            Layer::Raw(_) => None,
-        })
+    let layers = || std::iter::successors(Some(disk.root()), |layer| layer.below());
+    let images = || layers().filter_map(<dyn Block>::downcast_ref::<Qcow2>);
+    let maps: Vec<Counters> = images()
+        .map(Qcow2::status)
         .flat_map(|status| [Some(status.map), status.chain.map(|chain| chain.map)])
         .flatten()
         .collect();
@@ -131,7 +129,7 @@ fn advice(image: String, disk: &Disk, first: &CachedImage, memory: Option<u64>) 
         map_bytes: maps.iter().map(|map| map.resident_bytes).sum(),
         forms: Form::ALL.iter().enumerate().map(form).filter(|form| form.bytes > 0).collect(),
         complete: maps.iter().all(|map| map.evictions == 0),
-        qemu_bytes: layers().filter_map(cached).map(|image| image.l2_bytes_full()).sum(),
+        qemu_bytes: images().map(cached).map(|image| image.l2_bytes_full()).sum(),
         qemu_first_bytes: first.l2_bytes_full(),
         qemu_covers_by_default: qemu_default.is_ok_and(|sizes| sizes.covers_disk),
         memory_bytes: memory,

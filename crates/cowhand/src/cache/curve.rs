@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use image::size::human_size;
+use graph::size::human_size;
 use serde::Serialize;
 
 /// Of the requests that come back to a slice so many percent are to find it: what "suffices" means.

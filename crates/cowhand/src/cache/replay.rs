@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use image::front::Kind;
-use image::trace::{ReadError, Reader, Record, TraceDisk, TraceRequest};
+use graph::front::Kind;
+use graph::trace::{ReadError, Reader, Record, TraceDisk, TraceRequest};
 use qcow2::{Model, Qcow2, SliceKey};
 
 use super::curve::{Curve, Point};

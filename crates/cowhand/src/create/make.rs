@@ -3,16 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use image::probe::Format;
+use block::SECTOR_BYTES;
+use graph::probe::Format;
 use qcow2::Preallocation;
 use reactor::Reactor;
-use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage};
+use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
 
 use super::options::NewImage;
 use crate::failure::Failure;
-
-/// Sizes of raw disks are multiples of this, as everywhere.
-const SECTOR_BYTES: u64 = 512;
 
 /// What happens to a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +71,8 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
     let size = size
         .checked_next_multiple_of(SECTOR_BYTES)
         .ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "the size is beyond 64 bits"))?;
-    file.set_length(0).await?;
-    file.set_length(size).await?;
+    file.shorten_to(0).await?;
+    file.grow_to(size).await?;
     match preallocation {
         _ if size == 0 => {}
         Preallocation::Off | Preallocation::Metadata => {}
@@ -108,19 +106,20 @@ struct Target {
 impl Target {
     fn open(path: &Path, existing: Existing) -> io::Result<Self> {
         let options = FileOptions::default();
-        let (storage, new) = match FileStorage::create_new(path, &options) {
-            Ok(storage) => (storage, Some(path.to_owned())),
+        let (file, new) = match UnlockedFile::create_new(path, &options) {
+            Ok(file) => (file, Some(path.to_owned())),
             Err(error) => {
                 let is_there = error.io().is_some_and(|io| io.kind() == io::ErrorKind::AlreadyExists);
                 match existing {
                     Existing::Replace if is_there => {
-                        (FileStorage::open(path, &options).map_err(io::Error::other)?, None)
+                        (UnlockedFile::open(path, &options).map_err(io::Error::other)?, None)
                     }
                     _ => return Err(io::Error::other(error)),
                 }
             }
         };
-        let lock = FileLock::acquire_role(storage.fd(), Role::Writer).map_err(io::Error::other)?;
+        let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
+        let storage = file.measured(Some(&lock)).map_err(io::Error::other)?;
         Ok(Self { storage, _lock: lock, new })
     }
 

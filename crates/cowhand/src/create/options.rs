@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use image::nearest;
-use image::probe::Format;
-use image::size::parse_size;
+use graph::nearest;
+use graph::probe::Format;
+use graph::size::parse_size;
 use qcow2::{CreateOptions, Preallocation};
 use qcow2_layout::{Compression, Version};
 
@@ -33,36 +33,118 @@ pub struct NewImage {
     pub options: CreateOptions,
 }
 
-/// A creation option: its name, what it takes, and what it does.
+/// A creation option: its name, what it takes and sets, and what it does.
 struct Known {
     name: &'static str,
-    takes: &'static str,
+    sets: Sets,
     help: &'static str,
     /// Raw images have it too.
     raw: bool,
 }
 
-const fn known(name: &'static str, takes: &'static str, help: &'static str) -> Known {
-    Known { name, takes, help, raw: false }
+/// What an option takes, and how that is put into the image to be made.
+enum Sets {
+    Size(fn(&mut NewImage, u64)),
+    Switch(fn(&mut CreateOptions, bool)),
+    /// A path, or a word of those in the list (`a|b`): `None` if it is none of them.
+    Word(&'static str, fn(&mut NewImage, &str) -> Option<()>),
+}
+
+impl Sets {
+    fn takes(&self) -> &'static str {
+        match self {
+            Self::Size(_) => "SIZE",
+            Self::Switch(_) => "on|off",
+            Self::Word(words, _) => words,
+        }
+    }
+}
+
+const fn known(name: &'static str, sets: Sets, help: &'static str) -> Known {
+    Known { name, sets, help, raw: false }
 }
 
 /// Every option that is known.
 const KNOWN: [Known; 12] = [
-    Known { raw: true, ..known("size", "SIZE", "size of the disk (instead of the SIZE argument)") },
     Known {
         raw: true,
-        ..known("preallocation", "off|metadata|falloc|full", "what is reserved at once (raw: not metadata)")
+        ..known(
+            "size",
+            Sets::Size(|image, bytes| image.size = Some(bytes)),
+            "size of the disk (instead of the SIZE argument)",
+        )
     },
-    known("compat", "1.1|0.10", "format version: 1.1 is 3, 0.10 is 2 (default 1.1)"),
-    known("cluster_size", "SIZE", "unit of allocation: a power of two, 512 to 2M (default 64k)"),
-    known("backing_file", "PATH", "the image below (as -b)"),
-    known("backing_fmt", "qcow2|raw", "its format (as -F)"),
-    known("lazy_refcounts", "on|off", "write refcounts late: faster, with a repair after a crash"),
-    known("refcount_bits", "1|2|4|8|16|32|64", "width of a refcount (default 16)"),
-    known("extended_l2", "on|off", "32 subclusters a cluster (clusters of 16k and more)"),
-    known("compression_type", "zlib|zstd", "how clusters written compressed are stored (default zlib)"),
-    known("data_file", "PATH", "keep the data in a file of its own"),
-    known("data_file_raw", "on|off", "keep that file readable as a raw image"),
+    Known {
+        raw: true,
+        ..known(
+            "preallocation",
+            Sets::Word("off|metadata|falloc|full", |image, word| {
+                preallocation(word, image.format).map(|kind| image.options.preallocation = kind)
+            }),
+            "what is reserved at once (raw: not metadata)",
+        )
+    },
+    known(
+        "compat",
+        Sets::Word("1.1|0.10", |image, word| version(word).map(|version| image.options.version = version)),
+        "format version: 1.1 is 3, 0.10 is 2 (default 1.1)",
+    ),
+    known(
+        "cluster_size",
+        Sets::Size(|image, bytes| image.options.cluster_size = bytes),
+        "unit of allocation: a power of two, 512 to 2M (default 64k)",
+    ),
+    known(
+        "backing_file",
+        Sets::Word("PATH", |image, path| {
+            image.options.backing_file = Some(path.to_owned());
+            Some(())
+        }),
+        "the image below (as -b)",
+    ),
+    known(
+        "backing_fmt",
+        Sets::Word("qcow2|raw", |image, word| {
+            image.options.backing_format = Some(Format::of_name(word)?.name().to_owned());
+            Some(())
+        }),
+        "its format (as -F)",
+    ),
+    known(
+        "lazy_refcounts",
+        Sets::Switch(|options, on| options.lazy_refcounts = on),
+        "write refcounts late: faster, with a repair after a crash",
+    ),
+    known(
+        "refcount_bits",
+        Sets::Word("1|2|4|8|16|32|64", |image, word| {
+            word.parse().ok().map(|bits| image.options.refcount_bits = bits)
+        }),
+        "width of a refcount (default 16)",
+    ),
+    known(
+        "extended_l2",
+        Sets::Switch(|options, on| options.extended_l2 = on),
+        "32 subclusters a cluster (clusters of 16k and more)",
+    ),
+    known(
+        "compression_type",
+        Sets::Word("zlib|zstd", |image, word| compression(word).map(|kind| image.options.compression = kind)),
+        "how clusters written compressed are stored (default zlib)",
+    ),
+    known(
+        "data_file",
+        Sets::Word("PATH", |image, path| {
+            image.options.data_file = Some(path.to_owned());
+            Some(())
+        }),
+        "keep the data in a file of its own",
+    ),
+    known(
+        "data_file_raw",
+        Sets::Switch(|options, on| options.data_file_raw = on),
+        "keep that file readable as a raw image",
+    ),
 ];
 
 /// Options of qemu-img that are understood and refused, with the reason.
@@ -75,7 +157,7 @@ const REFUSED: [(&str, &str); 3] = [
 /// The list that `-o help` prints.
 pub fn help(format: Format) -> String {
     let lines = options_of(format).map(|known| {
-        let (name, takes) = (known.name, known.takes);
+        let (name, takes) = (known.name, known.sets.takes());
         format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
     });
     format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
@@ -109,29 +191,16 @@ impl NewImage {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), BadOption> {
-        let format = self.format;
-        let known = find(name, format)?;
+        let sets = &find(name, self.format)?.sets;
         let bad =
-            || BadOption(format!("-o {name} is {value:?}; allowed: {}", known.takes.replace('|', ", ")));
-        let size = || parse_size(value).map_err(|error| BadOption(format!("-o {name}: {error}")));
-        let switch = || switch(value).ok_or_else(bad);
-        let options = &mut self.options;
-        match name {
-            "size" => self.size = Some(size()?),
-            "preallocation" => options.preallocation = preallocation(value, format).ok_or_else(bad)?,
-            "compat" => options.version = version(value).ok_or_else(bad)?,
-            "cluster_size" => options.cluster_size = size()?,
-            "backing_file" => options.backing_file = Some(value.to_owned()),
-            "backing_fmt" => {
-                let format = Format::of_name(value).ok_or_else(bad)?;
-                options.backing_format = Some(format.name().to_owned());
+            || BadOption(format!("-o {name} is {value:?}; allowed: {}", sets.takes().replace('|', ", ")));
+        match sets {
+            Sets::Size(put) => {
+                let size = parse_size(value).map_err(|error| BadOption(format!("-o {name}: {error}")));
+                put(self, size?);
             }
-            "lazy_refcounts" => options.lazy_refcounts = switch()?,
-            "refcount_bits" => options.refcount_bits = value.parse().map_err(|_| bad())?,
-            "extended_l2" => options.extended_l2 = switch()?,
-            "compression_type" => options.compression = compression(value).ok_or_else(bad)?,
-            "data_file" => options.data_file = Some(value.to_owned()),
-            _ => options.data_file_raw = switch()?,
+            Sets::Switch(put) => put(&mut self.options, switch(value).ok_or_else(bad)?),
+            Sets::Word(_, put) => put(self, value).ok_or_else(bad)?,
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use image::size::human_size;
+use graph::size::human_size;
 use qcow2::cache_sizes::L2_BYTES_DEFAULT;
 use qcow2_layout::L1_BYTES_MAX;
 use serde::Serialize;
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_suggested_can_be_created() {
-        use image::probe::Format;
+        use graph::probe::Format;
         for purpose in Use::value_variants() {
             for bits in 0..=60 {
                 let options = suggested(*purpose, false, 1 << bits);

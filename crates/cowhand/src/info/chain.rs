@@ -1,70 +1,75 @@
-//! Follows an image's backing files, downwards and never in a circle.
+//! What is shown of an image, or of it and all below it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use image::names::{Identity, Located, Policy, Role};
-use image::options::{DiskOptions, LayerOptions};
-use image::probe::Format;
-use qcow2_layout::Header;
+use graph::names::Policy;
+use graph::options::DiskOptions;
+use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
+use reactor::Reactor;
 
 use super::model::ImageInfo;
-use super::read::{Opened, cannot_open, open};
+use super::read::{cannot_open, image_info};
 use crate::failure::Failure;
-
-/// Images in a chain at most. Longer ones work nowhere, and each costs memory.
-const DEPTH_MAX: usize = 1000;
 
 /// Snapshots and bitmaps of all images of a chain together: four images with as many as the format
 /// allows in one. Bounds what is held in memory until it is printed.
 const LISTED_MAX: usize = 4 * 65536;
 
+/// The image that `options` name.
+pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
+    let images = read(options, OpenRules::default(), 1)?;
+    images.into_iter().next().ok_or_else(|| Failure::new("a chain without an image"))
+}
+
 /// The image that `options` name, and all below it.
-pub fn read_chain(options: &DiskOptions, policy: &Policy) -> Result<Vec<ImageInfo>, Failure> {
-    let mut next = Some(Next {
-        located: Located::by_user(&options.filename)
-            .map_err(|error| cannot_open(&options.filename, &error))?,
-        shown: options.filename.clone(),
-        layer: options.layer.clone(),
-    });
-    let (mut infos, mut seen, mut listed) = (Vec::new(), Vec::new(), 0);
-    while let Some(current) = next {
-        refuse_endless(&current, &seen)?;
-        seen.push(current.located.identity());
-        let opened = open(&current.located, &current.shown, &current.layer)?;
-        listed += listed_in(&opened.info);
-        if listed > LISTED_MAX {
-            return Err(Failure::new(format!(
-                "the chain lists {listed} snapshots and bitmaps up to {}; at most {LISTED_MAX} are shown at once",
-                current.shown.display()
-            )));
+pub fn read_chain(options: &DiskOptions, policy: Policy) -> Result<Vec<ImageInfo>, Failure> {
+    read(options, OpenRules { policy, ..OpenRules::default() }, usize::MAX)
+}
+
+fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<ImageInfo>, Failure> {
+    let mut options = options.clone();
+    options.layer.read_only = true;
+    let failed = |error: &dyn std::error::Error| cannot_open(&options.filename, error);
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    reactor.run(async {
+        let mut walk = ChainWalk::new(&options, &rules, DataFiles::Leave).map_err(|error| failed(&error))?;
+        let (mut infos, mut listed): (Vec<ImageInfo>, _) = (Vec::new(), 0);
+        let (mut shown, mut above) = (options.filename.clone(), None);
+        while infos.len() < images {
+            let image = walk.next(above.as_ref()).await.map_err(|error| not_found(&shown, above.as_ref(), &error))?;
+            let Some(image) = image else { break };
+            if let Some(above) = infos.last() {
+                shown = shown_below(&image, above);
+            }
+            let info = image_info(&image, &shown).await?;
+            listed += listed_in(&info);
+            if listed > LISTED_MAX {
+                return Err(Failure::new(format!(
+                    "the chain lists {listed} snapshots and bitmaps up to {}; at most {LISTED_MAX} are shown at once",
+                    shown.display()
+                )));
+            }
+            infos.push(info);
+            above = Some(image);
         }
-        next = below(&current, &opened, policy)?;
-        infos.push(opened.info);
-    }
-    Ok(infos)
+        Ok(infos)
+    })
 }
 
-/// An image that is about to be read.
-struct Next {
-    located: Located,
-    shown: PathBuf,
-    layer: LayerOptions,
+/// The way down ended at an image, or below one.
+fn not_found(shown: &std::path::Path, above: Option<&FoundImage>, error: &OpenError) -> Failure {
+    match above {
+        None => cannot_open(shown, error).with_hint_about_lock(error),
+        Some(_) => Failure::because(format!("cannot follow the chain below {}", shown.display()), error)
+            .with_hint_about_lock(error),
+    }
 }
 
-fn refuse_endless(current: &Next, seen: &[Identity]) -> Result<(), Failure> {
-    let shown = current.shown.display();
-    if let Some(depth) = seen.iter().position(|identity| *identity == current.located.identity()) {
-        return Err(Failure::new(format!(
-            "the backing chain is a circle: {shown}, {} images down, is image {depth} of the chain again",
-            seen.len()
-        )));
-    }
-    if seen.len() >= DEPTH_MAX {
-        return Err(Failure::new(format!(
-            "the backing chain goes on below {DEPTH_MAX} images (next: {shown}); at most {DEPTH_MAX} are followed"
-        )));
-    }
-    Ok(())
+/// What the user knows the image as: as options name it, or as the name in the image above is seen from where that lies.
+fn shown_below(image: &FoundImage, above: &ImageInfo) -> PathBuf {
+    let by_option = image.options.file.filename.clone();
+    let by_name = || above.full_backing_filename.as_ref().map(PathBuf::from);
+    by_option.or_else(by_name).unwrap_or_default()
 }
 
 fn listed_in(info: &ImageInfo) -> usize {
@@ -73,38 +78,4 @@ fn listed_in(info: &ImageInfo) -> usize {
         _ => 0,
     };
     info.snapshots.len() + bitmaps
-}
-
-/// The image below: the one that the user named, or the one that this image names, if that is allowed.
-fn below(current: &Next, opened: &Opened, policy: &Policy) -> Result<Option<Next>, Failure> {
-    let Some(mut layer) = current.layer.below() else { return Ok(None) };
-    if let Some(path) = layer.file.filename.clone() {
-        let located = Located::by_user(&path).map_err(|error| cannot_open(&path, &error))?;
-        return Ok(Some(Next { located, shown: path, layer }));
-    }
-    let Some(header) = &opened.header else { return Ok(None) };
-    let Some(name) = &header.backing else { return Ok(None) };
-    let failed = |error: &dyn std::error::Error| {
-        Failure::because(format!("cannot follow the chain below {}", current.shown.display()), error)
-    };
-    let located = policy
-        .resolve(current.located.place(), name.as_bytes(), Role::Backing)
-        .map_err(|error| failed(&error))?;
-    if layer.format.is_none() {
-        layer.format = named_format(header).map_err(|error| failed(&error))?;
-    }
-    let shown = opened.info.full_backing_filename.as_deref().unwrap_or(name);
-    Ok(Some(Next { located, shown: Path::new(shown).to_owned(), layer }))
-}
-
-/// The format that the overlay's header gives its backing file; without one, the content decides.
-fn named_format(header: &Header) -> Result<Option<Format>, std::io::Error> {
-    let Some(name) = &header.extensions.backing_format else { return Ok(None) };
-    match Format::of_name(name) {
-        Some(format) => Ok(Some(format)),
-        None => Err(std::io::Error::new(
-            std::io::ErrorKind::Unsupported,
-            format!("the backing file's format is given as {name:?}; qcow2 and raw are supported"),
-        )),
-    }
 }

@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
-use image::size::human_size;
+use graph::size::human_size;
 use serde_json::Value;
 
 use super::date::utc;
 use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
+use crate::output::printable;
 
 /// Writes one image.
 pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
@@ -28,6 +29,10 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     write_specific(out, info, "")?;
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
+    }
+    if let Some(medium) = &info.medium {
+        writeln!(out, "Medium:")?;
+        write_members(out, medium, "    ")?;
     }
     Ok(())
 }
@@ -56,8 +61,8 @@ pub fn show_snapshots(out: &mut dyn Write, snapshots: &[SnapshotInfo]) -> io::Re
     write_row(out, &titles)?;
     for snapshot in snapshots {
         let row = [
-            printable(&snapshot.id),
-            printable(&snapshot.name),
+            printable(&snapshot.id).into_owned(),
+            printable(&snapshot.name).into_owned(),
             human_size(snapshot.vm_state_size),
             utc(snapshot.date_sec),
             clock(snapshot),
@@ -123,15 +128,6 @@ fn size_and_bytes(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", human_size(bytes))
 }
 
-/// Names come out of images that others wrote: what a terminal would obey is shown, not sent.
-fn printable(text: &str) -> String {
-    let show = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(show).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
@@ -152,6 +148,7 @@ mod tests {
             snapshots: Vec::new(),
             format_specific: Some(FormatSpecific::File(FileInfo {})),
             children: Vec::new(),
+            medium: None,
         }
     }
 

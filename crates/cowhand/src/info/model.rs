@@ -1,6 +1,7 @@
 //! What `info` says about an image, with the field names of qemu-img 10.
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// One image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +41,9 @@ pub struct ImageInfo {
     pub format_specific: Option<FormatSpecific>,
     /// The files it is made of (since qemu-img 8.0).
     pub children: Vec<Child>,
+    /// What the medium of its file does (ours; only with `--medium`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub medium: Option<Value>,
 }
 
 /// A file below an image.

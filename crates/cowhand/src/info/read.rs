@@ -1,77 +1,33 @@
-//! Reads an image's metadata into what `info` shows.
+//! What `info` shows of an image that was found and opened.
 //!
 //! Costs a bounded number of reads and bytes, whatever the image says: each length is checked
 //! against the format's limits and the file's real length before anything is allocated.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 
-use image::names::Located;
-use image::options::{DiskOptions, LayerOptions};
-use image::probe::{self, Access, Format, PROBE_BYTES};
+use block::SECTOR_BYTES;
+use graph::FoundImage;
+use graph::probe::Format;
 use qcow2_layout::{
-    Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapFlags, CLUSTER_BITS_MAX, Compatible,
-    CryptMethod, DecodedSnapshot, Header, Incompatible, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry,
-    SnapshotError, Version, decode_bitmap_directory, decode_snapshots,
+    Autoclear, BitmapEntry, BitmapFlags, Compatible, CryptMethod, Header, Incompatible, SnapshotEntry,
+    Version,
 };
-
-use storage::{FileLock, Role as LockRole};
 
 use super::model::{
     BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo,
 };
 use crate::failure::Failure;
+use crate::medium::medium_value;
 
-/// What the first guess at the length of a snapshot table is: some hundred snapshots.
-const SNAPSHOT_BYTES_GUESS: u64 = 64 << 10;
-
-/// Sizes of disks are multiples of this; a raw file that is not has its last sector filled with zeroes.
-const SECTOR_BYTES: u64 = 512;
-
-/// An open image file.
-pub struct Source {
-    file: File,
-    /// Keeps writers out while the metadata is read, as QEMU's tools do.
-    _lock: Option<FileLock>,
-    length: u64,
-    /// Path for messages and for `filename`.
-    shown: String,
-    actual_size: Option<u64>,
-    driver: &'static str,
-}
-
-/// An image with its header, if it has one.
-pub struct Opened {
-    /// What is shown.
-    pub info: ImageInfo,
-    /// The header of a qcow2 image.
-    pub header: Option<Header>,
-}
-
-/// Reads the image that `options` name.
-pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
-    let path = &options.filename;
-    let located = Located::by_user(path).map_err(|error| cannot_open(path, &error))?;
-    let opened = open(&located, path, &options.layer)?;
-    if let Some(format) = Format::of_name(&opened.info.format) {
-        options.layer.check_format(format).map_err(|error| cannot_open(path, &error))?;
-    }
-    Ok(opened.info)
-}
-
-/// Reads the image at `located`, calling it `shown`.
-pub fn open(located: &Located, shown: &Path, layer: &LayerOptions) -> Result<Opened, Failure> {
-    let failed = |error: &dyn std::error::Error| cannot_open(shown, error);
-    let source = Source::open(located, shown, layer)?;
-    let start = source.read(0, PROBE_BYTES as u64).map_err(|error| failed(&error))?;
-    let format =
-        probe::decide(layer.format, probe::probe(&start), Access::Read).map_err(|error| failed(&error))?;
-    match format {
-        Format::Raw => Ok(Opened { info: source.raw_info(), header: None }),
-        Format::Qcow2 => qcow2_info(&source, shown),
+/// What is shown of `image`, which the user knows as `shown`.
+pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
+    match &image.header {
+        Some(header) => qcow2_info(image, header, shown).await,
+        None => {
+            let window = image.options.raw.window(image.storage().length());
+            let window = window.map_err(|error| cannot_open(shown, &error))?;
+            Ok(ImageInfo { virtual_size: window.size, ..file_info(image, shown) })
+        }
     }
 }
 
@@ -80,92 +36,42 @@ pub fn cannot_open(path: &Path, error: &dyn std::error::Error) -> Failure {
     Failure::because(format!("cannot open {}", path.display()), error)
 }
 
-impl Source {
-    fn open(located: &Located, shown: &Path, layer: &LayerOptions) -> Result<Self, Failure> {
-        let mut source = Self::open_unlocked(located, shown).map_err(|error| cannot_open(shown, &error))?;
-        if layer.file.locking {
-            let role = if layer.force_share { LockRole::ForceShare } else { LockRole::Reader };
-            let descriptor = source.file.try_clone().map_err(|error| cannot_open(shown, &error))?;
-            let lock = FileLock::acquire_role(&Arc::new(descriptor.into()), role);
-            source._lock = Some(lock.map_err(|error| cannot_open(shown, &error))?);
-        }
-        Ok(source)
-    }
-
-    fn open_unlocked(located: &Located, shown: &Path) -> io::Result<Self> {
-        let path = located.open_path();
-        let kind = std::fs::metadata(&path)?.file_type();
-        // Asked before opening: opening a FIFO would wait for its other end.
-        let driver = match kind {
-            kind if kind.is_file() => "file",
-            kind if kind.is_block_device() => "host_device",
-            _ => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "not a regular file or a block device",
-                ));
-            }
-        };
-        let file = File::open(&path)?;
-        let metadata = file.metadata()?;
-        let length = match driver {
-            "file" => metadata.len(),
-            _ => io::Seek::seek(&mut &file, io::SeekFrom::End(0))?,
-        };
-        let shown = shown.to_string_lossy().into_owned();
-        Ok(Self { file, _lock: None, length, shown, actual_size: Some(metadata.blocks() * 512), driver })
-    }
-
-    /// `bytes` from `offset` on, or fewer where the file ends. The caller has bounded `bytes`.
-    fn read(&self, offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
-        let bytes = bytes.min(self.length.saturating_sub(offset));
-        let mut buffer = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
-        self.file.read_exact_at(&mut buffer, offset)?;
-        Ok(buffer)
-    }
-
-    /// The file itself, as the child of an image.
-    fn child(&self) -> Child {
-        let info = ImageInfo {
-            format: self.driver.into(),
-            format_specific: Some(FormatSpecific::File(FileInfo {})),
-            children: Vec::new(),
-            ..self.raw_info_alone()
-        };
-        Child { name: "file".into(), info }
-    }
-
-    fn raw_info(&self) -> ImageInfo {
-        ImageInfo { children: vec![self.child()], ..self.raw_info_alone() }
-    }
-
-    fn raw_info_alone(&self) -> ImageInfo {
-        ImageInfo {
-            filename: self.shown.clone(),
-            format: Format::Raw.name().into(),
-            virtual_size: self.length.next_multiple_of(SECTOR_BYTES),
-            actual_size: self.actual_size,
-            dirty_flag: false,
-            cluster_size: None,
-            encrypted: None,
-            backing_filename: None,
-            full_backing_filename: None,
-            backing_filename_format: None,
-            snapshots: Vec::new(),
-            format_specific: None,
-            children: Vec::new(),
-        }
-    }
+/// The file by itself, and as the child of an image.
+fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
+    let alone = ImageInfo {
+        filename: shown.to_string_lossy().into_owned(),
+        format: Format::Raw.name().into(),
+        virtual_size: image.storage().length().next_multiple_of(SECTOR_BYTES),
+        actual_size: image.storage().allocated_bytes(),
+        dirty_flag: false,
+        cluster_size: None,
+        encrypted: None,
+        backing_filename: None,
+        full_backing_filename: None,
+        backing_filename_format: None,
+        snapshots: Vec::new(),
+        format_specific: None,
+        children: Vec::new(),
+        medium: Some(medium_value(&image.storage().medium())),
+    };
+    let child = ImageInfo {
+        format: image.file_driver().into(),
+        format_specific: Some(FormatSpecific::File(FileInfo {})),
+        medium: None,
+        ..alone.clone()
+    };
+    ImageInfo { children: vec![Child { name: "file".into(), info: child }], ..alone }
 }
 
-fn qcow2_info(source: &Source, shown: &Path) -> Result<Opened, Failure> {
-    let failed = |error: &dyn std::error::Error| cannot_open(shown, error);
-    let first = source.read(0, 1 << CLUSTER_BITS_MAX).map_err(|error| failed(&error))?;
-    let header = Header::decode(&first).map_err(|error| failed(&error))?;
-    let snapshots = read_snapshots(source, &header).map_err(|error| error.named(shown))?;
-    let bitmaps = read_bitmaps(source, &header).map_err(|error| error.named(shown))?;
+async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result<ImageInfo, Failure> {
+    let unreadable = |table: &str, error: &dyn std::error::Error| {
+        Failure::because(format!("cannot read the {table} of {}", shown.display()), error)
+    };
+    let snapshots = snapshots(image, header).await.map_err(|error| unreadable("snapshot table", &*error))?;
+    let bitmaps = qcow2::bitmap::list(&**image.storage(), header).await;
+    let bitmaps = bitmaps.map_err(|error| unreadable("bitmap directory", &error))?;
     let full_backing_filename = header.backing.as_ref().map(|name| full_name(shown, name));
-    let info = ImageInfo {
+    Ok(ImageInfo {
         format: Format::Qcow2.name().into(),
         virtual_size: header.guest_size(),
         dirty_flag: header.incompatible.contains(Incompatible::DIRTY),
@@ -174,77 +80,20 @@ fn qcow2_info(source: &Source, shown: &Path) -> Result<Opened, Failure> {
         backing_filename: header.backing.clone(),
         full_backing_filename,
         backing_filename_format: header.extensions.backing_format.clone(),
-        snapshots: snapshots.iter().map(|snapshot| snapshot_info(&snapshot.entry)).collect(),
-        format_specific: Some(FormatSpecific::Qcow2(specific(&header, &bitmaps))),
-        ..source.raw_info()
-    };
-    Ok(Opened { info, header: Some(header) })
+        snapshots: snapshots.iter().map(snapshot_info).collect(),
+        format_specific: Some(FormatSpecific::Qcow2(specific(header, &bitmaps))),
+        ..file_info(image, shown)
+    })
 }
 
-/// Why a table cannot be read.
-enum Unreadable {
-    Io(&'static str, io::Error),
-    Wrong(&'static str, Box<dyn std::error::Error>),
-    PastTheEnd { table: &'static str, offset: u64, length: u64 },
-}
-
-impl Unreadable {
-    fn named(self, shown: &Path) -> Failure {
-        let what = |table: &str| format!("cannot read the {table} of {}", shown.display());
-        match self {
-            Self::Io(table, error) => Failure::because(what(table), &error),
-            Self::Wrong(table, error) => Failure::because(what(table), error.as_ref()),
-            Self::PastTheEnd { table, offset, length } => Failure::new(format!(
-                "{}\n  because: it begins at or ends past the end of the file: offset {offset}, file length {length}",
-                what(table)
-            )),
-        }
-    }
-}
-
-fn read_snapshots(source: &Source, header: &Header) -> Result<Vec<DecodedSnapshot>, Unreadable> {
-    const TABLE: &str = "snapshot table";
-    if header.snapshots == 0 {
-        return Ok(Vec::new());
-    }
-    let offset = header.snapshots_offset.0;
-    let past_the_end = || Unreadable::PastTheEnd { table: TABLE, offset, length: source.length };
-    let available = source.length.checked_sub(offset).ok_or_else(past_the_end)?.min(SNAPSHOT_TABLE_BYTES_MAX);
-    let geometry = header.geometry().map_err(|error| Unreadable::Wrong(TABLE, error.into()))?;
-    // The table's length stands nowhere: each try at least doubles what is read.
-    let mut bytes = available.min(SNAPSHOT_BYTES_GUESS);
-    let snapshots = loop {
-        let table = source.read(offset, bytes).map_err(|error| Unreadable::Io(TABLE, error))?;
-        match decode_snapshots(&table, header.snapshots) {
-            Ok(snapshots) => break snapshots,
-            Err(SnapshotError::Truncated { needed, .. }) if bytes < available => {
-                bytes = needed.max(bytes * 2).min(available);
-            }
-            Err(SnapshotError::Truncated { .. }) => return Err(past_the_end()),
-            Err(error) => return Err(Unreadable::Wrong(TABLE, error.into())),
-        }
-    };
-    for snapshot in &snapshots {
-        snapshot.entry.check(&geometry).map_err(|error| Unreadable::Wrong(TABLE, error.into()))?;
-    }
+async fn snapshots(
+    image: &FoundImage,
+    header: &Header,
+) -> Result<Vec<SnapshotEntry>, Box<dyn std::error::Error>> {
+    let snapshots = qcow2::snapshot::list(&**image.storage(), header).await?;
+    let geometry = header.geometry()?;
+    snapshots.iter().try_for_each(|snapshot| snapshot.check(&geometry))?;
     Ok(snapshots)
-}
-
-fn read_bitmaps(source: &Source, header: &Header) -> Result<Vec<BitmapEntry>, Unreadable> {
-    const TABLE: &str = "bitmap directory";
-    let consistent = header.autoclear.contains(Autoclear::BITMAPS);
-    let Some(extension) = header.extensions.bitmaps.as_ref().filter(|_| consistent) else {
-        return Ok(Vec::new());
-    };
-    let (offset, bytes) = (extension.directory_offset.0, extension.directory_size);
-    let end = offset.checked_add(bytes);
-    if bytes > BITMAP_DIRECTORY_BYTES_MAX || end.is_none_or(|end| end > source.length) {
-        return Err(Unreadable::PastTheEnd { table: TABLE, offset, length: source.length });
-    }
-    let geometry = header.geometry().map_err(|error| Unreadable::Wrong(TABLE, error.into()))?;
-    let directory = source.read(offset, bytes).map_err(|error| Unreadable::Io(TABLE, error))?;
-    decode_bitmap_directory(&directory, extension.count, &geometry)
-        .map_err(|error| Unreadable::Wrong(TABLE, error.into()))
 }
 
 /// What is shown of a snapshot.

@@ -1,11 +1,12 @@
 //! In an image that nobody else has open.
 
-use image::{Disk, OpenRules};
-use qcow2::{Layer, Preallocation, Raw, ResizeOptions};
+use block::{Raw, SECTOR_BYTES};
+use graph::{Disk, OpenRules};
+use qcow2::{Preallocation, ResizeOptions};
 use reactor::Reactor;
 use storage::Allocation;
 
-use super::{Args, new_size};
+use super::{Args, check_shrink, new_size};
 use crate::failure::Failure;
 
 /// Changes the size of the disk in an image; what to say of it.
@@ -20,36 +21,44 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     reactor.run(async {
-        let disk = image::open(&options, &rules).await.map_err(|error| failed(&error))?;
-        let done = match new_size(&args.size, disk.size()) {
-            Ok(size) => resize_disk(args, &disk, size).await.map_err(|error| failed(&*error)),
+        let disk = graph::open(&options, &rules).await.map_err(|error| failed(&error))?;
+        let size = new_size(&args.size, disk.size())
+            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size));
+        let done = match size {
+            Ok(size) => resize_disk(args, &disk, size).await.map_err(|error| failed(&*error)).map(|()| size),
             Err(failure) => Err(failure),
         };
         let closed = disk.close().await.map_err(|error| failed(&error));
-        done.and(closed)
-    })?;
-    Ok("Image resized.".to_owned())
+        done.and_then(|size| closed.map(|()| made(size)))
+    })
+}
+
+/// What to say of the new size: a raw file has any, a disk has whole sectors.
+fn made(size: u64) -> String {
+    match size.next_multiple_of(SECTOR_BYTES) {
+        shown if shown == size => "Image resized.".to_owned(),
+        shown => format!(
+            "Image resized: the file has {size} bytes, the disk {shown} (rounded up to whole sectors)."
+        ),
+    }
 }
 
 async fn resize_disk(args: &Args, disk: &Disk, size: u64) -> Result<(), Box<dyn std::error::Error>> {
     let options = ResizeOptions { shrink: args.shrink, preallocation: args.preallocation };
-    match disk.layer() {
-        Layer::Qcow2(_) => Ok(disk.resize(size, options).await?),
-        Layer::Raw(raw) => resize_raw(raw, size, options).await,
+    match disk.root().downcast_ref::<Raw>() {
+        Some(raw) => resize_raw(raw, size, options).await,
+        None => Ok(disk.resize(size, options).await?),
     }
 }
 
-/// A raw disk is as long as its file.
+/// A raw disk is as long as its file, from its offset on.
 async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), Box<dyn std::error::Error>> {
     let old = raw.size;
-    if !raw.storage.limits().resizable || raw.offset != 0 {
-        return Err("the disk is a device or a part of a file, whose size is what it is".into());
+    if !raw.storage.capabilities().resizable {
+        return Err("the disk is a device, whose size is what it is".into());
     }
-    if size < old && !options.shrink {
-        return Err(format!(
-            "the new size ({size}) is below the old one ({old}): what lies beyond would be lost; add --shrink"
-        )
-        .into());
+    if raw.fixed {
+        return Err("the disk is a part of a file, and its size is given (option size)".into());
     }
     if size < old && options.preallocation != Preallocation::Off {
         return Err("nothing is added that could be preallocated while shrinking".into());
@@ -62,9 +71,12 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
             return Err("a raw image has no metadata that could be preallocated".into());
         }
     };
-    raw.storage.set_length(size).await?;
+    let length = raw.offset.checked_add(size).ok_or("the size and the offset together are beyond 64 bits")?;
+    raw.storage.shorten_to(length).await?;
+    // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
+    raw.storage.grow_to(length).await?;
     if let Some(how) = how.filter(|_| size > old) {
-        raw.storage.allocate(old, size - old, how).await?;
+        raw.storage.allocate(raw.offset + old, size - old, how).await?;
     }
     Ok(raw.storage.flush().await?)
 }

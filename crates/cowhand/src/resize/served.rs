@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use image::size::human_size;
+use graph::size::human_size;
 use qcow2::Preallocation;
 use serde_json::json;
 
-use super::{Args, new_size};
+use super::{Args, check_shrink, new_size};
 use crate::failure::Failure;
 use crate::remote::{Remote, figures};
 
@@ -22,6 +22,7 @@ pub(super) fn resize(socket: &Path, args: &Args) -> Result<String, Failure> {
     let disks = figures::read(&mut remote)?;
     let old = disks.iter().find(|figures| figures.name == disk).map_or(0, |figures| figures.size);
     let size = new_size(&args.size, old)?;
+    check_shrink(args, size, old)?;
     let mut arguments = json!({ "node-name": disk, "size": size });
     if args.shrink {
         arguments["x-shrink"] = json!(true);

@@ -5,22 +5,26 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ArgAction;
-use image::probe::Format;
+use graph::probe::Format;
 
+use super::drive_options::{self, ListFormat};
 use super::endpoint::parse_listen;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
+use super::socket_mode::{SocketMode, parse_socket_mode};
 use crate::cli::DRIVE_HELP;
-use crate::drive::parse_format;
+use crate::drive::formats;
 
 /// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(
     long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client.\n\n\
-        Every DRIVE is an export of this one process. Ctrl-C or SIGTERM ends it in order: requests in flight \
-        are answered, metadata is written, locks are given back.",
+        Every DRIVE is an export of this one process. Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end it in \
+        order: requests in flight are answered, metadata is written, locks are given back. Where they were ignored \
+        (nohup) they stay so. The third Ctrl-C ends it at once.\n\n\
+        Started by systemd it takes the sockets of LISTEN_FDS, and tells NOTIFY_SOCKET when clients can connect.",
     after_help = DRIVE_HELP,
-    after_long_help = AFTER_LONG_HELP
+    after_long_help = after_long_help()
 )]
 pub struct Args {
     /// The disks to serve: paths, or DRIVEs with options (see below)
@@ -35,8 +39,14 @@ pub struct Args {
     #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
     pub create_options: Vec<String>,
 
+    /// List the options of a drive: what each takes and does, its default, and what changes it while the disk is open
+    #[arg(long, value_name = "human|json|markdown", num_args = 0..=1, require_equals = true, default_missing_value = "human",
+          value_enum, hide_possible_values = true, help_heading = "Disks")]
+    pub drive_options: Option<ListFormat>,
+
     /// Format of the disks: qcow2 or raw [default: what the first bytes say; raw must be said to write]
-    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = parse_format, help_heading = "Disks")]
+    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true,
+          help_heading = "Disks")]
     pub format: Option<Format>,
 
     /// Refuse every write
@@ -48,18 +58,28 @@ pub struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
-    /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension]
+    /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension; where several files have one
+    /// name, as much of their paths as tells them apart]
     #[arg(short = 'x', long = "export", value_name = "NAME", help_heading = "Exports")]
     pub export: Option<String>,
+
+    /// What the empty name means, where there are several exports [default: nothing; where there is one, that one]
+    #[arg(long, value_name = "NAME", help_heading = "Exports")]
+    pub default_export: Option<String>,
 
     /// Connections that each export takes at once [default: 16]
     #[arg(short = 'e', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536),
           help_heading = "Exports")]
     pub shared: Option<u32>,
 
-    /// Listen on a Unix socket at PATH [default: one in a private directory]
+    /// Listen on a Unix socket at PATH [default: one in a private directory, named after the
+    /// path of the first disk]
     #[arg(short = 'k', long, value_name = "PATH", conflicts_with = "listen", help_heading = "Listening")]
     pub socket: Option<PathBuf>,
+
+    /// Who may connect to the Unix socket, as chmod takes it: 0660 lets its group in too [default: 0600]
+    #[arg(long, value_name = "MODE", value_parser = parse_socket_mode, help_heading = "Listening")]
+    pub socket_mode: Option<SocketMode>,
 
     /// Listen on TCP: ADDR:PORT, or PORT on 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Listening")]
@@ -115,26 +135,25 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Process")]
     pub trace: Option<PathBuf>,
 
-    /// What to log to standard error: error, warn, info, debug, trace, or by module (qcow2=debug) [default: warn]
+    /// What to log to standard error: off, error, warn, info, debug, trace, and PART=LEVEL for parts (info,qcow2=debug)
+    /// [default: warn]
     #[arg(long, value_name = "FILTER", help_heading = "Process")]
     pub log: Option<String>,
+
+    /// Print no lines to paste, and no line of figures on a terminal; errors and warnings are told
+    #[arg(short = 'q', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, help_heading = "Process")]
+    pub quiet: Option<bool>,
 }
 
-const AFTER_LONG_HELP: &str = "\
-A DRIVE is one of:
-  disk.qcow2                                  a path (anything that exists is a path)
-  file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
-  file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
-  json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
+/// What stands behind the arguments: what a drive is, with its options out of their table.
+fn after_long_help() -> String {
+    format!("{DRIVE_HELP}\n\n{OPTIONS_HEADING}\n{}\n\n{EXAMPLES}", drive_options::usage())
+}
 
-Options of a drive (QEMU's names and defaults):
-  cache=writeback|writethrough|none|directsync|unsafe    aio=io_uring|threads
-  l2-cache-size=SIZE  l2-cache-entry-size=SIZE  refcount-cache-size=SIZE  cache-size=SIZE
-  prefetch=off|table|all  cache-clean-interval=SECONDS  lazy-refcounts=on|off  discard=ignore|unmap  detect-zeroes=off|on|unmap
-  pass-discard-request|-snapshot|-other=on|off  discard-no-unref=on|off  allocation-reserve=SIZE
-  overlap-check=none|constant|cached|all  read-only=on|off  force-share=on|off
-  id=NAME  format=qcow2|raw  backing.OPTION=...  data-file.OPTION=...  file.OPTION=...
+const OPTIONS_HEADING: &str = "Options of a drive (QEMU's names and defaults; --drive-options says more):";
 
+const EXAMPLES: &str = "\
 A configuration file holds the same options under their long names:
   socket = \"/run/cowhand/vm1.sock\"
   shared = 4

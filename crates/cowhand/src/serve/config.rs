@@ -1,16 +1,18 @@
 //! The configuration file of `cowhand serve`: the options of the command line under their long names.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use image::drive::{OptionTree, parse_drive};
 use serde::Deserialize;
+use toml::Spanned;
 
+use super::drives::{ConfigDrive, PlacedDrive};
 use super::endpoint::parse_listen;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
+use super::socket_mode::parse_socket_mode;
 use crate::drive::parse_format;
 use crate::failure::Failure;
+use crate::status::counted;
 
 /// Bytes of a configuration at most: a typing error must not read a disk.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -21,7 +23,13 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 pub struct Config {
     /// Drives: texts as on the command line, or tables of options.
     #[serde(default)]
-    pub drive: Vec<ConfigDrive>,
+    pub drive: Vec<Spanned<ConfigDrive>>,
+    /// In which line of the file each drive begins.
+    #[serde(skip)]
+    drive_lines: Vec<usize>,
+    /// What the file is called, for errors.
+    #[serde(skip)]
+    file: String,
     /// As `--create`.
     pub create: Option<String>,
     /// As `--create-option`.
@@ -36,10 +44,14 @@ pub struct Config {
     pub allow_path: Vec<PathBuf>,
     /// As `--export`.
     pub export: Option<String>,
+    /// As `--default-export`.
+    pub default_export: Option<String>,
     /// As `--shared`.
     pub shared: Option<u32>,
     /// As `--socket`.
     pub socket: Option<PathBuf>,
+    /// As `--socket-mode`.
+    pub socket_mode: Option<String>,
     /// As `--listen`.
     pub listen: Option<String>,
     /// As `--qmp`.
@@ -66,34 +78,8 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// As `--log`.
     pub log: Option<String>,
-}
-
-/// A drive in a configuration file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum ConfigDrive {
-    /// As on the command line.
-    Text(String),
-    /// Option by option.
-    Table(toml::Table),
-}
-
-impl ConfigDrive {
-    /// Its options.
-    pub fn tree(&self) -> Result<OptionTree, Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::because("cannot understand a drive", error);
-        match self {
-            Self::Text(text) => {
-                let exists = |path: &Path| path.symlink_metadata().is_ok();
-                parse_drive(&OsString::from(text), exists).map_err(|error| failed(&error))
-            }
-            Self::Table(table) => {
-                let value = serde_json::to_value(table).map_err(|error| failed(&error))?;
-                let object = value.as_object().cloned().unwrap_or_default();
-                OptionTree::of_json(object).map_err(|error| failed(&error))
-            }
-        }
-    }
+    /// As `--quiet`.
+    pub quiet: Option<bool>,
 }
 
 impl Config {
@@ -110,16 +96,32 @@ impl Config {
             )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-        Self::parse(&text).map_err(|error| failed(&error))
+        let mut config = Self::parse(&text).map_err(|error| failed(&error))?;
+        config.file = path.display().to_string();
+        Ok(config)
     }
 
     /// Reads a text.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
-        toml::from_str(text)
+        let mut config: Self = toml::from_str(text)?;
+        config.drive_lines = lines(text, config.drive.iter().map(|drive| drive.span().start));
+        Ok(config)
     }
 
     /// What the command line leaves open is taken from here.
-    pub fn fill(self, args: &mut super::args::Args) -> Result<Vec<ConfigDrive>, Failure> {
+    ///
+    /// # Errors
+    /// For an option that cannot be understood, and for drives both here and on the command line: whichever were left out, somebody
+    /// would miss a disk.
+    pub fn fill(self, args: &mut super::args::Args) -> Result<Vec<PlacedDrive>, Failure> {
+        if let (Some(given), false) = (args.drives.first(), self.drive.is_empty()) {
+            return Err(Failure::new(format!(
+                "the configuration {} has {} and the command line names {}; give drives in one of them",
+                self.file,
+                counted(self.drive.len() as u64, "drive"),
+                given.display()
+            )));
+        }
         let wrong = |option: &str, error: String| Failure::new(format!("configuration: {option}: {error}"));
         if let (None, Some(format)) = (args.format, self.format) {
             args.format = Some(parse_format(&format).map_err(|error| wrong("format", error))?);
@@ -136,12 +138,15 @@ impl Config {
         if let (None, Some(metrics)) = (args.metrics, &self.metrics) {
             args.metrics = Some(parse_listen(metrics).map_err(|error| wrong("metrics", error))?);
         }
+        let socket_mode = self.socket_mode.as_deref().map(parse_socket_mode).transpose();
+        fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.create, self.create);
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);
         fill_list(&mut args.allow_path, self.allow_path);
         fill(&mut args.export, self.export);
+        fill(&mut args.default_export, self.default_export);
         fill(&mut args.shared, self.shared);
         fill(&mut args.allow_plain_tcp, self.allow_plain_tcp);
         fill(&mut args.tls_cert, self.tls_cert);
@@ -154,8 +159,26 @@ impl Config {
         fill(&mut args.sandbox, self.sandbox);
         fill(&mut args.trace, self.trace);
         fill(&mut args.log, self.log);
-        Ok(if args.drives.is_empty() { self.drive } else { Vec::new() })
+        fill(&mut args.quiet, self.quiet);
+        let file = self.file;
+        let placed = |(index, (drive, line)): (usize, (Spanned<ConfigDrive>, usize))| PlacedDrive {
+            drive: drive.into_inner(),
+            place: format!("drive {} in {file}, line {line}", index + 1),
+        };
+        Ok(self.drive.into_iter().zip(self.drive_lines).enumerate().map(placed).collect())
     }
+}
+
+/// The lines of ascending places in a text, which is gone through once.
+fn lines(text: &str, places: impl Iterator<Item = usize>) -> Vec<usize> {
+    let (mut seen, mut line) = (0, 1);
+    let line_of = |place: usize| {
+        let between = text.as_bytes().get(seen..place).unwrap_or_default();
+        line += between.iter().filter(|&&byte| byte == b'\n').count();
+        seen = seen.max(place);
+        line
+    };
+    places.map(line_of).collect()
 }
 
 fn fill<T>(given: &mut Option<T>, configured: Option<T>) {
@@ -170,7 +193,7 @@ fn fill_list<T>(given: &mut Vec<T>, configured: Vec<T>) {
 
 #[cfg(test)]
 mod tests {
-    use image::options::DiskOptions;
+    use graph::options::{DiskOptions, Kind, Spec, table};
 
     use super::super::args::Args;
     use super::*;
@@ -195,10 +218,55 @@ mod tests {
         let [drive] = &drives[..] else { panic!("{drives:?}") };
         let line =
             "file=a.qcow2,l2-cache-size=2M,cache-clean-interval=0,lazy-refcounts=on,backing.l2-cache-size=1M";
-        let expected = ConfigDrive::Text(line.to_owned()).tree().unwrap();
+        let expected =
+            PlacedDrive { drive: ConfigDrive::Text(line.to_owned()), place: String::new() }.tree().unwrap();
         let found = DiskOptions::of_tree(drive.tree().unwrap());
         assert_eq!(found, DiskOptions::of_tree(expected));
         assert!(found.is_ok());
+    }
+
+    /// A drive line with the option, and what must stand beside it.
+    fn line_with(spec: &Spec) -> String {
+        let name = spec.full_name();
+        let value = match spec.kind {
+            Kind::Switch => "on",
+            Kind::Choice(names) => names[names.len() - 1],
+            Kind::Size { .. } => "512",
+            Kind::Whole { .. } => "1",
+            Kind::Text { .. } | Kind::Path | Kind::File => "x",
+            Kind::Image => "",
+        };
+        let file = if matches!(&*name, "file" | "file.filename") { "" } else { "file.filename=y," };
+        let beside = match (&*name, name.split_once("-max")) {
+            ("force-share", _) => ",read-only=on".to_owned(),
+            ("detect-zeroes", _) => ",discard=unmap".to_owned(),
+            ("throttling.iops-size", _) => ",throttling.iops-total=1".to_owned(),
+            (_, Some((flow, ""))) => format!(",{flow}=1"),
+            (_, Some((flow, _))) => format!(",{flow}=1,{flow}-max=1"),
+            _ => String::new(),
+        };
+        format!("{file}{name}={value}{beside}")
+    }
+
+    #[test]
+    fn every_option_means_the_same_in_a_table_as_in_a_line() {
+        for line in table::all().map(line_with) {
+            let parts = line.split(',').filter_map(|part| part.split_once('='));
+            let toml: String = parts
+                .map(|(name, value)| match (value, value.parse::<u32>()) {
+                    ("on", _) => format!("{name} = true\n"),
+                    (_, Ok(number)) => format!("{name} = {number}\n"),
+                    (text, _) => format!("{name} = \"{text}\"\n"),
+                })
+                .collect();
+            let config = Config::parse(&format!("[[drive]]\n{toml}")).unwrap();
+            let drives = config.fill(&mut Args::default()).unwrap();
+            let in_line = PlacedDrive { drive: ConfigDrive::Text(line.clone()), place: String::new() };
+            let [found, expected] =
+                [&drives[0], &in_line].map(|drive| DiskOptions::of_tree(drive.tree().unwrap()));
+            assert_eq!(found, expected, "{line}");
+            assert!(found.is_ok(), "{line}: {found:?}");
+        }
     }
 
     #[test]
@@ -213,20 +281,35 @@ mod tests {
     #[test]
     fn a_place_to_listen_on_the_command_line_replaces_that_of_the_file() {
         let listen = Some("127.0.0.1:1".parse().unwrap());
-        let mut args = Args { listen, drives: vec!["b".into()], ..Args::default() };
+        let mut args = Args { listen, ..Args::default() };
         let drives = Config::parse(FILE).unwrap().fill(&mut args).unwrap();
         assert_eq!((args.socket, args.listen), (None, listen));
-        assert!(drives.is_empty());
+        assert_eq!(drives.len(), 1);
+    }
+
+    #[test]
+    fn drives_in_both_places_are_refused() {
+        let mut args = Args { drives: vec!["b".into()], ..Args::default() };
+        let refused = Config::parse(FILE).unwrap().fill(&mut args).unwrap_err().to_string();
+        assert!(refused.contains("has 1 drive and the command line names b"), "{refused}");
     }
 
     #[test]
     fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
         let error = Config::parse("sockte = \"x\"").unwrap_err().to_string();
         assert!(error.contains("unknown field `sockte`") && error.contains("`socket`"), "{error}");
-        let tree =
-            Config::parse("[[drive]]\nfile = \"a\"\nl2-cache = \"1M\"").unwrap().drive[0].tree().unwrap();
-        let error = DiskOptions::of_tree(tree).unwrap_err().to_string();
+        let config = Config::parse(
+            "shared = 2\n[[drive]]\nfile = \"a\"\n\n[[drive]]\nfile = \"b\"\nl2-cache = \"1M\"",
+        )
+        .unwrap();
+        let drives = config.fill(&mut Args::default()).unwrap();
+        let error = DiskOptions::of_tree(drives[1].tree().unwrap()).unwrap_err().to_string();
         assert!(error.starts_with("unknown option l2-cache"), "{error}");
+        assert!(
+            drives[1].place.starts_with("drive 2 in ") && drives[1].place.ends_with("line 5"),
+            "{}",
+            drives[1].place
+        );
     }
 
     #[test]

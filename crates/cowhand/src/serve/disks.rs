@@ -1,17 +1,26 @@
 //! The disks: those that are missing are created, all are opened.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use image::OpenRules;
+use graph::{DiskNode, OpenRules};
 use reactor::Reactor;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::inventory::disk_node::DiskNode;
 use super::settings::{Export, Settings};
 use crate::create::make_if_missing;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
+
+/// A disk that was opened for an export.
+#[derive(Debug)]
+pub struct OpenedDisk {
+    /// What the export is called.
+    pub export: String,
+    /// The disk.
+    pub node: DiskNode,
+    /// Its image was made just now.
+    pub created: bool,
+}
 
 /// Opens all disks, in order.
 ///
@@ -21,13 +30,9 @@ pub fn open_all(
     reactor: &Reactor,
     settings: &Settings,
     rules: &OpenRules,
-) -> Result<Vec<(String, DiskNode)>, Failure> {
+) -> Result<Vec<OpenedDisk>, Failure> {
     let create = settings.create.as_ref();
-    settings
-        .exports
-        .iter()
-        .map(|export| Ok((export.name.clone(), open(reactor, export, create, rules)?)))
-        .collect()
+    settings.exports.iter().map(|export| open(reactor, export, create, rules)).collect()
 }
 
 fn open(
@@ -35,7 +40,7 @@ fn open(
     export: &Export,
     create: Option<&NewImage>,
     rules: &OpenRules,
-) -> Result<DiskNode, Failure> {
+) -> Result<OpenedDisk, Failure> {
     let path = &export.disk.filename;
     let created = match create {
         Some(image) => {
@@ -45,12 +50,13 @@ fn open(
         None => false,
     };
     let disk =
-        reactor.run(image::open(&export.disk, rules)).map_err(|error| cannot_open(path, create, &error))?;
-    let tree = export.tree.clone().into();
-    Ok(DiskNode { path: path.clone(), tree, created, disk: Arc::new(disk) })
+        reactor.run(graph::open(&export.disk, rules)).map_err(|error| cannot_open(path, create, &error))?;
+    let name = export.disk.layer.node_name.clone().unwrap_or_else(|| export.name.clone());
+    let node = DiskNode::new(name, path.clone(), export.tree.clone(), disk);
+    Ok(OpenedDisk { export: export.name.clone(), node, created })
 }
 
-fn cannot_open(path: &Path, create: Option<&NewImage>, error: &image::OpenError) -> Failure {
+fn cannot_open(path: &Path, create: Option<&NewImage>, error: &graph::OpenError) -> Failure {
     let failure = Failure::because(format!("cannot serve {}", path.display()), error);
     match create.is_none() && path.symlink_metadata().is_err() {
         true => failure.with_hint("to make a new disk, give --create SIZE"),

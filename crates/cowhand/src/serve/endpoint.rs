@@ -10,8 +10,8 @@ use crate::failure::Failure;
 pub enum Endpoint {
     /// A Unix socket at this path.
     Socket(PathBuf),
-    /// A Unix socket in a private directory, named after the first export.
-    PrivateSocket,
+    /// A Unix socket of this name in a private directory.
+    PrivateSocket(String),
     /// TCP.
     Tcp(SocketAddr),
     /// Sockets that systemd opened for us.

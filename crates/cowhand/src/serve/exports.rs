@@ -1,6 +1,11 @@
 //! What each drive is called by clients.
 
-use image::options::DiskOptions;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use graph::options::DiskOptions;
 
 use crate::failure::Failure;
 
@@ -10,7 +15,8 @@ pub const EXPORT_NAME_BYTES_MAX: usize = 4096;
 /// The names of the drives' exports, in their order.
 ///
 /// A name is, in this order: `--export` (for a single drive), `id=`, the file's name without its
-/// extension.
+/// extension. Where that would be the name of several, it is as much of each one's path as tells them apart: `aa/disk` and
+/// `bb/disk`, `disk.qcow2` and `disk.raw`. Neither the order of the drives nor where the server was started makes a difference.
 pub fn export_names(drives: &[DiskOptions], asked: Option<&str>) -> Result<Vec<String>, Failure> {
     if let (Some(asked), 2..) = (asked, drives.len()) {
         return Err(Failure::new(format!(
@@ -18,26 +24,106 @@ pub fn export_names(drives: &[DiskOptions], asked: Option<&str>) -> Result<Vec<S
             drives.len()
         )));
     }
-    let mut names: Vec<String> = Vec::with_capacity(drives.len());
-    for drive in drives {
-        let name = name_of(drive, asked);
-        check_name(&name)?;
-        if names.contains(&name) {
-            return Err(Failure::new(format!(
-                "two drives would be export {name:?}; give one of them another name with id="
-            )));
+    let mut names: Vec<Name> = drives.iter().map(|drive| Name::new(drive, asked)).collect();
+    // Each round shows more of the paths, which end.
+    loop {
+        let groups = ambiguous(&names);
+        if groups.is_empty() {
+            break;
         }
-        names.push(name);
+        groups.iter().try_for_each(|group| tell_apart(&mut names, group))?;
     }
+    let names: Vec<String> = names.iter().map(Name::text).collect();
+    names.iter().try_for_each(|name| check_name(name))?;
     Ok(names)
 }
 
-fn name_of(drive: &DiskOptions, asked: Option<&str>) -> String {
-    if let Some(name) = asked.or(drive.id.as_deref()) {
-        return name.to_owned();
+/// A path that stays the same wherever the server is started: its directory without symbolic links, and the name in it as it was given.
+pub fn stable_path(path: &Path) -> PathBuf {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (directory.canonicalize(), path.file_name()) {
+        (Ok(directory), Some(name)) => directory.join(name),
+        // It cannot be opened either.
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
     }
-    let stem = drive.filename.file_stem().unwrap_or_default();
-    stem.to_string_lossy().into_owned()
+}
+
+/// A name in the making.
+struct Name {
+    /// Given by the user: it is never changed.
+    given: Option<String>,
+    path: PathBuf,
+    with_extension: bool,
+    /// How many directories of the path stand before the file's name.
+    directories: usize,
+}
+
+impl Name {
+    fn new(drive: &DiskOptions, asked: Option<&str>) -> Self {
+        Self {
+            given: asked.or(drive.id.as_deref()).map(str::to_owned),
+            path: stable_path(&drive.filename),
+            with_extension: false,
+            directories: 0,
+        }
+    }
+
+    fn text(&self) -> String {
+        if let Some(given) = &self.given {
+            return given.clone();
+        }
+        let file = if self.with_extension { self.path.file_name() } else { self.path.file_stem() };
+        let parents: Vec<_> = self.parents().collect();
+        let shown = parents[parents.len().saturating_sub(self.directories)..].iter().cloned();
+        let parts: Vec<_> = shown.chain([file.unwrap_or_default().to_string_lossy()]).collect();
+        parts.join("/")
+    }
+
+    fn parents(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        directory.iter().filter(|part| *part != "/").map(OsStr::to_string_lossy)
+    }
+}
+
+/// Those that have one name, for each such name.
+fn ambiguous(names: &[Name]) -> Vec<Vec<usize>> {
+    let mut called: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, name) in names.iter().enumerate() {
+        called.entry(name.text()).or_default().push(index);
+    }
+    called.into_values().filter(|group| group.len() > 1).collect()
+}
+
+/// Makes names longer that are equal, all of them by the same rule.
+fn tell_apart(names: &mut [Name], group: &[usize]) -> Result<(), Failure> {
+    let refused = cannot_tell_apart(names, group);
+    // A name that was given stays as it is.
+    let ours: Vec<usize> = group.iter().copied().filter(|&index| names[index].given.is_none()).collect();
+    let different = |part: fn(&Path) -> Option<&OsStr>| {
+        ours.iter().map(|&index| part(&names[index].path)).collect::<BTreeSet<_>>().len() == ours.len()
+    };
+    // Equal paths stay equal however much of them is shown.
+    if ours.is_empty() || !different(|path| Some(path.as_os_str())) {
+        return Err(refused);
+    }
+    if different(Path::file_name) && ours.iter().any(|&index| !names[index].with_extension) {
+        ours.iter().for_each(|&index| names[index].with_extension = true);
+        return Ok(());
+    }
+    let longer =
+        ours.iter().copied().filter(|&index| names[index].directories < names[index].parents().count());
+    let longer: Vec<usize> = longer.collect();
+    longer.iter().for_each(|&index| names[index].directories += 1);
+    if longer.is_empty() { Err(refused) } else { Ok(()) }
+}
+
+fn cannot_tell_apart(names: &[Name], group: &[usize]) -> Failure {
+    let places: Vec<_> = group.iter().map(|&index| names[index].path.display().to_string()).collect();
+    let name = group.first().map(|&index| names[index].text()).unwrap_or_default();
+    Failure::new(format!(
+        "two drives would be export {name:?} ({}); give one of them another name with id=",
+        places.join(", ")
+    ))
 }
 
 /// What the protocol takes as a name.
@@ -76,9 +162,30 @@ mod tests {
     }
 
     #[test]
+    fn files_of_one_name_are_told_apart_by_their_paths_whatever_their_order() {
+        let paths =
+            ["/v/aa/disk.qcow2", "/v/bb/disk.qcow2", "/v/bb/disk.raw", "/w/aa/disk.qcow2", "/v/other.img"];
+        let expected = ["v/aa/disk", "bb/disk.qcow2", "bb/disk.raw", "w/aa/disk", "other"];
+        for turn in 0..paths.len() {
+            let turned =
+                |list: [&'static str; 5]| list.iter().cycle().skip(turn).take(5).copied().collect::<Vec<_>>();
+            let drives: Vec<_> = turned(paths).into_iter().map(|path| drive(path, None)).collect();
+            assert_eq!(names(&drives, None).unwrap(), turned(expected));
+        }
+        let two = [drive("/a/disk.qcow2", None), drive("/b/disk.raw", None)];
+        assert_eq!(names(&two, None).unwrap(), ["disk.qcow2", "disk.raw"]);
+        // A name that the user gave wins.
+        let given = [drive("/a/disk.qcow2", None), drive("/b/x.qcow2", Some("disk"))];
+        assert_eq!(names(&given, None).unwrap(), ["disk.qcow2", "disk"]);
+    }
+
+    #[test]
     fn names_that_clients_could_not_tell_apart_are_refused() {
-        let error = names(&[drive("/a/disk.qcow2", None), drive("/b/disk.raw", None)], None).unwrap_err();
-        assert_eq!(error, "two drives would be export \"disk\"; give one of them another name with id=");
+        let same = [drive("/a/disk.qcow2", None), drive("/a/disk.qcow2", None)];
+        let error = names(&same, None).unwrap_err();
+        assert!(error.contains("two drives would be export \"disk\""), "{error}");
+        assert!(error.contains("/a/disk.qcow2, /a/disk.qcow2") && error.contains("id="), "{error}");
+        assert!(names(&[drive("a", Some("x")), drive("b", Some("x"))], None).is_err());
         assert!(names(&[drive("a", None), drive("b", None)], Some("x")).is_err());
         assert!(names(&[drive(&"a".repeat(5000), None)], None).is_err());
     }

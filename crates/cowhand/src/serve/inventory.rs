@@ -1,41 +1,37 @@
-//! What the process has open: nodes, objects and exports, by name.
+//! What the process has open: the graph of nodes, and beside it exports, objects and sockets.
 //!
-//! Command line and control socket use the same operations. All of it lives on the loop of the main thread;
-//! what changes it holds [`Inventory::change`], one at a time, so that nobody sees a name that is half there.
+//! Command line and control socket use the same operations. All but the graph lives on the loop of the main thread;
+//! what changes any of it holds [`Graph::change`].
 
-pub mod description;
-pub mod disk_node;
 pub mod doors;
 pub mod export_view;
 pub mod exports;
-pub mod filter;
-pub mod node_name;
-pub mod nodes;
+mod nodes;
 pub mod objects;
-pub mod removal;
-pub mod reopen;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use async_lock::{Mutex, MutexGuard};
 use control::Events;
 use door_nbd::Server;
-use image::OpenRules;
+use export::Loops;
+use graph::{Graph, OpenRules};
 
 use self::doors::Doors;
 use self::exports::ExportRecord;
-use self::nodes::Node;
 use self::objects::Object;
 use super::endpoint::Protection;
 use super::sandbox::Sandbox;
+use super::socket_mode::SocketMode;
 
 /// Everything that has a name.
 pub struct Inventory {
-    /// How disks are opened.
-    pub rules: OpenRules,
-    /// The NBD server's loops.
+    /// The nodes.
+    pub graph: Graph,
+    /// Where clients of all doors live.
+    pub loops: Arc<Loops>,
+    /// The NBD server.
     pub server: Arc<Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
@@ -45,17 +41,10 @@ pub struct Inventory {
     pub sandbox: Sandbox,
     /// The rule about plain TCP.
     pub plain_tcp_allowed: bool,
-    nodes: RefCell<Vec<Rc<Node>>>,
+    /// Who may connect to Unix sockets for NBD.
+    pub socket_mode: SocketMode,
     exports: RefCell<Vec<Rc<ExportRecord>>>,
     objects: RefCell<Vec<Rc<Object>>>,
-    changing: Mutex<()>,
-    names_made: Cell<u64>,
-}
-
-/// The right to change the inventory.
-#[derive(Debug)]
-pub struct Change<'a> {
-    _alone: MutexGuard<'a, ()>,
 }
 
 impl Inventory {
@@ -66,32 +55,20 @@ impl Inventory {
         events: Rc<Events>,
         sandbox: Sandbox,
         plain_tcp_allowed: bool,
+        socket_mode: SocketMode,
     ) -> Rc<Self> {
         Rc::new(Self {
             doors: Doors::new(Arc::clone(&server)),
-            rules,
+            loops: Arc::clone(server.loops()),
+            graph: Graph::new(rules),
             server,
             events,
             sandbox,
             plain_tcp_allowed,
-            nodes: RefCell::default(),
+            socket_mode,
             exports: RefCell::default(),
             objects: RefCell::default(),
-            changing: Mutex::new(()),
-            names_made: Cell::new(0),
         })
-    }
-
-    /// Waits until nobody else changes anything.
-    pub async fn change(&self) -> Change<'_> {
-        Change { _alone: self.changing.lock().await }
-    }
-
-    /// A name that nobody gave, for what has none. `#` begins no name that a user may give.
-    pub fn make_name(&self) -> String {
-        let number = self.names_made.get();
-        self.names_made.set(number + 1);
-        format!("#block{number:03}")
     }
 
     /// Under which conditions TCP is opened.

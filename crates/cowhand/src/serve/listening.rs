@@ -7,6 +7,7 @@ use reactor::net::Listener;
 
 use super::endpoint::Endpoint;
 use super::paste::Address;
+use super::socket_mode::SocketMode;
 use super::socket_path::NamedSocket;
 use super::systemd::Inherited;
 use crate::failure::Failure;
@@ -23,16 +24,16 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Opens what `endpoint` says. `name` is what a private socket is called after.
+    /// Opens what `endpoint` says. `mode` is who may connect to a Unix socket with a path.
     ///
     /// # Errors
     /// When an address is in use or not to be had.
-    pub fn start(endpoint: &Endpoint, name: &str, inherited: Vec<Inherited>) -> Result<Self, Failure> {
+    pub fn start(endpoint: &Endpoint, mode: SocketMode, inherited: Vec<Inherited>) -> Result<Self, Failure> {
         match endpoint {
-            Endpoint::Socket(path) => Self::named(NamedSocket::bind(path)?),
-            Endpoint::PrivateSocket => Self::named(NamedSocket::bind_private(name)?),
+            Endpoint::Socket(path) => Self::named(NamedSocket::bind(path, mode)?),
+            Endpoint::PrivateSocket(name) => Self::named(NamedSocket::bind_private(name)?),
             Endpoint::Tcp(address) => {
-                let failed = |error| Failure::because(format!("cannot listen on {address}"), &error);
+                let failed = |error| Failure::of_system(format!("cannot listen on {address}"), &error);
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
                 let listener = Listener::from_tcp(listener).map_err(failed)?;
@@ -49,7 +50,7 @@ impl Listening {
 
     fn named(socket: NamedSocket) -> Result<Self, Failure> {
         let failed =
-            |error| Failure::because(format!("cannot listen on {}", socket.path().display()), &error);
+            |error| Failure::of_system(format!("cannot listen on {}", socket.path().display()), &error);
         let listener = socket.listener().and_then(Listener::from_unix).map_err(failed)?;
         let path = std::path::absolute(socket.path()).map_err(failed)?;
         Ok(Self { listeners: vec![listener], addresses: vec![Address::Unix(path)], named: Some(socket) })

@@ -1,7 +1,7 @@
 //! `--map-memory`: the memory that the maps of all disks share.
 
-use image::MAP_MEMORY_MIN;
-use image::size::{human_size, parse_size};
+use graph::MAP_MEMORY_MIN;
+use graph::size::{human_size, parse_size};
 
 /// A size that is large enough.
 pub fn parse_map_memory(text: &str) -> Result<u64, String> {

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
+use export::repeats::{self, Level};
 use futures_util::future::select;
 use reactor::net::{Listener, Stream};
 
@@ -58,7 +59,8 @@ impl MetricsSocket {
                     Ok(_) if clients.get() >= CLIENTS_MAX => {}
                     Ok(stream) => start(stream, Rc::clone(&inventory), Rc::clone(&clients)),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a scrape");
+                        let text = format!("cannot accept a scrape: {error}");
+                        repeats::tell(Level::Warn, "accept", "metrics", &text);
                         reactor::sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -93,7 +95,7 @@ async fn talk(stream: &Stream, inventory: &Inventory) {
         }
     };
     let body = match asked {
-        Asked::Metrics { .. } => text::encode(inventory),
+        Asked::Metrics { histograms, .. } => text::encode(inventory, histograms),
         _ => String::new(),
     };
     // Nobody is left to tell if it fails.

@@ -1,11 +1,14 @@
 //! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
 
+pub mod bitmaps;
 pub mod blockdev;
 pub mod errors;
 pub mod exports;
+pub mod fd_sets;
 pub mod figures;
 pub mod limits;
 pub mod nbd_server;
+mod node_options;
 pub mod objects;
 pub mod query;
 pub mod schema;
@@ -14,8 +17,8 @@ pub mod socket;
 
 use std::rc::Rc;
 
-use control::{Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, QmpError};
-use door_nbd::Shutdown;
+use control::{Arguments, Command, CommandSpec, EventSpec, Handler, Outcome, Passed, QmpError};
+use export::Shutdown;
 use serde_json::{Value, json};
 
 use super::inventory::Inventory;
@@ -32,7 +35,7 @@ impl Steering {
         Rc::new(Self { inventory, quit })
     }
 
-    async fn run(&self, command: &Command) -> Result<Value, QmpError> {
+    async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
@@ -43,6 +46,7 @@ impl Steering {
             "query-block" => return Ok(query::devices(inventory).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
+            "query-fdsets" => return Ok(fd_sets::query(inventory)),
             "query-block-exports" => return Ok(exports::query(inventory)),
             "qom-get" => return objects::get(inventory, arguments),
             "qom-list" => return objects::list(inventory, arguments),
@@ -53,7 +57,7 @@ impl Steering {
             }
             _ => {}
         }
-        let _change = inventory.change().await;
+        let _change = inventory.graph.change().await;
         if self.quit.is_triggered() {
             return Err(QmpError::generic("the program is ending"));
         }
@@ -69,6 +73,8 @@ impl Steering {
             "block-export-del" => exports::del(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory),
+            "add-fd" => fd_sets::add(inventory, arguments, passed),
+            "remove-fd" => fd_sets::remove(inventory, arguments),
             "object-add" => objects::add(inventory, &command.arguments),
             "object-del" => objects::del(inventory, arguments),
             "qom-set" => objects::set(inventory, arguments),
@@ -101,9 +107,9 @@ impl Handler for Steering {
         })
     }
 
-    fn execute<'a>(&'a self, command: &'a Command) -> Outcome<'a> {
+    fn execute<'a>(&'a self, command: &'a Command, passed: &'a Passed) -> Outcome<'a> {
         Box::pin(async move {
-            let outcome = self.run(command).await;
+            let outcome = self.run(command, passed).await;
             match &outcome {
                 Ok(_) => tracing::debug!(command = command.name, "control: done"),
                 Err(error) => tracing::info!(command = command.name, %error, "control: refused"),

@@ -1,30 +1,31 @@
 //! What `serve` is going to do: command line and configuration, put together and checked once.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use image::drive::OptionTree;
-use image::names::Policy;
-use image::options::DiskOptions;
-use image::probe::Format;
-use image::size::parse_size;
+use export::few_names;
+use graph::drive::OptionTree;
+use graph::names::Policy;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use graph::size::parse_size;
 
 use super::args::Args;
-use super::config::{Config, ConfigDrive};
+use super::config::Config;
+use super::drives::disks;
 use super::endpoint::{Endpoint, Protection, check_tcp};
-use super::exports::export_names;
+use super::exports::{export_names, stable_path};
+use super::log_filter::DEFAULT_LEVEL;
 use super::sandbox::Sandbox;
+use super::socket_mode::SocketMode;
+use super::socket_path::private_name;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
 /// fio: one a job), few enough that their buffers are bounded.
 pub const SHARED_DEFAULT: u32 = 16;
-
-/// What is logged unless said otherwise.
-pub const LOG_DEFAULT: &str = "warn";
 
 /// Everything `serve` needs to know.
 #[derive(Debug)]
@@ -43,10 +44,14 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// `--allow-plain-tcp`.
     pub plain_tcp_allowed: bool,
+    /// `--default-export`: what the empty name means.
+    pub default_export: Option<String>,
     /// Connections of each export.
     pub shared: u32,
     /// Where clients come in; `None` until a command says.
     pub endpoint: Option<Endpoint>,
+    /// Who may connect to Unix sockets.
+    pub socket_mode: SocketMode,
     /// TLS, if clients must use it.
     pub tls: Option<TlsFiles>,
     /// Event loops.
@@ -61,6 +66,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// `--log`.
     pub log: String,
+    /// `--quiet`.
+    pub quiet: bool,
 }
 
 /// A disk to serve.
@@ -111,13 +118,16 @@ impl Settings {
         let configured = config.fill(&mut args)?;
         let (trees, disks): (Vec<_>, Vec<_>) = disks(&args, &configured)?.into_iter().unzip();
         let names = export_names(&disks, args.export.as_deref())?;
+        let default_export = default_export(&names, args.default_export.as_deref())?;
         let tls = tls_files(&args)?;
         Ok(Self {
             create: new_image(&args)?,
+            default_export,
             policy: Policy::new(&args.allow_path)
                 .map_err(|error| Failure::because("cannot allow a directory", &error))?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
-            endpoint: endpoint(&args, &disks, tls.is_some(), surroundings)?,
+            endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
+            socket_mode: args.socket_mode.unwrap_or_default(),
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
             qmp: args.qmp,
@@ -127,7 +137,8 @@ impl Settings {
             pid_file: args.pid_file,
             sandbox: args.sandbox.unwrap_or_default(),
             trace: args.trace,
-            log: args.log.unwrap_or_else(|| LOG_DEFAULT.to_owned()),
+            log: args.log.unwrap_or_else(|| DEFAULT_LEVEL.to_owned()),
+            quiet: args.quiet == Some(true),
             tls,
             exports: names
                 .into_iter()
@@ -137,36 +148,6 @@ impl Settings {
                 .collect(),
         })
     }
-}
-
-/// Drives of the command line, or of the configuration, with what was said for all of them.
-fn disks(args: &Args, configured: &[ConfigDrive]) -> Result<Vec<(OptionTree, DiskOptions)>, Failure> {
-    let exists = |path: &Path| path.symlink_metadata().is_ok();
-    let given = args.drives.iter().map(|drive| crate::drive::option_tree(drive, exists));
-    let in_file = configured.iter().map(ConfigDrive::tree);
-    let trees: Vec<OptionTree> = given.chain(in_file).collect::<Result<_, _>>()?;
-    if trees.is_empty() && args.qmp.is_none() {
-        return Err(Failure::new("no DRIVE is given; try cowhand serve --create 20G disk.qcow2"));
-    }
-    trees.into_iter().map(|tree| disk_of_tree(tree, args)).collect()
-}
-
-/// The options, changed to what they mean with those for all drives.
-fn disk_of_tree(mut tree: OptionTree, args: &Args) -> Result<(OptionTree, DiskOptions), Failure> {
-    let file = tree.filename().map_or_else(OsString::new, PathBuf::into_os_string);
-    let failed = |error: &dyn std::error::Error| {
-        Failure::because(format!("cannot understand drive {}", file.display()), error)
-    };
-    let of_tree = |tree: &OptionTree| DiskOptions::of_tree(tree.clone()).map_err(|error| failed(&error));
-    let before = of_tree(&tree)?;
-    if args.read_only == Some(true) {
-        tree.replace("read-only", "on").map_err(|error| failed(&error))?;
-    }
-    if let (None, Some(format)) = (before.layer.format, args.format) {
-        tree.replace("driver", format.name()).map_err(|error| failed(&error))?;
-    }
-    let disk = of_tree(&tree)?;
-    Ok((tree, disk))
 }
 
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
@@ -188,6 +169,18 @@ fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     Ok(Some(image))
 }
 
+/// What was asked for, if there is such an export.
+fn default_export(names: &[String], asked: Option<&str>) -> Result<Option<String>, Failure> {
+    let Some(asked) = asked else { return Ok(None) };
+    if !names.is_empty() && !names.iter().any(|name| name == asked) {
+        return Err(Failure::new(format!(
+            "--default-export {asked}: there is no such export; name one of {}",
+            few_names(names.iter().map(String::as_str))
+        )));
+    }
+    Ok(Some(asked.to_owned()))
+}
+
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
     match (&args.tls_cert, &args.tls_key, &args.tls_client_ca) {
         (Some(cert), Some(key), client_ca) => {
@@ -202,11 +195,13 @@ fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
 
 fn endpoint(
     args: &Args,
+    names: &[String],
     disks: &[DiskOptions],
     tls: bool,
     surroundings: Surroundings,
 ) -> Result<Option<Endpoint>, Failure> {
     let protection = Protection { tls, plain_allowed: args.allow_plain_tcp == Some(true) };
+    let first = names.first().zip(disks.first());
     match (&args.socket, args.listen) {
         (Some(path), _) => Ok(Some(Endpoint::Socket(path.clone()))),
         (None, Some(address)) => {
@@ -215,13 +210,15 @@ fn endpoint(
         }
         (None, None) if surroundings.sockets_inherited => Ok(Some(Endpoint::Inherited)),
         // Nothing to serve yet: nbd-server-start will say where.
-        (None, None) if disks.is_empty() => Ok(None),
-        (None, None) => Ok(Some(Endpoint::PrivateSocket)),
+        (None, None) => Ok(first
+            .map(|(name, disk)| Endpoint::PrivateSocket(private_name(name, &stable_path(&disk.filename))))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     const HERE: Surroundings = Surroundings { sockets_inherited: false, processors: 2 };
@@ -238,7 +235,7 @@ mod tests {
     fn one_path_is_enough() {
         let settings = Settings::new(args(&["disk.qcow2"]), HERE).unwrap();
         assert_eq!(settings.exports[0].name, "disk");
-        assert_eq!(settings.endpoint, Some(Endpoint::PrivateSocket));
+        assert!(matches!(settings.endpoint, Some(Endpoint::PrivateSocket(_))), "{:?}", settings.endpoint);
         assert_eq!((settings.shared, settings.threads), (SHARED_DEFAULT, 2));
         assert!(settings.create.is_none() && settings.tls.is_none());
     }
@@ -300,6 +297,33 @@ mod tests {
         let given = Args { qmp: Some("/run/q".into()), ..args(&[]) };
         let settings = Settings::new(given, HERE).unwrap();
         assert!(settings.exports.is_empty() && settings.endpoint.is_none());
+    }
+
+    #[test]
+    fn a_socket_is_named_after_the_path_of_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = |path: &str| {
+            std::fs::create_dir_all(directory.path().join(path).parent().unwrap()).unwrap();
+            let path = directory.path().join(path).display().to_string();
+            match Settings::new(args(&[&path]), HERE).unwrap().endpoint {
+                Some(Endpoint::PrivateSocket(name)) => name,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (a, b) = (name("aa/disk.qcow2"), name("bb/disk.qcow2"));
+        assert!(a.starts_with("disk-") && b.starts_with("disk-") && a != b, "{a} {b}");
+        std::os::unix::fs::symlink(directory.path().join("aa"), directory.path().join("cc")).unwrap();
+        for same in ["aa/disk.qcow2", "bb/../aa/disk.qcow2", "aa/./disk.qcow2", "cc/disk.qcow2"] {
+            assert_eq!(name(same), a, "{same}");
+        }
+    }
+
+    #[test]
+    fn the_default_export_is_one_of_those_that_there_are() {
+        let given = |default: &str| Args { default_export: Some(default.into()), ..args(&["a", "b"]) };
+        assert_eq!(Settings::new(given("b"), HERE).unwrap().default_export.as_deref(), Some("b"));
+        let expected = "--default-export c: there is no such export; name one of \"a\" and \"b\"";
+        assert_eq!(refusal(given("c")), expected);
     }
 
     #[test]

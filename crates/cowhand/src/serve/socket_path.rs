@@ -2,19 +2,19 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
+use super::socket_mode::SocketMode;
 use crate::failure::Failure;
 
 /// Bytes of a socket's path at most (sun_path of Linux, with its terminating zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// Names that are tried for the default socket before giving up.
-const DEFAULT_NAMES_MAX: u32 = 100;
 
 /// A listening socket and the name it is reached by. Dropping it removes the name.
 #[derive(Debug)]
@@ -25,33 +25,23 @@ pub struct NamedSocket {
 }
 
 impl NamedSocket {
-    /// Listens at `path`. The socket of a server that no longer runs is replaced.
+    /// Listens at `path`, for those whom `mode` lets in, from its first instant on. The socket of a server that no longer runs is replaced.
     ///
     /// # Errors
     /// When somebody listens there, or the name belongs to something that is no socket.
-    pub fn bind(path: &Path) -> Result<Self, Failure> {
-        bind(path).map_err(|error| cannot_listen(path, &error))
+    pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, Failure> {
+        bind(path, mode).map_err(|error| cannot_listen(path, &error))
     }
 
-    /// Listens in the private directory, at the first free of `name.sock`, `name-2.sock`, ...
+    /// Listens in the private directory, at `name.sock`. No other name is tried: clients would find one disk where they look for another.
     ///
     /// # Errors
-    /// When there is no private directory, or no free name.
+    /// When there is no private directory, or a server listens there.
     pub fn bind_private(name: &str) -> Result<Self, Failure> {
-        let directory = private_directory()?;
-        let name = file_name(name);
-        for number in 1..=DEFAULT_NAMES_MAX {
-            let suffix = if number == 1 { String::new() } else { format!("-{number}") };
-            let path = directory.join(format!("{name}{suffix}.sock"));
-            match bind(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                bound => return bound.map_err(|error| cannot_listen(&path, &error)),
-            }
-        }
-        Err(Failure::new(format!(
-            "{DEFAULT_NAMES_MAX} servers listen as {name} in {} already; give --socket PATH",
-            directory.display()
-        )))
+        let path = private_directory()?.join(format!("{name}.sock"));
+        bind(&path, SocketMode::default()).map_err(|error| {
+            cannot_listen(&path, &error).with_hint("to listen elsewhere, give --socket PATH")
+        })
     }
 
     /// Where it is reached.
@@ -75,10 +65,10 @@ impl Drop for NamedSocket {
 }
 
 fn cannot_listen(path: &Path, error: &io::Error) -> Failure {
-    Failure::because(format!("cannot listen on the socket {}", path.display()), error)
+    Failure::of_system(format!("cannot listen on the socket {}", path.display()), error)
 }
 
-fn bind(path: &Path) -> io::Result<NamedSocket> {
+fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
     let bytes = path.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES_MAX {
         let text = format!(
@@ -93,15 +83,38 @@ fn bind(path: &Path) -> io::Result<NamedSocket> {
     if let Ok(directory) = &lock {
         flock(directory, FlockOperation::LockExclusive)?;
     }
-    let listener = match UnixListener::bind(path) {
+    let listener = match listen_at(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_dead(path)?;
-            UnixListener::bind(path)?
+            listen_at(path, mode)?
         }
         bound => bound?,
     };
     let metadata = fs::symlink_metadata(path)?;
     Ok(NamedSocket { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
+}
+
+/// Connections that wait to be accepted, at most: as many as the kernel allows unless told otherwise.
+const BACKLOG: i32 = 4096;
+
+/// A name gets the rights of the socket that is bound to it, less those of the umask. What the umask took away is given
+/// back before anybody can connect.
+fn listen_at(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, mode.mode())?;
+    rustix::net::bind(&socket, &address)?;
+    let begun = || -> io::Result<()> {
+        if fs::symlink_metadata(path)?.mode() & 0o777 != mode.mode().as_raw_mode() {
+            rustix::fs::chmod(path, mode.mode())?;
+        }
+        Ok(rustix::net::listen(&socket, BACKLOG)?)
+    };
+    if let Err(error) = begun() {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(UnixListener::from(socket))
 }
 
 /// Removes a socket behind which nobody listens.
@@ -115,9 +128,16 @@ fn remove_dead(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         // A server that was killed may be answered for a moment longer, by the kernel alone.
         Ok(stream) if is_gone(&stream) => fs::remove_file(path),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+        Ok(stream) => Err(io::Error::new(io::ErrorKind::AddrInUse, in_use(&stream))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
+    }
+}
+
+fn in_use(stream: &UnixStream) -> String {
+    match rustix::net::sockopt::socket_peercred(stream) {
+        Ok(peer) => format!("another server listens there (process {})", peer.pid.as_raw_nonzero()),
+        Err(_) => "another server listens there".to_owned(),
     }
 }
 
@@ -153,8 +173,19 @@ fn make_private(path: &Path, user: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// What a server's socket is called whose first export is `export`, of the disk at `path`: the same whenever and in whatever order
+/// servers are started, and another one for every path.
+pub fn private_name(export: &str, path: &Path) -> String {
+    // FNV-1a, of which 48 bits are shown: it has to stay what it is, since clients remember the name.
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let bytes = path.as_os_str().as_bytes().iter();
+    let hash = bytes.fold(BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
+    format!("{}-{:012x}", file_name(export), hash >> 16)
+}
+
 /// An export's name as part of a file's name.
-fn file_name(export: &str) -> String {
+pub fn file_name(export: &str) -> String {
     const BYTES_MAX: usize = 32;
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = export.chars().take(BYTES_MAX).map(safe).collect();
@@ -176,12 +207,30 @@ mod tests {
         let path = directory.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a dead socket stays behind");
-        let living = NamedSocket::bind(&path).unwrap();
+        let living = NamedSocket::bind(&path, SocketMode::default()).unwrap();
         assert!(UnixStream::connect(&path).is_ok());
-        let refused = NamedSocket::bind(&path).unwrap_err().to_string();
+        let refused = NamedSocket::bind(&path, SocketMode::default()).unwrap_err().to_string();
         assert!(refused.contains("another server listens there"), "{refused}");
         drop(living);
         assert!(!path.exists());
+    }
+
+    /// The umask of a service is 022 mostly: a socket was readable to all, and to be had by others under umask 0.
+    #[test]
+    fn a_socket_is_its_owners_alone_unless_others_are_let_in() {
+        use super::super::socket_mode::parse_socket_mode;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let mode = |asked| {
+            let _socket = NamedSocket::bind(&path, asked).unwrap();
+            assert!(UnixStream::connect(&path).is_ok());
+            fs::metadata(&path).unwrap().mode() & 0o777
+        };
+        assert_eq!(mode(SocketMode::default()), 0o600);
+        for octal in ["0660", "0666", "0777", "0600"] {
+            let asked = parse_socket_mode(octal).unwrap();
+            assert_eq!(mode(asked), asked.mode().as_raw_mode());
+        }
     }
 
     #[test]
@@ -189,7 +238,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.qcow2");
         fs::write(&path, "data").unwrap();
-        assert!(NamedSocket::bind(&path).is_err());
+        assert!(NamedSocket::bind(&path, SocketMode::default()).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"data");
     }
 
@@ -197,7 +246,7 @@ mod tests {
     fn a_socket_put_in_its_place_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let ours = NamedSocket::bind(&path).unwrap();
+        let ours = NamedSocket::bind(&path, SocketMode::default()).unwrap();
         fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(ours);
@@ -208,7 +257,7 @@ mod tests {
     #[test]
     fn a_path_too_long_for_a_socket_is_an_error_that_says_so() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-        let refused = NamedSocket::bind(&path).unwrap_err().to_string();
+        let refused = NamedSocket::bind(&path, SocketMode::default()).unwrap_err().to_string();
         assert!(refused.contains("the path is 205 bytes; a socket's may have 107"), "{refused}");
     }
 
@@ -224,6 +273,11 @@ mod tests {
         let link = directory.path().join("l");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(make_private(&link, user).is_err());
+    }
+
+    #[test]
+    fn a_private_name_stays_what_it_is() {
+        assert_eq!(private_name("disk", Path::new("/images/disk.qcow2")), "disk-ff72e58faa09");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use image::size::human_size;
+use graph::size::human_size;
 
 /// What is counted, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,16 +67,24 @@ impl StatusLine {
     pub fn show(&mut self, now: Totals, elapsed: Duration) {
         let text = line(&self.before, &now, elapsed);
         self.before = now;
+        if !in_foreground() {
+            return;
+        }
         self.shown = true;
         // The line is an extra: that it cannot be shown stops nothing.
         let _ = write!(std::io::stderr(), "\r\x1b[2K{text}");
     }
 }
 
+/// Whether the terminal is ours to write on. In the background (`&`) it belongs to the shell, and a person types there.
+fn in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
 /// Removes the line, so that what follows stands on its own.
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        if self.shown {
+        if self.shown && in_foreground() {
             let _ = write!(std::io::stderr(), "\r\x1b[2K");
         }
     }

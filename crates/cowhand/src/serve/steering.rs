@@ -4,13 +4,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use control::{Server, ServerOptions};
-use door_nbd::Shutdown;
+use export::Shutdown;
 use serde_json::json;
 
 use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
 use super::qmp::socket::ControlSocket;
-use super::qmp::{Steering, errors};
+use super::qmp::{Steering, bitmaps, errors};
 use super::settings::Settings;
 use crate::failure::Failure;
 
@@ -69,6 +69,7 @@ impl Running {
 
     /// Tells everybody that the end is near, and why, and hangs up.
     pub async fn end(&self, asked: bool) {
+        self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };
         self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason }));
         self.control.farewell().await;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::trace::{Recorder, Recording};
+use graph::trace::{Recorder, Recording};
 use reactor::{Reactor, Task};
 
 use crate::failure::Failure;
@@ -34,6 +34,17 @@ impl Trace {
         let writing = recording.clone().keep_writing();
         let path = path.to_owned();
         Ok(reactor.run(async { Self { path, recording, task: reactor::spawn(writing) } }))
+    }
+
+    /// Removes the file, which would be in the way of the next start: nothing has been served.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn discard(self) -> Result<(), Failure> {
+        drop(self.task);
+        std::fs::remove_file(&self.path).map_err(|error| {
+            Failure::because(format!("cannot remove the empty trace {}", self.path.display()), &error)
+        })
     }
 
     /// Writes the rest. The disks are closed.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use image::size::human_size;
+use graph::size::human_size;
 use serde_json::Value;
 
 use super::{counted, percent};

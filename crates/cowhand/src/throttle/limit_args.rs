@@ -1,10 +1,8 @@
 //! Limits as arguments, under every name that anybody knows them by.
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use image::size::parse_size;
-use throttle::{
-    Dialect, Flow, Limits, LimitsError, Measure, Names, Options, Parameter, Part, Setting, Weight,
-};
+use graph::size::parse_size;
+use throttle::{Dialect, Limits, LimitsError, Names, Options, Parameter, Part, Setting, Weight};
 
 use crate::failure::Failure;
 
@@ -84,7 +82,7 @@ impl Given {
             return Ok(setting);
         }
         let known = Setting::all().flat_map(|names| [names.drive, names.limits, names.legacy, names.virsh]);
-        let hint = match &image::nearest(&self.name, known)[..] {
+        let hint = match &graph::nearest(&self.name, known)[..] {
             [] => String::new(),
             [one] => format!("; did you mean {one}?"),
             several => format!("; did you mean one of {}?", several.join(", ")),
@@ -94,7 +92,7 @@ impl Given {
 
     fn put(&self, setting: Setting, options: &mut Options) -> Result<(), Failure> {
         match setting {
-            Setting::Limit(parameter) => _ = options.set(parameter, self.number(is_bytes(parameter))?),
+            Setting::Limit(parameter) => _ = options.set(parameter, self.number(parameter.is_bytes())?),
             Setting::Group => options.group = Some(self.value.clone()).filter(|name| !name.is_empty()),
             Setting::Weight => {
                 let weight = Weight::new(self.number(false)?);
@@ -116,15 +114,6 @@ impl Given {
     }
 }
 
-/// Whether a number counts bytes, so that it may have a suffix.
-fn is_bytes(parameter: Parameter) -> bool {
-    match parameter {
-        Parameter::IopsSize => true,
-        Parameter::Rate(_, Part::MaxLength) => false,
-        Parameter::Rate(flow, Part::Average | Part::Max) => Flow::measure(flow) == Measure::Bytes,
-    }
-}
-
 impl clap::Args for LimitArgs {
     fn augment_args(command: Command) -> Command {
         let words = Arg::new(WORDS)
@@ -141,7 +130,7 @@ impl clap::Args for LimitArgs {
 
 fn virsh_argument(names: &Names) -> Arg {
     let (value, unit) = match names.setting {
-        Setting::Limit(parameter) if is_bytes(parameter) => ("BYTES", "Bytes"),
+        Setting::Limit(parameter) if parameter.is_bytes() => ("BYTES", "Bytes"),
         Setting::Limit(Parameter::Rate(_, Part::MaxLength)) => ("SECONDS", "Seconds"),
         Setting::Limit(_) => ("N", "Operations"),
         Setting::Group => ("NAME", "Name"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use image::size::human_size;
+use graph::size::human_size;
 
 use crate::remote::figures::{DiskFigures, KindFigures, MapFigures};
 use crate::status::{nanos, percent, printable};
@@ -72,7 +72,7 @@ fn delta(before: &KindFigures, now: &KindFigures) -> KindFigures {
 }
 
 impl Rates {
-    /// The headings.
+    /// The headings. What says most comes first: a narrow screen shows the beginning.
     pub const COLUMNS: [&str; 12] = [
         "DISK",
         "READ/s",
@@ -82,11 +82,17 @@ impl Rates {
         "LATENCY",
         "QUEUE",
         "MAP HITS",
-        "MAP MEM",
-        "LIMIT",
-        "WAITING",
         "AT LIMIT",
+        "MAP MEM",
+        "WAITING",
+        "LIMIT",
     ];
+
+    /// What decides which disk stands first: requests, then bytes, then what waits.
+    pub fn load(&self) -> (u64, u64, u64) {
+        let (requests, bytes) = self.totals();
+        (requests, bytes, self.in_flight + self.waiting)
+    }
 
     /// Requests and bytes a second.
     pub fn totals(&self) -> (u64, u64) {
@@ -106,10 +112,10 @@ impl Rates {
             self.mean_ns.map_or("-".to_owned(), nanos),
             self.in_flight.to_string(),
             percent(self.hits, self.lookups),
-            self.map.map_or("-".to_owned(), memory),
-            if self.limit.is_empty() { "-".to_owned() } else { self.limit.clone() },
-            self.waiting.to_string(),
             percent(self.at_limit_per_mille, 1000),
+            self.map.map_or("-".to_owned(), memory),
+            self.waiting.to_string(),
+            if self.limit.is_empty() { "-".to_owned() } else { self.limit.clone() },
         ]
     }
 }
@@ -152,10 +158,10 @@ mod tests {
             "50.0µs",
             "0",
             "90.9 %",
-            "0 B/1 MiB",
-            "iops-total=9",
-            "0",
             "50.0 %",
+            "0 B/1 MiB",
+            "0",
+            "iops-total=9",
         ];
         assert_eq!(cells, expected.map(str::to_owned));
     }

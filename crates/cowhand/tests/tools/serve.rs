@@ -123,16 +123,19 @@ fn the_printed_lines_work_as_they_are() {
 }
 
 #[test]
-fn several_drives_are_several_exports_and_the_empty_name_is_the_first() {
+fn several_drives_are_several_exports_and_the_empty_name_is_what_was_said() {
     let bench = Bench::new();
     for (name, pattern) in [("a.qcow2", "1"), ("b.qcow2", "2")] {
         bench.qemu("qemu-img", &["create", "-f", "qcow2", name, "1M"]);
         bench.qemu("qemu-io", &["-c", &format!("write -P {pattern} 0 64k"), name]);
     }
-    let server =
-        Server::start(&bench, 2, &["--socket", "s", "a.qcow2", "file=b.qcow2,id=second,read-only=on"]);
-    let first = server.uri(0).replace("/a?", "/?");
-    for (uri, pattern) in [(server.uri(0), 1), (server.uri(1), 2), (first, 1)] {
+    let server = Server::start(
+        &bench,
+        2,
+        &["--socket", "s", "--default-export", "second", "a.qcow2", "file=b.qcow2,id=second,read-only=on"],
+    );
+    let default = server.uri(0).replace("/a?", "/?");
+    for (uri, pattern) in [(server.uri(0), 1), (server.uri(1), 2), (default, 2)] {
         let read = format!("read -P {pattern} 0 64k");
         let ran = bench.qemu("qemu-io", &["-r", "-f", "raw", "-c", &read, &uri]);
         assert!(!ran.out.contains("failed"), "{uri}: {}", ran.out);
@@ -195,7 +198,7 @@ fn what_cannot_be_served_is_said_with_what_to_do() {
     let table: &[(&[&str], &str)] = &[
         (&[], "no DRIVE is given"),
         (&["missing.qcow2"], "hint: to make a new disk, give --create SIZE"),
-        (&["x.raw"], "say format=raw"),
+        (&["x.raw"], "-f raw, or with file=PATH,format=raw"),
         (&["--listen", "0.0.0.0:0", "-f", "raw", "x.raw"], "--allow-plain-tcp"),
         (&["file=x.raw,format=raw,chache=none"], "did you mean cache?"),
         (&["--config", "missing.toml"], "cannot read the configuration missing.toml"),

@@ -40,6 +40,41 @@ fn each_shell_gets_a_script_that_knows_the_subcommands() {
 }
 
 #[test]
+fn a_shell_completes_the_values_of_options() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("cowhand.bash"), bench.cowhand(&["completion", "bash"]).out).unwrap();
+    // What bash calls when somebody presses Tab behind these words.
+    let complete = |words: [&str; 3]| {
+        let [program, command, option] = words;
+        let script = format!(
+            "source ./cowhand.bash; COMP_WORDS=({program} {command} {option} \"\"); COMP_CWORD=3; \
+             _cowhand {program} \"\" {option}; echo ${{COMPREPLY[@]}}"
+        );
+        bench.qemu("bash", &["-c", &script]).out.trim().to_owned()
+    };
+    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw");
+    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw");
+    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw");
+    assert_eq!(complete(["cowhand", "bench", "-t"]), "writeback writethrough none off directsync unsafe");
+    assert_eq!(complete(["cowhand", "bench", "-i"]), "io_uring threads native");
+    let refused = bench.cowhand(&["info", "-f", "vmdk", "x"]);
+    assert!(refused.err.contains("qcow2, raw"), "{}", refused.err);
+}
+
+#[test]
+fn a_command_of_qemu_img_that_is_not_here_is_said_to_be_missing() {
+    // It was taken for a typing error: "a similar subcommand exists: 'completion'".
+    let bench = Bench::new();
+    for command in ["convert", "commit", "rebase", "amend", "bitmap", "dd"] {
+        let ran = bench.cowhand(&[command, "a", "b"]);
+        assert_eq!(ran.code, 1);
+        let expected = format!("cowhand: qemu-img has the command {command}; cowhand has not, yet\n");
+        assert!(ran.err.starts_with(&expected), "{}", ran.err);
+    }
+    assert!(bench.cowhand(&["creat"]).err.contains("create"), "typing errors still are");
+}
+
+#[test]
 fn a_missing_file_is_named_with_the_reason() {
     let bench = Bench::new();
     let ran = bench.cowhand(&["info", "missing.qcow2"]);

@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 
 use buffer::{IoBuf, IoVec};
-use door_nbd::{Abilities, BlockSizes, ErrorCode, Export, Extent, IoFuture, ReadKind, ZeroFlags};
+use export::{Abilities, BlockSizes, Error, ErrorKind, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags};
 use reactor::Backend;
 use reactor::fs::File as LoopFile;
 use rustix::io::ReadWriteFlags;
@@ -26,8 +26,9 @@ impl FileExport {
     }
 }
 
-fn failed(error: io::Error) -> ErrorCode {
-    if error.kind() == io::ErrorKind::StorageFull { ErrorCode::NoSpc } else { ErrorCode::Io }
+fn failed(error: io::Error) -> Error {
+    let is_full = error.kind() == io::ErrorKind::StorageFull;
+    Error::because(if is_full { ErrorKind::NoSpace } else { ErrorKind::Io }, "the file", error)
 }
 
 impl Export for FileExport {
@@ -40,7 +41,7 @@ impl Export for FileExport {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        BlockSizes { minimum: 1, preferred: 4096, maximum: 32 << 20 }
+        BlockSizes { minimum: 1, preferred: 4096 }
     }
 
     fn abilities(&self) -> Abilities {
@@ -58,44 +59,57 @@ impl Export for FileExport {
         if read == Ok(len) { Some(ReadKind::Data) } else { None }
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
+    fn read<'a>(
+        &'a self,
+        offset: u64,
+        buf: IoBuf,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
+            pace.step(buf.len() as u64).await;
             let len = buf.len();
             match self.file.read_at(offset, buf).await {
                 (Ok(count), buf) if count == len => (Ok(ReadKind::Data), buf),
-                (_, buf) => (Err(ErrorCode::Io), buf),
+                (_, buf) => (Err(ErrorKind::Io.into()), buf),
             }
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
+    fn write<'a>(
+        &'a self,
+        offset: u64,
+        data: IoVec,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            pace.step(data.len() as u64).await;
             let len = data.len();
             let written = self.file.write_at(offset, data).await.map_err(failed)?;
             if written != len {
-                return Err(ErrorCode::Io);
+                return Err(ErrorKind::Io.into());
             }
             if fua { self.file.sync_data().await.map_err(failed) } else { Ok(()) }
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ErrorCode>> {
+    fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
         Box::pin(async move { self.file.sync_data().await.map_err(failed) })
     }
 
-    fn trim(&self, _offset: u64, _len: u64, _fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
-        Box::pin(async { Err(ErrorCode::NotSup) })
+    fn discard(&self, _offset: u64, _len: u64, _fua: bool) -> IoFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(ErrorKind::NotSupported.into()) })
     }
 
-    fn zero(&self, _offset: u64, _len: u64, _flags: ZeroFlags) -> IoFuture<'_, Result<(), ErrorCode>> {
-        Box::pin(async { Err(ErrorCode::NotSup) })
+    fn zero(&self, _offset: u64, _len: u64, _flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(ErrorKind::NotSupported.into()) })
     }
 
-    fn cache(&self, _offset: u64, _len: u64) -> IoFuture<'_, Result<(), ErrorCode>> {
+    fn prefetch<'a>(&'a self, _offset: u64, _len: u64, _pace: &'a Pace) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn block_status(&self, _offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>> {
+    fn block_status(&self, _offset: u64, len: u64) -> IoFuture<'_, Result<Extent, Error>> {
         Box::pin(async move { Ok(Extent { len, hole: false, zero: false }) })
     }
 }

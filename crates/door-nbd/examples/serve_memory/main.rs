@@ -9,13 +9,15 @@
 //! served instead, read inline from the page cache: what a raw image in the page cache costs at least.
 
 mod file_export;
+#[path = "../../../export/tests/all/support/memory_export.rs"]
 mod memory_export;
 
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use door_nbd::{Export, Exports, Server, ServerOptions, Shutdown};
+use door_nbd::{Server, ServerOptions};
+use export::{Export, Exports, Loops, Shutdown};
 use reactor::net::Listener;
 
 fn main() -> io::Result<()> {
@@ -33,9 +35,10 @@ fn main() -> io::Result<()> {
     let exports = Exports::new();
     exports.add("disk", "", disk).map_err(io::Error::other)?;
     let listener = Listener::from_unix(UnixListener::bind(&socket)?)?;
-    let server = Server::new(exports, ServerOptions::default(), Shutdown::new(), loops);
+    let loops = Loops::new(loops, Shutdown::new());
+    Server::new(exports, ServerOptions::default(), &loops).listen(&listener);
     println!("nbd+unix:///disk?socket={socket}");
-    door_nbd::run(&server, &[listener], reactor::available())
+    loops.run(reactor::available())
 }
 
 fn parse_size(text: &str) -> io::Result<u64> {

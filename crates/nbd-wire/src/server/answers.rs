@@ -24,7 +24,7 @@ pub(super) fn invalid(message: impl Into<String>) -> Refused {
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Unknown => (OptionReplyKind::UnknownExport, "no export has this name".into()),
+            Refusal::Unknown(reason) => (OptionReplyKind::UnknownExport, reason),
             Refusal::Policy(reason) => (OptionReplyKind::Policy, reason),
             Refusal::Shutdown => (OptionReplyKind::Shutdown, "the server is shutting down".into()),
         }
@@ -61,6 +61,7 @@ impl Handshake {
         }
         let before_tls = matches!(option, OptionKind::StartTls | OptionKind::Abort);
         if self.tls == Tls::Required && !before_tls {
+            self.tls_refusal = Some("it does not use TLS, which is required here");
             return Err((OptionReplyKind::TlsRequired, "this server wants STARTTLS first".into()));
         }
         match option {
@@ -88,10 +89,13 @@ impl Handshake {
         Ok(Answer::Again)
     }
 
-    fn start_tls(&self, data: &[u8]) -> Result<(), Refused> {
+    fn start_tls(&mut self, data: &[u8]) -> Result<(), Refused> {
         no_data(data)?;
         match self.tls {
-            Tls::Off => Err((OptionReplyKind::Policy, "TLS is not configured".into())),
+            Tls::Off => {
+                self.tls_refusal = Some("it wants TLS, which is not configured here");
+                Err((OptionReplyKind::Policy, "TLS is not configured".into()))
+            }
             Tls::Active => Err(invalid("the connection is encrypted already")),
             Tls::Allowed | Tls::Required => Ok(()),
         }

@@ -23,8 +23,8 @@ pub enum Tls {
 /// Why a client does not get an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is none of that name.
-    Unknown,
+    /// There is none of that name; the text says which there are.
+    Unknown(String),
     /// There is, but not for this client now; the text says why.
     Policy(String),
     /// The server is going away.
@@ -129,6 +129,7 @@ pub struct Handshake {
     state: State,
     options_seen: u32,
     pub(super) tls: Tls,
+    pub(super) tls_refusal: Option<&'static str>,
     pub(super) fixed: bool,
     pub(super) no_zeroes: bool,
     pub(super) dialect: Dialect,
@@ -146,6 +147,7 @@ impl Handshake {
             state: State::ClientFlags,
             options_seen: 0,
             tls,
+            tls_refusal: None,
             fixed: false,
             no_zeroes: false,
             dialect: Dialect::Simple,
@@ -156,8 +158,14 @@ impl Handshake {
     /// The connection is encrypted now: everything negotiated before is forgotten ("TLS versions").
     pub fn tls_started(&mut self) {
         self.tls = Tls::Active;
+        self.tls_refusal = None;
         self.dialect = Dialect::Simple;
         self.selected = None;
+    }
+
+    /// Why the client has been refused so far, if that was for want of TLS, on either side.
+    pub fn tls_refusal(&self) -> Option<&'static str> {
+        self.tls_refusal
     }
 
     /// Takes at most one message off the start of `input`, appends the answer to `out`, and says how

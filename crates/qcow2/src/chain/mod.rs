@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use map_cache::{Budget, CacheLimits, Counters, Load, LoadTicket, MapCache, SliceKey};
+use map_cache::{Budget, CacheLimits, Charge, Counters, Load, LoadTicket, MapCache, SliceKey};
 use sync::AsyncMutex;
 
 use crate::Error;
-use crate::layer::Layer;
+use crate::below::Below;
 pub(crate) use word::Place;
 use word::{LAYERS_MAX, WordShape};
 
@@ -46,7 +46,7 @@ const PREFETCHED_AT_ONCE: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Chain {
     /// The layers, from the upper to the lower.
-    layers: Vec<Layer>,
+    layers: Vec<Below>,
     /// There is another layer below these, which they do not cover.
     goes_on: bool,
     /// Bytes of the disk that the map answers for.
@@ -55,6 +55,8 @@ pub(crate) struct Chain {
     unit_bits: u32,
     shape: WordShape,
     cache: MapCache<Error>,
+    /// For the list of layers.
+    _charge: Charge,
     /// Held by loads, one each.
     turns: [AsyncMutex<()>; LOADED_AT_ONCE],
 }
@@ -82,23 +84,24 @@ pub(crate) enum Found {
 impl Chain {
     /// The map of `top` and what lies below it, with at most `bytes_max` of `budget`; `None` where
     /// there is too little below to be worth one. Costs a few bytes a layer.
-    pub(crate) fn below(top: &Layer, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
-        let chain = || std::iter::successors(Some(top), |layer| layer.backing());
-        let layers: Vec<Layer> =
+    pub(crate) fn below(top: &Below, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
+        let chain = || std::iter::successors(Some(top), |layer| layer.below());
+        let layers: Vec<Below> =
             chain().take_while(|layer| layer.is_immutable()).take(LAYERS_MAX).cloned().collect();
         if layers.len() < LAYERS_MIN {
             return None;
         }
         let goes_on = chain().nth(layers.len()).is_some();
-        let unit_bits = layers.iter().filter_map(Layer::unit_bits).min()?;
-        let host_end = layers.iter().map(Layer::host_end).max().unwrap_or(0);
+        let unit_bits = layers.iter().filter_map(Below::unit_bits).min()?;
+        let host_end = layers.iter().map(Below::host_end).max().unwrap_or(0);
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
         let covered = top.size().min(DIRECTORY_MAX << table_bits);
         let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
         let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
         let cache = MapCache::new(limits, shape.packing(), budget);
+        let _charge = budget.charge((layers.capacity() * size_of::<Below>()) as u64);
         let turns = Default::default();
-        Some(Self { layers, goes_on, covered, unit_bits, shape, cache, turns })
+        Some(Self { layers, goes_on, covered, unit_bits, shape, cache, _charge, turns })
     }
 
     /// Bytes of the disk, from its start, that the map answers for.
@@ -109,7 +112,7 @@ impl Chain {
 
     /// Layer `index`, counted from the uppermost one.
     #[inline]
-    pub(crate) fn layer(&self, index: usize) -> Option<&Layer> {
+    pub(crate) fn layer(&self, index: usize) -> Option<&Below> {
         self.layers.get(index)
     }
 
@@ -215,29 +218,29 @@ impl Chain {
     }
 }
 
-impl Layer {
+impl Below {
     /// Nothing changes where this layer's bytes are as long as it is open.
     fn is_immutable(&self) -> bool {
         match self {
-            Layer::Qcow2(image) => !image.inner.options.writable,
-            // Raw bytes are where they are, whoever writes them.
-            Layer::Raw(_) => true,
+            Below::Image(image) => !image.inner.options.writable,
+            // Bytes that no map leads to are where they are, whoever writes them.
+            Below::Block(_) => true,
         }
     }
 
     /// log2 of the bytes that this layer can map on their own; `None` if it maps nothing.
     fn unit_bits(&self) -> Option<u32> {
         match self {
-            Layer::Qcow2(image) => Some(image.inner.geometry.subcluster_bits()),
-            Layer::Raw(_) => None,
+            Below::Image(image) => Some(image.inner.geometry.subcluster_bits()),
+            Below::Block(_) => None,
         }
     }
 
     /// Where the bytes of this layer end in its file.
     fn host_end(&self) -> u64 {
         match self {
-            Layer::Qcow2(image) => image.inner.data.length(),
-            Layer::Raw(raw) => raw.size,
+            Below::Image(image) => image.inner.data.length(),
+            Below::Block(block) => block.size(),
         }
     }
 }

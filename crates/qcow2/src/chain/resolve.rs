@@ -13,8 +13,8 @@ use storage::IoBuf;
 use super::word::Place;
 use super::{Chain, SLICE_UNITS};
 use crate::Error;
+use crate::below::Below;
 use crate::image::Inner;
-use crate::layer::Layer;
 use crate::table_io::is_in_file;
 
 /// Layers whose tables are read together at first: the upper ones often know everything.
@@ -95,21 +95,21 @@ impl Chain {
 
     /// What a unit that layer `index` knows nothing of comes to: the next layer's to say, if all of it
     /// lies in that layer.
-    fn below_layer(&self, index: usize, unit_start: u64) -> Below {
+    fn below_layer(&self, index: usize, unit_start: u64) -> Next {
         let end = (unit_start + (1 << self.unit_bits)).min(self.covered);
         match self.layers.get(index + 1) {
-            Some(next) if end <= next.size() => Below::Next,
-            Some(next) if unit_start < next.size() => Below::Split,
-            Some(_) => Below::Nobody,
-            None if self.goes_on => Below::Split,
-            None => Below::Nobody,
+            Some(next) if end <= next.size() => Next::Layer,
+            Some(next) if unit_start < next.size() => Next::Split,
+            Some(_) => Next::Nobody,
+            None if self.goes_on => Next::Split,
+            None => Next::Nobody,
         }
     }
 }
 
 /// Who is to be asked next.
-enum Below {
-    Next,
+enum Next {
+    Layer,
     Nobody,
     /// Not one layer for the whole unit, or one that this map does not cover.
     Split,
@@ -142,15 +142,15 @@ impl<'a> Draft<'a> {
     }
 
     /// Enters what layer `index` knows of open units.
-    fn ask(&mut self, index: usize, layer: &Layer, parts: &Parts) {
+    fn ask(&mut self, index: usize, layer: &Below, parts: &Parts) {
         match layer {
-            Layer::Raw(_) => {
+            Below::Block(_) => {
                 for unit in self.first_open..self.end_open {
                     let host_unit = self.guest(unit) >> self.chain.unit_bits;
                     self.set(unit, index, Place::Data { layer: index, unit: host_unit });
                 }
             }
-            Layer::Qcow2(image) => {
+            Below::Image(image) => {
                 for part in parts {
                     self.ask_part(index, &image.inner, part);
                 }
@@ -198,8 +198,8 @@ impl<'a> Draft<'a> {
                 (Subcluster::ZeroPlain, _) => self.set(unit, index, Place::Zero { layer: index }),
                 (Subcluster::UnallocatedPlain, _) => self.pass_down(unit, index),
                 (Subcluster::UnallocatedAlloc, _) => match self.chain.below_layer(index, self.guest(unit)) {
-                    Below::Nobody => self.set(unit, index, Place::Ask { layer: index }),
-                    Below::Next | Below::Split => self.pass_down(unit, index),
+                    Next::Nobody => self.set(unit, index, Place::Ask { layer: index }),
+                    Next::Layer | Next::Split => self.pass_down(unit, index),
                 },
                 (Subcluster::ZeroAlloc | Subcluster::Normal, _) => {
                     self.set(unit, index, Place::Ask { layer: index });
@@ -220,9 +220,9 @@ impl<'a> Draft<'a> {
     /// The layer knows nothing of the unit.
     fn pass_down(&mut self, unit: usize, index: usize) {
         match self.chain.below_layer(index, self.guest(unit)) {
-            Below::Next => {}
-            Below::Nobody => self.set(unit, index, Place::Nothing { layer: index }),
-            Below::Split => self.set(unit, index, Place::Walk),
+            Next::Layer => {}
+            Next::Nobody => self.set(unit, index, Place::Nothing { layer: index }),
+            Next::Split => self.set(unit, index, Place::Walk),
         }
     }
 
@@ -256,10 +256,10 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Layer {
+impl Below {
     /// Whether asking this layer about a part of the disk means reading a table.
     fn has_table(&self, from: u64, to: u64) -> bool {
-        let Layer::Qcow2(image) = self else { return false };
+        let Below::Image(image) = self else { return false };
         let geometry = &image.inner.geometry;
         let mut indices = geometry.l1_index(from)..=geometry.l1_index(to.saturating_sub(1));
         indices.any(|index| matches!(image.inner.l1.get(index, geometry), Ok(L1Entry { table: Some(_), .. })))
@@ -268,8 +268,8 @@ impl Layer {
     /// The entries that map `from..to`, which holds whole clusters of the smallest layer only.
     async fn tables(&self, from: u64, to: u64) -> Result<Parts, Error> {
         match self {
-            Layer::Raw(_) => Ok(Parts::new()),
-            Layer::Qcow2(image) => image.inner.read_entries(from, to).await,
+            Below::Block(_) => Ok(Parts::new()),
+            Below::Image(image) => image.inner.read_entries(from, to).await,
         }
     }
 }

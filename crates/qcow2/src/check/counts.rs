@@ -1,5 +1,6 @@
 //! Counters for clusters, sparse: memory follows the clusters that are counted, not the largest index.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::lists;
@@ -24,8 +25,8 @@ pub(super) struct Counts {
     /// Page number -> index into `pages`.
     index: BTreeMap<u64, usize>,
     pages: Vec<Page>,
-    /// The page used last: references come in runs.
-    last: Option<(u64, usize)>,
+    /// The page asked for last, and where it is, if it is there: references come in runs, and so does what has none.
+    last: Cell<Option<(u64, Option<usize>)>>,
     /// Counts of 65535 and more.
     large: HashMap<u64, u32>,
     bytes: u64,
@@ -47,7 +48,7 @@ impl Counts {
         Self {
             index: BTreeMap::new(),
             pages: Vec::new(),
-            last: None,
+            last: Cell::new(None),
             large: HashMap::new(),
             bytes: 0,
             bytes_max,
@@ -61,10 +62,7 @@ impl Counts {
 
     /// The count of `cluster`.
     pub(super) fn get(&self, cluster: u64) -> u32 {
-        let slot = match self.last {
-            Some((page, slot)) if page == cluster / PAGE => Some(slot),
-            _ => self.index.get(&(cluster / PAGE)).copied(),
-        };
+        let slot = self.find(cluster / PAGE);
         let stored = slot.and_then(|slot| self.pages.get(slot)).map_or(0, |page| page.get(cluster % PAGE));
         if stored == LARGE { self.large.get(&cluster).copied().unwrap_or(0) } else { u32::from(stored) }
     }
@@ -79,7 +77,10 @@ impl Counts {
     pub(super) fn set(&mut self, cluster: u64, count: u32) -> Result<(), Full> {
         let stored = match u16::try_from(count) {
             Ok(small) if small < LARGE => {
-                self.large.remove(&cluster);
+                // Hashing costs more than all the rest, and nearly always nothing is there.
+                if !self.large.is_empty() {
+                    self.large.remove(&cluster);
+                }
                 small
             }
             _ => {
@@ -111,22 +112,27 @@ impl Counts {
         None
     }
 
+    /// Where a page is, if it is there.
+    fn find(&self, page: u64) -> Option<usize> {
+        match self.last.get() {
+            Some((last, slot)) if last == page => slot,
+            _ => {
+                let slot = self.index.get(&page).copied();
+                self.last.set(Some((page, slot)));
+                slot
+            }
+        }
+    }
+
     fn slot(&mut self, page: u64) -> Result<usize, Full> {
-        if let Some((last, slot)) = self.last
-            && last == page
-        {
+        if let Some(slot) = self.find(page) {
             return Ok(slot);
         }
-        let slot = match self.index.get(&page) {
-            Some(slot) => *slot,
-            None => {
-                self.take(PAGE_BYTES)?;
-                lists::push(&mut self.pages, Page::Few(Vec::new())).map_err(|_| Full::Memory)?;
-                self.index.insert(page, self.pages.len() - 1);
-                self.pages.len() - 1
-            }
-        };
-        self.last = Some((page, slot));
+        self.take(PAGE_BYTES)?;
+        let slot = self.pages.len();
+        lists::push(&mut self.pages, Page::Few(Vec::new())).map_err(|_| Full::Memory)?;
+        self.index.insert(page, slot);
+        self.last.set(Some((page, Some(slot))));
         Ok(slot)
     }
 

@@ -14,6 +14,7 @@ mod compare;
 mod copied;
 mod counts;
 mod error;
+pub(crate) mod leaks;
 mod pass;
 mod rebuild;
 mod repair;
@@ -48,7 +49,7 @@ pub async fn check(
     repair: Repair,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<CheckReport, CheckError> {
-    if repair != Repair::None && file.limits().read_only {
+    if repair != Repair::None && file.capabilities().read_only {
         return Err(CheckError::ReadOnly { name: file.name().to_owned() });
     }
     progress(Progress::Stage(Stage::Check));

@@ -28,6 +28,8 @@ pub(super) struct Pass<'a> {
     pub(super) geometry: Geometry,
     /// Bytes of the file when the pass began.
     pub(super) file_length: u64,
+    /// Bytes that the medium held for it then.
+    allocated: u64,
     /// Who refers to what.
     pub(super) claims: Claims,
     /// L2 tables still to be scanned: how many L1 entries refer to each.
@@ -40,6 +42,8 @@ pub(super) struct Pass<'a> {
     /// The refcount structure cannot be mended in place.
     pub(super) rebuild: bool,
     pub(super) report: CheckReport,
+    /// Bytes of tables that may still be read; none is left once there was one too many.
+    pub(super) read_bytes_left: u64,
     extent: KnownExtent,
     progress: &'a mut dyn FnMut(Progress<'_>),
 }
@@ -67,15 +71,31 @@ impl<'a> Pass<'a> {
         file: &'a dyn Storage,
         progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Result<Self, CheckError> {
+        let mut pass = Self::new(file, progress, REFERENCE_BYTES_BASE).await?;
+        pass.count_references().await?;
+        pass.compare().await?;
+        pass.check_copied().await?;
+        Ok(pass)
+    }
+
+    /// Nothing but the header was read. References to clusters take `reference_bytes` of memory at most, and more in
+    /// a file that holds much.
+    pub(super) async fn new(
+        file: &'a dyn Storage,
+        progress: &'a mut dyn FnMut(Progress<'_>),
+        reference_bytes: u64,
+    ) -> Result<Self, CheckError> {
         let header = read_header(file).await?;
         let geometry = header.geometry()?;
-        let content = file.allocated_bytes().unwrap_or_else(|| file.length()) / CONTENT_PER_COUNT_BYTE;
+        let allocated = file.allocated_bytes().unwrap_or_else(|| file.length());
+        let content = allocated / CONTENT_PER_COUNT_BYTE;
         let counts = || Counts::new(COUNT_BYTES_BASE + content);
-        let mut pass = Self {
+        Ok(Self {
             file,
             geometry,
             file_length: file.length(),
-            claims: Claims::new(REFERENCE_BYTES_BASE + content, COUNT_BYTES_BASE + content),
+            allocated,
+            claims: Claims::new(reference_bytes + content, COUNT_BYTES_BASE + content),
             l2_tables: counts(),
             comparison: Comparison::new(counts()),
             snapshots: Snapshots::default(),
@@ -86,16 +106,14 @@ impl<'a> Pass<'a> {
                 ..CheckReport::default()
             },
             header,
+            read_bytes_left: u64::MAX,
             extent: KnownExtent::default(),
             progress,
-        };
-        pass.count_references().await?;
-        pass.compare().await?;
-        pass.check_copied().await?;
-        Ok(pass)
+        })
     }
 
-    async fn count_references(&mut self) -> Result<(), CheckError> {
+    /// Finds out who refers to what.
+    pub(super) async fn count_references(&mut self) -> Result<(), CheckError> {
         self.claim(Owner::Header, 0, self.geometry.cluster_size(), 1)?;
         let tables = self.claim_l1_tables().await?;
         if let Some(luks) = self.header.extensions.crypto {
@@ -148,6 +166,12 @@ impl<'a> Pass<'a> {
         if len >= HOLE_BYTES_MIN && self.is_hole(offset, len).await {
             return None;
         }
+        if len >= self.read_bytes_left {
+            self.read_bytes_left = 0;
+            self.complete = false;
+            return None;
+        }
+        self.read_bytes_left -= len;
         match read_bytes(self.file, offset, len).await {
             Ok(buf) => Some(buf),
             Err(error) => {
@@ -194,7 +218,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn full(&self, limit: u64) -> impl Fn(Full) -> CheckError + use<> {
-        let allocated = self.file.allocated_bytes().unwrap_or(self.file_length);
+        let allocated = self.allocated;
         move |full| match full {
             Full::Granted => CheckError::TooManyReferences { limit, allocated },
             Full::Memory => CheckError::NoMemory { what: "counting references" },

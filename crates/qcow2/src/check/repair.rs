@@ -15,7 +15,7 @@
 
 use std::io;
 
-use qcow2_layout::{HostOffset, Incompatible, refcount_get, refcount_set};
+use qcow2_layout::{Compatible, HostOffset, Incompatible, refcount_get, refcount_set};
 
 use super::CheckError;
 use super::copied::Flags;
@@ -25,9 +25,11 @@ use crate::table_io::{read_bytes, write_bytes};
 
 /// Which refcounts are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     Raise,
     Lower,
+    /// To 0, where nothing refers to a cluster.
+    Free,
 }
 
 impl Pass<'_> {
@@ -43,6 +45,8 @@ impl Pass<'_> {
             marked.incompatible.insert(Incompatible::DIRTY);
             // Features that nobody here knows may not survive what follows.
             marked.autoclear.remove(marked.autoclear.unknown());
+            // Leaks are a part of what is repaired.
+            marked.compatible.remove(Compatible::RESERVE);
             self.write_header(&marked).await?;
         }
         let rebuild = self.rebuild || self.snapshots.faulty;
@@ -93,7 +97,7 @@ impl Pass<'_> {
     }
 
     /// Writes refcounts in place, block by block, in one direction only.
-    async fn adjust(&mut self, direction: Direction) -> Result<(), CheckError> {
+    pub(super) async fn adjust(&mut self, direction: Direction) -> Result<(), CheckError> {
         let wrong: Vec<_> = self
             .comparison
             .blocks
@@ -121,13 +125,14 @@ impl Pass<'_> {
         for at in 0..entries {
             let cluster = index * entries + at;
             let references = self.claims.count(cluster);
-            if cluster >= self.comparison.end && references == 0 {
+            if cluster >= self.comparison.end && references == 0 && direction != Direction::Free {
                 continue;
             }
             let refcount = refcount_get(&bytes, at, order).unwrap_or(0);
             let wanted = match direction {
                 Direction::Raise => references > refcount && references <= self.geometry.refcount_max(),
                 Direction::Lower => references < refcount,
+                Direction::Free => references == 0 && refcount > 0,
             };
             if wanted {
                 changed |= refcount_set(&mut bytes, at, order, references).is_ok();

@@ -15,10 +15,10 @@ impl Inner {
         // block that is made later belongs to the next commit, table entry and all.
         let sectors = self.dirty_table_sectors().await?;
         let blocks = self.refcounts.copy_dirty()?;
-        let writes = blocks
-            .iter()
-            .map(|(offset, block)| self.write_table(offset.0, &block.bytes, Section::RefcountBlock));
-        all_of(writes).await?;
+        let pieces =
+            blocks.iter().flat_map(|(at, block)| block.changed().map(|(from, bytes)| (at.0 + from, bytes)));
+        let write = |(offset, bytes)| self.write_table(offset, bytes, Section::RefcountBlock);
+        all_of(pieces.map(write)).await?;
         blocks.iter().for_each(|(_, block)| block.written());
         self.refcounts.relieve();
         if sectors.is_empty() {
@@ -52,7 +52,11 @@ impl Inner {
         loop {
             let dirty = self.refcounts.table.read().dirty();
             let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
-            let run = self.allocate_exactly(clusters).await?;
+            let run = match self.claim_table_aside().await? {
+                Some(run) => run,
+                None => self.allocate_exactly(clusters).await?,
+            };
+            let clusters = run.len;
             // The allocation may have made blocks that need a still larger table. Less room than a new one would
             // get is no reason: every attempt takes clusters that need blocks, and there might be no end.
             if self.refcounts.table.read().clusters_needed() > clusters {
@@ -61,7 +65,10 @@ impl Inner {
             }
             let offset = run.start << self.geometry.cluster_bits;
             match self.write_new_table(offset, clusters).await {
-                Ok(bytes) => return self.move_table(offset, clusters, &bytes).await,
+                Ok(bytes) => {
+                    self.free_aside(self.room.clear_rest_aside());
+                    return self.move_table(offset, clusters, &bytes).await;
+                }
                 Err(error) => {
                     self.give_back(run).await;
                     return Err(error);
@@ -78,7 +85,9 @@ impl Inner {
         let bytes = bytes.map_err(|_| self.blame.no_memory("the refcount table"))?;
         let blocks = self.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
-            self.write_table(at.0, &block.bytes, Section::RefcountBlock).await?;
+            for (from, bytes) in block.changed() {
+                self.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
+            }
         }
         self.write_table(offset, &bytes, Section::RefcountTable).await?;
         self.barrier().await?;
@@ -96,7 +105,7 @@ impl Inner {
             table.moved(offset, clusters, bytes);
             old
         };
-        self.overlap.remove(old_offset);
+        self.overlap.remove(old_offset, Section::RefcountTable);
         self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
         let start = old_offset >> self.geometry.cluster_bits;
         self.reclaim(vec![crate::free::Free {

@@ -1,12 +1,14 @@
 //! Making a new image.
 
 mod error;
+mod measure;
 mod options;
 mod plan;
 
 use storage::{Allocation, IoBuf, Storage, Zeroing};
 
 pub use error::CreateError;
+pub use measure::{Content, DataClusters, FileSizes};
 pub use options::{CreateOptions, Preallocation};
 use plan::Plan;
 
@@ -57,7 +59,7 @@ pub async fn create(
 /// A device must be long enough; a file grows.
 fn check_room(medium: &dyn Storage, needed: u64) -> Result<(), CreateError> {
     let found = medium.length();
-    if !medium.limits().resizable && found < needed {
+    if !medium.capabilities().resizable && found < needed {
         return Err(CreateError::MediumTooSmall { name: medium.name().to_owned(), found, needed });
     }
     Ok(())
@@ -65,8 +67,8 @@ fn check_room(medium: &dyn Storage, needed: u64) -> Result<(), CreateError> {
 
 /// Makes sure that no old header can be taken for the new image's while that is half written.
 async fn erase(file: &dyn Storage) -> Result<(), CreateError> {
-    let erased = match file.limits().resizable {
-        true => file.set_length(0).await,
+    let erased = match file.capabilities().resizable {
+        true => file.shorten_to(0).await,
         // The largest header cluster.
         false => file.zero(0, file.length().min(2 << 20), Zeroing::Keep).await,
     };
@@ -76,18 +78,20 @@ async fn erase(file: &dyn Storage) -> Result<(), CreateError> {
 
 /// Gives the data file the size of the disk, empty, with the space that was asked for.
 async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan) -> Result<(), CreateError> {
-    let limits = data_file.limits();
-    if limits.resizable {
-        data_file.set_length(0).await.map_err(CreateError::io(data_file, "erase"))?;
-        data_file.set_length(plan.size).await.map_err(CreateError::io(data_file, "extend"))?;
+    let capabilities = data_file.capabilities();
+    if capabilities.resizable {
+        data_file.shorten_to(0).await.map_err(CreateError::io(data_file, "erase"))?;
+        data_file.grow_to(plan.size).await.map_err(CreateError::io(data_file, "extend"))?;
     }
     let len = plan.size;
     let done = match plan.preallocation {
         _ if len == 0 => Ok(()),
         Preallocation::Full => data_file.allocate(0, len, Allocation::Write).await,
-        Preallocation::Falloc if limits.resizable => data_file.allocate(0, len, Allocation::Reserve).await,
+        Preallocation::Falloc if capabilities.resizable => {
+            data_file.allocate(0, len, Allocation::Reserve).await
+        }
         // Preallocated clusters read from the medium, whatever it held before.
-        Preallocation::Metadata | Preallocation::Falloc if !limits.grows_zeroed => {
+        Preallocation::Metadata | Preallocation::Falloc if !capabilities.grows_zeroed => {
             data_file.zero(0, len, Zeroing::Keep).await
         }
         Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => Ok(()),
@@ -98,20 +102,20 @@ async fn prepare_data_file(data_file: &dyn Storage, plan: &Plan) -> Result<(), C
 
 /// Gives the image its length; all metadata reads as zeroes afterwards.
 async fn make_room(file: &dyn Storage, plan: &Plan) -> Result<(), CreateError> {
-    let limits = file.limits();
-    if limits.resizable {
-        file.set_length(plan.bytes()).await.map_err(CreateError::io(file, "extend"))?;
+    let capabilities = file.capabilities();
+    if capabilities.resizable {
+        file.grow_to(plan.bytes()).await.map_err(CreateError::io(file, "extend"))?;
     }
     let data = (plan.data_start() * plan.cluster_size(), plan.data_clusters * plan.cluster_size());
     let done = match plan.preallocation {
         Preallocation::Full => file.allocate(0, plan.bytes(), Allocation::Write).await,
-        Preallocation::Falloc if limits.resizable => {
+        Preallocation::Falloc if capabilities.resizable => {
             file.allocate(0, plan.bytes(), Allocation::Reserve).await
         }
         Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => Ok(()),
     };
     done.map_err(CreateError::io(file, "allocate"))?;
-    if !limits.grows_zeroed {
+    if !capabilities.grows_zeroed {
         file.zero(0, data.0, Zeroing::Keep).await.map_err(CreateError::io(file, "zero"))?;
         if data.1 > 0 && !plan.zero_flag(file) && plan.preallocation != Preallocation::Full {
             file.zero(data.0, data.1, Zeroing::Keep).await.map_err(CreateError::io(file, "zero"))?;

@@ -1,5 +1,6 @@
 //! Where everything in a new image goes.
 
+use block::SECTOR_BYTES;
 use qcow2_layout::{
     Autoclear, Compatible, Compression, CryptMethod, Extensions, FeatureName, Geometry, HOST_OFFSET_LIMIT,
     Header, HostOffset, Incompatible, L1_BYTES_MAX, REFCOUNT_TABLE_BYTES_MAX, Version,
@@ -28,23 +29,11 @@ impl CreateOptions {
     /// Checks the options and lays the image out.
     pub(super) fn plan(&self) -> Result<Plan, CreateError> {
         let geometry = self.geometry()?;
-        let size = self.size.next_multiple_of(512);
-        let preallocation = self.effective_preallocation();
-        let mut plan = Plan {
-            geometry,
-            preallocation,
-            size,
-            refcount_table_clusters: 0,
-            refcount_blocks: 0,
-            l1_entries: geometry.l1_entries_for(size).max(1),
-            l2_tables: 0,
-            data_clusters: 0,
-        };
+        let size = self.size.next_multiple_of(SECTOR_BYTES);
+        // The file of a disk of no bytes has an L1 table too.
+        let l1_entries = geometry.l1_entries_for(size).max(1);
+        let mut plan = Plan::begin(geometry, self.effective_preallocation(), size, l1_entries);
         plan.limit("the L1 table", plan.l1_entries.saturating_mul(8), L1_BYTES_MAX)?;
-        if preallocation != Preallocation::Off {
-            plan.l2_tables = geometry.l1_entries_for(size);
-            plan.data_clusters = if geometry.external_data { 0 } else { geometry.clusters_for(size) };
-        }
         if geometry.external_data {
             plan.limit("the data file", size, HOST_OFFSET_LIMIT)?;
         }
@@ -61,6 +50,27 @@ impl CreateOptions {
 }
 
 impl Plan {
+    /// Everything but refcounts.
+    pub(super) fn begin(
+        geometry: Geometry,
+        preallocation: Preallocation,
+        size: u64,
+        l1_entries: u64,
+    ) -> Self {
+        let mapped = preallocation != Preallocation::Off;
+        let in_image = mapped && !geometry.external_data;
+        Self {
+            geometry,
+            preallocation,
+            size,
+            refcount_table_clusters: 0,
+            refcount_blocks: 0,
+            l1_entries,
+            l2_tables: if mapped { geometry.l1_entries_for(size) } else { 0 },
+            data_clusters: if in_image { geometry.clusters_for(size) } else { 0 },
+        }
+    }
+
     fn limit(&self, what: &'static str, needed: u64, allowed: u64) -> Result<(), CreateError> {
         if needed > allowed {
             let (size, cluster_size) = (self.size, self.cluster_size());
@@ -71,7 +81,7 @@ impl Plan {
 
     /// The refcount structure counts itself: grow it until it covers everything. Each round covers what the
     /// round before added; a block counts at least 64 clusters, so this ends quickly.
-    fn place_refcounts(&mut self) {
+    pub(super) fn place_refcounts(&mut self) {
         loop {
             let blocks = self.total_clusters().div_ceil(self.geometry.refcount_block_entries());
             let table = self.geometry.clusters_for(blocks * 8);
@@ -117,7 +127,7 @@ impl Plan {
 
     /// Whether preallocated clusters must be marked as zeroes, because the medium may hold old bytes there.
     pub(super) fn zero_flag(&self, file: &dyn Storage) -> bool {
-        let stale = !file.limits().grows_zeroed && self.data_clusters > 0;
+        let stale = !file.capabilities().grows_zeroed && self.data_clusters > 0;
         let written = self.preallocation == Preallocation::Full;
         stale && !written && !self.geometry.extended_l2 && self.geometry.version == Version::V3
     }

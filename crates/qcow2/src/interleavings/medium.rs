@@ -3,9 +3,9 @@
 
 use std::io;
 
-use storage::{Allocation, Extent, IoBuf, IoFuture, IoVec, Limits, MemoryStorage, Storage, Zeroing};
+use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
 use sync::Mutex;
-use sync::atomic::{AtomicU64, Ordering::SeqCst};
+use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use sync::explore::pause;
 
 /// Bytes in memory, and what of them a crash keeps for certain.
@@ -16,7 +16,16 @@ pub(super) struct Medium {
     flushes: AtomicU64,
     /// So many of the next flushes fail.
     failing: AtomicU64,
+    /// No write of the header succeeds.
+    refuses_header: AtomicBool,
+    /// Writes of the header that have failed.
+    header_failures: AtomicU64,
+    /// Writes that came when the header could neither be written nor put back.
+    late_writes: AtomicU64,
 }
+
+/// Writes of the header that fail before it is given up: the new one, and the old one again.
+const HEADER_ATTEMPTS: u64 = 2;
 
 impl Medium {
     pub(super) fn new(bytes: &[u8]) -> Self {
@@ -25,7 +34,31 @@ impl Medium {
             durable: Mutex::new(bytes.to_vec()),
             flushes: AtomicU64::new(0),
             failing: AtomicU64::new(0),
+            refuses_header: AtomicBool::new(false),
+            header_failures: AtomicU64::new(0),
+            late_writes: AtomicU64::new(0),
         }
+    }
+
+    /// Lets every write of the header fail from now on.
+    pub(super) fn refuse_header(&self) {
+        self.refuses_header.store(true, SeqCst);
+    }
+
+    /// Writes that came when the header could neither be written nor put back.
+    pub(super) fn late_writes(&self) -> u64 {
+        self.late_writes.load(SeqCst)
+    }
+
+    fn note_write(&self, offset: u64) -> io::Result<()> {
+        if self.header_failures.load(SeqCst) >= HEADER_ATTEMPTS {
+            self.late_writes.fetch_add(1, SeqCst);
+        }
+        if offset < super::CLUSTER && self.refuses_header.load(SeqCst) {
+            self.header_failures.fetch_add(1, SeqCst);
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
     }
 
     /// What is there if the machine stops now and nothing survives that was not flushed.
@@ -60,8 +93,8 @@ impl Storage for Medium {
         "medium"
     }
 
-    fn limits(&self) -> Limits {
-        self.bytes.limits()
+    fn capabilities(&self) -> Capabilities {
+        self.bytes.capabilities()
     }
 
     fn length(&self) -> u64 {
@@ -73,7 +106,10 @@ impl Storage for Medium {
     }
 
     fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
-        slow(self.bytes.write(offset, data))
+        slow(async move {
+            self.note_write(offset)?;
+            self.bytes.write(offset, data).await
+        })
     }
 
     /// What completed before this was called is durable; here: what has landed when it starts.
@@ -97,8 +133,12 @@ impl Storage for Medium {
         slow(self.bytes.discard(offset, len))
     }
 
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        slow(self.bytes.set_length(length))
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        slow(self.bytes.grow_to(length))
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        slow(self.bytes.shorten_to(length))
     }
 
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {

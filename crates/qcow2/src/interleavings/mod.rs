@@ -9,6 +9,8 @@ mod free;
 mod gate;
 mod in_flight;
 mod medium;
+mod resize;
+mod snapshot;
 mod subclusters;
 
 use std::sync::{Arc, OnceLock};
@@ -106,6 +108,11 @@ impl World {
     /// Closes the image, and waits for everything that it set going.
     fn close(&self) {
         block_on(self.image.close()).unwrap();
+        self.wait();
+    }
+
+    /// Waits for everything that the image set going.
+    fn wait(&self) {
         loop {
             let handles = std::mem::take(&mut *self.host.0.lock());
             if handles.is_empty() {

@@ -1,14 +1,17 @@
 //! Reading the tables that are in memory as a whole, each checked against the file's length first.
 
-use qcow2_layout::{Geometry, Header, L1Entry, RefcountTableEntry, refcount_get};
+use std::collections::TryReserveError;
+
+use block::Blame;
+use qcow2_layout::{Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
 use storage::{IoBuf, Storage};
 
 use crate::allocator::Allocator;
-use crate::error::Blame;
-use crate::overlap::Section;
+use crate::l1::L1Table;
+use crate::overlap::{Places, Section};
 use crate::refcount::RefcountTable;
 use crate::table_io::PIECE_BYTES;
-use crate::{Error, Options, lists};
+use crate::{Error, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
 /// an image can have a million of them.
@@ -24,89 +27,25 @@ pub(super) struct Source<'a> {
     pub(super) blame: &'a Blame,
 }
 
-/// Start, end (excluded) and kind of a piece of metadata.
-type Piece = (u64, u64, Section);
-
-/// The tables that are in memory as a whole.
+/// The tables that are in memory as a whole, and the place of those that are not.
 pub(super) struct Tables {
-    pub(super) l1: Vec<u64>,
-    pub(super) refcounts: Vec<u64>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) l1: L1Table,
+    pub(super) refcounts: RefcountTable,
+    pub(super) places: Places,
     pub(super) allocator: Allocator,
 }
 
 impl Tables {
     pub(super) async fn read(source: Source<'_>) -> Result<Self, Error> {
-        let Source { file, header, geometry, blame, .. } = source;
-        let l1_bytes = u64::from(header.l1_size) * 8;
-        let l1 = read_words(file, blame, "the L1 table", header.l1_table_offset.0, l1_bytes).await?;
-        let allocator = allocator(geometry.clusters_for(file.length()), geometry, file);
-        let mut tables = Tables { l1, refcounts: Vec::new(), pieces: Vec::new(), allocator };
-        let cluster = geometry.cluster_size();
-        let piece = |offset: u64, len: u64, section| (offset, offset.saturating_add(len), section);
-        tables.pieces.push(piece(0, cluster, Section::MainHeader));
-        tables.pieces.push(piece(header.l1_table_offset.0, l1_bytes, Section::ActiveL1));
-        let active = tables.l1.iter().filter_map(|&word| L1Entry::decode(word, geometry).ok()?.table);
-        let active = active.map(|table| piece(table.0, cluster, Section::ActiveL2));
-        add_pieces(&mut tables.pieces, active, blame)?;
-        tables.read_refcount_table(source).await?;
-        tables.read_snapshots(source).await?;
-        if let Some(bitmaps) = header.extensions.bitmaps {
-            let piece = piece(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory);
-            tables.pieces.push(piece);
+        let Source { file, geometry, options, .. } = source;
+        let l1 = read_l1(source).await?;
+        let mut refcounts = read_refcounts(source).await?;
+        let places = read_places(source, &l1, &refcounts).await?;
+        if !options.writable {
+            refcounts = empty_refcounts(source);
         }
-        tables.check_apart(source)?;
-        Ok(tables)
-    }
-
-    /// Where refcounts are, and for writing the table itself. A reader needs them only to know
-    /// metadata from data: it does without a table that cannot be read.
-    async fn read_refcount_table(&mut self, source: Source<'_>) -> Result<(), Error> {
-        let Source { file, header, geometry, options, blame } = source;
-        let cluster = geometry.cluster_size();
-        let offset = header.refcount_table_offset.0;
-        let len = u64::from(header.refcount_table_clusters) * cluster;
-        self.pieces.push((offset, offset.saturating_add(len), Section::RefcountTable));
-        let words = match read_words(file, blame, "the refcount table", offset, len).await {
-            Ok(words) => words,
-            // What is only read does without refcounts; the medium's failures are told all the same.
-            Err(Error::Corrupt { .. }) if !options.writable => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let table = RefcountTable::new(offset, 0, geometry.cluster_bits, words);
-        let blocks = table.blocks(geometry);
-        let blocks = blocks.map(|at| (at.0, at.0.saturating_add(cluster), Section::RefcountBlock));
-        add_pieces(&mut self.pieces, blocks, blame)?;
-        if options.writable {
-            self.refcounts = table.into_words();
-        }
-        Ok(())
-    }
-
-    /// Where snapshots keep their tables. Read-only images that nobody repairs do without it.
-    async fn read_snapshots(&mut self, source: Source<'_>) -> Result<(), Error> {
-        let Source { file, header, geometry, options, blame } = source;
-        if header.snapshots == 0 {
-            return Ok(());
-        }
-        let (entries, len) = crate::snapshot::read_table(file, header, blame).await?;
-        let offset = header.snapshots_offset.0;
-        self.pieces.push((offset, offset.saturating_add(len), Section::SnapshotTable));
-        for entry in &entries {
-            let at = entry.l1_table_offset.0;
-            let l1_bytes = u64::from(entry.l1_size) * 8;
-            self.pieces.push((at, at.saturating_add(l1_bytes), Section::InactiveL1));
-            if options.writable && options.overlap_check.checks(Section::InactiveL2) {
-                entry.check(geometry).map_err(|error| blame.corrupt(error.to_string()))?;
-                let words = read_words(file, blame, "the L1 table of a snapshot", at, l1_bytes).await?;
-                let tables = words.into_iter().filter_map(|word| L1Entry::decode(word, geometry).ok()?.table);
-                let cluster = geometry.cluster_size();
-                let tables =
-                    tables.map(|table| (table.0, table.0.saturating_add(cluster), Section::InactiveL2));
-                add_pieces(&mut self.pieces, tables, blame)?;
-            }
-        }
-        Ok(())
+        let allocator = allocator(geometry.clusters_for(file.length()), file);
+        Ok(Self { l1, refcounts, places, allocator })
     }
 
     /// A device has its whole length from the start: where the image ends stands in the refcounts.
@@ -115,7 +54,7 @@ impl Tables {
         let end = file.length() >> geometry.cluster_bits;
         let entries = geometry.refcount_block_entries();
         let mut empty_blocks = 0;
-        for (index, &word) in self.refcounts.iter().enumerate().rev() {
+        for (index, &word) in self.refcounts.words().iter().enumerate().rev() {
             let Some(block) = RefcountTableEntry::decode(word, geometry).ok().and_then(|entry| entry.block)
             else {
                 continue;
@@ -128,46 +67,148 @@ impl Tables {
             empty_blocks += 1;
             if last.is_some() || empty_blocks == EMPTY_BLOCKS_MAX {
                 let frontier = last.map_or(first + entries, |last| first + last + 1);
-                return Ok(allocator(frontier.min(end), geometry, file).ending_at(end));
+                return Ok(allocator(frontier.min(end), file).ending_at(end));
             }
         }
-        Ok(allocator(end, geometry, file).ending_at(end))
-    }
-
-    /// A writer must not find two L1 entries with one table, or tables inside each other.
-    fn check_apart(&self, source: Source<'_>) -> Result<(), Error> {
-        let Source { options, blame, .. } = source;
-        if !options.writable || options.ignore_corrupt {
-            return Ok(());
-        }
-        // Tables of snapshots may well be tables of each other and of the active image.
-        let mut sorted = Vec::new();
-        let pieces = self.pieces.iter();
-        let apart = pieces.filter(|(start, end, section)| start < end && *section != Section::InactiveL2);
-        add_pieces(&mut sorted, apart.copied(), blame)?;
-        sorted.sort_unstable_by_key(|(start, ..)| *start);
-        for pair in sorted.windows(2) {
-            let [(start, end, section), (next, _, other)] = pair else { continue };
-            if end > next {
-                return Err(blame.corrupt(format!(
-                    "{section} at {start:#x} and {other} at {next:#x} overlap; run `cowhand check`"
-                )));
-            }
-        }
-        Ok(())
+        Ok(allocator(end, file).ending_at(end))
     }
 }
 
-/// Adds pieces of metadata, of which there are as many as the image has tables.
-fn add_pieces(
-    pieces: &mut Vec<Piece>,
-    more: impl Iterator<Item = Piece>,
-    blame: &Blame,
-) -> Result<(), Error> {
-    for piece in more {
-        lists::push(pieces, piece).map_err(|_| blame.no_memory("the place of all tables"))?;
+/// The active L1 table, straight into its place in memory.
+async fn read_l1(source: Source<'_>) -> Result<L1Table, Error> {
+    let Source { file, header, blame, .. } = source;
+    let (what, offset) = ("the L1 table", header.l1_table_offset.0);
+    let bytes = u64::from(header.l1_size) * 8;
+    check_place(file, blame, what, offset, bytes)?;
+    let table = L1Table::zeroed(offset, header.l1_size as usize).map_err(|_| blame.no_memory(what))?;
+    let mut index = 0;
+    let load = |word| {
+        table.load(index, word);
+        index += 1;
+        Ok(())
+    };
+    each_word(file, blame, offset, bytes, load).await?;
+    Ok(table)
+}
+
+/// The refcount table. A reader needs it only to know metadata from data: it does without a table that cannot be
+/// read.
+pub(super) async fn read_refcounts(source: Source<'_>) -> Result<RefcountTable, Error> {
+    let Source { file, header, geometry, options, blame } = source;
+    let offset = header.refcount_table_offset.0;
+    let clusters = u64::from(header.refcount_table_clusters);
+    let bytes = clusters << geometry.cluster_bits;
+    match read_words(file, blame, "the refcount table", offset, bytes).await {
+        Ok(words) => Ok(RefcountTable::new(offset, clusters, geometry.cluster_bits, words)),
+        // The medium's failures are told all the same.
+        Err(Error::Corrupt { .. }) if !options.writable => Ok(empty_refcounts(source)),
+        Err(error) => Err(error),
+    }
+}
+
+fn empty_refcounts(Source { header, geometry, .. }: Source<'_>) -> RefcountTable {
+    let clusters = u64::from(header.refcount_table_clusters);
+    RefcountTable::new(header.refcount_table_offset.0, clusters, geometry.cluster_bits, Vec::new())
+}
+
+/// Where all metadata is: by the tables in memory, and by the snapshot table, which is read.
+pub(super) async fn read_places(
+    source: Source<'_>,
+    l1: &L1Table,
+    refcounts: &RefcountTable,
+) -> Result<Places, Error> {
+    let Source { file, header, geometry, options, blame } = source;
+    let mut places = Places::new(geometry.cluster_bits);
+    place_tables(&mut places, source, l1, refcounts).map_err(|_| no_memory_for_places(blame))?;
+    let mut snapshots = Vec::new();
+    if header.snapshots > 0 {
+        let (entries, bytes) = crate::snapshot::read_table(file, header, blame).await?;
+        place_snapshots(&mut places, header, &entries, bytes).map_err(|_| no_memory_for_places(blame))?;
+        snapshots = entries;
+    }
+    if options.writable && !options.ignore_corrupt {
+        check_apart(&mut places, blame)?;
+    }
+    // Tables of snapshots may well be tables of each other and of the active image.
+    if options.writable && options.overlap_check.checks(Section::InactiveL2) {
+        for snapshot in &snapshots {
+            place_l2_of_snapshot(&mut places, source, snapshot).await?;
+        }
+    }
+    Ok(places)
+}
+
+/// Where the disk's own tables are.
+fn place_tables(
+    places: &mut Places,
+    source: Source<'_>,
+    l1: &L1Table,
+    refcounts: &RefcountTable,
+) -> Result<(), TryReserveError> {
+    let Source { header, geometry, .. } = source;
+    let cluster = geometry.cluster_size();
+    places.reserve(l1.tables(geometry).count() + refcounts.blocks(geometry).count())?;
+    places.push(0, cluster, Section::MainHeader)?;
+    places.push(header.l1_table_offset.0, u64::from(header.l1_size) * 8, Section::ActiveL1)?;
+    let bytes = u64::from(header.refcount_table_clusters) << geometry.cluster_bits;
+    places.push(header.refcount_table_offset.0, bytes, Section::RefcountTable)?;
+    if let Some(bitmaps) = header.extensions.bitmaps {
+        places.push(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory)?;
+    }
+    for table in l1.tables(geometry) {
+        places.push(table.0, cluster, Section::ActiveL2)?;
+    }
+    for block in refcounts.blocks(geometry) {
+        places.push(block.0, cluster, Section::RefcountBlock)?;
     }
     Ok(())
+}
+
+/// Where the snapshot table is, `bytes` long, and the L1 tables of snapshots.
+fn place_snapshots(
+    places: &mut Places,
+    header: &Header,
+    entries: &[SnapshotEntry],
+    bytes: u64,
+) -> Result<(), TryReserveError> {
+    places.push(header.snapshots_offset.0, bytes, Section::SnapshotTable)?;
+    for entry in entries {
+        places.push(entry.l1_table_offset.0, u64::from(entry.l1_size) * 8, Section::InactiveL1)?;
+    }
+    Ok(())
+}
+
+async fn place_l2_of_snapshot(
+    places: &mut Places,
+    source: Source<'_>,
+    snapshot: &SnapshotEntry,
+) -> Result<(), Error> {
+    let Source { file, geometry, blame, .. } = source;
+    snapshot.check(geometry).map_err(|error| blame.corrupt(error.to_string()))?;
+    let (what, offset) = ("the L1 table of a snapshot", snapshot.l1_table_offset.0);
+    let bytes = u64::from(snapshot.l1_size) * 8;
+    check_place(file, blame, what, offset, bytes)?;
+    let enter = |word| match L1Entry::decode(word, geometry) {
+        Ok(L1Entry { table: Some(table), .. }) => {
+            places.push_shared(table.0).map_err(|_| no_memory_for_places(blame))
+        }
+        _ => Ok(()),
+    };
+    each_word(file, blame, offset, bytes, enter).await
+}
+
+/// A writer must not find two L1 entries with one table, or tables inside each other.
+fn check_apart(places: &mut Places, blame: &Blame) -> Result<(), Error> {
+    match places.overlap() {
+        Some([(start, section), (next, other)]) => Err(blame.corrupt(format!(
+            "{section} at {start:#x} and {other} at {next:#x} overlap; run `cowhand check`"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn no_memory_for_places(blame: &Blame) -> Error {
+    blame.no_memory("the place of all tables")
 }
 
 /// A table of `bytes` bytes as words in host byte order. Nothing is allocated before the table is
@@ -179,11 +220,24 @@ pub(crate) async fn read_words(
     offset: u64,
     bytes: u64,
 ) -> Result<Vec<u64>, Error> {
+    check_place(file, blame, what, offset, bytes)?;
+    let mut words = Vec::new();
+    words.try_reserve_exact((bytes / 8) as usize).map_err(|_| blame.no_memory(what))?;
+    let push = |word| {
+        words.push(word);
+        Ok(())
+    };
+    each_word(file, blame, offset, bytes, push).await?;
+    Ok(words)
+}
+
+/// Whether a table lies inside the file.
+fn check_place(file: &dyn Storage, blame: &Blame, what: &str, offset: u64, bytes: u64) -> Result<(), Error> {
     if bytes == 0 {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let end = offset.checked_add(bytes);
-    let (Some(end), Ok(len)) = (end, usize::try_from(bytes)) else {
+    let (Some(end), Ok(_)) = (end, usize::try_from(bytes)) else {
         return Err(blame.corrupt(format!("{what} at {offset:#x} has an impossible length ({bytes} bytes)")));
     };
     if end > file.length() {
@@ -192,20 +246,28 @@ pub(crate) async fn read_words(
             file.length()
         )));
     }
-    let mut words = Vec::new();
-    words.try_reserve_exact(len / 8).map_err(|_| blame.no_memory(what))?;
-    let mut at = offset;
+    Ok(())
+}
+
+/// Calls `take` with each word of a table that lies inside the file, in host byte order.
+async fn each_word(
+    file: &dyn Storage,
+    blame: &Blame,
+    offset: u64,
+    bytes: u64,
+    mut take: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (mut at, end) = (offset, offset + bytes);
     while at < end {
         let piece = (end - at).min(PIECE_BYTES);
         let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
         result.map_err(blame.io("reading a table"))?;
-        words.extend(buf.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)));
+        buf.as_chunks::<8>().0.iter().try_for_each(|word| take(u64::from_be_bytes(*word)))?;
         at += piece;
     }
-    Ok(words)
+    Ok(())
 }
 
-fn allocator(frontier: u64, geometry: &Geometry, file: &dyn Storage) -> Allocator {
-    let blocks = frontier.div_ceil(geometry.refcount_block_entries());
-    Allocator::new(frontier, blocks, file.limits().grows_zeroed)
+fn allocator(frontier: u64, file: &dyn Storage) -> Allocator {
+    Allocator::new(frontier, file.capabilities().grows_zeroed)
 }

@@ -1,5 +1,7 @@
 //! Refcounts raised and lowered, in memory.
 
+use std::ops::Range;
+
 use qcow2_layout::{HostOffset, refcount_get};
 
 use super::Refcounts;
@@ -43,7 +45,7 @@ impl Refcounts {
         loop {
             let Some(block) = self.block(index).await? else { return Ok(Claim::NoBlock(index)) };
             let order = self.geometry.refcount_order;
-            let claim = block.modify(|bytes| {
+            let claim = block.modify(place(first..last, order), |bytes| {
                 let free = |at: &u64| refcount_get(bytes, *at, order) == Some(0);
                 let count = (first..last).take_while(free).count() as u64;
                 if count == 0 {
@@ -73,7 +75,7 @@ impl Refcounts {
         let last = (first + len).min(entries);
         loop {
             let Some(block) = self.block(index).await? else { return Err(self.freed_twice(start)) };
-            let lowered = block.modify(|bytes| {
+            let lowered = block.modify(place(first..last, order), |bytes| {
                 let old = refcount_get(bytes, first, order).unwrap_or(0);
                 let left = old.checked_sub(1)?;
                 let same =
@@ -107,10 +109,12 @@ impl Refcounts {
         let entries = self.geometry.refcount_block_entries();
         let (mut cluster, end) = (start, start + len);
         while cluster < end {
-            let (index, first) = (cluster / entries, cluster % entries);
+            let (index, first, order) = (cluster / entries, cluster % entries, self.geometry.refcount_order);
             let last = (first + (end - cluster)).min(entries);
             let Some(block) = self.block(index).await? else { return Err(self.not_counted(cluster)) };
-            if let Some(raised) = block.modify(|bytes| self.raise_in(bytes, first..last)) {
+            if let Some(raised) =
+                block.modify(place(first..last, order), |bytes| self.raise_in(bytes, first..last))
+            {
                 raised.map_err(|(at, count)| match count {
                     0 => self.not_counted(index * entries + at),
                     _ => self.saturated(index * entries + at, count),
@@ -122,7 +126,7 @@ impl Refcounts {
     }
 
     /// Raises all of `range`, or nothing: then gives the entry that cannot be raised, and its refcount.
-    fn raise_in(&self, bytes: &mut [u8], range: std::ops::Range<u64>) -> Result<(), (u64, u64)> {
+    fn raise_in(&self, bytes: &mut [u8], range: Range<u64>) -> Result<(), (u64, u64)> {
         let (order, max) = (self.geometry.refcount_order, self.geometry.refcount_max());
         let count = |bytes: &[u8], at| refcount_get(bytes, at, order).unwrap_or(0);
         if let Some(at) = range.clone().find(|&at| matches!(count(bytes, at), 0) || count(bytes, at) >= max) {
@@ -149,6 +153,12 @@ impl Refcounts {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
         self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
     }
+}
+
+/// The bytes that hold the refcounts of `entries` of a block.
+fn place(entries: Range<u64>, order: u32) -> Range<usize> {
+    // A block has at most 2 MiB.
+    (entries.start << order) as usize / 8..((entries.end << order) as usize).div_ceil(8)
 }
 
 /// `at` lies inside the block and `value` within the refcount width, by construction of the callers.

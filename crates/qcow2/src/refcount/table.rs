@@ -41,6 +41,15 @@ impl SavedTable {
     }
 }
 
+/// The table without some of the blocks that it leads to.
+#[derive(Debug)]
+pub(crate) struct WithoutBlocks {
+    /// Their indices and places, lowest index first.
+    pub(crate) blocks: Vec<(u64, HostOffset)>,
+    /// The sectors that led to them: offset in the file and bytes.
+    pub(crate) sectors: Vec<(u64, Vec<u8>)>,
+}
+
 /// What of the table is to be written.
 #[derive(Debug)]
 pub(crate) enum DirtyTable {
@@ -65,8 +74,14 @@ impl RefcountTable {
         self.clusters
     }
 
-    pub(crate) fn into_words(self) -> Vec<u64> {
-        self.words
+    /// Bytes of memory.
+    pub(crate) fn footprint(&self) -> u64 {
+        self.words.capacity() as u64 * ENTRY_BYTES
+    }
+
+    /// All entries in host byte order.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
     }
 
     /// Offsets of all blocks that can be decoded.
@@ -100,6 +115,11 @@ impl RefcountTable {
         !self.dirty.is_empty() || self.has_outgrown()
     }
 
+    /// Blocks that there are entries for.
+    pub(crate) fn len(&self) -> u64 {
+        self.words.len() as u64
+    }
+
     fn has_outgrown(&self) -> bool {
         self.words.len() as u64 > self.capacity()
     }
@@ -108,12 +128,31 @@ impl RefcountTable {
         (self.clusters << self.cluster_bits) / ENTRY_BYTES
     }
 
+    /// Where the file has the table, and how many entries fit there.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.offset, self.capacity())
+    }
+
+    /// Clusters of the table that has to be made if there is a block `index`.
+    pub(crate) fn clusters_to_lead_to(&self, index: u64) -> u64 {
+        self.clusters_for((index + 1).max(self.words.len() as u64))
+    }
+
+    /// Whether a table that leads to block `index` may be made.
+    pub(crate) fn may_lead_to(index: u64) -> bool {
+        index < TABLE_BYTES_MAX / ENTRY_BYTES
+    }
+
+    /// Half as much again as needed, so that growing byte by byte costs a logarithmic number of moves.
+    fn clusters_for(&self, entries: u64) -> u64 {
+        let bytes = (entries * 3 / 2 * ENTRY_BYTES).min(TABLE_BYTES_MAX);
+        bytes.div_ceil(1 << self.cluster_bits)
+    }
+
     /// What is to be written now.
     pub(crate) fn dirty(&self) -> DirtyTable {
         if self.has_outgrown() {
-            // Half as much again, so that growing byte by byte costs a logarithmic number of moves.
-            let bytes = (self.words.len() as u64 * 3 / 2 * ENTRY_BYTES).min(TABLE_BYTES_MAX);
-            return DirtyTable::Outgrown(bytes.div_ceil(1 << self.cluster_bits));
+            return DirtyTable::Outgrown(self.clusters_for(self.words.len() as u64));
         }
         if self.dirty.is_empty() {
             return DirtyTable::Clean;
@@ -150,25 +189,44 @@ impl RefcountTable {
         }
     }
 
-    /// Takes out the blocks from index `first` on; gives their indices and places. Nothing changes if there is
-    /// no memory for those.
-    pub(crate) fn drop_blocks_from(
+    /// What the file is to have so that it leads to no block from index `first` on. Nothing else changes yet, but the sectors are
+    /// dirty from now on: whatever becomes of writing them, the file has what memory has only after the next commit, or after
+    /// [`RefcountTable::forget`]. Fails if there is no memory.
+    pub(crate) fn without_blocks_from(
         &mut self,
         first: u64,
         geometry: &Geometry,
-    ) -> Result<Vec<(u64, HostOffset)>, TryReserveError> {
+    ) -> Result<WithoutBlocks, TryReserveError> {
         let first = usize::try_from(first).unwrap_or(usize::MAX);
         let words = self.words.iter().enumerate().skip(first);
         let blocks = words.filter_map(|(index, &word)| {
             Some((index as u64, RefcountTableEntry::decode(word, geometry).ok()?.block?))
         });
-        let dropped = lists::collect(blocks)?;
-        for &(index, _) in &dropped {
-            let index = index as usize;
-            self.words[index] = 0;
-            self.dirty.insert(index / SECTOR_ENTRIES);
+        let blocks = lists::collect(blocks)?;
+        let mut sectors: Vec<(u64, Vec<u8>)> = Vec::new();
+        for &(index, _) in &blocks {
+            let (sector, at) = (index as usize / SECTOR_ENTRIES, index as usize % SECTOR_ENTRIES);
+            let offset = self.offset + (sector * SECTOR_ENTRIES) as u64 * ENTRY_BYTES;
+            if sectors.last().is_none_or(|(last, _)| *last != offset) {
+                self.dirty.insert(sector);
+                lists::push(&mut sectors, (offset, self.encode(sector * SECTOR_ENTRIES, SECTOR_ENTRIES)))?;
+            }
+            let entry = sectors.last_mut().and_then(|(_, bytes)| bytes.as_chunks_mut::<8>().0.get_mut(at));
+            if let Some(entry) = entry {
+                *entry = [0; 8];
+            }
         }
-        Ok(dropped)
+        Ok(WithoutBlocks { blocks, sectors })
+    }
+
+    /// The file leads to these blocks no more.
+    pub(crate) fn forget(&mut self, without: &WithoutBlocks) {
+        for &(index, _) in &without.blocks {
+            if let Some(word) = self.words.get_mut(index as usize) {
+                *word = 0;
+            }
+        }
+        self.written(&without.sectors);
     }
 
     /// What [`RefcountTable::restore`] goes back to. Fails if there is no memory.

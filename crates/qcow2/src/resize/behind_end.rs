@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::Error;
+use crate::entries::bad_entry;
 use crate::image::Inner;
 use crate::map::Kind;
 use crate::zero::Space;
@@ -66,7 +67,7 @@ impl Inner {
 
     fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
         let entry = self.l1.get(self.geometry.l1_index(guest), &self.geometry);
-        let entry = entry.map_err(|error| self.blame.entry(guest, &error));
+        let entry = entry.map_err(|error| bad_entry(&self.blame, guest, &error));
         self.noticing_corruption(entry).map(|entry| entry.table)
     }
 }

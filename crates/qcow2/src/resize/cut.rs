@@ -5,6 +5,8 @@ use std::sync::Arc;
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 
 use crate::Error;
+use crate::deliberate::{self, Bug};
+use crate::entries::bad_entry;
 use crate::image::Inner;
 
 impl Inner {
@@ -14,8 +16,16 @@ impl Inner {
         let pause = self.pause().await?;
         self.set_size(size).await?;
         drop(pause);
-        if self.raw_data && self.data.limits().resizable {
-            self.data.set_length(size).await.map_err(self.blame.io("shortening the data file"))?;
+        self.give_back_behind_end(size).await
+    }
+
+    /// Everything that an image of `size` bytes does not need any more. Can be done again where it failed half-way.
+    pub(super) async fn give_back_behind_end(self: &Arc<Self>, size: u64) -> Result<(), Error> {
+        if self.raw_data && self.data.capabilities().resizable {
+            let shortened = self.data.shorten_to(size).await;
+            shortened.map_err(self.blame.io("shortening the data file"))?;
+            // One that was shorter than the disk is as long as it from now on.
+            self.data.grow_to(size).await.map_err(self.blame.io("growing the data file"))?;
         }
         self.free_behind_end(size).await?;
         self.shorten_file().await
@@ -33,10 +43,11 @@ impl Inner {
         }
         // Slices of the tables that go must not be dirty: where they belong is soon forgotten.
         self.commit().await?;
+        self.forget_behind(first_whole);
         for index in first_whole..self.l1.len() as u64 {
             let _pass = self.enter().await?;
             let entry = self.l1.get(index, &self.geometry);
-            let entry = entry.map_err(|error| self.blame.entry(index.saturating_mul(table), &error));
+            let entry = entry.map_err(|error| bad_entry(&self.blame, index.saturating_mul(table), &error));
             if let Some(at) = self.noticing_corruption(entry)?.table {
                 self.free_table(index, at).await?;
             }
@@ -44,9 +55,20 @@ impl Inner {
                 self.commit().await?;
             }
         }
-        // What is in memory of those tables is clean.
-        self.cache.clear();
+        if deliberate::has(Bug::TablesForgottenAtTheEnd) {
+            self.cache.clear();
+        }
         Ok(())
+    }
+
+    /// Takes all slices of the tables from `first` on out of memory at once, while they are still true: one pass over the cache
+    /// instead of one a table. Only what is loaded between this and the end of its table is left to [`Inner::free_table`].
+    fn forget_behind(&self, first: u64) {
+        // L1 tables have at most 2^22 entries.
+        let tables = first.min(self.l1.len() as u64) as u32..self.l1.len() as u32;
+        if !tables.is_empty() && !deliberate::has(Bug::TablesForgottenAtTheEnd) {
+            self.cache.forget_tables(tables);
+        }
     }
 
     /// Frees the clusters from `start` to `end`, which one L2 table maps, and leaves the table.
@@ -64,12 +86,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees a whole L2 table and what it leads to.
+    /// Frees a whole L2 table and what it leads to: all of it, or with an error nothing.
     async fn free_table(self: &Arc<Self>, index: u64, at: HostOffset) -> Result<(), Error> {
         let entries = self.read_table(at).await?;
+        let shared = self.is_shared(Some(at)).await?;
         // Below 2^22 by the limit on L1 tables.
         self.l1.set(index as usize, L1Entry::UNALLOCATED);
-        self.overlap.remove(at.0);
+        // Right behind that: the cache is asked before L1. A slice that stays, or that a load under way puts back, would lead
+        // the next table of this L1 entry to clusters that somebody else has by then.
+        if !deliberate::has(Bug::TablesForgottenAtTheEnd) {
+            self.cache.forget_tables(index as u32..index as u32 + 1);
+        }
+        self.table_left(at, shared);
         let punch = self.options.pass_discard_request;
         entries.iter().for_each(|entry| self.free_entry(entry, punch));
         self.free_cluster(at.0, self.options.pass_discard_other);

@@ -41,16 +41,16 @@ impl Inner {
         size: u64,
         preallocation: Preallocation,
     ) -> Result<Preallocation, Error> {
-        let limits = self.data.limits();
-        if limits.resizable && self.data.length() < size {
-            self.data.set_length(size).await.map_err(self.blame.io("growing the data file"))?;
+        let capabilities = self.data.capabilities();
+        if capabilities.resizable {
+            self.data.grow_to(size).await.map_err(self.blame.io("growing the data file"))?;
         }
         let (start, len) = (old, size - old);
         let done = match preallocation {
             Preallocation::Off | Preallocation::Metadata if !self.raw_data => Ok(()),
             // What a longer data file has there is not what was asked for.
             Preallocation::Off | Preallocation::Metadata => self.data.zero(start, len, Zeroing::Unmap).await,
-            Preallocation::Falloc if limits.grows_zeroed => {
+            Preallocation::Falloc if capabilities.grows_zeroed => {
                 self.data.allocate(start, len, Allocation::Reserve).await
             }
             Preallocation::Falloc => self.data.zero(start, len, Zeroing::Keep).await,
@@ -104,7 +104,7 @@ impl Inner {
         })
         .await?;
         self.l1.replace(offset, words);
-        self.overlap.remove(old);
+        self.overlap.remove(old, Section::ActiveL1);
         self.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);
         if old_bytes > 0 {
             let start = old >> self.geometry.cluster_bits;

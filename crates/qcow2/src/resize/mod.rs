@@ -11,10 +11,10 @@ mod shorten;
 
 use std::sync::Arc;
 
+use block::SECTOR_BYTES;
 use qcow2_layout::{Autoclear, L1_BYTES_MAX, Version};
 
 use crate::image::{Inner, Qcow2};
-use crate::layer::SECTOR_BYTES;
 use crate::{Error, Preallocation};
 
 /// How the size of a disk is changed.
@@ -37,7 +37,8 @@ impl Qcow2 {
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
     /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
-    /// of the storage leaves the old size, or after cutting off the new one with space still in use.
+    /// of the storage leaves the old size, or after cutting off the new one with space still in use: shrinking to
+    /// the same size again gives that back.
     ///
     /// # Crash
     /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
@@ -58,6 +59,8 @@ impl Inner {
             match size.cmp(&old) {
                 std::cmp::Ordering::Greater => image.grow(old, size, options.preallocation).await,
                 std::cmp::Ordering::Less => image.shrink(size).await,
+                // An earlier attempt may have got no further than the new size.
+                std::cmp::Ordering::Equal if options.shrink => image.give_back_behind_end(size).await,
                 std::cmp::Ordering::Equal => Ok(()),
             }
         })

@@ -75,7 +75,7 @@ impl Inner {
         let done = match how {
             Preallocation::Full => self.file.allocate(start, len, Allocation::Write).await,
             _ if !run.fresh => self.file.zero(start, len, Zeroing::Keep).await,
-            Preallocation::Falloc if self.file.limits().resizable => {
+            Preallocation::Falloc if self.file.capabilities().resizable => {
                 self.file.allocate(start, len, Allocation::Reserve).await
             }
             // The file ends behind the run, and what lies before its end is a hole.

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use crate::Error;
+use crate::deliberate::{self, Bug};
+use crate::free::Free;
 use crate::image::Inner;
+use crate::overlap::Section;
 use crate::pause::Pause;
 
 impl Inner {
     /// Gives the space behind the last cluster in use back, where the file can become shorter.
     pub(super) async fn shorten_file(self: &Arc<Self>) -> Result<(), Error> {
-        if !self.file.limits().resizable {
+        if !self.file.capabilities().resizable {
             return Ok(());
         }
         self.empty_reserve(false).await;
@@ -17,23 +20,55 @@ impl Inner {
         self.commit().await?;
         self.frees.idle().await;
         let pause = self.pause().await?;
-        let end = self.end_of_clusters_in_use(&pause).await?;
+        let mut end = self.end_of_clusters_in_use(&pause).await?;
+        // The place of a block may have been the last cluster in use.
+        while self.drop_blocks_behind(&pause, end).await? {
+            end = self.end_of_clusters_in_use(&pause).await?;
+        }
         if end << self.geometry.cluster_bits < self.file.length() {
             self.cut_file(&pause, end).await?;
         }
         Ok(())
     }
 
+    /// Drops the refcount blocks that count only clusters from `end` on: they count nothing but themselves. The medium forgets
+    /// them before memory does: until then their places are in use, whatever fails. Says whether places before the end
+    /// became free.
+    async fn drop_blocks_behind(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<bool, Error> {
+        let without = self.refcounts.without_blocks_behind(end)?;
+        if deliberate::has(Bug::BlocksForgottenFirst) {
+            self.refcounts.forget_blocks(&without);
+        }
+        for (offset, bytes) in &without.sectors {
+            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+        }
+        if without.blocks.is_empty() {
+            return Ok(false);
+        }
+        self.barrier().await?;
+        self.refcounts.forget_blocks(&without);
+        let mut counted = Vec::new();
+        for (_, at) in without.blocks {
+            self.overlap.remove(at.0, Section::RefcountBlock);
+            let start = at.0 >> self.geometry.cluster_bits;
+            match start < end {
+                true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
+                false => self.allocator.lock().give(start, 1),
+            }
+        }
+        let any = !counted.is_empty();
+        self.reclaim(counted);
+        self.settle().await?;
+        Ok(any)
+    }
+
     /// Nothing on the medium or in memory refers to what is cut off. Durable before anybody may let the
     /// file grow again: the order of the two would be anybody's.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
+        // It may lie there, and would have lost its room.
+        self.free_aside(self.room.clear_aside());
         let length = end << self.geometry.cluster_bits;
-        for at in self.refcounts.drop_blocks_behind(end)? {
-            self.overlap.remove(at.0);
-        }
-        self.write_refcounts().await?;
-        self.barrier().await?;
-        self.file.set_length(length).await.map_err(self.blame.io("shortening the file"))?;
+        self.file.shorten_to(length).await.map_err(self.blame.io("shortening the file"))?;
         self.file.flush().await.map_err(self.blame.io("flushing"))?;
         self.allocator.lock().cut(end);
         Ok(())
@@ -44,7 +79,9 @@ impl Inner {
     async fn end_of_clusters_in_use(&self, _pause: &Pause<'_>) -> Result<u64, Error> {
         let entries = self.geometry.refcount_block_entries();
         let frontier = self.allocator.lock().frontier();
-        for index in (0..frontier.div_ceil(entries)).rev() {
+        // Blocks may count clusters that the file is too short for: those read as zeroes, and are in use.
+        let blocks = frontier.div_ceil(entries).max(self.refcounts.table.read().len());
+        for index in (0..blocks).rev() {
             let last = self.refcounts.last_in_use(index).await?;
             if let Some(last) = last {
                 return Ok(last + 1);

@@ -8,7 +8,9 @@
 
 use std::sync::Arc;
 
-use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, SnapshotEntry, SnapshotError, encode_snapshots};
+use qcow2_layout::{
+    Cluster, EntryError, HostOffset, L1Entry, L2Entry, SnapshotEntry, SnapshotError, encode_snapshots,
+};
 use sync::atomic::Ordering;
 
 use crate::allocator::Run;
@@ -84,6 +86,8 @@ impl Inner {
             Ok(complete) => shadow.switch(&complete).await.map(|()| complete),
             Err(error) => Err(error),
         };
+        // The new refcount table, or the old one, is long enough.
+        self.free_aside(self.room.clear_aside());
         match switched {
             Ok(complete) => {
                 shadow.take_effect(complete);
@@ -272,6 +276,8 @@ impl Shadow {
         complete.blocks.iter().for_each(|(_, block)| block.written());
         let table = complete.refcount_table;
         image.refcounts.table.write().moved(table.start << bits, table.len, &complete.refcount_table_bytes);
+        let left_to_snapshots =
+            if change.l1_is_taken_over { image.left_to_snapshots(&change.l1) } else { Vec::new() };
         image.l1.replace(complete.l1_offset, &change.l1);
         image.size.store(change.size, Ordering::Relaxed);
         image.forget_map();
@@ -291,6 +297,7 @@ impl Shadow {
         let blocks = refcounts.blocks(&image.geometry).map(|at| (Section::RefcountBlock, at.0, cluster));
         let tables = active_l2.chain(inactive_l1).chain(inactive_l2).chain(blocks);
         image.overlap.replace(&MOVED, singles.into_iter().chain(tables));
+        left_to_snapshots.iter().for_each(|&at| image.overlap.add_to_snapshot(at));
         drop(refcounts);
         image.reclaim(self.freed);
     }
@@ -300,11 +307,11 @@ impl Shadow {
         let image = &self.image;
         let bits = image.geometry.cluster_bits;
         let made = image.refcounts.restore(self.before);
-        made.iter().for_each(|at| image.overlap.remove(at.0));
-        image.reserve.restore(self.reserve);
+        made.iter().for_each(|at| image.overlap.remove(at.0, Section::RefcountBlock));
         if image.check_not_stopped().is_err() {
             return;
         }
+        image.reserve.restore(self.reserve);
         let mut allocator = image.allocator.lock();
         self.taken.iter().for_each(|run| allocator.give(run.start, run.len));
         made.iter().for_each(|at| allocator.give(at.0 >> bits, 1));
@@ -352,10 +359,24 @@ impl Inner {
         Ok(tables)
     }
 
+    /// The L2 tables whose places are known and that only snapshots have once `l1` is the active table and a new snapshot
+    /// has the old one. None of those known before goes with that.
+    fn left_to_snapshots(&self, l1: &[u64]) -> Vec<u64> {
+        let mut left = self.overlap.inactive_l2();
+        if self.overlap.checks(Section::ActiveL2) {
+            let table = |entry: Result<L1Entry, EntryError>| Some(entry.ok()?.table?.0);
+            let old = |index| table(self.l1.get(index, &self.geometry));
+            let new = l1.iter().map(|&word| table(L1Entry::decode(word, &self.geometry)));
+            left.extend((0..).zip(new).filter_map(|(index, new)| old(index).filter(|old| new != Some(*old))));
+        }
+        left
+    }
+
     /// Forgets what was read of the map: the file has another one from now on.
     fn forget_map(&self) {
         debug_assert_eq!(self.cache.dirty_slices(), 0, "a dirty slice would be written to its old place");
-        self.cache.clear();
+        self.cache.forget_all();
         self.decompressed.clear();
+        self.room.forget_tables();
     }
 }

@@ -1,11 +1,11 @@
 //! The snapshot table of an image.
 
+use block::Blame;
 use qcow2_layout::{
     DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,
 };
 use storage::Storage;
 
-use crate::error::Blame;
 use crate::table_io::read_bytes;
 use crate::{Error, lists};
 

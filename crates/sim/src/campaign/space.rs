@@ -1,7 +1,7 @@
 //! A device that fills up at any point of a run and has room again later.
 
 use super::fault::{crashed, told_somebody};
-use super::{Setup, failed, run_workload};
+use super::{Ran, Setup, failed, run_workload};
 use crate::crash::CrashOptions;
 use crate::failure::{Failure, FailureKind};
 use crate::request::IoKind;
@@ -46,7 +46,7 @@ impl std::ops::AddAssign for SpaceCounts {
 
 /// Runs the workload again and again on a device that is full for a part of the time. Clients go on; at the
 /// end the images are sound and hold what was acknowledged, and where everything could be closed nothing
-/// is leaked that nobody was told of.
+/// is leaked that nobody was told of. Meanwhile neither a flush nor a close fails.
 pub fn run_short_of_space<T: Target>(
     target: &T,
     workload: &Workload,
@@ -70,6 +70,7 @@ pub fn run_short_of_space<T: Target>(
             counts.shortages += 1;
         }
         counts.errors += ran.errors.len() as u64;
+        acknowledged_needs_no_room(&ran).map_err(|kind| fail(kind, None))?;
         if workload.steps.iter().all(|step| step.dropped_after.is_none()) {
             told_somebody(&ran, &plan.silent).map_err(|kind| fail(kind, None))?;
             if ran.clean && ran.leaks > plan.leaks_max {
@@ -82,9 +83,20 @@ pub fn run_short_of_space<T: Target>(
     Ok(counts)
 }
 
+/// A write that was answered has its room, for data and for what leads to it: nothing is left to be refused when it
+/// is made durable.
+fn acknowledged_needs_no_room(ran: &Ran) -> Result<(), FailureKind> {
+    let flushed = ran.errors.iter().find(|(op, _)| op == "flush" || op == "close");
+    match flushed.cloned() {
+        Some((op, error)) => Err(FailureKind::Unflushable { op, error }),
+        None => Ok(()),
+    }
+}
+
 /// Somewhere between the first and the last I/O, for a moment, for long or for ever, with little room or none.
 fn shortage(world: &World, all: u64, rng: &mut Rng) -> Shortage {
-    let writable: Vec<usize> = (0..world.disks()).filter(|&disk| !world.limits(disk).read_only).collect();
+    let writable: Vec<usize> =
+        (0..world.disks()).filter(|&disk| !world.capabilities(disk).read_only).collect();
     let from = 1 + rng.below(all.max(1));
     let length = match rng.below(4) {
         0 => 1 + rng.below(8),

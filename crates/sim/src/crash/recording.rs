@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::Limits;
+use storage::Capabilities;
 
 use crate::content::Content;
 use crate::request::{IoKind, Outcome, Record, Tick};
@@ -10,8 +10,8 @@ use crate::request::{IoKind, Outcome, Record, Tick};
 /// Every change and flush since recording began, and what the disks held then.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Name and limits of each disk.
-    pub disks: Vec<(String, Limits)>,
+    /// Name and capabilities of each disk.
+    pub disks: Vec<(String, Capabilities)>,
     /// What each disk held when recording began, all of it durable.
     pub start: Vec<Content>,
     /// When recording began.

@@ -29,8 +29,9 @@ impl CrashState {
     pub fn boot(&self, seed: u64) -> (World, Vec<SimStorage>) {
         let world = World::new(seed, Order::Immediate);
         let disks = self.recording.disks.iter().zip(&self.disks);
-        let disks =
-            disks.map(|((name, limits), content)| world.add_disk(name, *limits, content.clone())).collect();
+        let disks = disks
+            .map(|((name, capabilities), content)| world.add_disk(name, *capabilities, content.clone()))
+            .collect();
         (world, disks)
     }
 }
@@ -268,7 +269,7 @@ mod tests {
     use crate::content::Content;
     use futures_util::FutureExt;
     use std::collections::BTreeSet;
-    use storage::{IoBytes, Limits, Storage};
+    use storage::{Capabilities, IoBytes, Storage};
 
     fn write(disk: &SimStorage, offset: u64, byte: u8, len: usize) {
         let done = disk.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).now_or_never();
@@ -289,7 +290,7 @@ mod tests {
 
     fn recorded(sectors: u64) -> (World, SimStorage) {
         let world = World::new(1, Order::Immediate);
-        let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::zeroed(sectors * 512));
+        let disk = world.add_disk("disk", Capabilities::REGULAR_FILE, Content::zeroed(sectors * 512));
         world.start_recording();
         (world, disk)
     }
@@ -333,7 +334,7 @@ mod tests {
     #[test]
     fn a_punch_in_flight_may_land_after_a_flushed_write() {
         let world = World::new(1, Order::Immediate);
-        let disk = world.add_disk("disk", Limits::REGULAR_FILE, Content::of(&[3; 512]));
+        let disk = world.add_disk("disk", Capabilities::REGULAR_FILE, Content::of(&[3; 512]));
         world.start_recording();
         world.hold(|_, request| matches!(request, crate::Request::Discard { .. }));
         let punch = disk.discard(0, 512);

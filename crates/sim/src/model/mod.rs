@@ -169,7 +169,7 @@ impl Model {
         &self.acknowledgements
     }
 
-    /// Size in bytes as the last resize that was started has it.
+    /// Size in bytes as the last resize that was started has it, or as the disk said after one that failed.
     pub fn size(&self) -> u64 {
         self.sizes.last().map_or(0, |&op| self.history.size_of(op))
     }
@@ -190,6 +190,18 @@ impl Model {
             ops.push(cut);
         }
         Started { ops }
+    }
+
+    /// A change of size has failed, and the disk says that it has `size` bytes now. Says whether it may have so many; if so
+    /// that is [`Model::size`] from now on, which is what a snapshot keeps.
+    pub fn size_found(&mut self, size: u64, now: Tick) -> bool {
+        let legal = self.size_is_legal(size, now);
+        let found = self.sizes.iter().rposition(|&op| self.history.size_of(op) == size);
+        if let Some(at) = found.filter(|_| legal) {
+            let op = self.sizes.remove(at);
+            self.sizes.push(op);
+        }
+        legal
     }
 
     /// Whether a disk found `size` bytes long after a crash at `crash` may be so.

@@ -10,6 +10,9 @@ use crate::subject::{Abilities, Durability, Management};
 /// In how many ways a subject may be asked to tidy up.
 const TIDYINGS: u64 = 8;
 
+/// How often a disk is closed and opened again that has two writers: they take turns.
+const REOPEN_OF_TWO: u64 = 3;
+
 /// How often each operation is chosen, relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
@@ -94,7 +97,10 @@ impl Shape {
     /// The workload of a seed.
     pub fn generate(&self, seed: u64) -> Workload {
         let mut rng = Rng::new(seed);
-        let mix = self.mix.unwrap_or_else(|| Mix::swarm(&mut rng));
+        let mut mix = self.mix.unwrap_or_else(|| Mix::swarm(&mut rng));
+        if self.abilities.second_writer {
+            mix.reopen = mix.reopen.max(REOPEN_OF_TWO);
+        }
         let spots = (0..1 + rng.below(4)).map(|_| rng.below(self.reach())).collect();
         let queues = 1 + rng.below(u64::from(self.queues_max)) as u8;
         let mut maker =
@@ -232,6 +238,7 @@ mod tests {
             resize: true,
             snapshots: true,
             change: true,
+            second_writer: false,
         };
         let shape = Shape::new(abilities, 500, 4);
         assert_eq!(shape.generate(9), shape.generate(9));

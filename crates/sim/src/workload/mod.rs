@@ -1,6 +1,7 @@
 //! What clients do: a list of steps, made from a seed, printable, shrinkable.
 
 mod generate;
+mod resizes;
 mod shrink;
 
 use std::fmt;
@@ -66,6 +67,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether the disk is closed and opened.
+    pub fn is_reopen(&self) -> bool {
+        matches!(self, Op::Reopen { .. })
+    }
+
     /// Whether the step runs alone.
     pub fn is_barrier(&self) -> bool {
         matches!(self, Op::Reopen { .. } | Op::Manage(_))

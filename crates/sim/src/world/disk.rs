@@ -3,13 +3,16 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use storage::{Allocation, Extent, ExtentKind, IoBuf, IoFuture, IoVec, Limits, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, ExtentKind, Flushes, IoBuf, IoFuture, IoVec, Storage, SyncEnd, Zeroing,
+};
 
 use super::World;
 use super::io_future::IoInFlight;
-use crate::request::{Leaves, Request};
+use super::machine::Told;
+use crate::request::{IoKind, Leaves, Request};
 
 /// An open disk of a [`World`].
 ///
@@ -19,13 +22,31 @@ pub struct SimStorage {
     world: World,
     disk: usize,
     name: String,
-    limits: Limits,
+    capabilities: Capabilities,
+    /// As a process knows it that took it when it opened the disk.
+    length: Arc<AtomicU64>,
     flush_failed: Arc<AtomicBool>,
+    flushes: Arc<Flushes>,
 }
 
 impl SimStorage {
-    pub(super) fn new(world: World, disk: usize, name: String, limits: Limits) -> Self {
-        Self { world, disk, name, limits, flush_failed: Arc::new(AtomicBool::new(false)) }
+    pub(super) fn new(
+        world: World,
+        disk: usize,
+        name: String,
+        capabilities: Capabilities,
+        length: u64,
+    ) -> Self {
+        let length = Arc::new(AtomicU64::new(length));
+        Self {
+            world,
+            disk,
+            name,
+            capabilities,
+            length,
+            flush_failed: Arc::default(),
+            flushes: Arc::default(),
+        }
     }
 
     /// The number of the disk in its world.
@@ -39,18 +60,40 @@ impl SimStorage {
     }
 
     fn issue(&self, request: Request, buf: Option<IoBuf>) -> IoInFlight {
-        let number = self.world.machine.lock().issue(self.disk, request, buf, &self.flush_failed);
+        let number = self.world.machine.lock().issue(self.disk, request, buf, &self.flush_failed, None);
         IoInFlight::new(self.world.clone(), number)
     }
 
     fn change(&self, request: Request) -> IoFuture<'_, io::Result<()>> {
-        if self.limits.read_only && request.changes() {
+        if self.capabilities.read_only && request.changes() {
             let breach = format!("{request} on {}, which is open read-only", self.name);
             self.world.machine.lock().violations.push(breach);
             return Box::pin(std::future::ready(Err(io::ErrorKind::PermissionDenied.into())));
         }
+        let cut = match &request {
+            Request::SetLength { length, .. } if request.kind() == IoKind::Shorten => Some(*length),
+            _ => None,
+        };
+        let end = request.grows_to().or(match &request {
+            Request::SetLength { length, .. } => Some(*length),
+            _ => None,
+        });
         let io = self.issue(request, None);
-        Box::pin(async move { io.await.0.map(drop) })
+        Box::pin(async move {
+            io.await.0?;
+            match (cut, end) {
+                (Some(length), _) => self.length.store(length, Ordering::Relaxed),
+                (None, Some(end)) => drop(self.length.fetch_max(end, Ordering::Relaxed)),
+                (None, None) => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// One at a time, as the driver of files does it, and to its end, whoever waits.
+    fn sync(&self, end: SyncEnd) {
+        let told = Some(Box::new(move |result| end.tell(result)) as Told);
+        self.world.machine.lock().issue(self.disk, Request::Flush, None, &self.flush_failed, told);
     }
 }
 
@@ -59,12 +102,12 @@ impl Storage for SimStorage {
         &self.name
     }
 
-    fn limits(&self) -> Limits {
-        self.limits
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
     }
 
     fn length(&self) -> u64 {
-        self.world.machine.lock().disk(self.disk).current.length()
+        self.length.load(Ordering::Relaxed)
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
@@ -84,11 +127,14 @@ impl Storage for SimStorage {
     }
 
     fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        self.change(Request::Flush)
+        if self.capabilities.read_only {
+            return self.change(Request::Flush);
+        }
+        Box::pin(self.flushes.flush(|end| self.sync(end)))
     }
 
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        if how == Zeroing::FastOnly && !self.limits.discards_to_zero {
+        if how == Zeroing::FastOnly && !self.capabilities.discards_to_zero {
             return Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())));
         }
         self.change(Request::Zero { offset, len })
@@ -98,8 +144,18 @@ impl Storage for SimStorage {
         self.change(Request::Discard { offset, len, leaves: Leaves::Zeroes })
     }
 
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        self.change(Request::SetLength { length, from: self.length() })
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.length() {
+            from if length > from => self.change(Request::SetLength { length, from }),
+            _ => Box::pin(std::future::ready(Ok(()))),
+        }
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        match self.length() {
+            from if length < from => self.change(Request::SetLength { length, from }),
+            _ => Box::pin(std::future::ready(Ok(()))),
+        }
     }
 
     fn allocate(&self, offset: u64, len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {

@@ -27,6 +27,8 @@ pub enum FaultKind {
 pub enum Persistence {
     /// Only that one I/O fails.
     Once,
+    /// It and the matching ones after it fail, so many in all.
+    Times(u64),
     /// It and all matching ones after it fail.
     FromThenOn,
 }
@@ -76,11 +78,6 @@ pub(crate) fn no_space() -> io::Error {
     io::Error::from_raw_os_error(ENOSPC)
 }
 
-/// EIO as the system reports it.
-pub(crate) fn io_error() -> io::Error {
-    io::Error::from_raw_os_error(EIO)
-}
-
 /// The plan, and what came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -89,6 +86,11 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Whether nothing is to fail.
+    pub fn is_empty(&self) -> bool {
+        self.planned.is_empty()
+    }
+
     pub fn plan(&mut self, faults: Vec<Fault>) {
         self.planned = faults.into_iter().map(|fault| (fault, 0)).collect();
     }
@@ -105,6 +107,7 @@ impl Faults {
             *seen += 1;
             let now = match fault.persistence {
                 Persistence::Once => *seen == fault.nth,
+                Persistence::Times(times) => (fault.nth..fault.nth.saturating_add(times)).contains(seen),
                 Persistence::FromThenOn => *seen >= fault.nth,
             };
             if now && effect.is_none() {

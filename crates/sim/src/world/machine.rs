@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-use storage::{Extent, ExtentKind, IoBuf, Limits};
+use storage::{Extent, IoBuf};
 
 use super::Order;
-use super::fault::{Effect, Faults, io_error, no_space, random_part};
+use super::fault::{Effect, Faults, no_space, random_part};
+use super::medium::Disk;
 use super::shortage::Shortages;
 use super::timer::Timers;
 use crate::content::Content;
@@ -43,20 +44,10 @@ pub(crate) struct Machine {
     slots: BTreeMap<u64, Slot>,
     ready: Vec<u64>,
     slow: Vec<u64>,
+    /// Flushes that have ended, of which nobody has been told yet.
+    untold: Vec<(Told, io::Result<()>)>,
     history: Option<History>,
     trace: bool,
-}
-
-pub(crate) struct Disk {
-    pub name: String,
-    pub limits: Limits,
-    pub current: Content,
-    pub durable: Content,
-    pub capacity: Option<u64>,
-    /// The most bytes that it can hold for now, holes not counted.
-    pub room: Option<u64>,
-    /// Completed changes that no flush has covered, in order of completion.
-    unflushed: Vec<Arc<Record>>,
 }
 
 /// A request that has not been given back to its caller.
@@ -64,8 +55,11 @@ struct Slot {
     record: Record,
     buf: Option<IoBuf>,
     fault: Option<Effect>,
-    /// Set when a flush through this handle fails.
+    /// Set when a flush through this handle fails: the error of writeback is told to that one only, and later ones
+    /// "succeed" without making anything durable.
     flush_failed: Arc<AtomicBool>,
+    /// Who is told of a flush that nobody polls for.
+    told: Option<Told>,
     held: bool,
     /// Its future was dropped: the request ends, and nobody is told.
     abandoned: bool,
@@ -78,6 +72,9 @@ struct History {
     since: Tick,
     records: Vec<Arc<Record>>,
 }
+
+/// Takes the result of a flush.
+pub(crate) type Told = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// What a finished request gives back.
 pub(crate) type Ended = (io::Result<Option<Extent>>, Option<IoBuf>);
@@ -101,6 +98,7 @@ impl Machine {
             slots: BTreeMap::new(),
             ready: Vec::new(),
             slow: Vec::new(),
+            untold: Vec::new(),
             history: None,
             trace: std::env::var_os(TRACE_VARIABLE).is_some(),
         }
@@ -109,23 +107,6 @@ impl Machine {
     pub fn next_tick(&mut self) -> Tick {
         self.tick += 1;
         self.tick
-    }
-
-    pub fn add_disk(&mut self, name: &str, limits: Limits, mut content: Content) -> usize {
-        content.settle();
-        let durable = content.clone();
-        let name = name.to_owned();
-        let capacity = (!limits.resizable).then(|| content.length());
-        self.disks.push(Disk {
-            name,
-            limits,
-            current: content,
-            durable,
-            capacity,
-            room: None,
-            unflushed: Vec::new(),
-        });
-        self.disks.len() - 1
     }
 
     pub fn disk(&self, disk: usize) -> &Disk {
@@ -143,6 +124,7 @@ impl Machine {
         request: Request,
         buf: Option<IoBuf>,
         flush_failed: &Arc<AtomicBool>,
+        told: Option<Told>,
     ) -> u64 {
         self.issued += 1;
         let number = self.issued;
@@ -152,6 +134,7 @@ impl Machine {
             || self.hold_numbers.contains(&number);
         let issued = self.next_tick();
         let length_before = self.disks[disk].current.length();
+        self.judge_room(disk, &request);
         let request = self.decided(disk, request);
         let record = Record {
             number,
@@ -164,7 +147,7 @@ impl Machine {
         };
         let flush_failed = Arc::clone(flush_failed);
         let slot =
-            Slot { record, buf, fault, flush_failed, held, abandoned: false, ended: None, waker: None };
+            Slot { record, buf, fault, flush_failed, told, held, abandoned: false, ended: None, waker: None };
         self.slots.insert(number, slot);
         if !held {
             // Nobody can be waiting yet.
@@ -178,7 +161,7 @@ impl Machine {
         match request {
             Request::Discard { offset, len, .. } => {
                 use crate::request::Leaves::{Old, Poison, Zeroes};
-                let promised = self.disks[disk].limits.discards_to_zero;
+                let promised = self.disks[disk].capabilities.discards_to_zero;
                 let leaves = if promised { Zeroes } else { self.rng.pick(&[Zeroes, Old, Poison]) };
                 Request::Discard { offset, len, leaves }
             }
@@ -220,14 +203,23 @@ impl Machine {
     }
 
     pub fn completable(&self) -> usize {
-        self.ready.len() + self.slow.len()
+        self.ready.len() + self.slow.len() + self.untold.len()
     }
 
     pub fn complete_one(&mut self, also_slow: bool) -> Option<Option<Waker>> {
+        if !self.untold.is_empty() && self.rng.chance(1, 2) {
+            let (told, result) = self.untold.swap_remove(self.rng.index(self.untold.len()));
+            told(result);
+            return Some(None);
+        }
         let list = match (self.ready.is_empty(), also_slow) {
             (false, _) => &mut self.ready,
             (true, true) if !self.slow.is_empty() => &mut self.slow,
-            (true, _) => return None,
+            (true, _) => {
+                let (told, result) = self.untold.pop()?;
+                told(result);
+                return Some(None);
+            }
         };
         let number = list.swap_remove(self.rng.index(list.len()));
         Some(self.complete(number))
@@ -239,11 +231,22 @@ impl Machine {
         let completed = self.next_tick();
         slot.record.completed = Some(completed);
         let (result, part) = self.perform(&mut slot);
-        slot.record.outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed(part) };
+        // A flush that succeeds after another was told of the error made nothing durable.
+        let lies = part == Part::None;
+        slot.record.outcome = if result.is_ok() && !lies { Outcome::Done } else { Outcome::Failed(part) };
         if self.trace {
             println!("{}: {}", slot.record, if result.is_ok() { "ok" } else { "failed" });
         }
         self.keep(slot.record.clone());
+        if let Some(told) = slot.told.take() {
+            let result = result.map(drop);
+            match self.order {
+                Order::Immediate => told(result),
+                // As it is with completions: whoever came first may hear of it last.
+                Order::Shuffled => self.untold.push((told, result)),
+            }
+            return None;
+        }
         if slot.abandoned {
             return None;
         }
@@ -257,7 +260,7 @@ impl Machine {
         let request = &slot.record.request;
         let disk = &mut self.disks[slot.record.disk];
         if request.kind() == IoKind::Flush && slot.flush_failed.load(Ordering::Relaxed) {
-            return (Err(io_error()), Part::None);
+            return (Ok(None), Part::None);
         }
         if let Some(effect) = &slot.fault {
             request.apply(&mut disk.current, &effect.part);
@@ -374,32 +377,8 @@ impl Machine {
         };
         records.extend(pending);
         records.sort_by_key(|record| record.issued);
-        let disks = self.disks.iter().map(|disk| (disk.name.clone(), disk.limits)).collect();
+        let disks = self.disks.iter().map(|disk| (disk.name.clone(), disk.capabilities)).collect();
         Recording { disks, start, since, end, records }
-    }
-}
-
-impl Disk {
-    /// A flush issued at `issued` has succeeded.
-    fn make_durable(&mut self, issued: Tick) {
-        let covered = self.unflushed.partition_point(|record| record.completed.is_some_and(|at| at < issued));
-        for record in self.unflushed.drain(..covered) {
-            record.request.apply(&mut self.durable, record.part());
-        }
-    }
-
-    fn forget_unflushed(&mut self) -> Content {
-        self.unflushed.clear();
-        self.current.settle();
-        self.durable = self.current.clone();
-        self.durable.clone()
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> Extent {
-        let (stored, end) = self.current.stored_at(offset);
-        let last = offset.saturating_add(len).min(self.current.length());
-        let kind = if stored { ExtentKind::Data } else { ExtentKind::Hole };
-        Extent { len: end.min(last).saturating_sub(offset).max(1), kind }
     }
 }
 

@@ -3,7 +3,9 @@
 mod disk;
 mod fault;
 mod io_future;
+mod lock;
 mod machine;
+mod medium;
 mod shortage;
 mod timer;
 
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use storage::Limits;
+use storage::Capabilities;
 
 use crate::content::Content;
 use crate::crash::Recording;
@@ -21,6 +23,7 @@ use machine::Machine;
 pub use disk::SimStorage;
 pub(crate) use fault::random_part;
 pub use fault::{Fault, FaultKind, Persistence};
+pub use lock::{DiskLock, UnlockedDisk};
 pub use shortage::Shortage;
 pub use timer::Sleep;
 
@@ -61,22 +64,23 @@ impl World {
 
     /// Adds a disk with the given content, all of it durable, and opens it. Disks are numbered
     /// from 0 in the order they are added.
-    pub fn add_disk(&self, name: &str, limits: Limits, content: Content) -> SimStorage {
-        let disk = self.machine.lock().add_disk(name, limits, content);
+    pub fn add_disk(&self, name: &str, capabilities: Capabilities, content: Content) -> SimStorage {
+        let disk = self.machine.lock().add_disk(name, capabilities, content);
         self.open(disk)
     }
 
-    /// Opens a disk (again): the new handle does not remember failed flushes of older ones.
+    /// Opens a disk (again): the new handle does not remember failed flushes of older ones. It takes the length now;
+    /// afterwards it knows of no change of length but its own.
     ///
     /// # Panics
     /// If there is no such disk.
     pub fn open(&self, disk: usize) -> SimStorage {
-        let (name, limits) = {
+        let (name, capabilities, length) = {
             let machine = self.machine.lock();
             let disk = machine.disk(disk);
-            (disk.name.clone(), disk.limits)
+            (disk.name.clone(), disk.capabilities, disk.current.length())
         };
-        SimStorage::new(self.clone(), disk, name, limits)
+        SimStorage::new(self.clone(), disk, name, capabilities, length)
     }
 
     /// How many disks there are.
@@ -88,7 +92,7 @@ impl World {
     pub fn copy(&self, seed: u64) -> World {
         let copy = World::new(seed, Order::Immediate);
         for disk in &self.machine.lock().disks {
-            copy.add_disk(&disk.name, disk.limits, disk.current.clone());
+            copy.add_disk(&disk.name, disk.capabilities, disk.current.clone());
         }
         copy
     }
@@ -111,8 +115,14 @@ impl World {
     }
 
     /// What a disk promises.
-    pub fn limits(&self, disk: usize) -> Limits {
-        self.machine.lock().disk(disk).limits
+    pub fn capabilities(&self, disk: usize) -> Capabilities {
+        self.machine.lock().disk(disk).capabilities
+    }
+
+    /// Who writes a disk makes it long enough first: a write that reaches beyond the end, rounded up to `unit`, is a
+    /// breach unless something fails.
+    pub fn expect_room_first(&self, disk: usize, unit: u64) {
+        self.machine.lock().disk_mut(disk).room_first = Some(unit);
     }
 
     /// The most bytes a disk can be long; requests beyond fail with ENOSPC and change nothing.

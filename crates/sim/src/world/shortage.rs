@@ -2,7 +2,7 @@
 
 use crate::request::{IoKind, Part, Request};
 
-use super::machine::Disk;
+use super::medium::Disk;
 
 /// What a file system gives out at once: a page of [`crate::Content`].
 const UNIT_BYTES: u64 = 4096;
@@ -32,6 +32,11 @@ pub(super) struct Shortages {
 }
 
 impl Shortages {
+    /// Whether room is never short.
+    pub fn is_empty(&self) -> bool {
+        self.planned.is_empty()
+    }
+
     pub fn plan(&mut self, shortages: Vec<Shortage>, disks: &mut [Disk]) {
         disks.iter_mut().for_each(|disk| disk.room = None);
         *self = Self { planned: shortages, seen: 0 };

@@ -8,8 +8,12 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::ReadWriteFlags;
 
 use super::Kind;
+use crate::medium::DirectRequests;
 
-/// Powers of two, at most [`ALIGNMENT`].
+/// The largest sector that Linux lets a device have (BLK_MAX_BLOCK_SIZE).
+const OFFSET_MAX: u32 = 64 << 10;
+
+/// Powers of two, at most [`OFFSET_MAX`] and [`ALIGNMENT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectAlignment {
     /// Of offsets and lengths.
@@ -34,9 +38,13 @@ impl DirectAlignment {
             && (bytes.as_ptr() as usize).is_multiple_of(self.memory as usize)
     }
 
+    pub(super) fn demands(self) -> DirectRequests {
+        DirectRequests::Aligned { offset_bytes: self.offset, memory_bytes: self.memory }
+    }
+
     fn checked(offset: u32, memory: u32) -> Option<Self> {
-        let fits = |value: u32| value.is_power_of_two() && value as usize <= ALIGNMENT;
-        (fits(offset) && fits(memory)).then_some(Self { offset, memory })
+        let fits = offset.is_power_of_two() && offset <= OFFSET_MAX;
+        (fits && memory.is_power_of_two() && memory as usize <= ALIGNMENT).then_some(Self { offset, memory })
     }
 }
 
@@ -48,20 +56,20 @@ pub(super) fn find(fd: impl AsFd, kind: Kind) -> Option<DirectAlignment> {
         Stated::Unknown => {}
     }
     if kind == Kind::BlockDevice {
-        let sector = rustix::fs::ioctl_blksszget(&fd).ok()?;
-        return DirectAlignment::checked(sector.max(512), sector.max(512));
+        let sector = rustix::fs::ioctl_blksszget(&fd).ok()?.max(512);
+        return DirectAlignment::checked(sector, sector.min(ALIGNMENT as u32));
     }
     tried(fd)
 }
 
-enum Stated {
+pub(super) enum Stated {
     Alignment(DirectAlignment),
     Refused,
     Unknown,
 }
 
 /// What `statx` says (Linux 6.1, some file systems).
-fn stated(fd: impl AsFd) -> Stated {
+pub(super) fn stated(fd: impl AsFd) -> Stated {
     let Ok(stat) = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Stated::Unknown;
     };
@@ -79,15 +87,25 @@ fn stated(fd: impl AsFd) -> Stated {
 
 /// Reads the start of the file with ever larger alignments. An empty file answers every read, so
 /// there the largest is the only one known to do.
+///
+/// A read that is taken need not go beside the page cache: btrfs takes requests that are smaller than its blocks, and sends them
+/// through it. So blocks of the file system are the least.
 fn tried(fd: impl AsFd) -> Option<DirectAlignment> {
+    let block = block_bytes(&fd);
     let mut buf = IoBuf::uninit(2 * ALIGNMENT);
     for size in [512, 1024, 2048, 4096usize] {
         let target = &mut buf[size..2 * size];
         match rustix::io::preadv2(&fd, &mut [IoSliceMut::new(target)], 0, ReadWriteFlags::empty()) {
             Ok(0) => return DirectAlignment::checked(ALIGNMENT as u32, ALIGNMENT as u32),
-            Ok(_) => return DirectAlignment::checked(size as u32, size as u32),
+            Ok(_) => return DirectAlignment::checked(block.max(size as u32), size as u32),
             Err(_) => {}
         }
     }
     None
+}
+
+/// Bytes of a block of the file system. Not more than a page: network file systems give the size of their transfers there.
+fn block_bytes(fd: impl AsFd) -> u32 {
+    let block = rustix::fs::fstatfs(fd).ok().and_then(|stat| u32::try_from(stat.f_bsize).ok());
+    block.filter(|&block| block.is_power_of_two() && block as usize <= ALIGNMENT).unwrap_or(0)
 }

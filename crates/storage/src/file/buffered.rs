@@ -8,27 +8,26 @@ use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
 use reactor::fs::{may_call_inline, may_call_long_inline};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::{Shared, check_range};
+use crate::Answer;
 
 impl Shared {
     /// Reads from the page cache without waiting, on this thread.
     pub(super) fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        if self.no_try_read.load(Ordering::Relaxed) || check_range(offset, buf.len() as u64).is_err() {
+        let hopeless = self.direct.is_some() || self.asked.reads_without_waiting == Answer::No;
+        if hopeless || check_range(offset, buf.len() as u64).is_err() {
             return false;
         }
         let fd = self.file.fd();
         match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
             Ok(count) if count == buf.len() => true,
-            Ok(count) if offset + count as u64 >= self.length() => {
+            // The end of the file, or only of what is in memory: the length tells, where nobody else can change it.
+            Ok(count) if self.alone && offset + count as u64 >= self.length() => {
                 buf[count..].fill(0);
                 true
-            }
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.no_try_read.store(true, Ordering::Relaxed);
-                false
             }
             Ok(_) | Err(_) => false,
         }
@@ -40,7 +39,7 @@ impl Shared {
         while done < buf.len() {
             let rest = buf.split_off(done);
             let (result, rest) = self.file.read_at(offset + done as u64, rest).await;
-            buf.unsplit(rest);
+            buf.rejoin(rest);
             match result {
                 Ok(0) => {
                     buf[done..].fill(0);

@@ -53,7 +53,7 @@ impl Shared {
         while done < buf.len() {
             let rest = buf.split_off(done);
             let (result, rest) = self.file.read_at(offset + done as u64, rest).await;
-            buf.unsplit(rest);
+            buf.rejoin(rest);
             match result {
                 // The end of the file: at once, or within a block.
                 Ok(count) if count == 0 || !count.is_multiple_of(alignment.offset as usize) => {
@@ -129,10 +129,11 @@ impl Shared {
             whole[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
+        let before = if grows { self.real_length()? } else { stop };
         self.write_blocks(alignment, start, whole.freeze().into()).await?;
         self.grown_to(end);
-        if grows && stop > self.length() {
-            self.truncate(self.length()).await?;
+        if before < stop && stop > self.length() {
+            self.cut_block(before.max(self.length()), stop).await?;
         }
         Ok(())
     }

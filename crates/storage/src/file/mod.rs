@@ -1,29 +1,37 @@
 //! Regular files and block devices.
 
 mod alignment;
+mod asking;
 mod buffered;
+mod description;
 mod direct;
 mod extent;
 mod flush;
+mod length;
 mod open;
 mod space;
+mod unlocked;
 mod write_queue;
 
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use buffer::{IoBuf, IoVec};
 use reactor::fs::File;
 
+use crate::flushes::Flushes;
 use crate::range_lock::RangeLocks;
-use crate::{Allocation, Extent, IoFuture, Limits, Storage, Zeroing};
+use crate::{Allocation, Capabilities, Extent, IoFuture, Medium, Storage, Zeroing};
 use alignment::DirectAlignment;
+use asking::Tried;
+pub use asking::ask_medium;
 use buffered::InlineWrites;
-use flush::FlushState;
+pub use description::is_same_description;
 pub use open::{FileOptions, OpenError};
+pub use unlocked::UnlockedFile;
 use write_queue::WriteQueue;
 
 /// What kind of file it is.
@@ -48,17 +56,21 @@ struct Shared {
     direct: Option<DirectAlignment>,
     read_only: bool,
     no_flush: bool,
-    /// Length as far as known: grows as writes complete.
+    /// Length as far as known: taken under the lock, grows as writes complete. `length.rs` owns it.
     length: AtomicU64,
+    /// Nobody else can change the length: a lock forbids it.
+    alone: bool,
     /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.
     ranges: RangeLocks,
-    flush: FlushState,
+    flushes: Arc<Flushes>,
     /// Writes to the page cache on the loop's thread.
     inline: InlineWrites,
     /// Those made beside the loops.
     queue: WriteQueue,
-    /// Reads without waiting are not supported here: do not try again.
-    no_try_read: AtomicBool,
+    /// What the kernel said when the file was opened.
+    asked: Medium,
+    /// What was learned since.
+    tried: Tried,
 }
 
 impl FileStorage {
@@ -79,22 +91,19 @@ impl FileStorage {
 }
 
 impl Shared {
-    fn length(&self) -> u64 {
-        self.length.load(Ordering::Acquire)
-    }
-
-    fn grown_to(&self, end: u64) {
-        self.length.fetch_max(end, Ordering::AcqRel);
-    }
-
-    /// Where the range ends, if it can be written at all.
-    fn check_write(&self, offset: u64, len: u64) -> io::Result<u64> {
+    fn check_writable(&self) -> io::Result<()> {
         if self.read_only {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!("{} is open read-only", self.name),
             ));
         }
+        Ok(())
+    }
+
+    /// Where the range ends, if it can be written at all.
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<u64> {
+        self.check_writable()?;
         let end = check_range(offset, len)?;
         if self.kind == Kind::BlockDevice && end > self.length() {
             let message = format!("{len} bytes at {offset} go beyond the device's {} bytes", self.length());
@@ -136,16 +145,20 @@ impl Storage for FileStorage {
         &self.shared.name
     }
 
-    fn limits(&self) -> Limits {
+    fn capabilities(&self) -> Capabilities {
         let regular = self.shared.kind == Kind::Regular;
-        Limits {
+        Capabilities {
             alignment: self.shared.direct.map_or(1, |alignment| alignment.offset),
-            grows_zeroed: regular,
+            grows_zeroed: regular && self.shared.alone,
             discards_to_zero: regular,
             resizable: regular,
             read_only: self.shared.read_only,
             cached: self.shared.direct.is_none(),
         }
+    }
+
+    fn medium(&self) -> Medium {
+        self.shared.tried.added_to(self.shared.asked)
     }
 
     fn length(&self) -> u64 {
@@ -171,7 +184,7 @@ impl Storage for FileStorage {
     }
 
     fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(self.shared.flush())
+        self.shared.flush()
     }
 
     fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
@@ -182,8 +195,12 @@ impl Storage for FileStorage {
         Box::pin(self.shared.discard(offset, len))
     }
 
-    fn set_length(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(self.shared.set_length(length))
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.grow_to(length))
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.shorten_to(length))
     }
 
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {

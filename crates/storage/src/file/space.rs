@@ -1,8 +1,7 @@
-//! Zeroing, discarding, reserving, and the length.
+//! Zeroing, discarding, reserving.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use buffer::{IoBytes, IoVec};
 
@@ -17,7 +16,8 @@ const ZEROES: usize = 256 << 10;
 /// Most zero bytes in one write: little enough that a dropped future soon stops.
 const ZERO_WRITE_MAX: u64 = 8 << 20;
 
-/// The unit in which a block device takes requests other than reads and writes, at most.
+/// The unit in which a block device takes requests other than reads and writes, unless its sectors are larger: the kernel goes by
+/// pages of its cache.
 const DEVICE_UNIT: u64 = 4096;
 
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
@@ -52,9 +52,7 @@ impl Shared {
         let held = self.hold(offset, offset + len).await;
         if how != Zeroing::Keep && self.fallocate(PUNCH_HOLE, offset, len).await? {
             drop(held);
-            if offset + len > self.length() {
-                self.grow(offset + len).await?;
-            }
+            self.grow_to(offset + len).await?;
             return Ok(true);
         }
         self.fallocate(ZERO_RANGE, offset, len).await
@@ -63,7 +61,7 @@ impl Shared {
     /// Zeroes whole units by the device, the rest by writing.
     async fn zero_device(self: &Arc<Self>, offset: u64, len: u64, how: Zeroing) -> io::Result<bool> {
         let end = offset + len;
-        let (start, stop) = (offset.next_multiple_of(DEVICE_UNIT), end - end % DEVICE_UNIT);
+        let (start, stop) = self.whole_units(offset, end);
         if start >= stop {
             return Ok(false);
         }
@@ -80,11 +78,10 @@ impl Shared {
         Ok(done)
     }
 
-    /// Makes the file at least `end` long, never shorter, whoever else is at work.
-    async fn grow(self: &Arc<Self>, end: u64) -> io::Result<()> {
-        // The last byte is inside the range that the caller zeroes: writing it harms nobody, where
-        // a truncate to `end` could cut off what a neighbour has just appended.
-        self.write(end - 1, IoBytes::zeroed(1).into()).await
+    /// The units of a device that lie in the range, as start and end; none if the end is not behind the start.
+    fn whole_units(&self, offset: u64, end: u64) -> (u64, u64) {
+        let unit = DEVICE_UNIT.max(self.asked.logical_block_bytes.map_or(0, u64::from));
+        (offset.next_multiple_of(unit), end - end % unit)
     }
 
     async fn write_zeroes(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
@@ -115,7 +112,7 @@ impl Shared {
                 self.zero(offset, end - offset, Zeroing::Keep).await
             }
             Kind::BlockDevice => {
-                let (start, stop) = (offset.next_multiple_of(DEVICE_UNIT), end - end % DEVICE_UNIT);
+                let (start, stop) = self.whole_units(offset, end);
                 if start >= stop {
                     return Ok(());
                 }
@@ -132,45 +129,6 @@ impl Shared {
             Err(error) if is_unsupported(&error) => Ok(()),
             result => result,
         }
-    }
-
-    pub(super) async fn set_length(self: &Arc<Self>, length: u64) -> io::Result<()> {
-        if self.kind == Kind::BlockDevice {
-            return match length == self.length() {
-                true => Ok(()),
-                false => Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    format!(
-                        "{} is a {} of {} bytes, which cannot become {length}",
-                        self.name,
-                        self.kind,
-                        self.length()
-                    ),
-                )),
-            };
-        }
-        self.check_write(length, 0)?;
-        let _held = match self.direct {
-            Some(_) => Some(self.ranges.acquire(0, u64::MAX, Mode::Exclusive).await),
-            None => None,
-        };
-        self.truncate(length).await?;
-        self.length.store(length, Ordering::Release);
-        Ok(())
-    }
-
-    /// Sets the length of the file itself.
-    pub(super) async fn truncate(&self, length: u64) -> io::Result<()> {
-        let fd = Arc::clone(self.file.fd());
-        reactor::blocking(move || {
-            loop {
-                match rustix::fs::ftruncate(&fd, length) {
-                    Err(rustix::io::Errno::INTR) => {}
-                    result => return Ok(result?),
-                }
-            }
-        })
-        .await
     }
 
     pub(super) async fn allocate(self: &Arc<Self>, offset: u64, len: u64, how: Allocation) -> io::Result<()> {
@@ -194,21 +152,31 @@ impl Shared {
     }
 
     /// With O_DIRECT, keeps read-modify-writes off the range.
-    async fn hold(&self, start: u64, end: u64) -> Option<RangeGuard<'_>> {
+    pub(super) async fn hold(&self, start: u64, end: u64) -> Option<RangeGuard<'_>> {
         self.direct?;
         Some(self.ranges.acquire(start, end, Mode::Shared).await)
     }
 
     /// False if the file system does not know this mode.
-    async fn fallocate(&self, mode: u32, offset: u64, len: u64) -> io::Result<bool> {
+    pub(super) async fn fallocate(&self, mode: u32, offset: u64, len: u64) -> io::Result<bool> {
         loop {
             match self.file.fallocate(mode, offset, len).await {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(self.noted(mode, true)),
                 Err(error) if super::buffered::is_transient(&error) => {}
-                Err(error) if is_unsupported(&error) => return Ok(false),
+                Err(error) if is_unsupported(&error) => return Ok(self.noted(mode, false)),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Keeps what was learned of the medium.
+    fn noted(&self, mode: u32, done: bool) -> bool {
+        match mode {
+            PUNCH_HOLE => self.tried.punches_holes.note(done),
+            mode if mode & ZERO_RANGE != 0 => self.tried.zeroes_ranges.note(done),
+            _ => {}
+        }
+        done
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use door_nbd::{
-    Abilities, BlockSizes, Depth, Dirtiness, ErrorCode, Export, Extent, IoFuture, ReadKind, ZeroFlags,
+use export::{
+    Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
 };
-use image::Disk;
+use graph::Disk;
 use storage::{IoBuf, IoVec};
 
 /// What an export shows.
@@ -79,39 +79,50 @@ impl Export for ExportView {
         self.behind().holds_back()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (Result<ReadKind, ErrorCode>, IoBuf)> {
-        self.behind().read(offset, buf)
+    fn read<'a>(
+        &'a self,
+        offset: u64,
+        buf: IoBuf,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
+        self.behind().read(offset, buf, pace)
     }
 
-    fn write(&self, offset: u64, data: IoVec, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
-        self.behind().write(offset, data, fua || self.shown.writethrough)
+    fn write<'a>(
+        &'a self,
+        offset: u64,
+        data: IoVec,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
+        self.behind().write(offset, data, fua || self.shown.writethrough, pace)
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ErrorCode>> {
+    fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
         self.behind().flush()
     }
 
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), ErrorCode>> {
-        self.behind().trim(offset, len, fua || self.shown.writethrough)
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
+        self.behind().discard(offset, len, fua || self.shown.writethrough)
     }
 
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), ErrorCode>> {
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> IoFuture<'_, Result<(), Error>> {
         self.behind().zero(offset, len, ZeroFlags { fua: flags.fua || self.shown.writethrough, ..flags })
     }
 
-    fn cache(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ErrorCode>> {
-        self.behind().cache(offset, len)
+    fn prefetch<'a>(&'a self, offset: u64, len: u64, pace: &'a Pace) -> IoFuture<'a, Result<(), Error>> {
+        self.behind().prefetch(offset, len, pace)
     }
 
     fn idle(&self) -> IoFuture<'_, ()> {
         self.behind().idle()
     }
 
-    fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, ErrorCode>> {
+    fn block_status(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Extent, Error>> {
         self.behind().block_status(offset, len)
     }
 
-    fn allocation_depth(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Depth, ErrorCode>> {
+    fn allocation_depth(&self, offset: u64, len: u64) -> IoFuture<'_, Result<Depth, Error>> {
         self.behind().allocation_depth(offset, len)
     }
 
@@ -120,7 +131,7 @@ impl Export for ExportView {
         bitmap: &'a str,
         offset: u64,
         len: u64,
-    ) -> IoFuture<'a, Result<Dirtiness, ErrorCode>> {
+    ) -> IoFuture<'a, Result<Dirtiness, Error>> {
         self.behind().bitmap_status(bitmap, offset, len)
     }
 }

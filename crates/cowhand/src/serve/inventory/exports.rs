@@ -1,19 +1,19 @@
 //! Exports: nodes that NBD clients can reach.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::QmpError;
-use door_nbd::{ExportEntry, NotRemoved, Removal};
+use export::{ExportEntry, NotRemoved, Removal};
 use futures_util::future::select;
+use graph::{DiskNode, Hold, User};
 use serde_json::json;
 
 use super::Inventory;
 use super::export_view::{ExportView, Shown};
-use super::nodes::Node;
 use crate::serve::exports::check_name;
 
 /// How long requests of clients that were disconnected wait for limits, before they are let go: as good as none.
@@ -26,12 +26,14 @@ pub struct ExportRecord {
     pub id: String,
     /// The node that was asked for.
     pub node: String,
-    /// The node of the disk itself, if the one asked for is a filter.
-    pub disk_node: Rc<Node>,
+    /// The disk that it leads to.
+    pub disk: Arc<DiskNode>,
     /// What clients call it, and what they do with it.
     pub entry: Arc<ExportEntry>,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
+    /// Keep both from being removed.
+    holds: RefCell<Vec<Hold>>,
 }
 
 /// An export to be.
@@ -40,7 +42,7 @@ pub struct NewExport {
     /// What it is called here.
     pub id: String,
     /// What is exported.
-    pub node: Rc<Node>,
+    pub node: String,
     /// What clients call it.
     pub name: String,
     /// For people.
@@ -60,19 +62,20 @@ impl Inventory {
             return Err(QmpError::generic(format!("there is an export with id {id:?} already")));
         }
         check_name(&name).map_err(|failure| QmpError::generic(failure.to_string()))?;
-        let disk_node = self.disk_node(&node.name)?;
-        let disk = Arc::clone(&disk_node.disk()?.disk);
-        if shown.writable && disk.read_only() {
+        let disk = self.disk(&node)?;
+        if shown.writable && disk.disk.read_only() {
             return Err(QmpError::generic(format!(
-                "node {:?} is read-only and cannot be exported writable",
-                node.name
+                "node {node:?} is read-only and cannot be exported writable"
             )));
         }
-        let view = Arc::new(ExportView::new(disk, shown));
+        let user = User { kind: "export", name: id.clone() };
+        let holds = [&node, &disk.name].map(|name| self.graph.hold(name, user.clone()));
+        let holds = holds.into_iter().collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
+        let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown));
         let added = self.server.exports().add(name, description, view);
         let entry = added.map_err(|error| QmpError::generic(error.to_string()))?;
-        let shutting_down = Cell::new(false);
-        let record = ExportRecord { id, node: node.name.clone(), disk_node, entry, shutting_down };
+        let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
+        let record = ExportRecord { id, node, disk, entry, shutting_down, holds };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }
@@ -116,11 +119,12 @@ impl Inventory {
             let unused = pin!(record.entry.unused());
             let hurry = pin!(async {
                 reactor::sleep(HURRY).await;
-                let others = self.exports().iter().any(|other| {
-                    Rc::ptr_eq(&other.disk_node, &record.disk_node) && !other.shutting_down.get()
-                });
-                if let (Ok(disk), false) = (record.disk_node.disk(), others) {
-                    drop(disk.disk.drain().await);
+                let others = self
+                    .exports()
+                    .iter()
+                    .any(|other| Arc::ptr_eq(&other.disk, &record.disk) && !other.shutting_down.get());
+                if !others {
+                    drop(record.disk.disk.drain().await);
                 }
             });
             select(unused, hurry).await;
@@ -129,6 +133,7 @@ impl Inventory {
 
     fn forget_export(&self, record: &Rc<ExportRecord>) {
         self.exports.borrow_mut().retain(|other| !Rc::ptr_eq(other, record));
+        record.holds.borrow_mut().clear();
         self.events.emit("BLOCK_EXPORT_DELETED", &json!({ "id": record.id }));
     }
 

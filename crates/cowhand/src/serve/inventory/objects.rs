@@ -5,10 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::QmpError;
-use image::front::ThrottleGroup;
+use graph::front::ThrottleGroup;
 
 use super::Inventory;
-use super::nodes::NodeKind;
 
 /// Something with an id.
 #[derive(Debug)]
@@ -78,20 +77,8 @@ impl Inventory {
     /// When there is none, or a filter names it.
     pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
         let object = self.object(id)?;
-        let names = |kind: &NodeKind| matches!(kind, NodeKind::Throttle { group, .. } if *group.borrow() == object.id);
-        if let Some(user) = self.nodes().iter().find(|node| names(&node.kind)) {
-            return Err(QmpError::generic(format!("object {id:?} is in use by node {:?}", user.name)));
-        }
+        self.graph.check_group_unused(&object.id).map_err(|error| self.refused(&error))?;
         self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
         Ok(())
-    }
-
-    /// The throttle group called `name`: an object's, or one that a drive named.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn throttle_group(&self, name: &str) -> Result<Arc<ThrottleGroup>, QmpError> {
-        let found = self.rules.groups.find(name);
-        found.ok_or_else(|| QmpError::generic(format!("there is no throttle group {name:?}")))
     }
 }

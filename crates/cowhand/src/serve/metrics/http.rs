@@ -1,5 +1,7 @@
 //! The part of HTTP/1.1 that a scrape uses: one GET, one answer, the end of the connection.
 
+use super::text::Histograms;
+
 /// Bytes of a request's head at most; a scrape's has some hundred.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 
@@ -10,6 +12,8 @@ pub enum Asked {
     Metrics {
         /// GET rather than HEAD.
         body: bool,
+        /// Which histograms are wanted.
+        histograms: Histograms,
     },
     /// Another page.
     NotFound,
@@ -38,10 +42,12 @@ pub fn ask(bytes: &[u8]) -> Option<Asked> {
     if !version.starts_with("HTTP/1.") {
         return Some(Asked::Malformed);
     }
-    let path = target.split('?').next().unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let none = query.split('&').any(|part| part == "histograms=none");
+    let histograms = if none { Histograms::None } else { Histograms::Busy };
     Some(match (method, path) {
-        ("GET", "/metrics") => Asked::Metrics { body: true },
-        ("HEAD", "/metrics") => Asked::Metrics { body: false },
+        ("GET", "/metrics") => Asked::Metrics { body: true, histograms },
+        ("HEAD", "/metrics") => Asked::Metrics { body: false, histograms },
         ("GET" | "HEAD", _) => Asked::NotFound,
         _ => Asked::NotAllowed,
     })
@@ -64,7 +70,7 @@ pub fn answer(asked: Asked, body: &str) -> Vec<u8> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         text.len()
     );
-    let text = if asked == (Asked::Metrics { body: false }) { "" } else { text };
+    let text = if matches!(asked, Asked::Metrics { body: false, .. }) { "" } else { text };
     [head.as_bytes(), text.as_bytes()].concat()
 }
 
@@ -74,10 +80,13 @@ mod tests {
 
     #[test]
     fn only_a_whole_get_of_the_figures_gets_them() {
-        let table: [(&[u8], Option<Asked>); 10] = [
-            (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Some(Asked::Metrics { body: true })),
-            (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", Some(Asked::Metrics { body: true })),
-            (b"HEAD /metrics HTTP/1.1\r\n\r\n", Some(Asked::Metrics { body: false })),
+        let metrics = |body, histograms| Some(Asked::Metrics { body, histograms });
+        let table: [(&[u8], Option<Asked>); 12] = [
+            (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", metrics(true, Histograms::Busy)),
+            (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", metrics(true, Histograms::Busy)),
+            (b"GET /metrics?x=1&histograms=none HTTP/1.0\r\n\r\n", metrics(true, Histograms::None)),
+            (b"GET /metrics?histograms=nonesuch HTTP/1.0\r\n\r\n", metrics(true, Histograms::Busy)),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", metrics(false, Histograms::Busy)),
             (b"GET /metrics HTTP/1.1\r\nHost: x\r\n", None),
             (b"", None),
             (b"GET / HTTP/1.1\r\n\r\n", Some(Asked::NotFound)),
@@ -97,11 +106,12 @@ mod tests {
     fn an_answer_says_how_long_it_is() {
         let text = |asked| String::from_utf8(answer(asked, "abc")).unwrap();
         assert!(
-            text(Asked::Metrics { body: true })
+            text(Asked::Metrics { body: true, histograms: Histograms::Busy })
                 .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\nabc")
         );
         assert!(
-            text(Asked::Metrics { body: false }).ends_with("Content-Length: 3\r\nConnection: close\r\n\r\n")
+            text(Asked::Metrics { body: false, histograms: Histograms::Busy })
+                .ends_with("Content-Length: 3\r\nConnection: close\r\n\r\n")
         );
         assert!(text(Asked::NotAllowed).contains("\r\nAllow: GET, HEAD\r\n"));
     }

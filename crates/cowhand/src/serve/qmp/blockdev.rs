@@ -30,7 +30,9 @@ pub async fn reopen(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
 
 /// Changes single options, written as on a drive line; what is not named stays.
 pub async fn change(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    inventory.change_options(arguments.text("node-name")?, arguments.text("options")?).await?;
+    let node = inventory.disk(arguments.text("node-name")?)?;
+    let changed = node.change_options(arguments.text("options")?).await;
+    changed.map_err(|error| inventory.refused(&error))?;
     Ok(json!({}))
 }
 
@@ -40,9 +42,9 @@ pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
-    let node = inventory.disk_node(name)?;
+    let node = inventory.disk(name)?;
     let options = ResizeOptions { shrink: arguments.is_on("x-shrink"), ..ResizeOptions::default() };
-    let resized = node.disk()?.disk.resize(arguments.whole("size")?, options).await;
+    let resized = node.disk.resize(arguments.whole("size")?, options).await;
     resized.map_err(|error| QmpError::because(format!("cannot resize {name}"), &error))?;
     Ok(json!({}))
 }

@@ -1,12 +1,13 @@
-//! BLOCK_IO_ERROR: a disk failed requests of its clients.
+//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; and its bitmaps.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use image::front::{Kind, Statistics};
+use graph::front::{Kind, Statistics};
 use serde_json::json;
 
+use super::bitmaps;
 use crate::serve::inventory::Inventory;
 
 /// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
@@ -21,14 +22,14 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
-/// Tells of failures for ever. The clients were told what failed; this is for whoever manages the disks.
+/// Tells of failures, and of bitmaps that are out of date, for ever. The clients were told what failed; this is for whoever manages the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
     loop {
         let mut now = BTreeMap::new();
-        for node in inventory.disks() {
-            let Ok(disk) = node.disk() else { continue };
-            let failures = failures(&disk.disk.statistics());
+        for node in inventory.graph.disks() {
+            bitmaps::tell(&inventory, &node);
+            let failures = failures(&node.disk.statistics());
             let before = known.get(&node.name);
             for (index, (operation, failed)) in failures.iter().enumerate() {
                 // A disk that was opened anew begins at nothing.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
-use door_nbd::Removal;
+use export::Removal;
 use serde_json::{Value, json};
 
 use crate::serve::inventory::Inventory;
@@ -13,9 +13,9 @@ use crate::serve::inventory::exports::NewExport;
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
 pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let node_name = arguments.text("node-name")?;
-    let node = inventory.node(node_name)?;
-    let disk = Rc::clone(&inventory.disk_node(node_name)?);
-    let known = disk.disk()?.disk.bitmap_names();
+    // Not the id of another export.
+    let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
+    let known = disk.disk.bitmap_names();
     let mut bitmaps = Vec::new();
     for bitmap in arguments.list("bitmaps") {
         let name = bitmap.as_str().or_else(|| bitmap["name"].as_str()).unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     };
     inventory.add_export(NewExport {
         id: arguments.text("id")?.to_owned(),
-        node,
+        node: node_name.to_owned(),
         name: arguments.maybe_text("name").unwrap_or(node_name).to_owned(),
         description: arguments.maybe_text("description").unwrap_or_default().to_owned(),
         shown,

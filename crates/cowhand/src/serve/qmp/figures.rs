@@ -1,17 +1,17 @@
 //! query-blockstats: what has passed, what the map cache did, what limits did; block-latency-histogram-set.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use control::{Arguments, QmpError};
-use image::front::{Kind, KindStatistics};
+use graph::DiskNode;
+use graph::front::{Kind, KindStatistics};
 use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
 
 use super::limits::{nanos, report_value};
 use crate::map_figures::map_value;
+use crate::medium::medium_value;
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::disk_node::DiskNode;
-use crate::serve::inventory::nodes::Node;
 
 /// QEMU's word for each kind of request; zero writes have none there, and get one of ours.
 const KINDS: [(Kind, &str); 5] = [
@@ -24,24 +24,23 @@ const KINDS: [(Kind, &str); 5] = [
 
 /// Figures of every disk.
 pub fn all(inventory: &Inventory, by_node: bool) -> Value {
-    inventory.disks().iter().filter_map(|node| one(inventory, node, by_node).ok()).collect()
+    inventory.graph.disks().iter().map(|node| one(inventory, node, by_node)).collect()
 }
 
-fn one(inventory: &Inventory, node: &Rc<Node>, by_node: bool) -> Result<Value, QmpError> {
-    let disk = node.disk()?;
+fn one(inventory: &Inventory, node: &Arc<DiskNode>, by_node: bool) -> Value {
     let mut value = json!({
         "node-name": node.name,
-        "stats": stats(inventory, node)?,
-        "driver-specific": driver_specific(disk),
+        "stats": stats(inventory, node),
+        "driver-specific": driver_specific(node),
     });
     if !by_node {
         (value["device"], value["qdev"]) = (json!(node.name), json!(node.name));
     }
-    Ok(value)
+    value
 }
 
-fn stats(inventory: &Inventory, node: &Rc<Node>) -> Result<Value, QmpError> {
-    let statistics = node.disk()?.disk.statistics();
+fn stats(inventory: &Inventory, node: &Arc<DiskNode>) -> Value {
+    let statistics = node.disk.statistics();
     let mut stats = Map::new();
     for (kind, word) in KINDS {
         add_kind(&mut stats, word, statistics.of(kind));
@@ -49,7 +48,7 @@ fn stats(inventory: &Inventory, node: &Rc<Node>) -> Result<Value, QmpError> {
     let exports = inventory.exports();
     let invalid: u64 = exports
         .iter()
-        .filter(|export| Rc::ptr_eq(&export.disk_node, node))
+        .filter(|export| Arc::ptr_eq(&export.disk, node))
         .map(|export| export.entry.counters().snapshot().invalid)
         .sum();
     let in_flight: u64 = Kind::ALL.into_iter().map(|kind| statistics.of(kind).in_flight).sum();
@@ -64,7 +63,7 @@ fn stats(inventory: &Inventory, node: &Rc<Node>) -> Result<Value, QmpError> {
     if let Some(idle) = statistics.idle {
         stats.insert("idle_time_ns".to_owned(), json!(nanos(idle)));
     }
-    Ok(Value::Object(stats))
+    Value::Object(stats)
 }
 
 fn add_kind(stats: &mut Map<String, Value>, word: &str, kind: &KindStatistics) {
@@ -91,6 +90,7 @@ fn driver_specific(node: &DiskNode) -> Value {
         "driver": node.driver(),
         "size": node.disk.size(),
         "throttle": report_value(&node.disk.throttle_report()),
+        "medium": medium_value(&node.disk.medium()),
     });
     if let Some(status) = node.disk.status() {
         value["map-cache"] = map_cache(&status);
@@ -98,6 +98,7 @@ fn driver_specific(node: &DiskNode) -> Value {
             value["chain-map"] = chain_map(chain);
         }
         value["refcount-cache-bytes"] = json!(status.refcount_bytes);
+        value["free-space-bytes"] = json!(status.free_space_bytes);
         value["leaked-clusters"] = json!(status.leaked_clusters);
         value["corrupt"] = json!(status.corrupt);
     }
@@ -132,8 +133,8 @@ fn chain_map(chain: &ChainStatus) -> Value {
 
 /// Starts, changes or (without bounds) ends latency histograms. What was counted is forgotten.
 pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let node = inventory.disk_node(arguments.text("id")?)?;
-    let disk = &node.disk()?.disk;
+    let node = inventory.disk(arguments.text("id")?)?;
+    let disk = &node.disk;
     let kinds = [
         (Kind::Read, "boundaries-read"),
         (Kind::Write, "boundaries-write"),
@@ -155,6 +156,6 @@ pub fn set_histogram(inventory: &Inventory, arguments: Arguments<'_>) -> Result<
     Ok(json!({}))
 }
 
-fn set_bounds(disk: &image::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<(), QmpError> {
+fn set_bounds(disk: &graph::Disk, kind: Kind, bounds: Option<&[u64]>) -> Result<(), QmpError> {
     disk.set_latency_bounds(kind, bounds).map_err(|error| QmpError::generic(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! block_set_io_throttle, and what the limits have done (x-query-throttle).
 
 use control::{Arguments, QmpError};
-use image::ThrottleReport;
+use graph::ThrottleReport;
 use serde_json::{Map, Value, json};
 use throttle::{
     Counters, Dialect, Direction, Flow, Histogram, Limits, Options, PARAMETERS, Parameter, Part, Setting,
@@ -17,15 +17,12 @@ pub fn set(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'id' and 'device'")),
     };
-    let node = inventory.disk_node(name)?;
+    let node = inventory.disk(name)?;
     let mut options = Options::new();
     for (name, value) in given.iter().filter(|(name, _)| !matches!(name.as_str(), "id" | "device")) {
         put(&mut options, name, Dialect::Legacy, value)?;
     }
-    node.disk()?
-        .disk
-        .set_throttling(&options)
-        .map_err(|error| QmpError::generic(error.describe(Dialect::Legacy)))?;
+    node.disk.set_throttling(&options).map_err(|error| QmpError::generic(error.describe(Dialect::Legacy)))?;
     Ok(json!({}))
 }
 
@@ -73,12 +70,12 @@ pub fn limits_value(limits: &Limits, dialect: Dialect) -> Value {
 /// What the limits of one disk, or of all, have done.
 pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let nodes = match arguments.maybe_text("device") {
-        Some(name) => vec![inventory.disk_node(name)?],
-        None => inventory.disks(),
+        Some(name) => vec![inventory.disk(name)?],
+        None => inventory.graph.disks(),
     };
     let mut reports = Vec::new();
     for node in nodes {
-        let mut report = report_value(&node.disk()?.disk.throttle_report());
+        let mut report = report_value(&node.disk.throttle_report());
         report["node-name"] = json!(node.name);
         reports.push(report);
     }

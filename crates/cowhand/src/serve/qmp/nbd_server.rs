@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
-use door_nbd::{Removal, TlsFiles, TlsPolicy};
+use door_nbd::{TlsFiles, TlsPolicy};
+use export::Removal;
 use serde_json::{Value, json};
 
 use crate::serve::endpoint::{Endpoint, check_tcp};
@@ -28,9 +29,9 @@ pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
         None | Some(0) => usize::MAX,
         Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
     };
-    let listening = Listening::start(&endpoint, "nbd", Vec::new()).map_err(|failure| {
+    let listening = Listening::start(&endpoint, inventory.socket_mode, Vec::new()).map_err(|failure| {
         let mut text = failure.to_string().replace("\n  because", "");
-        if inventory.sandbox == Sandbox::On && (text.contains("denied") || text.contains("not permitted")) {
+        if inventory.sandbox == Sandbox::On && failure.is_forbidden() {
             text.push_str(
                 " (the sandbox lets sockets be made only in directories given with --allow-path; give it, or --sandbox off)",
             );

@@ -29,7 +29,7 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
                 put(&mut options, name, Dialect::Limits, value)?;
             }
             let limits = limits_of(&options, Dialect::Limits)?;
-            let group = inventory.rules.groups.find_or_create(&id);
+            let group = inventory.graph.rules().groups.find_or_create(&id);
             group.set_limits(limits);
             ObjectKind::ThrottleGroup(group)
         }

@@ -1,17 +1,16 @@
 //! query-block, query-named-block-nodes: what is open.
 
-use std::rc::Rc;
-
-use image::options::{DetectZeroes, DiskOptions};
-use qcow2::Layer;
+use block::Block;
+use graph::options::{DetectZeroes, DiskOptions};
+use graph::{DiskNode, Node, NodeKind};
+use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
+use super::bitmaps;
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::disk_node::{DiskNode, driver, file_name};
-use crate::serve::inventory::nodes::{Node, NodeKind};
 
 /// Layers that are described one inside another; chains may be a thousand deep, and programs that read this recurse.
 const LAYERS_SHOWN_MAX: usize = 32;
@@ -19,9 +18,8 @@ const LAYERS_SHOWN_MAX: usize = 32;
 /// Every disk as a device.
 pub async fn devices(inventory: &Inventory) -> Value {
     let mut devices = Vec::new();
-    for node in inventory.disks() {
-        let Ok(disk) = node.disk() else { continue };
-        let inserted = disk_value(&node.name, disk, &snapshots(disk).await);
+    for node in inventory.graph.disks() {
+        let inserted = disk_value(&node.name, &node, &snapshots(&node).await);
         devices.push(json!({
             "device": node.name,
             "qdev": node.name,
@@ -37,7 +35,7 @@ pub async fn devices(inventory: &Inventory) -> Value {
 /// Every node.
 pub async fn nodes(inventory: &Inventory) -> Value {
     let mut values = Vec::new();
-    for node in inventory.nodes() {
+    for node in inventory.graph.nodes() {
         node_values(inventory, &node, &mut values).await;
     }
     Value::Array(values)
@@ -45,7 +43,7 @@ pub async fn nodes(inventory: &Inventory) -> Value {
 
 /// The snapshots of a disk, as ImageInfo has them. A table that cannot be read shows none: reading it is told in the log.
 async fn snapshots(node: &DiskNode) -> Value {
-    let Layer::Qcow2(image) = node.disk.layer() else { return Value::Null };
+    let Some(image) = node.disk.image() else { return Value::Null };
     match image.snapshots().await {
         Ok(entries) => entries.iter().map(snapshot_value).collect(),
         Err(error) => {
@@ -55,7 +53,7 @@ async fn snapshots(node: &DiskNode) -> Value {
     }
 }
 
-async fn node_values(inventory: &Inventory, node: &Rc<Node>, values: &mut Vec<Value>) {
+async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>) {
     match &node.kind {
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
@@ -67,11 +65,10 @@ async fn node_values(inventory: &Inventory, node: &Rc<Node>, values: &mut Vec<Va
             }
         }
         NodeKind::Throttle { group, child } => {
-            let Ok(disk_node) = inventory.disk_node(child) else { return };
-            let Ok(disk) = disk_node.disk() else { return };
-            let mut value = disk_value(&node.name, disk, &Value::Null);
+            let Ok(disk) = inventory.graph.disk(child) else { return };
+            let mut value = disk_value(&node.name, &disk, &Value::Null);
             value["drv"] = json!("throttle");
-            value["throttle-group"] = json!(*group.borrow());
+            value["throttle-group"] = json!(*group.lock());
             value["child"] = json!(child);
             values.push(value);
         }
@@ -90,7 +87,7 @@ async fn node_values(inventory: &Inventory, node: &Rc<Node>, values: &mut Vec<Va
 }
 
 fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
-    let layer = node.disk.layer();
+    let layer = node.disk.root();
     let options = node.options();
     let mut value = json!({
         "node-name": name,
@@ -106,16 +103,20 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
     }
-    if let (Some(object), Some(below)) = (value.as_object_mut(), backing(layer)) {
-        object.insert("backing_file".to_owned(), json!(file_name(below)));
+    let bitmaps = bitmaps::values(&node.disk);
+    if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
+        value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
+    }
+    if let (Some(object), Some(below)) = (value.as_object_mut(), layer.below()) {
+        object.insert("backing_file".to_owned(), json!(below.name()));
     }
     if let Some(options) = options {
         let mode = options.layer.cache;
         value["cache"] =
             json!({ "writeback": !mode.writethrough, "direct": mode.direct, "no-flush": mode.no_flush });
         value["discard"] = json!(match options.layer.discard {
-            image::options::Discard::Ignore => "ignore",
-            image::options::Discard::Unmap => "unmap",
+            graph::options::Discard::Ignore => "ignore",
+            graph::options::Discard::Unmap => "unmap",
         });
     }
     merge(&mut value, legacy_limits(&node.disk.limits()));
@@ -157,30 +158,23 @@ fn detect_zeroes(options: &DiskOptions) -> &'static str {
     }
 }
 
-fn backing(layer: &Layer) -> Option<&Layer> {
-    match layer {
-        Layer::Qcow2(image) => image.backing(),
-        Layer::Raw(_) => None,
-    }
+fn depth(layer: &dyn Block) -> usize {
+    std::iter::successors(layer.below(), |layer| layer.below()).count()
 }
 
-fn depth(layer: &Layer) -> usize {
-    std::iter::successors(backing(layer), |layer| backing(layer)).count()
-}
-
-fn image_value(layer: &Layer, level: usize) -> Value {
+fn image_value(layer: &dyn Block, level: usize) -> Value {
     let mut image = Map::new();
-    image.insert("filename".to_owned(), json!(file_name(layer)));
-    image.insert("format".to_owned(), json!(driver(layer)));
+    image.insert("filename".to_owned(), json!(layer.name()));
+    image.insert("format".to_owned(), json!(layer.driver()));
     image.insert("virtual-size".to_owned(), json!(layer.size()));
-    if let Layer::Qcow2(qcow2) = layer {
+    if let Some(qcow2) = layer.downcast_ref::<Qcow2>() {
         image.insert("cluster-size".to_owned(), json!(qcow2.geometry().cluster_size()));
         image.insert("format-specific".to_owned(), format_specific(qcow2));
     }
-    if let Some(below) = backing(layer)
+    if let Some(below) = layer.below()
         && level < LAYERS_SHOWN_MAX
     {
-        image.insert("full-backing-filename".to_owned(), json!(file_name(below)));
+        image.insert("full-backing-filename".to_owned(), json!(below.name()));
         image.insert("backing-image".to_owned(), image_value(below, level + 1));
     }
     Value::Object(image)

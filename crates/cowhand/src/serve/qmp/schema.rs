@@ -1,116 +1,80 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
+use graph::options::table::{FILE, LAYER, QCOW2, RAW};
+use throttle::{PARAMETERS, SETTINGS};
+
+use super::bitmaps;
+use super::node_options::{LimitName, count, find, kind, limits, members};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
-const NUMBER_MAX: u64 = i64::MAX as u64;
+pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
-const NUMBER: Kind = Kind::Whole(NUMBER_MAX);
+/// A number of something.
+pub const NUMBER: Kind = Kind::Whole(NUMBER_MAX);
 
-const CACHE: Kind = Kind::Object(&[optional("direct", Kind::Switch), optional("no-flush", Kind::Switch)]);
+/// Numbers of descriptors and of their sets.
+const DESCRIPTOR: Kind = Kind::Whole(i32::MAX as u64);
 
 /// ThrottleLimits.
-pub const LIMITS: Kind = Kind::Object(LIMITS_MEMBERS);
+pub const LIMITS: Kind = Kind::Object(&LIMITS_MEMBERS);
 
-macro_rules! numbers {
-    ($($name:literal)*) => { &[$(optional($name, NUMBER)),*] };
-}
+static LIMITS_MEMBERS: [Argument; PARAMETERS.len()] = limits([], LimitName::Limits);
 
-const LIMITS_MEMBERS: &[Argument] = numbers!(
-    "iops-total" "iops-total-max" "iops-total-max-length" "iops-read" "iops-read-max" "iops-read-max-length"
-    "iops-write" "iops-write-max" "iops-write-max-length" "bps-total" "bps-total-max" "bps-total-max-length"
-    "bps-read" "bps-read-max" "bps-read-max-length" "bps-write" "bps-write-max" "bps-write-max-length"
-    "iops-size"
+static GROUP_MEMBERS: [Argument; 1 + PARAMETERS.len()] =
+    limits([optional("limits", LIMITS)], LimitName::Property);
+
+static THROTTLE_MEMBERS: [Argument; 2 + SETTINGS.len()] =
+    limits([optional("device", Kind::Text), optional("id", Kind::Text)], LimitName::Argument);
+
+static CACHE_MEMBERS: [Argument; count(LAYER, "cache")] = members([], LAYER, "cache");
+
+/// What every node may have.
+static NODE_MEMBERS: [Argument; 2 + count(LAYER, "")] = members(
+    [optional("auto-read-only", Kind::Switch), optional("cache", Kind::Object(&CACHE_MEMBERS))],
+    LAYER,
+    "",
 );
 
-const GROUP_MEMBERS: &[Argument] = &[
-    optional("limits", LIMITS),
-    optional("x-iops-total", NUMBER),
-    optional("x-iops-total-max", NUMBER),
-    optional("x-iops-total-max-length", NUMBER),
-    optional("x-iops-read", NUMBER),
-    optional("x-iops-read-max", NUMBER),
-    optional("x-iops-read-max-length", NUMBER),
-    optional("x-iops-write", NUMBER),
-    optional("x-iops-write-max", NUMBER),
-    optional("x-iops-write-max-length", NUMBER),
-    optional("x-bps-total", NUMBER),
-    optional("x-bps-total-max", NUMBER),
-    optional("x-bps-total-max-length", NUMBER),
-    optional("x-bps-read", NUMBER),
-    optional("x-bps-read-max", NUMBER),
-    optional("x-bps-read-max-length", NUMBER),
-    optional("x-bps-write", NUMBER),
-    optional("x-bps-write-max", NUMBER),
-    optional("x-bps-write-max-length", NUMBER),
-    optional("x-iops-size", NUMBER),
-];
+static FILE_MEMBERS: [Argument; count(FILE, "")] = members([], FILE, "");
 
-const FILE_MEMBERS: &[Argument] = &[
-    required("filename", Kind::Text),
-    optional("locking", Kind::Choice(&["auto", "on", "off"])),
-    optional("aio", Kind::Choice(&["threads", "io_uring"])),
-];
+static RAW_MEMBERS: [Argument; 1 + count(RAW, "")] = members([child()], RAW, "");
 
-const OVERLAP_TEMPLATES: Kind = Kind::Choice(&["none", "constant", "cached", "all"]);
+const OVERLAP_TEMPLATES: Kind = kind(find(QCOW2, "overlap-check"));
 
-const OVERLAP_MEMBERS: &[Argument] = &[
-    optional("template", OVERLAP_TEMPLATES),
-    optional("main-header", Kind::Switch),
-    optional("active-l1", Kind::Switch),
-    optional("active-l2", Kind::Switch),
-    optional("refcount-table", Kind::Switch),
-    optional("refcount-block", Kind::Switch),
-    optional("snapshot-table", Kind::Switch),
-    optional("inactive-l1", Kind::Switch),
-    optional("inactive-l2", Kind::Switch),
-    optional("bitmap-directory", Kind::Switch),
-];
+static OVERLAP_MEMBERS: [Argument; 1 + count(QCOW2, "overlap-check")] =
+    members([optional("template", OVERLAP_TEMPLATES)], QCOW2, "overlap-check");
 
-static QCOW2_MEMBERS: &[Argument] = &[
-    required("file", Kind::Ref(&NODE_OR_OPTIONS)),
-    optional("backing", Kind::Ref(&BACKING)),
-    optional("data-file", Kind::Ref(&NODE_OR_OPTIONS)),
-    optional("cache-size", NUMBER),
-    optional("l2-cache-size", NUMBER),
-    optional("l2-cache-entry-size", NUMBER),
-    optional("refcount-cache-size", NUMBER),
-    optional("cache-clean-interval", Kind::Whole(u32::MAX as u64)),
-    optional("lazy-refcounts", Kind::Switch),
-    optional("pass-discard-request", Kind::Switch),
-    optional("pass-discard-snapshot", Kind::Switch),
-    optional("pass-discard-other", Kind::Switch),
-    optional("discard-no-unref", Kind::Switch),
-    optional("overlap-check", Kind::Either(&[&OVERLAP_TEMPLATES, &Kind::Object(OVERLAP_MEMBERS)])),
-];
+static QCOW2_MEMBERS: [Argument; 2 + count(QCOW2, "")] = members(
+    [
+        child(),
+        optional("overlap-check", Kind::Either(&[&OVERLAP_TEMPLATES, &Kind::Object(&OVERLAP_MEMBERS)])),
+    ],
+    QCOW2,
+    "",
+);
+
+/// The file of an image.
+const fn child() -> Argument {
+    required("file", Kind::Ref(&NODE_OR_OPTIONS))
+}
 
 /// A child: a node by name, or its options.
-static NODE_OR_OPTIONS: Kind = Kind::Either(&[&Kind::Text, &BLOCKDEV]);
+pub(super) static NODE_OR_OPTIONS: Kind = Kind::Either(&[&Kind::Text, &BLOCKDEV]);
 
 /// The image below: likewise, or none.
-static BACKING: Kind = Kind::Either(&[&Kind::Text, &Kind::Null, &BLOCKDEV]);
+pub(super) static BACKING: Kind = Kind::Either(&[&Kind::Text, &Kind::Null, &BLOCKDEV]);
 
 /// What blockdev-add describes.
 pub static BLOCKDEV: Kind = Kind::Union {
     tag: "driver",
-    common: &[
-        optional("node-name", Kind::Text),
-        optional("discard", Kind::Choice(&["ignore", "unmap"])),
-        optional("cache", CACHE),
-        optional("read-only", Kind::Switch),
-        optional("auto-read-only", Kind::Switch),
-        optional("force-share", Kind::Switch),
-        optional("detect-zeroes", Kind::Choice(&["off", "on", "unmap"])),
-    ],
+    common: &NODE_MEMBERS,
     variants: &[
-        Variant { tag: "file", members: FILE_MEMBERS },
-        Variant { tag: "host_device", members: FILE_MEMBERS },
-        Variant { tag: "raw", members: &[required("file", Kind::Ref(&NODE_OR_OPTIONS))] },
-        Variant { tag: "qcow2", members: QCOW2_MEMBERS },
-        Variant {
-            tag: "throttle",
-            members: &[required("throttle-group", Kind::Text), required("file", Kind::Ref(&NODE_OR_OPTIONS))],
-        },
+        Variant { tag: "file", members: &FILE_MEMBERS },
+        Variant { tag: "host_device", members: &FILE_MEMBERS },
+        Variant { tag: "raw", members: &RAW_MEMBERS },
+        Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
+        Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
 };
 
@@ -119,7 +83,7 @@ pub static OBJECT: Kind = Kind::Union {
     tag: "qom-type",
     common: &[required("id", Kind::Text)],
     variants: &[
-        Variant { tag: "throttle-group", members: GROUP_MEMBERS },
+        Variant { tag: "throttle-group", members: &GROUP_MEMBERS },
         Variant {
             tag: "tls-creds-x509",
             members: &[
@@ -192,6 +156,7 @@ pub static EVENTS: &[EventSpec] = &[
             required("reason", Kind::Choice(&["host-qmp-quit", "host-signal"])),
         ]),
     },
+    bitmaps::INVALIDATED,
     EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
     EventSpec {
         name: "BLOCK_IO_ERROR",
@@ -216,6 +181,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("query-named-block-nodes", optional("flat", Kind::Switch)),
     command!("query-blockstats", optional("query-nodes", Kind::Switch)),
     command!("query-block-exports"),
+    command!("add-fd", optional("fdset-id", DESCRIPTOR), optional("opaque", Kind::Text)),
+    command!("remove-fd", required("fdset-id", DESCRIPTOR), optional("fd", DESCRIPTOR)),
+    command!("query-fdsets"),
     command!("quit"),
     CommandSpec { name: "blockdev-add", arguments: Kind::Ref(&BLOCKDEV) },
     command!("blockdev-del", required("node-name", Kind::Text)),
@@ -258,32 +226,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     ),
     command!("qom-get", required("path", Kind::Text), required("property", Kind::Text)),
     command!("qom-list", required("path", Kind::Text)),
-    command!(
-        "block_set_io_throttle",
-        optional("device", Kind::Text),
-        optional("id", Kind::Text),
-        optional("group", Kind::Text),
-        optional("weight", Kind::Whole(10_000)),
-        required("bps", NUMBER),
-        required("bps_rd", NUMBER),
-        required("bps_wr", NUMBER),
-        required("iops", NUMBER),
-        required("iops_rd", NUMBER),
-        required("iops_wr", NUMBER),
-        optional("bps_max", NUMBER),
-        optional("bps_rd_max", NUMBER),
-        optional("bps_wr_max", NUMBER),
-        optional("iops_max", NUMBER),
-        optional("iops_rd_max", NUMBER),
-        optional("iops_wr_max", NUMBER),
-        optional("bps_max_length", NUMBER),
-        optional("bps_rd_max_length", NUMBER),
-        optional("bps_wr_max_length", NUMBER),
-        optional("iops_max_length", NUMBER),
-        optional("iops_rd_max_length", NUMBER),
-        optional("iops_wr_max_length", NUMBER),
-        optional("iops_size", NUMBER),
-    ),
+    CommandSpec { name: "block_set_io_throttle", arguments: Kind::Object(&THROTTLE_MEMBERS) },
     command!("x-query-throttle", optional("device", Kind::Text)),
     command!(
         "block-latency-histogram-set",

@@ -3,13 +3,13 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use control::{Arguments, QmpError};
+use graph::DiskNode;
+use qcow2::Qcow2;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
-use qcow2::{Layer, Qcow2};
 use qcow2_layout::SnapshotEntry;
 use serde_json::{Value, json};
 
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::nodes::Node;
 
 /// Takes a snapshot. What completed before is in it.
 pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
@@ -17,7 +17,7 @@ pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
     if name.is_empty() {
         return Err(QmpError::generic("argument 'name' is empty"));
     }
-    let node = inventory.disk_node(device)?;
+    let node = inventory.disk(device)?;
     let image = image(&node)?;
     let known = image.snapshots().await.map_err(|error| cannot("read the snapshots of", device, &error))?;
     if SnapshotName::Name(name.to_owned()).find(&known).is_some() {
@@ -45,20 +45,17 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
         (None, Some(name)) => SnapshotName::Name(name),
         (None, None) => return Err(QmpError::generic("give one of the arguments 'id' and 'name', or both")),
     };
-    let node = inventory.disk_node(device)?;
+    let node = inventory.disk(device)?;
     let deleted = image(&node)?.delete_snapshot(name).await;
     deleted
         .map(|entry| snapshot_value(&entry))
         .map_err(|error| cannot("delete a snapshot of", device, &error))
 }
 
-fn image(node: &Node) -> Result<&Qcow2, QmpError> {
-    match node.disk()?.disk.layer() {
-        Layer::Qcow2(image) => Ok(image),
-        Layer::Raw(_) => {
-            Err(QmpError::generic(format!("node {:?} is raw: only qcow2 images have snapshots", node.name)))
-        }
-    }
+fn image(node: &DiskNode) -> Result<&Qcow2, QmpError> {
+    node.disk.image().ok_or_else(|| {
+        QmpError::generic(format!("node {:?} is raw: only qcow2 images have snapshots", node.name))
+    })
 }
 
 fn cannot(what: &str, device: &str, error: &qcow2::Error) -> QmpError {

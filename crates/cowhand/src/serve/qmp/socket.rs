@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use reactor::net::Listener;
-use rustix::fs::Mode;
 
 use crate::failure::Failure;
+use crate::serve::socket_mode::SocketMode;
 use crate::serve::socket_path::NamedSocket;
 
 /// A listening control socket. Dropping it removes its name.
@@ -17,16 +17,12 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path`; nobody but our user may connect, at no instant. Call it before there are other threads: the
-    /// rights of files that they make at the same time would change too.
+    /// Listens at `path`; nobody but our user may connect, at no instant.
     ///
     /// # Errors
     /// When somebody listens there, or the name belongs to something that is no socket.
     pub fn bind(path: &Path) -> Result<Self, Failure> {
-        let before = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-        let named = NamedSocket::bind(path);
-        rustix::process::umask(before);
-        let named = named?;
+        let named = NamedSocket::bind(path, SocketMode::default())?;
         let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);
         let listener = named.listener().and_then(Listener::from_unix).map_err(failed)?;
         Ok(Self { listener, named })

@@ -1,0 +1,111 @@
+//! What every block promises.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use buffer::{IoBuf, IoVec};
+
+use crate::{BlockStatus, Error};
+
+/// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
+/// time: the request then still happens, or does not, and nobody is told.
+pub type BlockFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What requests on a block cost least, and what is known of it. Constant while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Offsets and lengths that are multiples of this go to the medium as they are (1, 512 or 4096).
+    pub alignment: u32,
+    /// Some of the bytes may be in memory, here or in a block below: [`Block::try_read`] is worth a try.
+    pub cached: bool,
+    /// Bytes that are allocated and given back together; `None` where a map has no part in that.
+    pub cluster_bytes: Option<u64>,
+}
+
+/// What a read has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadKind {
+    /// Bytes.
+    Data,
+    /// Nothing but zeroes, as a map says: no medium was asked.
+    Zeroes,
+}
+
+/// How a range is made to read as zeroes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroOptions {
+    /// Space may be given back; otherwise what is reserved stays reserved.
+    pub unmap: bool,
+    /// Fail with [`crate::ErrorKind::Unsupported`] rather than write zeroes one by one.
+    pub fast_only: bool,
+}
+
+/// A guest's view of bytes.
+///
+/// Offsets and lengths are in bytes, of any alignment, and must lie inside [`Block::size`]; a request beyond fails with
+/// [`crate::ErrorKind::PastEnd`] and changes nothing. Methods may be called from any thread, many at a time; futures are
+/// bound to the thread that made them. Two requests that overlap in time are ordered by nobody.
+///
+/// # Durability
+/// A write that completed is seen by every read that begins afterwards, and survives a crash once a [`Block::flush`] that was
+/// *issued after its completion* has succeeded. A request that is dropped before its end, or fails, may have changed any part
+/// of its range and nothing else.
+pub trait Block: Any + fmt::Debug + Send + Sync {
+    /// The driver's name, as in options (`qcow2`, `raw`).
+    fn driver(&self) -> &'static str;
+
+    /// What messages call it: the path of its file, as the user gave it.
+    fn name(&self) -> &str;
+
+    /// Size in bytes. May change while the block is open.
+    fn size(&self) -> u64;
+
+    /// What requests should look like.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The block that answers for what this one does not know: a backing image, or what a filter is put over.
+    fn below(&self) -> Option<&dyn Block> {
+        None
+    }
+
+    /// Reads into `buf` from `offset` if that needs no waiting, no lock and no I/O. Zeroes leave `buf` as it was; after `None`
+    /// part of it may have changed.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        let _ = (offset, buf);
+        None
+    }
+
+    /// Fills `buf` from `offset`, zeroes included, and gives it back.
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)>;
+
+    /// Writes all of `data` at `offset`.
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>>;
+
+    /// Makes the range read as zeroes.
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>>;
+
+    /// The content of the range is of no use any more. Space is given back where that is possible; what the range reads as
+    /// afterwards is the block's choice: the old bytes or zeroes.
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>>;
+
+    /// Makes everything durable that completed before this call.
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>>;
+
+    /// The state of the block at `offset`, for at most `len` bytes (at least one). Asks maps and file systems, reads no data.
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>>;
+
+    /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
+    /// come afterwards may fail.
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>>;
+}
+
+impl dyn Block {
+    /// The block as what it is, if it is a `B`.
+    pub fn downcast_ref<B: Block>(&self) -> Option<&B> {
+        (self as &dyn Any).downcast_ref()
+    }
+}

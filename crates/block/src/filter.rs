@@ -1,0 +1,125 @@
+//! The kit for filters: a filter says what it does differently, and everything else passes through.
+
+use std::any::Any;
+use std::fmt;
+
+use buffer::{IoBuf, IoVec};
+
+use crate::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+
+/// A block over another one of the same size and content. Whoever implements this is a [`Block`].
+///
+/// Each method is called in place of the one of that name, and passes the request on unless the filter says otherwise. A filter
+/// that looks at requests or holds them back must do so in [`Filter::try_read`] too: give `None` where the request has to
+/// take the way of [`Filter::read`].
+pub trait Filter: Any + fmt::Debug + Send + Sync {
+    /// The filter's name, as in options.
+    fn driver(&self) -> &'static str;
+
+    /// What it is put over.
+    fn over(&self) -> &dyn Block;
+
+    /// In place of [`Block::size`].
+    fn size(&self) -> u64 {
+        self.over().size()
+    }
+
+    /// In place of [`Block::capabilities`].
+    fn capabilities(&self) -> Capabilities {
+        self.over().capabilities()
+    }
+
+    /// In place of [`Block::try_read`].
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        self.over().try_read(offset, buf)
+    }
+
+    /// In place of [`Block::read`].
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        self.over().read(offset, buf)
+    }
+
+    /// In place of [`Block::write`].
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().write(offset, data)
+    }
+
+    /// In place of [`Block::zero`].
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().zero(offset, len, options)
+    }
+
+    /// In place of [`Block::discard`].
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().discard(offset, len)
+    }
+
+    /// In place of [`Block::flush`].
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().flush()
+    }
+
+    /// In place of [`Block::block_status`].
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        self.over().block_status(offset, len)
+    }
+
+    /// In place of [`Block::close`].
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().close()
+    }
+}
+
+impl<F: Filter> Block for F {
+    fn driver(&self) -> &'static str {
+        Filter::driver(self)
+    }
+
+    fn name(&self) -> &str {
+        self.over().name()
+    }
+
+    fn size(&self) -> u64 {
+        Filter::size(self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Filter::capabilities(self)
+    }
+
+    fn below(&self) -> Option<&dyn Block> {
+        Some(self.over())
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        Filter::try_read(self, offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Filter::read(self, offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::write(self, offset, data)
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::zero(self, offset, len, options)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::discard(self, offset, len)
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::flush(self)
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Filter::block_status(self, offset, len)
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::close(self)
+    }
+}

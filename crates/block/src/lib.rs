@@ -1,0 +1,21 @@
+//! The contract for a guest's view of bytes, raw disks, and the kit for filters.
+//!
+//! [`Block`] is all that a door, a job, a filter or an image above sees of a disk: size, capabilities, requests, status, close.
+//! A qcow2 image is a block, and so are [`Raw`] bytes and every [`Filter`]. What only one kind has (snapshots of a qcow2 image,
+//! the window of a raw disk) is not in the contract: whoever needs it asks for the kind (`downcast_ref` of `dyn Block`).
+//!
+//! [`storage::Storage`] is the other contract: the bytes of a medium, below a block.
+
+#![forbid(unsafe_code)]
+
+mod contract;
+mod error;
+mod filter;
+mod raw;
+mod status;
+
+pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions};
+pub use error::{Blame, Error, ErrorKind};
+pub use filter::Filter;
+pub use raw::{Raw, SECTOR_BYTES};
+pub use status::BlockStatus;

@@ -1,0 +1,149 @@
+//! Raw bytes as a disk.
+
+use std::sync::Arc;
+
+use buffer::{IoBuf, IoVec};
+use storage::{ExtentKind, Storage, Zeroing};
+
+use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+
+/// What sizes of disks are multiples of.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// Bytes of a medium that are the disk.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    /// Where they are.
+    pub storage: Arc<dyn Storage>,
+    /// First byte of the disk in the storage.
+    pub offset: u64,
+    /// Size of the disk in bytes.
+    pub size: u64,
+    /// The disk is a part of the storage that ends where it ends, however the storage grows.
+    pub fixed: bool,
+}
+
+impl Raw {
+    /// The whole of `storage` as a disk, which is a whole number of sectors: what the last one lacks
+    /// in the storage reads as zeroes.
+    pub fn new(storage: Arc<dyn Storage>) -> Self {
+        let size = storage.length().next_multiple_of(SECTOR_BYTES);
+        Self { storage, offset: 0, size, fixed: false }
+    }
+
+    /// Where `len` bytes at `offset` begin in the storage, if they lie inside the disk.
+    fn host(&self, offset: u64, len: u64) -> Result<u64, Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(self.offset + offset),
+            _ => Err(self.blame().past_end(offset, len, self.size)),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::new(self.storage.name())
+    }
+
+    /// Makes an error of a failure. The name is copied only then: a copy a request would cost as much as the way
+    /// through a map.
+    fn failing(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        move |error| self.blame().io(doing)(error)
+    }
+
+    /// What the file system says: holes read as zeroes, and so does what the last sector lacks in the storage. Such an
+    /// end is the one place where a status is not of whole sectors.
+    async fn status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
+        let host = self.host(offset, len)?;
+        let status = BlockStatus::data(len, 0, Some(host));
+        let end = self.storage.length();
+        if host >= end {
+            return Ok(BlockStatus { zero: true, hole: true, data: false, ..status });
+        }
+        let extent = self.storage.extent(host, len).await.map_err(self.failing("asking for holes"))?;
+        let hole = extent.kind == ExtentKind::Hole;
+        let to_end = hole && host + extent.len >= end;
+        let known =
+            if to_end { (end - self.offset).next_multiple_of(SECTOR_BYTES) - offset } else { extent.len };
+        Ok(BlockStatus { len: known.min(len), zero: hole, hole, data: !hole, ..status })
+    }
+}
+
+impl Block for Raw {
+    fn driver(&self) -> &'static str {
+        "raw"
+    }
+
+    fn name(&self) -> &str {
+        self.storage.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let medium = self.storage.capabilities();
+        Capabilities {
+            read_only: medium.read_only,
+            alignment: medium.alignment,
+            cached: medium.cached,
+            cluster_bytes: None,
+        }
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        let inside = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size);
+        (inside && self.storage.try_read(self.offset + offset, buf)).then_some(ReadKind::Data)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(async move {
+            let host = match self.host(offset, buf.len() as u64) {
+                Ok(host) => host,
+                Err(error) => return (Err(error), buf),
+            };
+            let (result, buf) = self.storage.read(host, buf).await;
+            (result.map(|()| ReadKind::Data).map_err(self.failing("reading data")), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, data.len() as u64)?;
+            self.storage.write(host, data).await.map_err(self.failing("writing data"))
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, len)?;
+            self.storage.zero(host, len, zeroing(options)).await.map_err(self.failing("zeroing"))
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, len)?;
+            self.storage.discard(host, len).await.map_err(self.failing("discarding"))
+        })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move { self.storage.flush().await.map_err(self.failing("flushing")) })
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(self.status(offset, len))
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.flush()
+    }
+}
+
+fn zeroing(options: ZeroOptions) -> Zeroing {
+    match options {
+        ZeroOptions { fast_only: true, .. } => Zeroing::FastOnly,
+        ZeroOptions { unmap: true, .. } => Zeroing::Unmap,
+        ZeroOptions { unmap: false, .. } => Zeroing::Keep,
+    }
+}

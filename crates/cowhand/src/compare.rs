@@ -1,0 +1,230 @@
+//! `cowhand compare`: whether two disks have the same content.
+
+mod result;
+mod walk;
+
+use std::ffi::OsString;
+use std::future::ready;
+use std::io::Write;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use futures_util::{StreamExt, join, stream};
+use graph::cache_mode::CacheMode;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use graph::{Disk, OpenRules};
+use reactor::Reactor;
+use storage::IoBuf;
+
+use self::result::{Difference, Outcome};
+use self::walk::{Piece, Step, Walk};
+use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+use crate::progress::Progress;
+
+/// Exit codes, as qemu-img's. 0 says that the disks are the same.
+pub mod code {
+    /// They differ.
+    pub const DIFFERENT: u8 = 1;
+    /// An image could not be opened, or the command line makes no sense.
+    pub const CANNOT_OPEN: u8 = 2;
+    /// A map could not be read.
+    pub const CANNOT_MAP: u8 = 3;
+    /// Data could not be read.
+    pub const CANNOT_READ: u8 = 4;
+}
+
+/// Bytes of each disk that are read and compared at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Pieces that are read at the same time. With both disks that is 16 MiB of memory.
+const PIECES_IN_FLIGHT: usize = 8;
+/// A difference is told by its sector.
+const SECTOR_BYTES: usize = block::SECTOR_BYTES as usize;
+
+/// Arguments of `cowhand compare`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Say whether two disks have the same content, whatever their formats and chains. What the maps of both call \
+        zeroes is not read. Where one disk is longer, the rest must read as zeroes.\n\n\
+        Exit codes: 0 the same, 1 different, 2 an image cannot be opened (or wrong usage),\n\
+        3 a map cannot be read, 4 data cannot be read.",
+    after_help = "\
+Examples:
+  cowhand compare disk.qcow2 copy.raw
+  cowhand compare -f raw -F qcow2 -p /dev/vg/disk disk.qcow2
+  cowhand compare -s a.qcow2 b.qcow2              sizes and what is allocated must be the same too
+  cowhand compare --output json a.qcow2 b.qcow2
+cowhand info --help says what a DRIVE is."
+)]
+pub struct Args {
+    /// One disk: a path, or a DRIVE
+    #[arg(value_name = "DRIVE1")]
+    first: OsString,
+
+    /// The other one
+    #[arg(value_name = "DRIVE2")]
+    second: OsString,
+
+    /// Format of DRIVE1: qcow2 or raw [default: what its first bytes say]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    first_format: Option<Format>,
+
+    /// Format of DRIVE2
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    second_format: Option<Format>,
+
+    #[command(flatten)]
+    opening: OpenArgs,
+
+    /// Cache mode of both: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Strict: sizes must be the same, and each part allocated, zero or compressed in both
+    #[arg(short = 's')]
+    strict: bool,
+
+    /// Show how far it is, on a terminal
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing; the exit code has the result
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Compares.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let outcome = compare(args)?;
+    match (args.quiet, args.output) {
+        (true, _) => {}
+        (false, OutputFormat::Json) => write_json(out, &outcome.report())?,
+        (false, OutputFormat::Human) => outcome.write_human(out)?,
+    }
+    Ok(match outcome.difference {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::from(code::DIFFERENT),
+    })
+}
+
+fn compare(args: &Args) -> Result<Outcome, Failure> {
+    let cannot_open = |failure: Failure| failure.with_code(code::CANNOT_OPEN);
+    let first = options(args, &args.first, "-f", args.first_format).map_err(cannot_open)?;
+    let second = options(args, &args.second, "-F", args.second_format).map_err(cannot_open)?;
+    let policy = args.opening.policy().map_err(cannot_open)?;
+    let rules = OpenRules { policy, ..OpenRules::default() };
+    let reactor = Reactor::new(reactor::available())
+        .map_err(|error| cannot_open(Failure::because("cannot start an event loop", &error)))?;
+    reactor.run(async {
+        let disks = [
+            open(&first, &rules).await.map_err(cannot_open)?,
+            open(&second, &rules).await.map_err(cannot_open)?,
+        ];
+        compare_disks(args, &disks).await
+    })
+}
+
+fn options(
+    args: &Args,
+    drive: &OsString,
+    option: &str,
+    format: Option<Format>,
+) -> Result<DiskOptions, Failure> {
+    let mut options = args.opening.options(drive, option, format)?;
+    options.layer.read_only = true;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
+    Ok(options)
+}
+
+async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Failure> {
+    graph::open(options, rules).await.map_err(|error| {
+        let what = format!("cannot compare {}", options.filename.display());
+        Failure::because(what, &error).with_hint_about_lock(&error)
+    })
+}
+
+async fn compare_disks(args: &Args, disks: &[Disk; 2]) -> Result<Outcome, Failure> {
+    let sizes = [disks[0].size(), disks[1].size()];
+    let outcome = |difference| Outcome { sizes, difference };
+    if args.strict && sizes[0] != sizes[1] {
+        return Ok(outcome(Some(Difference::Size)));
+    }
+    let mut progress = Progress::begin(args.progress, sizes[0].max(sizes[1]), Instant::now());
+    let difference = first_difference(disks, args.strict, &mut progress).await;
+    progress.end();
+    difference.map(outcome)
+}
+
+/// The first place where the disks differ. Pieces are read side by side, and judged in their order.
+async fn first_difference(
+    disks: &[Disk; 2],
+    strict: bool,
+    progress: &mut Progress,
+) -> Result<Option<Difference>, Failure> {
+    let steps = stream::unfold(Walk::new(disks, strict), |mut walk| async move {
+        walk.next().await.map(|step| (step, walk))
+    });
+    let judged = steps.map(|step| async move {
+        match step {
+            Step::Piece(piece) => (piece.offset, content_differs(disks, piece).await),
+            Step::Allocation(offset) => (offset, Ok(Some(Difference::Allocation(offset)))),
+            Step::Failed(offset, failure) => (offset, Err(failure)),
+        }
+    });
+    let found = judged.buffered(PIECES_IN_FLIGHT).filter_map(|(offset, judged)| {
+        progress.at(offset, Instant::now());
+        ready(judged.transpose())
+    });
+    pin!(found).next().await.transpose()
+}
+
+async fn content_differs(disks: &[Disk; 2], piece: Piece) -> Result<Option<Difference>, Failure> {
+    let [first, second] = disks;
+    let (first, second) = join!(read(first, piece, piece.data[0]), read(second, piece, piece.data[1]));
+    let sector = match (first?, second?) {
+        (Some(first), Some(second)) => first_unequal_sector(&first, &second),
+        (Some(bytes), None) | (None, Some(bytes)) => first_data_sector(bytes),
+        (None, None) => None,
+    };
+    Ok(sector.map(|sector| Difference::Content(piece.offset + (sector * SECTOR_BYTES) as u64)))
+}
+
+/// The bytes of a piece, if its map calls them data.
+async fn read(disk: &Disk, piece: Piece, data: bool) -> Result<Option<IoBuf>, Failure> {
+    if !data {
+        return Ok(None);
+    }
+    let (result, bytes) = disk.read(piece.offset, IoBuf::uninit(piece.len)).await;
+    match result {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) => {
+            let what = format!("cannot read {} at offset {}", disk.root().name(), piece.offset);
+            Err(Failure::because(what, &error).with_code(code::CANNOT_READ))
+        }
+    }
+}
+
+/// `None` if all are equal, found at the speed of memory; most pieces are.
+fn first_unequal_sector(first: &[u8], second: &[u8]) -> Option<usize> {
+    if first == second {
+        return None;
+    }
+    first.chunks(SECTOR_BYTES).zip(second.chunks(SECTOR_BYTES)).position(|(first, second)| first != second)
+}
+
+fn first_data_sector(bytes: IoBuf) -> Option<usize> {
+    let bytes = bytes.freeze();
+    if bytes.is_zero() {
+        return None;
+    }
+    bytes.chunks(SECTOR_BYTES).position(|sector| sector.iter().any(|byte| *byte != 0))
+}

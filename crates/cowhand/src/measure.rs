@@ -1,0 +1,205 @@
+//! `cowhand measure`: how large the file of a new image will be.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use block::SECTOR_BYTES;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use graph::{Disk, OpenRules};
+use qcow2::{Content, CreateOptions, DataClusters, Preallocation};
+use qcow2_layout::Version;
+use reactor::Reactor;
+use serde::Serialize;
+
+use crate::create::options::{self, NewImage};
+use crate::drive::{OpenArgs, formats, parse_bytes};
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand measure`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Say how large the file of a new image will be, before it is made: empty, with --size, or as a copy of \
+        the disk DRIVE. Nothing is written, and no data is read: the map says where there is some.\n\n\
+        \"required\" is enough for what is to be in it, \"fully allocated\" for a disk that was written everywhere, \
+        \"bitmaps\" comes on top where the bitmaps of DRIVE are copied too.",
+    after_help = "\
+Examples:
+  cowhand measure -O qcow2 --size 1T
+  cowhand measure -O qcow2 -o cluster_size=128k,extended_l2=on disk.raw
+  cowhand measure --output json -O qcow2 file=disk.qcow2,backing.l2-cache-size=1M"
+)]
+pub struct Args {
+    /// The disk to be copied: a path, or a DRIVE (cowhand info --help says what that is)
+    #[arg(value_name = "DRIVE")]
+    drive: Option<OsString>,
+
+    /// Format of DRIVE: qcow2 or raw [default: what its first bytes say]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    format: Option<Format>,
+
+    #[command(flatten)]
+    opening: OpenArgs,
+
+    /// Size of the disk of an empty image, instead of DRIVE
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    size: Option<u64>,
+
+    /// Format of the new image: qcow2 or raw
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    target: Format,
+
+    /// Its creation options: name=value,... (-o help lists them; may be repeated)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+
+    /// A snapshot of DRIVE (refused: content of snapshots is not read)
+    #[arg(short = 'l', value_name = "SNAPSHOT")]
+    snapshot: Option<String>,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// The result, with qemu-img's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Measured {
+    required: u64,
+    fully_allocated: u64,
+    /// Where both images can have bitmaps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bitmaps: Option<u64>,
+}
+
+/// Measures.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if options::asks_for_help(&args.options) {
+        out.write_all(options::help(args.target).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let image = NewImage::parse(&args.options, args.target)
+        .map_err(|error| Failure::because("cannot measure", &error))?;
+    if image.size.is_some() {
+        return Err(Failure::new("-o size is for create; --size measures an empty image of that size"));
+    }
+    let measured = match (args.size, &args.drive) {
+        (Some(size), None) => measure_empty(args, image, size)?,
+        (None, Some(drive)) => measure_copy(args, image, drive)?,
+        (Some(_), Some(_)) => {
+            return Err(Failure::new(
+                "--size is for an empty image, DRIVE for a copy of it; give one of them",
+            ));
+        }
+        (None, None) => return Err(Failure::new("neither --size nor DRIVE is given; give one of them")),
+    };
+    match args.output {
+        OutputFormat::Json => write_json(out, &measured)?,
+        OutputFormat::Human => show(&measured, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(measured: &Measured, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "required size: {}", measured.required)?;
+    writeln!(out, "fully allocated size: {}", measured.fully_allocated)?;
+    if let Some(bitmaps) = measured.bitmaps {
+        writeln!(out, "bitmaps size: {bitmaps}")?;
+    }
+    Ok(())
+}
+
+fn measure_empty(args: &Args, image: NewImage, size: u64) -> Result<Measured, Failure> {
+    let of_drive = [("-f", args.format.is_some()), ("-l", args.snapshot.is_some())];
+    if let Some((option, _)) = of_drive.iter().find(|(_, given)| *given) {
+        return Err(Failure::new(format!("{option} is about DRIVE; with --size there is none")));
+    }
+    let options = CreateOptions { size, ..image.options };
+    measure(image.format, &options, Content::Empty)
+        .map_err(|error| Failure::because(format!("cannot measure an image of {size} bytes"), &*error))
+}
+
+fn measure_copy(args: &Args, image: NewImage, drive: &OsString) -> Result<Measured, Failure> {
+    if let Some(snapshot) = &args.snapshot {
+        let what = format!(
+            "-l {snapshot}: the content of a snapshot is not read here; only the disk is, without -l"
+        );
+        return Err(Failure::new(what).with_hint("qemu-img measure -l reads snapshots of the same image"));
+    }
+    let mut options = args.opening.options(drive, "-f", args.format)?;
+    options.layer.read_only = true;
+    let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
+    measure_disk(&options, &rules, image)
+}
+
+fn measure_disk(options: &DiskOptions, rules: &OpenRules, image: NewImage) -> Result<Measured, Failure> {
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(format!("cannot measure {}", options.filename.display()), error)
+    };
+    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
+    reactor.run(async {
+        let disk =
+            graph::open(options, rules).await.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
+        let target = CreateOptions { size: disk.size(), ..image.options };
+        let content = match is_counted(image.format, &target) {
+            true => Content::Copied { data_bytes: data_bytes(&disk, &target).await.map_err(|e| failed(&e))? },
+            false => Content::Copied { data_bytes: disk.size() },
+        };
+        let measured = measure(image.format, &target, content).map_err(|error| failed(&*error))?;
+        let bitmaps = bitmaps(&disk, &target).filter(|_| image.format == Format::Qcow2);
+        Ok(Measured { bitmaps, ..measured })
+    })
+}
+
+/// Whether the result depends on where the disk has data, and the options are right.
+fn is_counted(format: Format, target: &CreateOptions) -> bool {
+    let whole = matches!(target.preallocation, Preallocation::Falloc | Preallocation::Full);
+    format == Format::Qcow2
+        && !whole
+        && target.backing_file.is_none()
+        && target.measure(Content::Empty).is_ok()
+}
+
+/// Bytes of the new image's clusters that the disk has data in, by its map.
+async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::Error> {
+    let mut clusters = DataClusters::new(target.cluster_size);
+    let (mut at, end) = (0, disk.size());
+    while at < end {
+        let status = disk.block_status(at, end - at).await?;
+        if status.data && !status.zero {
+            clusters.add(at, status.len);
+        }
+        at = (at + status.len).max(clusters.counted_to());
+    }
+    Ok(clusters.bytes())
+}
+
+/// What copies of the disk's bitmaps take; `None` where it, or the new image, cannot have any.
+fn bitmaps(disk: &Disk, target: &CreateOptions) -> Option<u64> {
+    let image = disk.image().filter(|image| image.geometry().version >= Version::V3)?;
+    debug_assert_eq!(image.size(), target.size);
+    target.measure_bitmaps(disk.bitmaps().map(|(bitmap, _)| (bitmap.name(), bitmap.granularity_bytes())))
+}
+
+fn measure(
+    format: Format,
+    options: &CreateOptions,
+    content: Content,
+) -> Result<Measured, Box<dyn std::error::Error>> {
+    let (required, fully_allocated) = match format {
+        Format::Raw => {
+            let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
+            let size = size.filter(|size| i64::try_from(*size).is_ok());
+            let size = size.ok_or_else(|| format!("size is {}; allowed: below 2^63", options.size))?;
+            (size, size)
+        }
+        Format::Qcow2 => {
+            let sizes = options.measure(content)?;
+            (sizes.required, sizes.fully_allocated)
+        }
+    };
+    Ok(Measured { required, fully_allocated, bitmaps: None })
+}

@@ -1,0 +1,154 @@
+//! What is said at the start: each disk, and the lines that reach it.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use graph::DiskNode;
+use graph::options::Discard;
+use graph::size::human_size;
+use qcow2::cache_sizes::CacheSizes;
+
+use super::inventory::Inventory;
+use super::inventory::exports::ExportRecord;
+use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
+use super::settings::TlsFiles;
+use super::steering::Sockets;
+use crate::output::printable;
+
+/// How clients reach the server.
+#[derive(Debug)]
+pub struct Reach {
+    addresses: Vec<(Address, Option<ClientTls>)>,
+    /// What stands for what we do not know.
+    places: Vec<String>,
+}
+
+impl Reach {
+    /// Finds out. Certificates are read for it: call it before the file system is given up.
+    pub fn new(inventory: &Inventory, tls: Option<&TlsFiles>) -> Self {
+        let reached = inventory.doors.addresses().into_iter();
+        let addresses: Vec<_> = reached
+            .map(|address| {
+                let client = tls.map(|files| client_tls(&address, files));
+                (address, client)
+            })
+            .collect();
+        let mut places = tls.map_or_else(Vec::new, |files| {
+            addresses
+                .iter()
+                .filter_map(|(_, client)| client.as_ref())
+                .flat_map(|client| places(files, client))
+                .collect()
+        });
+        places.dedup();
+        Self { addresses, places }
+    }
+}
+
+/// Says what is served, and how to reach it; `created` are the exports whose images were made just now.
+///
+/// # Errors
+/// When nobody reads it.
+pub fn announce(
+    out: &mut dyn Write,
+    inventory: &Inventory,
+    sockets: &Sockets,
+    reach: &Reach,
+    created: &[String],
+) -> io::Result<()> {
+    let exports = inventory.exports();
+    for export in &exports {
+        let node = &export.disk;
+        write_disk(out, &export.id, node, created.contains(&export.id))?;
+        for (address, tls) in &reach.addresses {
+            for (tool, line) in paste::lines(address, shown(export, node, exports.len()), tls.as_ref()) {
+                writeln!(out, "  {tool:<9} {line}")?;
+            }
+        }
+    }
+    for place in &reach.places {
+        writeln!(out, "TLS: {place}")?;
+    }
+    if let Some(path) = sockets.control_path() {
+        let path = std::path::absolute(path)?;
+        writeln!(out, "control: cowhand status {}", paste::quote(&path.to_string_lossy()))?;
+    }
+    if let Some(metrics) = sockets.metrics() {
+        writeln!(out, "metrics: http://{}/metrics", metrics.address)?;
+    }
+    out.flush()
+}
+
+fn write_disk(out: &mut dyn Write, name: &str, node: &DiskNode, created: bool) -> io::Result<()> {
+    let created = if created { ", created" } else { "" };
+    let read_only = if node.disk.read_only() { ", read-only" } else { "" };
+    let (size, path) = (human_size(node.disk.size()), node.path.to_string_lossy());
+    let (name, path) = (printable(name), printable(&path));
+    writeln!(out, "{name}: {size}, {path}{created}{read_only}")?;
+    match node.disk.status() {
+        Some(status) => writeln!(out, "  caches    {}", caches(&status.cache_sizes)),
+        None => Ok(()),
+    }
+}
+
+fn shown<'a>(export: &'a ExportRecord, node: &DiskNode, exports: usize) -> Shown<'a> {
+    Shown {
+        name: export.entry.name(),
+        read_only: export.entry.disk().read_only(),
+        discard: node.options().is_some_and(|options| options.layer.discard == Discard::Unmap),
+        one_of_several: exports > 1,
+    }
+}
+
+/// What a client on this machine needs: a name that the certificate is for, and its files where we know them.
+fn client_tls(address: &Address, files: &TlsFiles) -> ClientTls {
+    let mut names = vec!["localhost".to_owned()];
+    if let Address::Tcp(address) = address {
+        let ip = paste::reachable(*address).ip();
+        // "localhost" leads to these two alone.
+        if ip != IpAddr::V4(Ipv4Addr::LOCALHOST) && ip != IpAddr::V6(Ipv6Addr::LOCALHOST) {
+            names.clear();
+        }
+        names.push(ip.to_string());
+    }
+    names.push(rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let host = names.into_iter().find(|name| door_nbd::certificate_names(&files.cert, name));
+    let needed = client_files(files);
+    let directories = [Some(&files.cert), files.client_ca.as_ref()].into_iter().flatten();
+    let mut directories =
+        directories.filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned()));
+    let directory =
+        directories.find(|directory: &PathBuf| needed.iter().all(|name| directory.join(name).exists()));
+    ClientTls { host, directory }
+}
+
+/// What a client reads from its directory.
+fn client_files(files: &TlsFiles) -> &'static [&'static str] {
+    match &files.client_ca {
+        None => &["ca-cert.pem"],
+        Some(_) => &["ca-cert.pem", "client-cert.pem", "client-key.pem"],
+    }
+}
+
+/// What is to be put in place of what we do not know.
+fn places(files: &TlsFiles, client: &ClientTls) -> Vec<String> {
+    let mut places = Vec::new();
+    if client.directory.is_none() {
+        let names = client_files(files).join(", ");
+        places.push(format!("for {DIRECTORY_PLACE} put a directory with the client's {names}"));
+    }
+    if client.host.is_none() {
+        let cert = files.cert.display();
+        places
+            .push(format!("for {HOST_PLACE} put a name of this machine that the certificate {cert} is for"));
+    }
+    places
+}
+
+/// The cache sizes in use, whatever was asked for.
+fn caches(sizes: &CacheSizes) -> String {
+    let (l2, slice) = (human_size(sizes.l2_bytes), human_size(sizes.l2_entry_bytes));
+    let covers = if sizes.covers_disk { "covers the disk" } else { "less than the disk has" };
+    format!("l2 {l2} in slices of {slice} ({covers}), refcounts {}", human_size(sizes.refcount_bytes))
+}

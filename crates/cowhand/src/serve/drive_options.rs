@@ -1,0 +1,207 @@
+//! `cowhand serve --drive-options`: what the table of drive options says, for people, for programs and as docs/options.md.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use graph::options::{Changes, Group, Kind, Spec, table};
+use serde::Serialize;
+
+use crate::output::write_json;
+
+/// What the list is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// Text for people
+    Human,
+    /// JSON
+    Json,
+    /// As docs/options.md
+    Markdown,
+}
+
+/// Columns of the lines in the help.
+const COLUMNS_MAX: usize = 100;
+
+const GROUPS: [Group; 6] =
+    [Group::Layer, Group::Qcow2, Group::Raw, Group::File, Group::Disk, Group::Throttling];
+
+/// An option, for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Described {
+    name: String,
+    alias: Option<&'static str>,
+    of: &'static str,
+    r#type: &'static str,
+    values: &'static [&'static str],
+    min: Option<u64>,
+    max: Option<u64>,
+    multiple_of: Option<u64>,
+    default: &'static str,
+    help: &'static str,
+    changed_by: Option<&'static str>,
+    qmp: Option<&'static str>,
+    toml: &'static str,
+}
+
+impl Described {
+    fn of(spec: &Spec) -> Self {
+        let (values, min, max, multiple_of) = match spec.kind {
+            Kind::Switch => (&["on", "off"][..], None, None, None),
+            Kind::Choice(names) => (names, None, None, None),
+            Kind::Size { multiple_of, max } => (&[][..], Some(0), Some(max), Some(multiple_of)),
+            Kind::Whole { min, max } => (&[][..], Some(min), Some(max), None),
+            Kind::Text { .. } | Kind::Path | Kind::File | Kind::Image => (&[][..], None, None, None),
+        };
+        Self {
+            name: spec.full_name(),
+            alias: spec.alias,
+            of: spec.group.title(),
+            r#type: type_name(spec.kind),
+            values,
+            min,
+            max,
+            multiple_of,
+            default: spec.default_words(),
+            help: spec.help,
+            changed_by: spec.changed_by(),
+            qmp: spec.qmp_name(),
+            toml: toml_form(spec.kind),
+        }
+    }
+}
+
+fn type_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Switch => "switch",
+        Kind::Choice(_) => "choice",
+        Kind::Size { .. } => "size",
+        Kind::Whole { .. } => "number",
+        Kind::Text { .. } => "text",
+        Kind::Path => "path",
+        Kind::File => "file",
+        Kind::Image => "image",
+    }
+}
+
+/// What it is in a configuration file and in `json:`.
+fn toml_form(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Switch => "boolean, or a text",
+        Kind::Size { .. } => "integer, or a text with a suffix",
+        Kind::Whole { .. } => "integer",
+        Kind::Choice(_) | Kind::Text { .. } | Kind::Path => "text",
+        Kind::File => "text, or a table",
+        Kind::Image => "table",
+    }
+}
+
+/// Writes the list.
+pub fn list(format: ListFormat, out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        ListFormat::Human => out.write_all(human().as_bytes()),
+        ListFormat::Json => write_json(out, &table::all().map(Described::of).collect::<Vec<_>>()),
+        ListFormat::Markdown => out.write_all(markdown().as_bytes()),
+    }
+}
+
+fn of_group(group: Group) -> impl Iterator<Item = &'static Spec> {
+    table::all().filter(move |spec| spec.group == group)
+}
+
+fn human() -> String {
+    let mut text = String::new();
+    for group in GROUPS {
+        text += &format!("Options of {}:\n", group.title());
+        for spec in of_group(group) {
+            let changed =
+                spec.changed_by().map_or_else(String::new, |command| format!("; changed by {command}"));
+            let alias = spec.alias.map_or_else(String::new, |alias| format!("; also {alias}"));
+            let default = spec.default_words();
+            text += &format!("  {}\n      {}\n      default: {default}", spec.usage(), spec.help);
+            text += &format!("; takes: {}{alias}{changed}\n", spec.takes());
+        }
+        text.push('\n');
+    }
+    text + "What no command changes stays as it is while the disk is open. data-file.OPTION is as file.OPTION.\n"
+}
+
+/// Names and values, several on a line, for the help of `serve`.
+pub fn usage() -> String {
+    let mut lines = vec![String::new()];
+    for word in GROUPS.into_iter().flat_map(of_group).map(Spec::usage) {
+        match lines.last_mut() {
+            Some(line) if line.len() + 2 + word.len() <= COLUMNS_MAX => *line += &format!("  {word}"),
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines.join("\n").trim_start_matches('\n').to_owned()
+}
+
+const INTRODUCTION: &str = "\
+# Options of a drive
+
+Made from the table in `crates/graph/src/options` by `cowhand serve --drive-options=markdown`; `cowhand serve --drive-options` prints the
+same, and `--drive-options=json` for programs. Names, values and defaults are QEMU's; docs/compat.md says what differs.
+
+A DRIVE has them as `name=value,name=value`, dotted names reach into its parts (`backing.l2-cache-size=1M`). In `json:{...}`, and in a
+`[[drive]]` of a configuration file (TOML), a switch is `true` or `false`, a number a number and everything else a text; a size may be either.
+Parts are objects there, or dotted names. blockdev-add has the names of the column QMP, where a dotted name is a member of an object.
+
+What no command changes stays as it is while the disk is open, and a change of it is refused by name. `cowhand reopen` and `x-blockdev-set`
+change whatever `blockdev-reopen` does.
+";
+
+fn markdown() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for group in GROUPS {
+        text += &format!("\n## Options of {}\n\n", group.title());
+        text += "| option | says | takes | default | changed by | QMP |\n|---|---|---|---|---|---|\n";
+        for spec in of_group(group) {
+            let code = |text: &str| format!("`{text}`");
+            let alias = spec.alias.map_or_else(String::new, |alias| format!(", {}", code(alias)));
+            let changed = match (spec.changes, spec.changed_by()) {
+                (Changes::AsItsParts, _) => "as its parts".to_owned(),
+                (_, command) => command.map_or_else(|| "nothing".to_owned(), code),
+            };
+            let qmp = spec.qmp_name().map_or_else(|| "no".to_owned(), code);
+            let (takes, default) = (spec.takes(), spec.default_words());
+            let name = code(&spec.full_name());
+            text += &format!("| {name}{alias} | {} | {takes} | {default} | {changed} | {qmp} |\n", spec.help);
+        }
+    }
+    text + "\nAn image that keeps its data in a file of its own has the file's options as `data-file.OPTION` too.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_documentation_of_options_is_what_the_table_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == markdown(),
+            "docs/options.md is stale: cargo run -p cowhand -- serve --drive-options=markdown > docs/options.md"
+        );
+    }
+
+    #[test]
+    fn help_and_every_list_name_each_option() {
+        let mut json = Vec::new();
+        list(ListFormat::Json, &mut json).unwrap();
+        let listed: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
+        assert_eq!(listed.len(), table::all().count());
+        for (spec, listed) in table::all().zip(&listed) {
+            let name = spec.full_name();
+            assert_eq!(listed["name"], *name);
+            assert!(human().contains(&format!("  {}\n", spec.usage())), "{name}");
+            assert!(usage().split_whitespace().any(|word| word == spec.usage()), "{name}");
+            assert!(markdown().contains(&format!("| `{name}`")), "{name}");
+        }
+        assert!(usage().lines().all(|line| line.len() <= COLUMNS_MAX));
+    }
+}

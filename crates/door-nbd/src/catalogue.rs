@@ -1,0 +1,73 @@
+//! What the handshake may see of a server: the exports, in the words of the protocol.
+
+use export::{Export, ExportEntry, NoPlace, Place, UnknownExport};
+use nbd_wire::server::{Catalogue, Refusal};
+use nbd_wire::{BlockSizes, ExportFlags, ExportInfo, limits};
+
+use crate::server::Server;
+
+/// The exports of a server.
+pub(crate) struct Offered<'a>(pub(crate) &'a Server);
+
+impl Catalogue for Offered<'_> {
+    type Chosen = Place;
+
+    fn list(&self) -> Vec<(String, String)> {
+        let entries = self.0.exports().entries();
+        entries.iter().map(|entry| (entry.name().to_owned(), entry.description().to_owned())).collect()
+    }
+
+    fn describe(&self, name: &str) -> Result<ExportInfo, Refusal> {
+        self.0.exports().find(name).map(|entry| describe(&entry)).map_err(unknown)
+    }
+
+    fn choose(&self, name: &str) -> Result<(Place, ExportInfo), Refusal> {
+        if self.0.loops().shutdown().is_triggered() {
+            return Err(Refusal::Shutdown);
+        }
+        let entry = self.0.exports().find(name).map_err(unknown)?;
+        let place = Place::take(entry, self.0.options().connections_per_export.max(1)).map_err(no_place)?;
+        let info = describe(place.entry());
+        Ok((place, info))
+    }
+}
+
+fn unknown(error: UnknownExport) -> Refusal {
+    Refusal::Unknown(error.to_string())
+}
+
+fn no_place(error: NoPlace) -> Refusal {
+    match error {
+        NoPlace::TakenAway(_) => Refusal::Unknown(error.to_string()),
+        NoPlace::Full { .. } => Refusal::Policy(error.to_string()),
+    }
+}
+
+fn describe(entry: &ExportEntry) -> ExportInfo {
+    let disk: &dyn Export = entry.disk().as_ref();
+    let blocks = disk.block_sizes();
+    let (minimum, preferred) = (blocks.minimum, blocks.preferred);
+    ExportInfo {
+        name: entry.name().to_owned(),
+        description: entry.description().to_owned(),
+        size: disk.size(),
+        flags: flags(disk),
+        blocks: BlockSizes { minimum, preferred, maximum: limits::REQUEST_BYTES_MAX },
+        allocation_depth: disk.abilities().allocation_depth,
+        bitmaps: disk.bitmaps(),
+    }
+}
+
+/// Every connection reaches the same disk, so that a flush on one covers all: multi-conn is true by construction.
+fn flags(disk: &dyn Export) -> ExportFlags {
+    let (can, writable) = (disk.abilities(), !disk.read_only());
+    ExportFlags::HAS_FLAGS
+        .and_if(true, ExportFlags::FLUSH)
+        .and_if(true, ExportFlags::FUA)
+        .and_if(true, ExportFlags::MULTI_CONN)
+        .and_if(!writable, ExportFlags::READ_ONLY)
+        .and_if(writable && can.discard, ExportFlags::TRIM)
+        .and_if(writable && can.zero, ExportFlags::WRITE_ZEROES)
+        .and_if(writable && can.zero && can.fast_zero, ExportFlags::FAST_ZERO)
+        .and_if(can.prefetch, ExportFlags::CACHE)
+}

@@ -1,0 +1,125 @@
+//! What everything shares that works for one connection in transmission.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use export::{ExportEntry, InFlight, Pace, Permit, STEP_BYTES};
+use nbd_wire::{Dialect, Selected};
+
+use crate::block_status::Question;
+use crate::gone::Gone;
+use crate::limits::STATUS_REQUEST_BYTES;
+use crate::outbox::Outbox;
+use crate::requests::{Request, Work};
+
+/// One connection's client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) entry: Arc<ExportEntry>,
+    pub(crate) dialect: Dialect,
+    pub(crate) contexts: Rc<[Selected]>,
+    pub(crate) outbox: Rc<Outbox>,
+    pub(crate) in_flight: Rc<InFlight>,
+    pub(crate) gone: Rc<Gone>,
+    pub(crate) pace: Pace,
+}
+
+/// A request that was taken in whole.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) cookie: u64,
+    pub(crate) offset: u64,
+    pub(crate) what: What,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) enum What {
+    Read { len: u32 },
+    Perform(Work),
+    Status(Question),
+}
+
+impl Asked {
+    /// The bytes that it needs while it is at work, beyond its bookkeeping. A write has its payload already.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.what {
+            What::Read { len } => u64::from(*len),
+            What::Perform(_) => 0,
+            What::Status(_) => STATUS_REQUEST_BYTES,
+        }
+    }
+}
+
+impl Client {
+    /// Starts a request for which there is room. One that changes nothing is given up when the client is gone; one
+    /// that changes the disk was taken in whole and is carried out, unless a limit holds it back: it would keep
+    /// the place of others, for hours.
+    pub(crate) fn start(self: &Rc<Self>, Asked { cookie, offset, what }: Asked, permit: Permit) {
+        let request = Request::new(self, (cookie, offset), permit);
+        match what {
+            // It is known to wait, so it is a task from the start.
+            What::Read { len } => {
+                let read = self.while_wanted(true, async move { request.read(len).await });
+                reactor::spawn_now(read).detach();
+            }
+            What::Status(question) => self.run(true, async move { request.block_status(question).await }),
+            What::Perform(work) => {
+                let changes = work.changes_the_disk();
+                self.run(!changes, async move { request.perform(work).await });
+            }
+        }
+    }
+
+    /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.
+    fn run(self: &Rc<Self>, droppable: bool, request: impl Future<Output = ()> + 'static) {
+        let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
+        // The task polls again at once, with a waker of its own: no wake-up is lost to this one.
+        if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return;
+        }
+        reactor::spawn(self.while_wanted(droppable, request)).detach();
+    }
+
+    fn while_wanted(
+        self: &Rc<Self>,
+        droppable: bool,
+        request: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> + 'static {
+        let client = Rc::clone(self);
+        let held_back = self.entry.disk().holds_back();
+        async move {
+            let ended = match droppable || held_back {
+                true => Rc::clone(&client.gone).unless(held_back, request).await,
+                false => {
+                    request.await;
+                    true
+                }
+            };
+            match ended {
+                true => client.outbox.nudge(),
+                false => client.count_dropped(1),
+            }
+        }
+    }
+
+    /// Waits for a turn before `bytes` of fresh memory are taken, if these are more than a step: the system clears them.
+    pub(crate) async fn before_memory(&self, bytes: u64) {
+        if bytes > STEP_BYTES {
+            self.pace.step(STEP_BYTES).await;
+        }
+    }
+
+    /// The client is gone: replies go nowhere.
+    pub(crate) fn abandon(&self) {
+        self.gone.declare();
+        self.outbox.abandon();
+    }
+
+    /// Counts requests that were given up because nobody waits for them.
+    pub(crate) fn count_dropped(&self, requests: u64) {
+        self.entry.counters().dropped(requests);
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether the client of a connection is still there to be answered.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use event_listener::Event;
+
+/// Shared by everything that works for one connection. Once the client is gone it stays gone.
+#[derive(Debug, Default)]
+pub(crate) struct Gone {
+    declared: Cell<bool>,
+    event: Event,
+}
+
+impl Gone {
+    /// The client is gone: nobody waits for answers any more.
+    pub(crate) fn declare(&self) {
+        if !self.declared.replace(true) {
+            self.event.notify(usize::MAX);
+        }
+    }
+
+    pub(crate) fn is_declared(&self) -> bool {
+        self.declared.get()
+    }
+
+    /// Ends when the client is gone.
+    pub(crate) async fn wait(&self) {
+        while !self.is_declared() {
+            let event = self.event.listen();
+            if !self.is_declared() {
+                event.await;
+            }
+        }
+    }
+
+    /// Runs `work` until the client is gone: then it is not polled again and goes. Costs a look at a flag a poll; with
+    /// `wake` the going itself ends it, not its next step. Says whether it came to its end.
+    pub(crate) async fn unless(self: Rc<Self>, wake: bool, work: impl Future<Output = ()>) -> bool {
+        let mut work = pin!(work);
+        let mut event = pin!(wake.then(|| self.event.listen()));
+        poll_fn(move |cx| {
+            if self.is_declared() {
+                return Poll::Ready(false);
+            }
+            if work.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            match event.as_mut().as_pin_mut() {
+                Some(event) => event.poll(cx).map(|()| false),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+}

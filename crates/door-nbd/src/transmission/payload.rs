@@ -1,0 +1,101 @@
+//! What comes behind a request's header.
+
+use buffer::IoBuf;
+use nbd_wire::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
+
+use super::{End, Transmission, asked};
+use crate::block_status::Question;
+use crate::client::What;
+use crate::inbox::ReceiveError;
+use crate::limits::{DIRECT_RECEIVE_BYTES_MIN, RECEIVE_BYTES};
+use crate::patience::within;
+
+impl Transmission {
+    pub(super) async fn block_status(
+        &mut self,
+        head: &RequestHeader,
+        target: Targeted,
+        one: bool,
+    ) -> Result<(), End> {
+        let filter = match target {
+            Targeted::Range { len } => Ok((len, None)),
+            Targeted::Filter { payload_bytes } => self.filter(head, payload_bytes).await?,
+        };
+        let (len, only) = match filter {
+            Ok(asked) => asked,
+            Err(code) => {
+                self.refuse(head, code);
+                return Ok(());
+            }
+        };
+        let (dialect, cookie, offset) = (self.client.dialect, head.cookie, head.offset);
+        let contexts = self.client.contexts.clone();
+        let question = Question { dialect, cookie, offset, len, one, contexts, only };
+        self.line.put(asked(head, What::Status(question))).await;
+        Ok(())
+    }
+
+    /// Takes the context filter of an extended BLOCK_STATUS off the stream.
+    async fn filter(
+        &mut self,
+        head: &RequestHeader,
+        payload_bytes: u32,
+    ) -> Result<Result<(u64, Option<Vec<ContextId>>), ErrorCode>, End> {
+        let size = usize::try_from(payload_bytes).unwrap_or(usize::MAX);
+        let payload = self.payload(size).await?;
+        let filter = BlockStatusFilter::decode(&payload[..size], &self.client.contexts);
+        Ok(filter.and_then(|BlockStatusFilter { len, ids }| {
+            Command::block_status_range(head.offset, len, &self.served)?;
+            Ok((len, Some(ids)))
+        }))
+    }
+
+    /// Takes a payload of `size` bytes off the stream: what is there by a copy, much that is missing
+    /// straight from the socket.
+    pub(super) async fn payload(&mut self, size: usize) -> Result<IoBuf, End> {
+        self.client.before_memory(size as u64).await;
+        let mut payload = IoBuf::uninit(size);
+        payload.truncate(size);
+        let mut filled = self.inbox.take_into(&mut payload);
+        if filled < size {
+            // What is answered must not wait for a client that is slow to send.
+            self.client.outbox.send().await;
+        }
+        let patience = self.stall_timeout;
+        while filled < size {
+            let missing = size - filled;
+            if missing < DIRECT_RECEIVE_BYTES_MIN {
+                let received = self.inbox.receive(&self.transport, RECEIVE_BYTES);
+                within(patience, received).await.ok_or(End::Unsent(patience))??;
+                filled += self.inbox.take_into(&mut payload[filled..]);
+                continue;
+            }
+            let received = self.transport.recv(payload.split_off(filled));
+            let (received, room) = within(patience, received).await.ok_or(End::Unsent(patience))?;
+            payload.rejoin(room);
+            match received.map_err(ReceiveError::from)? {
+                0 => return Err(ReceiveError::Ended.into()),
+                count => filled += count,
+            }
+        }
+        Ok(payload)
+    }
+
+    /// Throws a payload away that comes with a request that is refused.
+    pub(super) async fn skip(&mut self, size: u64) -> Result<(), End> {
+        if size > limits::PAYLOAD_SKIP_BYTES_MAX {
+            return Err(End::PayloadTooLong { found: size });
+        }
+        let mut left = usize::try_from(size).unwrap_or(usize::MAX);
+        loop {
+            let there = self.inbox.bytes().len().min(left);
+            self.inbox.consume(there);
+            left -= there;
+            if left == 0 {
+                return Ok(());
+            }
+            self.client.outbox.send().await;
+            self.inbox.receive(&self.transport, RECEIVE_BYTES).await?;
+        }
+    }
+}

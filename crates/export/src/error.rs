@@ -1,0 +1,105 @@
+//! Why a request failed: what its client has to know, and what the log has to.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::repeats::{self, Level};
+
+/// What a door tells a client, in the words of its protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The storage, or the user's quota there, is full.
+    NoSpace,
+    /// The disk takes no changes: it is read-only, or was stopped when it was found to be corrupt.
+    ReadOnly,
+    /// The range reaches past the end of the disk, which may have been made smaller while clients used it.
+    PastEnd,
+    /// The disk cannot do this; of [`ZeroFlags::fast_only`](crate::ZeroFlags::fast_only), not faster than by writing.
+    NotSupported,
+    /// The request makes no sense for this disk.
+    Invalid,
+    /// The storage failed.
+    Io,
+    /// The disk contradicts itself.
+    Corrupt,
+    /// The program is ending, or the disk is taken away.
+    ShuttingDown,
+}
+
+impl ErrorKind {
+    /// What it is called in a message.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoSpace => "no space",
+            Self::ReadOnly => "read-only",
+            Self::PastEnd => "past the end",
+            Self::NotSupported => "not supported",
+            Self::Invalid => "invalid",
+            Self::Io => "I/O",
+            Self::Corrupt => "corrupt",
+            Self::ShuttingDown => "shutting down",
+        }
+    }
+}
+
+/// A request that failed. The kind decides what happens; the cause, where there is one, explains.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    cause: Option<Box<Cause>>,
+}
+
+#[derive(Debug)]
+struct Cause {
+    disk: String,
+    source: Box<dyn StdError + Send + Sync>,
+}
+
+impl Error {
+    /// A failure on `disk`, as the log names it, that `cause` explains.
+    pub fn because(
+        kind: ErrorKind,
+        disk: impl Into<String>,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self { kind, cause: Some(Box::new(Cause { disk: disk.into(), source: cause.into() })) }
+    }
+
+    /// What the client is told.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Tells the log the whole story, of a disk that fails again and again once a second. Without a cause there is
+    /// none: the client's request was at fault.
+    ///
+    /// # Panics
+    /// With a cause, outside of an event loop.
+    pub fn log(&self) {
+        if let Some(Cause { disk, source }) = self.cause.as_deref() {
+            repeats::tell(Level::Error, self.kind.name(), disk, &source.to_string());
+        }
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, cause: None }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cause.as_deref() {
+            Some(Cause { source, .. }) => write!(f, "{source}"),
+            None => f.write_str(self.kind.name()),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // Its text is ours; what is below it is not said yet.
+        self.cause.as_deref().and_then(|cause| cause.source.source())
+    }
+}

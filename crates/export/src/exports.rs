@@ -1,0 +1,310 @@
+//! The disks that a door offers, by name.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+
+use crate::counters::Counters;
+use crate::export::Export;
+use crate::few_names::{few_names, shortened};
+use crate::place::Places;
+use crate::shutdown::Shutdown;
+
+/// What the next export is called among themselves.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// One disk under one name.
+#[derive(Debug)]
+pub struct ExportEntry {
+    name: String,
+    description: String,
+    disk: Arc<dyn Export>,
+    /// Tells it from all others that there ever were.
+    number: u64,
+    counters: Counters,
+    places: Places,
+    /// Clients are to leave: the export is taken away.
+    leaving: Shutdown,
+}
+
+impl ExportEntry {
+    /// What clients call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// For people; may be empty.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The bytes behind it.
+    pub fn disk(&self) -> &Arc<dyn Export> {
+        &self.disk
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections that use it now.
+    pub fn connections(&self) -> u32 {
+        self.places.taken()
+    }
+
+    /// Waits until no connection uses it. After [`Exports::remove`] that is the end of it.
+    pub async fn unused(&self) {
+        self.places.all_free().await;
+    }
+
+    /// Triggered when the export is taken away from its clients.
+    pub fn leaving(&self) -> &Shutdown {
+        &self.leaving
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
+    }
+}
+
+/// Two exports cannot have one name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is an export named {0:?} already")]
+pub struct DuplicateName(pub String);
+
+/// Why an export stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRemoved {
+    /// No export has this name.
+    #[error("there is no export named {0:?}")]
+    Unknown(String),
+    /// Clients use it.
+    #[error("export {name:?} is in use by {connections} connections")]
+    InUse {
+        /// Its name.
+        name: String,
+        /// How many.
+        connections: u32,
+    },
+}
+
+/// What happens to the clients of an export that is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// If there are any, nothing is removed.
+    Safe,
+    /// They are disconnected.
+    Hard,
+}
+
+/// No export has the name that a client asked for. Says which there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownExport {
+    wanted: String,
+    /// What the empty name means, if that was said.
+    default: Option<String>,
+    /// A few of those that there are; empty if there is none.
+    names: String,
+}
+
+impl fmt::Display for UnknownExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, default, names } = self;
+        match (wanted.as_str(), default) {
+            _ if names.is_empty() => f.write_str("there are no exports"),
+            ("", None) => write!(
+                f,
+                "there are several exports, and the empty name means none of them; name one of {names}"
+            ),
+            ("", Some(default)) => {
+                write!(f, "the default export {:?} is not here; name one of {names}", shortened(default))
+            }
+            (name, _) => write!(f, "there is no export {:?}; name one of {names}", shortened(name)),
+        }
+    }
+}
+
+impl std::error::Error for UnknownExport {}
+
+/// The disks of a door, in order. They may come and go while clients are connected.
+///
+/// The empty name means the export of that name, or the one that was [said](Exports::set_default), or the only one. Where there are several it
+/// means none: which one is first would depend on the order of starting, and a client would write to the wrong disk.
+#[derive(Debug, Default)]
+pub struct Exports {
+    shelf: RwLock<Shelf>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    offered: Vec<Arc<ExportEntry>>,
+    /// Removed; clients may not have ended yet.
+    removed: Vec<Weak<ExportEntry>>,
+    /// What the empty name means, if that was said.
+    default: Option<String>,
+}
+
+impl Exports {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Offers `disk` as `name`, which the door's protocol has words for; `description` is for humans and may be empty.
+    pub fn add(
+        &self,
+        name: impl Into<String>,
+        description: impl Into<String>,
+        disk: Arc<dyn Export>,
+    ) -> Result<Arc<ExportEntry>, DuplicateName> {
+        let name = name.into();
+        let mut shelf = self.shelf.write();
+        if find_exact(&shelf.offered, &name).is_some() {
+            return Err(DuplicateName(name));
+        }
+        let entry = Arc::new(ExportEntry {
+            name,
+            description: description.into(),
+            disk,
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            counters: Counters::default(),
+            places: Places::default(),
+            leaving: Shutdown::new(),
+        });
+        shelf.offered.push(Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// Takes an export away. No client finds it any more; those that use it are disconnected, requests in flight are
+    /// finished: [`ExportEntry::unused`] tells when.
+    ///
+    /// # Errors
+    /// If there is none of that name; with [`Removal::Safe`], if a client uses it.
+    pub fn remove(&self, name: &str, how: Removal) -> Result<Arc<ExportEntry>, NotRemoved> {
+        let mut shelf = self.shelf.write();
+        let index = shelf.offered.iter().position(|entry| entry.name == name);
+        let index = index.ok_or_else(|| NotRemoved::Unknown(name.to_owned()))?;
+        // From nobody to closed in one step: no client can come in between.
+        let closed = shelf.offered[index].places.close_if_free();
+        if let (Err(connections), Removal::Safe) = (closed, how) {
+            return Err(NotRemoved::InUse { name: name.to_owned(), connections });
+        }
+        let entry = shelf.offered.remove(index);
+        entry.leaving.trigger();
+        shelf.removed.retain(|entry| entry.strong_count() > 0);
+        shelf.removed.push(Arc::downgrade(&entry));
+        Ok(entry)
+    }
+
+    /// All of them, in order.
+    pub fn entries(&self) -> Vec<Arc<ExportEntry>> {
+        self.shelf.read().offered.clone()
+    }
+
+    /// All of them, and those that were removed and are still held by somebody.
+    pub(crate) fn entries_and_removed(&self) -> Vec<Arc<ExportEntry>> {
+        let shelf = self.shelf.read();
+        shelf.offered.iter().cloned().chain(shelf.removed.iter().filter_map(Weak::upgrade)).collect()
+    }
+
+    /// Says what the empty name means, whether there is such an export now or later.
+    pub fn set_default(&self, name: impl Into<String>) {
+        self.shelf.write().default = Some(name.into());
+    }
+
+    /// What a client means by `name`.
+    ///
+    /// # Errors
+    /// When it means none: says which there are.
+    pub fn find(&self, name: &str) -> Result<Arc<ExportEntry>, UnknownExport> {
+        let shelf = self.shelf.read();
+        shelf.find(name).cloned().ok_or_else(|| UnknownExport {
+            wanted: name.to_owned(),
+            default: shelf.default.clone(),
+            names: few_names(shelf.offered.iter().map(|entry| entry.name.as_str())),
+        })
+    }
+}
+
+impl Shelf {
+    fn find(&self, name: &str) -> Option<&Arc<ExportEntry>> {
+        let default = || match (name, &self.default, &self.offered[..]) {
+            ("", Some(default), _) => find_exact(&self.offered, default),
+            ("", None, [only]) => Some(only),
+            _ => None,
+        };
+        find_exact(&self.offered, name).or_else(default)
+    }
+}
+
+fn find_exact<'a>(entries: &'a [Arc<ExportEntry>], name: &str) -> Option<&'a Arc<ExportEntry>> {
+    entries.iter().find(|entry| entry.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use graph::options::DiskOptions;
+    use graph::{OpenRules, open};
+
+    use super::*;
+    use crate::place::{NoPlace, Place};
+
+    fn exports() -> (Exports, Arc<ExportEntry>, tempfile::NamedTempFile) {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(1 << 20).expect("a longer one");
+        let mut options = DiskOptions::of_path(file.path());
+        options.layer.format = Some(graph::probe::Format::Raw);
+        let reactor = reactor::Reactor::new(reactor::available()).expect("a loop");
+        let disk = reactor.run(open(&options, &OpenRules::default())).expect("a disk");
+        let exports = Exports::new();
+        let entry = exports.add("a", "", Arc::new(disk)).expect("the first");
+        (exports, entry, file)
+    }
+
+    #[test]
+    fn the_empty_name_means_an_export_only_where_there_is_one_or_one_was_said() {
+        let (exports, a, _file) = exports();
+        assert_eq!(exports.find("").expect("the only one").name(), "a");
+        exports.add("b", "", Arc::clone(a.disk())).expect("another");
+        let nobodys_choice = exports.find("").expect_err("the first of several is nobody's choice");
+        let text = nobodys_choice.to_string();
+        assert!(text.ends_with("name one of \"a\" and \"b\""), "{text}");
+        exports.set_default("b");
+        assert_eq!(exports.find("").expect("it was said").name(), "b");
+        exports.remove("b", Removal::Safe).expect("nobody is there");
+        assert!(exports.find("").is_err(), "another disk is not what was said");
+        exports.add("", "", Arc::clone(a.disk())).expect("the empty name itself");
+        assert_eq!(exports.find("").expect("its own name").name(), "");
+    }
+
+    #[test]
+    fn an_export_in_use_is_removed_only_by_force_and_takes_no_new_clients() {
+        let (exports, entry, _file) = exports();
+        let place = Place::take(Arc::clone(&entry), 1).expect("a place");
+        assert!(Place::take(Arc::clone(&entry), 1).is_err(), "one connection is allowed");
+        let in_use = NotRemoved::InUse { name: "a".to_owned(), connections: 1 };
+        assert_eq!(exports.remove("a", Removal::Safe).err(), Some(in_use));
+        assert!(exports.find("a").is_ok() && exports.find("").is_ok());
+        let removed = exports.remove("a", Removal::Hard).expect("by force");
+        assert!(removed.leaving().is_triggered() && exports.find("a").is_err());
+        drop(place);
+        assert!(matches!(Place::take(removed, 9), Err(NoPlace::TakenAway(_))));
+        assert_eq!(exports.remove("a", Removal::Safe).err(), Some(NotRemoved::Unknown("a".to_owned())));
+    }
+
+    #[test]
+    fn an_idle_export_is_removed_at_once_and_its_name_is_free_again() {
+        let (exports, entry, _file) = exports();
+        drop(exports.remove("a", Removal::Safe).expect("nobody is there"));
+        assert_eq!(entry.connections(), 0);
+        assert!(matches!(Place::take(Arc::clone(&entry), 9), Err(NoPlace::TakenAway(_))));
+        exports.add("a", "", Arc::clone(entry.disk())).expect("the name is free");
+    }
+}

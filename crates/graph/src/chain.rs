@@ -1,0 +1,197 @@
+//! The way down a backing chain: each file found, opened, locked and looked at, the upper ones first.
+//!
+//! It is a loop: a chain of any length costs no stack, and one that is too long or comes back to itself is refused before any of
+//! its data is touched. Each name is followed only where the policy lets it.
+//!
+//! Of each file the lock comes first: header, length and format are read when nobody else can change them any more,
+//! and stay true as long as the lock is held (docs/kept-values.md).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use qcow2_layout::{Header, Incompatible};
+use storage::{FileLock, IoBuf, Storage};
+
+use crate::error::OpenError;
+use crate::file::{OpenFile, by_user, open_file};
+use crate::names::{Identity, Located, Role};
+use crate::open::OpenRules;
+use crate::options::{DiskOptions, LayerOptions, OptionError};
+use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
+
+/// One image of a chain, looked at but not opened by the engine yet.
+#[derive(Debug)]
+pub struct FoundImage {
+    pub(crate) file: OpenFile,
+    pub(crate) data: Option<OpenFile>,
+    /// How it is to be opened.
+    pub options: LayerOptions,
+    /// `None` for raw.
+    pub header: Option<Header>,
+}
+
+impl FoundImage {
+    /// The image's file, locked as long as this is there.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.file.storage
+    }
+
+    /// QEMU's name of what the file is: `file` or `host_device`.
+    pub fn file_driver(&self) -> &'static str {
+        if self.file.is_block_device { "host_device" } else { "file" }
+    }
+
+    pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
+        let data = self.data.as_mut().and_then(|data| data.lock.take());
+        self.file.lock.take().into_iter().chain(data)
+    }
+}
+
+/// Whether the files are opened that hold data beside an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataFiles {
+    /// They are, and locked: the disk will be used.
+    Open,
+    /// They are left alone: only metadata is looked at.
+    Leave,
+}
+
+/// A walk down a chain, image by image.
+#[derive(Debug)]
+pub struct ChainWalk<'a> {
+    rules: &'a OpenRules,
+    data_files: DataFiles,
+    /// What the user calls the active image.
+    given: PathBuf,
+    next: Option<(Located, LayerOptions)>,
+    met: Vec<Identity>,
+}
+
+impl<'a> ChainWalk<'a> {
+    /// From the image that `options` name.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn new(
+        options: &DiskOptions,
+        rules: &'a OpenRules,
+        data_files: DataFiles,
+    ) -> Result<Self, OpenError> {
+        let located = by_user(&options.filename, &rules.fd_sets, !options.layer.read_only)?;
+        let next = Some((located, options.layer.clone()));
+        Ok(Self { rules, data_files, given: options.filename.clone(), next, met: Vec::new() })
+    }
+
+    /// Opens, locks and looks at the next image; `None` below the last one. Only the first is opened for writing, if its
+    /// options say so. Reads its header and nothing else; follows no name in it before the next step.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or its format is not known or not what was said.
+    pub async fn next(&mut self, above: Option<&FoundImage>) -> Result<Option<FoundImage>, OpenError> {
+        if let Some(above) = above {
+            self.next = below(above, self.rules)?;
+        }
+        let Some((located, options)) = self.next.take() else { return Ok(None) };
+        let identity = located.identity();
+        if let Some(at) = self.met.iter().position(|met| *met == identity) {
+            return Err(OpenError::Cycle { path: located.path().to_owned(), down: self.met.len(), at });
+        }
+        if self.met.len() == self.rules.chain_max {
+            return Err(OpenError::ChainTooLong { max: self.rules.chain_max });
+        }
+        let active = self.met.is_empty();
+        self.met.push(identity);
+        self.look_at(located, options, active).await.map(Some)
+    }
+
+    async fn look_at(
+        &self,
+        located: Located,
+        options: LayerOptions,
+        active: bool,
+    ) -> Result<FoundImage, OpenError> {
+        let writable = active && !options.read_only;
+        let path = located.path().to_owned();
+        let shown: &Path = if active { &self.given } else { &path };
+        let name = shown.display().to_string();
+        let file = open_file(&located, &name, &options.file, &options, writable).await?;
+        let format = format_of(&file, &options, writable).await?;
+        options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
+        let header = match format {
+            Format::Raw => None,
+            Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+        };
+        let data = match &header {
+            _ if self.data_files == DataFiles::Leave => None,
+            Some(header) if header.incompatible.contains(Incompatible::EXTERNAL_DATA) => {
+                Some(open_data_file(&file, header, &options, writable, self.rules).await?)
+            }
+            _ if options.data_file.filename.is_some() => {
+                return Err(OpenError::Options { path, source: OptionError::NoDataFile });
+            }
+            _ => None,
+        };
+        Ok(FoundImage { file, data, options, header })
+    }
+}
+
+/// Where the image below `above` is and how it is opened, if there is one.
+fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Located, LayerOptions)>, OpenError> {
+    let Some(header) = &above.header else { return Ok(None) };
+    let Some(mut layer) = above.options.below() else { return Ok(None) };
+    let located = match (&layer.file.filename, &header.backing) {
+        (Some(by_option), _) => by_user(by_option, &rules.fd_sets, false)?,
+        (None, Some(name)) => rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?,
+        (None, None) => return Ok(None),
+    };
+    if layer.format.is_none() {
+        layer.format = named_format(above, header)?;
+    }
+    Ok(Some((located, layer)))
+}
+
+/// The format that the overlay's header gives its backing file; without one, the content decides.
+fn named_format(above: &FoundImage, header: &Header) -> Result<Option<Format>, OpenError> {
+    let Some(found) = &header.extensions.backing_format else { return Ok(None) };
+    let unknown =
+        || OpenError::BackingFormat { path: above.file.place.real().to_owned(), found: found.clone() };
+    Format::of_name(found).map(Some).ok_or_else(unknown)
+}
+
+pub(crate) async fn format_of(
+    file: &OpenFile,
+    options: &LayerOptions,
+    writable: bool,
+) -> Result<Format, OpenError> {
+    let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));
+    let (result, start) = file.storage.read(0, IoBuf::uninit(len)).await;
+    result.map_err(|source| OpenError::Find { path: file.place.real().to_owned(), source })?;
+    let access = if writable { Access::Write } else { Access::Read };
+    decide(options.format, probe(&start), access)
+        .map_err(|source| OpenError::Format { path: file.place.real().to_owned(), source })
+}
+
+async fn open_data_file(
+    image: &OpenFile,
+    header: &Header,
+    options: &LayerOptions,
+    writable: bool,
+    rules: &OpenRules,
+) -> Result<OpenFile, OpenError> {
+    let located = match (&options.data_file.filename, &header.extensions.data_file) {
+        (Some(by_option), _) => by_user(by_option, &rules.fd_sets, writable)?,
+        (None, Some(name)) => rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?,
+        (None, None) => {
+            let error = std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "the image keeps its data in another file but does not name it; give data-file.filename=PATH",
+            );
+            return Err(OpenError::Find { path: image.place.real().to_owned(), source: error });
+        }
+    };
+    if located.path() == image.place.real() {
+        return Err(OpenError::DataIsImage { path: image.place.real().to_owned() });
+    }
+    let name = located.path().display().to_string();
+    open_file(&located, &name, &options.data_file, options, writable).await
+}

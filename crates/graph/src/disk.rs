@@ -1,0 +1,360 @@
+//! An open disk: the chain's top behind its front, with the rules of its cache mode.
+
+mod whole;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
+use qcow2::bitmap::Bitmap;
+use qcow2::{Prefetch, Qcow2, Status};
+use storage::{FileLock, IoBuf, IoVec};
+use throttle::Request;
+
+use crate::front::{Charge, Front, Kind};
+use crate::house::House;
+use crate::open::OpenRules;
+use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
+use crate::pace::{Pace, Unpaced, step_bytes};
+use crate::runtime::{Runtime, RuntimeOptions};
+use crate::trace::{NAME_BYTES_MAX, TraceDisk};
+
+/// Bytes read at a time to bring a range closer.
+const PREFETCH_BYTES: u64 = 1 << 20;
+
+/// What a discard costs under limits where there are no clusters.
+const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
+
+/// A disk that doors serve. All methods may be called from any loop, many at a time.
+///
+/// Every request passes the disk's *front*: it is counted, charged against the disk's limits, and held
+/// back while the disk is drained ([`Disk::drain`]).
+#[derive(Debug)]
+pub struct Disk {
+    root: Arc<dyn Block>,
+    pub(crate) front: Front,
+    pub(crate) runtime: Arc<Runtime>,
+    /// The image was opened for writing.
+    pub(crate) writable: bool,
+    /// Some layer's data may be in memory: reads are worth a try that does not wait. With O_DIRECT all the way
+    /// down a try only repeats what the read that follows it does.
+    has_cached_data: bool,
+    /// What of the map is read before it is asked for.
+    pub(crate) prefetch: Prefetch,
+    /// What a discard is charged at most.
+    discard_charge: DiscardCharge,
+    bitmaps: Vec<Bitmap>,
+    pub(crate) house: House,
+    /// Held until the disk goes.
+    _locks: Vec<FileLock>,
+}
+
+/// What requests should look like, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSizes {
+    /// Any multiple of this is possible.
+    pub minimum: u32,
+    /// Multiples of this cost least.
+    pub preferred: u32,
+}
+
+impl Disk {
+    pub(crate) fn new(
+        root: Arc<dyn Block>,
+        bitmaps: Vec<Bitmap>,
+        options: &DiskOptions,
+        rules: &OpenRules,
+        locks: Vec<FileLock>,
+        house: House,
+    ) -> Self {
+        let runtime = RuntimeOptions::of(&options.layer);
+        let mut front = Front::new(rules.groups.clone(), &options.throttling);
+        front.trace(rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &*root))));
+        Self {
+            has_cached_data: root.capabilities().cached,
+            root,
+            front,
+            writable: !runtime.read_only,
+            runtime: Runtime::new(runtime),
+            prefetch: options.layer.qcow2.prefetch,
+            discard_charge: options.throttling.discard,
+            bitmaps,
+            house,
+            _locks: locks,
+        }
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.root.size()
+    }
+
+    /// Whether writes are refused.
+    pub fn read_only(&self) -> bool {
+        self.runtime.get().read_only
+    }
+
+    /// The chain's top.
+    pub fn root(&self) -> &dyn Block {
+        &*self.root
+    }
+
+    /// The chain's top, if it is a qcow2 image.
+    pub fn image(&self) -> Option<&Qcow2> {
+        self.root.downcast_ref()
+    }
+
+    /// What requests should look like.
+    pub fn block_sizes(&self) -> BlockSizes {
+        BlockSizes { minimum: 1, preferred: self.root.capabilities().alignment.max(4096) }
+    }
+
+    /// Counters and cache sizes of a qcow2 image.
+    pub fn status(&self) -> Option<Status> {
+        self.image().map(Qcow2::status)
+    }
+
+    /// Reads into `buf` from `offset` if that needs no waiting, neither for a file nor for a limit. Zeroes
+    /// leave `buf` as it was; after `None` part of it may have changed.
+    #[inline]
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        if !self.has_cached_data {
+            return None;
+        }
+        let inline = self.front.try_begin_read(buf.len() as u64)?;
+        let read = self.root.try_read(offset, buf);
+        if read.is_some() {
+            self.front.note(Kind::Read, offset, buf.len() as u64);
+        }
+        self.front.end_inline(inline, read.map(|_| buf.len() as u64));
+        read
+    }
+
+    /// Fills `buf` from `offset`, zeroes included, and gives it back.
+    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
+        self.read_paced(offset, buf, &Unpaced).await
+    }
+
+    /// As [`Disk::read`], in steps. To limits, figures and traces it is one request.
+    pub async fn read_paced(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        pace: &impl Pace,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
+        let bytes = buf.len() as u64;
+        self.front.note(Kind::Read, offset, bytes);
+        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
+        let (result, buf) = self.read_in_steps(offset, buf, pace).await;
+        (inside.end(result, bytes), buf)
+    }
+
+    async fn read_in_steps(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        pace: &impl Pace,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
+        let len = buf.len() as u64;
+        let first = step_bytes(offset, len);
+        pace.step(first).await;
+        if first == len {
+            return self.root.read(offset, buf).await;
+        }
+        let (mut done, mut step, mut kind) = (0, first, ReadKind::Zeroes);
+        loop {
+            // Both fit a length in memory, `len`.
+            let mut part = buf.split_off(done as usize);
+            let rest = part.split_off(step as usize);
+            let (result, part) = self.root.read(offset + done, part).await;
+            buf.rejoin(part);
+            buf.rejoin(rest);
+            match result {
+                Ok(ReadKind::Data) => kind = ReadKind::Data,
+                Ok(ReadKind::Zeroes) => {}
+                Err(error) => return (Err(error), buf),
+            }
+            done += step;
+            if done == len {
+                return (Ok(kind), buf);
+            }
+            step = step_bytes(offset + done, len - done);
+            pace.step(step).await;
+        }
+    }
+
+    /// Writes `data`; with `fua`, or in a writethrough mode, durable when it ends.
+    pub async fn write(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
+        self.write_paced(offset, data, fua, &Unpaced).await
+    }
+
+    /// As [`Disk::write`], in steps. To limits, figures and traces it is one request.
+    pub async fn write_paced(
+        &self,
+        offset: u64,
+        data: IoVec,
+        fua: bool,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
+        let bytes = data.len() as u64;
+        self.front.note(Kind::Write, offset, bytes);
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        inside.end(self.write_inside(offset, data, fua, pace).await, bytes)
+    }
+
+    async fn write_inside(&self, offset: u64, data: IoVec, fua: bool, pace: &impl Pace) -> Result<(), Error> {
+        let runtime = self.writable_now()?;
+        if runtime.detect_zeroes != DetectZeroes::Off && data.is_zero() {
+            let unmap = runtime.detect_zeroes == DetectZeroes::Unmap;
+            let options = ZeroOptions { unmap, fast_only: false };
+            return self.zero_inside(offset, data.len() as u64, options, fua).await;
+        }
+        self.write_in_steps(offset, data, pace).await?;
+        self.settle(fua).await
+    }
+
+    async fn write_in_steps(&self, offset: u64, data: IoVec, pace: &impl Pace) -> Result<(), Error> {
+        let len = data.len() as u64;
+        let mut done = 0;
+        while done < len {
+            let step = step_bytes(offset + done, len - done);
+            pace.step(step).await;
+            // Both fit a length in memory, `len`.
+            let part =
+                if step == len { data.clone() } else { data.slice(done as usize, (done + step) as usize) };
+            self.root.write(offset + done, part).await?;
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Makes the range read as zeroes. Under limits it costs as much as writing them.
+    pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
+        self.front.note(Kind::Zero, offset, len);
+        let inside = self.front.begin(Kind::Zero, Charge::Pieces(Request::write(len))).await;
+        inside.end(self.zero_inside(offset, len, options, fua).await, len)
+    }
+
+    async fn zero_inside(&self, offset: u64, len: u64, options: ZeroOptions, fua: bool) -> Result<(), Error> {
+        // Space goes back only where the disk was opened so that it may.
+        let unmap = options.unmap && self.writable_now()?.discard == Discard::Unmap;
+        let options = ZeroOptions { unmap, ..options };
+        self.root.zero(offset, len, options).await?;
+        self.settle(fua).await
+    }
+
+    /// The range is of no use any more. What it costs under limits is an option
+    /// ([`DiscardCharge`]).
+    pub async fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        self.front.note(Kind::Discard, offset, len);
+        let inside = self.front.begin(Kind::Discard, self.charge_of_discard(len)).await;
+        inside.end(self.discard_inside(offset, len, fua).await, len)
+    }
+
+    async fn discard_inside(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
+        match self.writable_now()?.discard {
+            Discard::Unmap => self.root.discard(offset, len).await?,
+            Discard::Ignore => self.check_inside(offset, len)?,
+        }
+        self.settle(fua).await
+    }
+
+    fn charge_of_discard(&self, len: u64) -> Charge {
+        let cluster_bytes = self.root.capabilities().cluster_bytes.unwrap_or(RAW_DISCARD_BYTES_MAX);
+        match self.discard_charge {
+            DiscardCharge::Cluster => Charge::Whole(Request::write(len.min(cluster_bytes))),
+            DiscardCharge::Full => Charge::Pieces(Request::write(len)),
+            DiscardCharge::Free => Charge::Free,
+        }
+    }
+
+    /// For a request that changes nothing, what the block below would say of its range.
+    fn check_inside(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let size = self.size();
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Blame::new(self.root.name()).past_end(offset, len, size)),
+        }
+    }
+
+    /// The options in force, if they let anything be written.
+    fn writable_now(&self) -> Result<RuntimeOptions, Error> {
+        let runtime = self.runtime.get();
+        if runtime.read_only {
+            return Err(Error::Refused {
+                image: self.root.name().into(),
+                detail: "the disk is read-only".into(),
+            });
+        }
+        Ok(runtime)
+    }
+
+    /// Makes everything durable that completed before this call.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.front.note(Kind::Flush, 0, 0);
+        let inside = self.front.begin(Kind::Flush, Charge::Free).await;
+        inside.end(self.flush_inside().await, 0)
+    }
+
+    pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
+        self.root.flush().await
+    }
+
+    async fn settle(&self, fua: bool) -> Result<(), Error> {
+        if fua || self.runtime.get().writethrough { self.flush_inside().await } else { Ok(()) }
+    }
+
+    /// The state of the disk at `offset`, for at most `len` bytes. Costs nothing under limits.
+    pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
+        self.front.note(Kind::Status, offset, len);
+        let inside = self.front.begin(Kind::Status, Charge::Free).await;
+        let status = self.root.block_status(offset, len).await;
+        let bytes = status.as_ref().map_or(0, |status| status.len);
+        inside.end(status, bytes)
+    }
+
+    /// Brings the range into the page cache, and its map into memory, where that means something.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<(), Error> {
+        self.prefetch_paced(offset, len, &Unpaced).await
+    }
+
+    /// As [`Disk::prefetch`], in steps.
+    pub async fn prefetch_paced(&self, offset: u64, len: u64, pace: &impl Pace) -> Result<(), Error> {
+        let end = offset.saturating_add(len).min(self.size());
+        let mut at = offset;
+        while at < end {
+            let part = (end - at).min(PREFETCH_BYTES);
+            // Less than PREFETCH_BYTES, which fits any pointer width.
+            self.read_paced(at, IoBuf::uninit(part as usize), pace).await.0?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing that requests left behind is at work any more. A loop on which requests
+    /// ran must go on running until then.
+    pub async fn idle(&self) {
+        self.house.idle().await;
+    }
+
+    /// Waits for the requests inside, writes what is in memory and makes it durable.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.root.close().await
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What runs beside the requests ends with the disk.
+        self.runtime.tell();
+    }
+}
+
+/// How a trace names the disk.
+fn traced(path: &Path, root: &dyn Block) -> TraceDisk {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = real.to_string_lossy().into_owned();
+    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+    let cluster_bytes = root.capabilities().cluster_bytes.unwrap_or(0);
+    TraceDisk { name, bytes: root.size(), cluster_bytes }
+}

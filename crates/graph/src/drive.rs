@@ -1,0 +1,484 @@
+//! DRIVE, as a user writes it on the command line, to a tree of options.
+//!
+//! Three forms are understood, tried in this order:
+//!
+//! 1. `json:{...}`: a JSON object; nested objects and dotted keys mean the same.
+//! 2. The name of something that exists, whatever characters it holds: a path.
+//! 3. `key=value,key=value`: QEMU's drive syntax, if the text before the first `=` is an option's
+//!    name. A comma inside a value is written twice; `backing.l2-cache-size=1M` reaches into the chain.
+//!
+//! Anything else is the path of a file that does not exist yet, unless it looks like a URL or like
+//! options with `file=` forgotten: those are refused, because a typing error would create a file.
+//!
+//! `file=PATH` is short for `file.filename=PATH`, and likewise `backing.file=` and `data-file=`.
+
+mod change;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::options::table::{is_file, is_flat, is_option_name};
+
+/// Nesting of a key (`backing.backing.file.filename` has four parts) or of a `json:` object: four
+/// times the deepest sensible override, and far from any stack limit.
+pub const KEY_PARTS_MAX: usize = 64;
+
+/// Options by name, nested ones under the name of what they belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionTree {
+    entries: BTreeMap<String, Entry>,
+}
+
+/// What stands under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A single value. JSON numbers and booleans stand here as `64` and `on`.
+    Value(OsString),
+    /// JSON `null`: none of it, please.
+    Null,
+    /// Options of a part.
+    Tree(OptionTree),
+}
+
+/// A DRIVE that cannot be read.
+#[derive(Debug, Error)]
+pub enum DriveError {
+    /// Nothing was written.
+    #[error("DRIVE is empty; write the path of an image, or file=PATH with options")]
+    Empty,
+    /// A scheme that no driver here speaks.
+    #[error(
+        "{text:?} looks like a URL, and only local files can be opened (a file of that name: write ./{text})"
+    )]
+    Url {
+        /// The whole DRIVE.
+        text: String,
+    },
+    /// `disk.qcow2,cache=none`
+    #[error(
+        "{text:?} is no existing file and has options behind a comma: write file={text} (or ./{text} for the file)"
+    )]
+    FileForgotten {
+        /// The whole DRIVE.
+        text: String,
+    },
+    /// Bytes that are not UTF-8 in an option's name or in JSON.
+    #[error("{what} in DRIVE is not UTF-8")]
+    NotUtf8 {
+        /// Which part.
+        what: &'static str,
+    },
+    /// A part between commas without `=`.
+    #[error("{part:?} in DRIVE has no value; write {part}=VALUE (a comma inside a value is written twice)")]
+    NoValue {
+        /// The part.
+        part: String,
+    },
+    /// `..`, a leading or a trailing dot.
+    #[error("option name {key:?} in DRIVE has an empty part")]
+    EmptyKeyPart {
+        /// The name as written.
+        key: String,
+    },
+    /// Deeper than anything that means something.
+    #[error("option {key:?} in DRIVE is nested {found} deep; at most {KEY_PARTS_MAX} are allowed")]
+    TooDeep {
+        /// The name as written.
+        key: String,
+        /// Parts found.
+        found: usize,
+    },
+    /// The same option with two values, or one that is both a value and a group.
+    #[error("option {key} is given twice in DRIVE; give it once")]
+    Twice {
+        /// Full dotted name.
+        key: String,
+    },
+    /// Not JSON after `json:`.
+    #[error("json: in DRIVE is not valid JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// JSON, but not an object.
+    #[error("json: in DRIVE must hold an object ({{...}}), not {found}")]
+    NotAnObject {
+        /// Kind of value found.
+        found: &'static str,
+    },
+    /// No option takes a list.
+    #[error("option {key} in DRIVE is a list; no option takes one")]
+    List {
+        /// Full dotted name.
+        key: String,
+    },
+}
+
+/// Reads a DRIVE. `exists` says whether a path names something that is there.
+///
+/// # Errors
+/// When the text is none of the three forms, or contradicts itself.
+pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<OptionTree, DriveError> {
+    let bytes = text.as_bytes();
+    if bytes.is_empty() {
+        return Err(DriveError::Empty);
+    }
+    if let Some(json) = bytes.strip_prefix(b"json:") {
+        let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
+        return parse_json(json);
+    }
+    if exists(Path::new(text)) {
+        return Ok(OptionTree::of_path(text));
+    }
+    if first_key(bytes).is_some_and(is_option_name) {
+        return parse_keyed(bytes);
+    }
+    let text_lossy = || text.to_string_lossy().into_owned();
+    if looks_like_url(bytes) {
+        return Err(DriveError::Url { text: text_lossy() });
+    }
+    if has_option_behind_comma(bytes) {
+        return Err(DriveError::FileForgotten { text: text_lossy() });
+    }
+    Ok(OptionTree::of_path(text))
+}
+
+/// Reads `key=value,key=value`.
+fn parse_keyed(bytes: &[u8]) -> Result<OptionTree, DriveError> {
+    let mut tree = OptionTree::default();
+    for part in split_commas(bytes) {
+        let (key, value) = key_and_value(&part)?;
+        tree.insert(key, Entry::Value(value.to_owned()))?;
+    }
+    Ok(tree)
+}
+
+/// One part between commas.
+fn key_and_value(part: &[u8]) -> Result<(&str, &OsStr), DriveError> {
+    let Some(equals) = part.iter().position(|&byte| byte == b'=') else {
+        return Err(DriveError::NoValue { part: String::from_utf8_lossy(part).into_owned() });
+    };
+    let key =
+        std::str::from_utf8(&part[..equals]).map_err(|_| DriveError::NotUtf8 { what: "an option's name" })?;
+    Ok((key, OsStr::from_bytes(&part[equals + 1..])))
+}
+
+fn parse_json(text: &str) -> Result<OptionTree, DriveError> {
+    match serde_json::from_str(text)? {
+        serde_json::Value::Object(object) => OptionTree::of_json(object),
+        other => Err(DriveError::NotAnObject { found: json_kind(&other) }),
+    }
+}
+
+fn insert_object(
+    tree: &mut OptionTree,
+    prefix: &str,
+    object: serde_json::Map<String, serde_json::Value>,
+) -> Result<(), DriveError> {
+    use serde_json::Value;
+    for (name, value) in object {
+        let key = format!("{prefix}{name}");
+        let text = match value {
+            Value::Object(inner) => {
+                insert_object(tree, &format!("{key}."), inner)?;
+                continue;
+            }
+            Value::Null => {
+                tree.insert(&key, Entry::Null)?;
+                continue;
+            }
+            Value::Array(_) => return Err(DriveError::List { key }),
+            Value::Bool(true) => "on".into(),
+            Value::Bool(false) => "off".into(),
+            Value::Number(number) => number.to_string(),
+            Value::String(text) => text,
+        };
+        tree.insert(&key, Entry::Value(text.into()))?;
+    }
+    Ok(())
+}
+
+fn json_kind(value: &serde_json::Value) -> &'static str {
+    match value {
+        serde_json::Value::Null => "null",
+        serde_json::Value::Bool(_) => "a boolean",
+        serde_json::Value::Number(_) => "a number",
+        serde_json::Value::String(_) => "a string",
+        serde_json::Value::Array(_) => "a list",
+        serde_json::Value::Object(_) => "an object",
+    }
+}
+
+impl OptionTree {
+    /// A drive that is a path and nothing else.
+    pub fn of_path(path: impl AsRef<OsStr>) -> Self {
+        let file = Self::of([("filename", Entry::Value(path.as_ref().to_owned()))]);
+        Self::of([("file", Entry::Tree(file))])
+    }
+
+    /// A drive that a JSON object (or another structured file, as JSON) describes.
+    ///
+    /// # Errors
+    /// When an option is given twice, is a list, or has a malformed name.
+    pub fn of_json(object: serde_json::Map<String, serde_json::Value>) -> Result<Self, DriveError> {
+        let mut tree = Self::default();
+        insert_object(&mut tree, "", object)?;
+        Ok(tree)
+    }
+
+    fn of<const N: usize>(entries: [(&str, Entry); N]) -> Self {
+        Self { entries: entries.into_iter().map(|(name, entry)| (name.to_owned(), entry)).collect() }
+    }
+
+    /// Nothing is set.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes what stands under `name` (one part, no dots).
+    pub fn take(&mut self, name: &str) -> Option<Entry> {
+        self.entries.remove(name)
+    }
+
+    /// The names that are still there.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The path under `file.filename`.
+    pub fn filename(&self) -> Option<PathBuf> {
+        let Some(Entry::Tree(file)) = self.entries.get("file") else { return None };
+        match file.entries.get("filename") {
+            Some(Entry::Value(path)) => Some(PathBuf::from(path)),
+            _ => None,
+        }
+    }
+
+    /// Sets the option with the dotted name `key`.
+    ///
+    /// # Errors
+    /// When it is set already, or its name is malformed or nested beyond [`KEY_PARTS_MAX`].
+    pub fn insert(&mut self, key: &str, entry: Entry) -> Result<(), DriveError> {
+        let parts: Vec<&str> = key.split('.').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(DriveError::EmptyKeyPart { key: key.into() });
+        }
+        // A path where a file is expected.
+        if is_short_for_filename(&parts) && matches!(entry, Entry::Value(_)) {
+            return self.insert(&format!("{key}.filename"), entry);
+        }
+        if parts.len() > KEY_PARTS_MAX {
+            return Err(DriveError::TooDeep { key: key.into(), found: parts.len() });
+        }
+        self.insert_at(&parts, entry).map_err(|()| DriveError::Twice { key: key.into() })
+    }
+
+    fn insert_at(&mut self, parts: &[&str], entry: Entry) -> Result<(), ()> {
+        let Some((first, rest)) = parts.split_first() else { return Err(()) };
+        if rest.is_empty() || is_flat(first) {
+            return self.insert_plain(&parts.join("."), entry);
+        }
+        match self.entries.entry((*first).to_owned()).or_insert_with(|| Entry::Tree(Self::default())) {
+            Entry::Tree(inner) => inner.insert_at(rest, entry),
+            Entry::Value(_) | Entry::Null => Err(()),
+        }
+    }
+
+    fn insert_plain(&mut self, name: &str, entry: Entry) -> Result<(), ()> {
+        if self.entries.contains_key(name) {
+            return Err(());
+        }
+        self.entries.insert(name.to_owned(), entry);
+        Ok(())
+    }
+}
+
+/// `file=PATH` is short for `file.filename=PATH`.
+fn is_short_for_filename(parts: &[&str]) -> bool {
+    parts.last().is_some_and(|last| is_file(last))
+}
+
+/// The text before the first `=`, unless a `/` or `,` comes first.
+fn first_key(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|byte| matches!(byte, b'=' | b'/' | b','))?;
+    if bytes[end] != b'=' {
+        return None;
+    }
+    std::str::from_utf8(&bytes[..end]).ok()
+}
+
+/// `scheme://...`
+fn looks_like_url(bytes: &[u8]) -> bool {
+    let Some(colon) = bytes.windows(3).position(|window| window == b"://") else { return false };
+    colon > 0 && bytes[..colon].iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+}
+
+fn has_option_behind_comma(bytes: &[u8]) -> bool {
+    split_commas(bytes).skip(1).any(|part| first_key(&part).is_some_and(is_option_name))
+}
+
+/// The parts between single commas; a doubled comma stands for one inside a part.
+fn split_commas(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let mut rest = Some(bytes);
+    std::iter::from_fn(move || {
+        let mut bytes = rest.take()?;
+        let mut part = Vec::new();
+        loop {
+            let Some(comma) = bytes.iter().position(|&byte| byte == b',') else {
+                part.extend_from_slice(bytes);
+                return Some(part);
+            };
+            part.extend_from_slice(&bytes[..comma]);
+            bytes = &bytes[comma + 1..];
+            let Some(after) = bytes.strip_prefix(b",") else {
+                rest = Some(bytes);
+                return Some(part);
+            };
+            part.push(b',');
+            bytes = after;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<OptionTree, String> {
+        parse_drive(OsStr::new(text), |_| false).map_err(|error| error.to_string())
+    }
+
+    /// Flat view: full names and values, for comparison.
+    fn flat(tree: &OptionTree) -> Vec<(String, String)> {
+        let mut list = Vec::new();
+        for (name, entry) in &tree.entries {
+            match entry {
+                Entry::Value(value) => list.push((name.clone(), value.to_string_lossy().into_owned())),
+                Entry::Null => list.push((name.clone(), "(null)".into())),
+                Entry::Tree(inner) => {
+                    list.extend(flat(inner).into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+                }
+            }
+        }
+        list
+    }
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn each_form_of_a_drive_gives_the_options_it_says() {
+        let table: &[(&str, &[(&str, &str)])] = &[
+            ("disk.qcow2", &[("file.filename", "disk.qcow2")]),
+            ("/a/b=c,d.img", &[("file.filename", "/a/b=c,d.img")]),
+            ("a=b.img", &[("file.filename", "a=b.img")]),
+            ("dir/file=x", &[("file.filename", "dir/file=x")]),
+            ("file=hd.qcow2", &[("file.filename", "hd.qcow2")]),
+            ("file=a,,b.img,cache=none", &[("cache", "none"), ("file.filename", "a,b.img")]),
+            ("file=a,,,,b", &[("file.filename", "a,,b")]),
+            ("file=a=b", &[("file.filename", "a=b")]),
+            (
+                "file=hd.qcow2,l2-cache-size=2M,cache.direct=on,cache=writeback",
+                &[
+                    ("cache", "writeback"),
+                    ("cache.direct", "on"),
+                    ("file.filename", "hd.qcow2"),
+                    ("l2-cache-size", "2M"),
+                ],
+            ),
+            (
+                "driver=qcow2,file.driver=file,file.filename=x,backing.l2-cache-size=1M,backing.file=y",
+                &[
+                    ("backing.file.filename", "y"),
+                    ("backing.l2-cache-size", "1M"),
+                    ("driver", "qcow2"),
+                    ("file.driver", "file"),
+                    ("file.filename", "x"),
+                ],
+            ),
+            (
+                r#"json:{"driver":"qcow2","file":{"driver":"file","filename":"x,y"},"lazy-refcounts":true,"cache.direct":false,"cache-clean-interval":0,"backing":null}"#,
+                &[
+                    ("backing", "(null)"),
+                    ("cache-clean-interval", "0"),
+                    ("cache.direct", "off"),
+                    ("driver", "qcow2"),
+                    ("file.driver", "file"),
+                    ("file.filename", "x,y"),
+                    ("lazy-refcounts", "on"),
+                ],
+            ),
+            (
+                r#"json:{"file.filename":"x","cache":{"direct":true},"overlap-check":{"template":"all"}}"#,
+                &[("cache.direct", "on"), ("file.filename", "x"), ("overlap-check.template", "all")],
+            ),
+        ];
+        for (text, expected) in table {
+            let tree = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let mut found = flat(&tree);
+            found.sort();
+            assert_eq!(found, pairs(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_exists_is_a_path_whatever_it_is_called() {
+        for text in ["file=x", "a,cache=none", "nbd://host/x", "cache=none"] {
+            let tree = parse_drive(OsStr::new(text), |_| true).unwrap();
+            assert_eq!(tree.filename(), Some(PathBuf::from(text)));
+        }
+    }
+
+    #[test]
+    fn a_path_need_not_be_utf8() {
+        let text = OsStr::from_bytes(b"/images/\xff.img");
+        assert_eq!(parse_drive(text, |_| false).unwrap().filename(), Some(PathBuf::from(text)));
+        let keyed = OsStr::from_bytes(b"file=\xff.img,cache=none");
+        let tree = parse_drive(keyed, |_| false).unwrap();
+        assert_eq!(tree.filename(), Some(PathBuf::from(OsStr::from_bytes(b"\xff.img"))));
+    }
+
+    #[test]
+    fn what_would_create_a_file_by_mistake_is_refused_with_the_right_spelling() {
+        let table = [
+            ("", "DRIVE is empty; write the path of an image, or file=PATH with options"),
+            (
+                "disk.qcow2,cache=none",
+                "\"disk.qcow2,cache=none\" is no existing file and has options behind a comma: write \
+                 file=disk.qcow2,cache=none (or ./disk.qcow2,cache=none for the file)",
+            ),
+            (
+                "nbd://host/x",
+                "\"nbd://host/x\" looks like a URL, and only local files can be opened (a file of that name: \
+                 write ./nbd://host/x)",
+            ),
+            (
+                "file=a,readonly",
+                "\"readonly\" in DRIVE has no value; write readonly=VALUE (a comma inside a value is written twice)",
+            ),
+            ("file=a,file=b", "option file.filename is given twice in DRIVE; give it once"),
+            ("file=a,file.filename=b", "option file.filename is given twice in DRIVE; give it once"),
+            ("file=a,backing..file=b", "option name \"backing..file\" in DRIVE has an empty part"),
+            ("json:[1]", "json: in DRIVE must hold an object ({...}), not a list"),
+            (
+                r#"json:{"file":{"filename":"a"},"backing":[1]}"#,
+                "option backing in DRIVE is a list; no option takes one",
+            ),
+        ];
+        for (text, error) in table {
+            assert_eq!(parse(text), Err(error.to_owned()), "{text}");
+        }
+        assert!(parse("json:{").unwrap_err().starts_with("json: in DRIVE is not valid JSON: EOF"));
+    }
+
+    #[test]
+    fn hostile_nesting_is_an_error_and_never_a_deep_stack() {
+        let key = "backing.".repeat(100_000);
+        let text = format!("file=a,{key}file=b");
+        assert!(parse(&text).unwrap_err().contains("nested"));
+        let json = format!("json:{}{}", r#"{"backing":"#.repeat(100_000), "}".repeat(100_000));
+        assert!(parse(&json).unwrap_err().contains("recursion limit"));
+    }
+}

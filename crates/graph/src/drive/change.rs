@@ -1,0 +1,76 @@
+//! Options that replace others: what a user names is what holds from then on, whatever was said before.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use super::{DriveError, Entry, OptionTree, is_short_for_filename, key_and_value, split_commas};
+use crate::options::table::{has_no_word, is_flat, other_name};
+
+impl OptionTree {
+    /// Sets the option with the dotted name `key`, whatever it was before, also under its other name.
+    ///
+    /// # Errors
+    /// When its name is malformed.
+    pub fn replace(&mut self, key: &str, value: impl Into<OsString>) -> Result<(), DriveError> {
+        self.forget(key);
+        self.insert(key, Entry::Value(value.into()))
+    }
+
+    /// Sets all options of `key=value,key=value`, whatever they were before. A value for a whole group (`cache=none`)
+    /// replaces what was said of its members, but for those in the same text.
+    ///
+    /// # Errors
+    /// When the text is not of that form, or gives an option twice.
+    pub fn replace_all(&mut self, text: &OsStr) -> Result<(), DriveError> {
+        let parts: Vec<Vec<u8>> = split_commas(text.as_bytes()).collect();
+        for part in &parts {
+            self.forget(key_and_value(part)?.0);
+        }
+        for part in &parts {
+            let (key, value) = key_and_value(part)?;
+            self.insert(key, Entry::Value(value.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what was said of an option, under each of its names.
+    fn forget(&mut self, key: &str) {
+        let mut parts: Vec<&str> = key.split('.').collect();
+        if is_short_for_filename(&parts) {
+            parts.push("filename");
+        }
+        let Some((last, group)) = parts.split_last() else { return };
+        let other = other_name(last);
+        self.remove_at(&parts);
+        if let Some(other) = other {
+            self.remove_at(&[group, &[other]].concat());
+        }
+    }
+
+    /// Takes over from `old` what blockdev-reopen leaves out where it stays (the image below) and what it has no words
+    /// for (limits, `aio` of the whole).
+    pub fn fill_for_reopen(&mut self, old: &Self) {
+        let stays = |name: &&String| name.as_str() == "backing" || has_no_word(name);
+        for name in old.entries.keys().filter(stays) {
+            if let Some(entry) = old.entries.get(name) {
+                self.entries.entry(name.clone()).or_insert_with(|| entry.clone());
+            }
+        }
+    }
+
+    fn remove_at(&mut self, parts: &[&str]) {
+        let Some((first, rest)) = parts.split_first() else { return };
+        if is_flat(first) {
+            let of_group = rest.is_empty() || rest == ["template"];
+            let members = format!("{first}.");
+            let name = parts.join(".");
+            self.entries.retain(|entry, _| {
+                *entry != name && !(of_group && (entry.starts_with(&members) || entry == first))
+            });
+        } else if rest.is_empty() {
+            self.entries.remove(*first);
+        } else if let Some(Entry::Tree(inner)) = self.entries.get_mut(*first) {
+            inner.remove_at(rest);
+        }
+    }
+}

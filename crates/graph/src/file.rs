@@ -1,0 +1,106 @@
+//! One file of a disk: found, opened and locked.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use storage::{FileLock, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked};
+
+use crate::error::OpenError;
+use crate::fd_sets::FdSets;
+use crate::names::{Located, Place};
+use crate::options::{Aio, FileDriver, FileOptions, LayerOptions};
+
+/// A file of the chain, open and locked.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) lock: Option<FileLock>,
+    /// Names in the image start here.
+    pub(crate) place: Place,
+    pub(crate) is_block_device: bool,
+}
+
+/// A file that the user named, or one of a set of descriptors that is opened as it will be used.
+pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<Located, OpenError> {
+    let located = match FdSets::number(path) {
+        None => Located::by_user(path),
+        Some(set) => set
+            .and_then(|set| fd_sets.open(set, writable))
+            .map_err(std::io::Error::other)
+            .and_then(|fd| Located::descriptor(path, fd, fd_sets)),
+    };
+    located.map_err(|source| OpenError::Find { path: path.to_owned(), source })
+}
+
+pub(crate) async fn open_file(
+    located: &Located,
+    name: &str,
+    options: &FileOptions,
+    layer: &LayerOptions,
+    writable: bool,
+) -> Result<OpenFile, OpenError> {
+    let place = located.place().clone();
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let opened = match located.opened() {
+        Some((copy, _)) => copy,
+        None => rustix::fs::open(located.open_path(), flags, Mode::empty()).map_err(Into::into),
+    };
+    let fd = opened.map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
+    let backend = match options.aio {
+        Some(Aio::Threads) => reactor::Backend::Threads,
+        Some(Aio::IoUring) | None => reactor::Backend::Ring,
+    };
+    let file = UnlockedFile::from_fd(
+        fd,
+        name,
+        &storage::FileOptions {
+            direct: options.direct,
+            read_only: !writable,
+            no_flush: options.no_flush,
+            aio: backend,
+        },
+    )?;
+    let is_block_device = file.is_block_device();
+    FileDriver::check(options.driver, is_block_device)
+        .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })?;
+    if let Some((_, fd_sets)) = located.opened() {
+        fd_sets.note_use(file.fd());
+    }
+    if !options.locking {
+        let storage = Arc::new(file.measured(None)?);
+        return Ok(OpenFile { storage, lock: None, place, is_block_device });
+    }
+    let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
+    let (storage, lock) = opened.map_err(|error| match error {
+        LockedOpenError::Lock(source) => OpenError::Lock { path: PathBuf::from(name), source },
+        LockedOpenError::Open(source) => source.into(),
+    })?;
+    // Whoever held the lock may have put another file in its place.
+    located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
+    Ok(OpenFile { storage: Arc::new(storage), lock: Some(lock), place, is_block_device })
+}
+
+/// The time of the loop that opens.
+struct LoopClock;
+
+impl LockClock for LoopClock {
+    fn now(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> {
+        reactor::sleep(duration)
+    }
+}
+
+fn lock_role(layer: &LayerOptions, writable: bool) -> LockRole {
+    match (writable, layer.force_share) {
+        (true, _) => LockRole::Writer,
+        (false, true) => LockRole::ForceShare,
+        (false, false) => LockRole::Reader,
+    }
+}

@@ -1,0 +1,36 @@
+//! Disks and their names: what the user asked for, what the image says, the rules between the two, and which disks there are.
+
+#![forbid(unsafe_code)]
+
+pub mod cache_mode;
+mod chain;
+mod disk;
+pub mod drive;
+mod error;
+pub mod fd_sets;
+mod file;
+pub mod front;
+mod house;
+mod limits;
+mod map_memory;
+pub mod names;
+mod nearest;
+mod nodes;
+mod open;
+pub mod options;
+pub mod pace;
+pub mod probe;
+mod runtime;
+pub mod size;
+pub mod trace;
+mod upkeep;
+
+pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
+pub use crate::disk::{BlockSizes, Disk};
+pub use crate::error::OpenError;
+pub use crate::limits::{Drained, ThrottleReport};
+pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
+pub use crate::nearest::nearest;
+pub use crate::nodes::{Change, DescriptionError, DiskNode, Graph, Hold, Node, NodeError, NodeKind, User};
+pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
+pub use crate::runtime::{ReopenError, RuntimeOptions};

@@ -1,0 +1,143 @@
+//! Limits and figures of an open disk, to be read and changed while it is at work.
+
+use std::sync::Arc;
+
+use block::Raw;
+use storage::Medium;
+use throttle::{GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
+
+use crate::disk::Disk;
+use crate::front::{BoundsError, Front, Kind, Statistics, ThrottleGroup};
+
+/// What a disk's limits have done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThrottleReport {
+    /// The group's name; `None` if the disk has its limits alone.
+    pub group: Option<String>,
+    /// Figures of the disk, since it joined the group.
+    pub disk: MemberReport,
+    /// Limits, figures and bucket levels of the group.
+    pub shared: GroupReport,
+}
+
+/// Requests of a disk are kept out, and none is inside, until this is dropped.
+#[derive(Debug)]
+#[must_use = "the disk works on as soon as this is dropped"]
+pub struct Drained<'a> {
+    front: &'a Front,
+}
+
+impl Drop for Drained<'_> {
+    fn drop(&mut self) {
+        self.front.resume();
+    }
+}
+
+impl Disk {
+    /// What has passed since the disk was opened.
+    pub fn statistics(&self) -> Statistics {
+        self.front.statistics()
+    }
+
+    /// What the medium of the disk's file does, as far as it was asked or tried. Of an image with a data file: that of the
+    /// image file.
+    pub fn medium(&self) -> Medium {
+        let file = self.image().map(|image| image.file());
+        let file = file.or_else(|| self.root().downcast_ref::<Raw>().map(|raw| &raw.storage));
+        file.map_or_else(Medium::default, |file| file.medium())
+    }
+
+    /// Counts latencies of `kind` between `bounds_ns` (nanoseconds, ascending from above 0) from now
+    /// on; `None` ends it. While any kind is counted so, every request is timed.
+    ///
+    /// # Errors
+    /// When the bounds do not ascend or are too many; then nothing changes.
+    pub fn set_latency_bounds(&self, kind: Kind, bounds_ns: Option<&[u64]>) -> Result<(), BoundsError> {
+        self.front.set_latency_bounds(kind, bounds_ns)
+    }
+
+    /// The group whose limits the disk has: under a name, or one of its own.
+    pub fn throttle_group(&self) -> Arc<ThrottleGroup> {
+        self.front.group()
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Limits {
+        self.front.group().limits()
+    }
+
+    /// Whether any limit is in force.
+    pub fn is_limited(&self) -> bool {
+        self.front.is_limited()
+    }
+
+    /// Puts limits in force, for all disks of its group. Requests that wait stay in line or go, as the
+    /// new limits say; buckets are empty.
+    pub fn set_limits(&self, limits: Limits) {
+        self.front.group().set_limits(limits);
+    }
+
+    /// Moves the disk to the group called `name`, or (`None`) to one of its own without limits. What
+    /// waits goes at once, uncharged. Nothing happens if it is there already.
+    pub fn set_throttle_group(&self, name: Option<&str>) {
+        self.front.set_group(name);
+    }
+
+    /// Its part of the group.
+    pub fn weight(&self) -> Weight {
+        self.front.weight()
+    }
+
+    /// Changes its part of the group.
+    pub fn set_weight(&self, weight: Weight) {
+        self.front.set_weight(weight);
+    }
+
+    /// All at once, as `block_set_io_throttle` means it: limits replace those in force, for the group
+    /// named or else the one the disk is in; no limit at all takes the disk out of its group.
+    ///
+    /// # Errors
+    /// When the limits break a rule; then nothing changes.
+    pub fn set_throttling(&self, options: &Options) -> Result<(), LimitsError> {
+        let limits = options.check()?;
+        if let Some(weight) = options.weight {
+            self.set_weight(weight);
+        }
+        if limits.is_unlimited() {
+            self.set_throttle_group(None);
+            return Ok(());
+        }
+        if options.group.is_some() {
+            self.set_throttle_group(options.group.as_deref());
+        }
+        self.set_limits(limits);
+        Ok(())
+    }
+
+    /// What the limits have done. Figures of requests that passed while nothing was limited are not in
+    /// here but in [`Disk::statistics`].
+    pub fn throttle_report(&self) -> ThrottleReport {
+        let (group, disk) = self.front.report();
+        ThrottleReport { group: group.name().map(str::to_owned), disk, shared: group.report() }
+    }
+
+    /// Keeps requests out and waits until none is inside, nor anything that they left behind. Requests
+    /// that wait for a limit go at once and uncharged; those that come wait for the end of this.
+    /// What a door has taken in stays with it. Several may drain at a time.
+    ///
+    /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out. Requests
+    /// of whoever drains are kept out like any other: who awaits one while draining waits for ever.
+    pub async fn drain(&self) -> Drained<'_> {
+        self.front.hold();
+        let drained = Drained { front: &self.front };
+        self.front.emptied().await;
+        self.house.idle().await;
+        drained
+    }
+
+    /// Lets all requests that wait for a limit go, and holds none back any more: the end is near, and
+    /// nobody wants to wait for it.
+    pub fn lift_limits(&self) {
+        self.front.let_go();
+    }
+}

@@ -1,0 +1,590 @@
+//! Names inside an image are hostile: what a backing or data file's name may open.
+//!
+//! Whoever wrote an image chose its names; whoever opens it did not. So a name found in an image is
+//! followed only to a regular file that lies, all links resolved, in the directory of that image or
+//! under a directory that the user allowed. Names that the user wrote are not checked here.
+//!
+//! # No gap between check and use
+//! The name is opened once with `O_PATH`, which touches nothing (no FIFO blocks, no device wakes, no
+//! permission beyond search is used). Type, place and identity are then asked of that descriptor, and
+//! the file is opened through it (`/proc/self/fd/N`), so what was checked is what is opened, whatever
+//! links are moved in between. `openat2(RESOLVE_BENEATH)` would not do: it refuses absolute names and
+//! links that leave a directory and come back, both of which ordinary chains use.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use thiserror::Error;
+
+use crate::fd_sets::FdSets;
+
+/// File systems whose "regular files" are questions to the kernel: proc, sysfs, debugfs, tracefs,
+/// cgroup2, securityfs.
+const KERNEL_FILE_SYSTEMS: [i64; 6] =
+    [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x6367_7270, 0x7363_6673];
+
+/// Where names inside images may lead, beside each image's own directory.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    allowed: Vec<PathBuf>,
+}
+
+/// A file that a name leads to and the policy lets through.
+#[derive(Debug)]
+pub struct Located {
+    descriptor: OwnedFd,
+    place: Place,
+    identity: Identity,
+    /// The descriptor is the file itself, opened by somebody else; it came from these sets.
+    from: Option<FdSets>,
+}
+
+/// Where a file was found, by name and in truth: where the names inside it start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    given: PathBuf,
+    real: PathBuf,
+    /// It was handed over as a descriptor: it lies in no directory.
+    is_descriptor: bool,
+}
+
+impl Place {
+    /// The path it was found by, links and all.
+    pub fn given(&self) -> &Path {
+        &self.given
+    }
+
+    /// The path with all links resolved.
+    pub fn real(&self) -> &Path {
+        &self.real
+    }
+
+    /// The directory in the path by which it was found and the one it really lies in.
+    fn own_directories(&self) -> io::Result<Vec<PathBuf>> {
+        if self.is_descriptor {
+            return Ok(Vec::new());
+        }
+        let named = match self.given.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.canonicalize()?,
+            _ => Path::new(".").canonicalize()?,
+        };
+        Ok(vec![named, self.real.parent().unwrap_or(Path::new("/")).to_owned()])
+    }
+}
+
+/// Which file it is, under whatever name: two equal ones in a chain are a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// A name that is not followed.
+#[derive(Debug, Error)]
+#[error("{} names {role} {name:?}: {reason}", .image.display())]
+pub struct Refused {
+    /// The image in which the name stands.
+    pub image: PathBuf,
+    /// What the name is for ("backing file").
+    pub role: &'static str,
+    /// The name as it stands there.
+    pub name: OsString,
+    /// Why not.
+    #[source]
+    pub reason: Reason,
+}
+
+/// Why a name is not followed.
+#[derive(Debug, Error)]
+pub enum Reason {
+    /// No name.
+    #[error("the name is empty")]
+    Empty,
+    /// No file system has such names.
+    #[error("the name contains a zero byte")]
+    ZeroByte,
+    /// Options in disguise.
+    #[error("json: inside an image is not followed; name the file on the command line ({hint})")]
+    Json {
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// Something other than a local file.
+    #[error(
+        "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
+    )]
+    Protocol {
+        /// What stands before the colon.
+        protocol: String,
+    },
+    /// FIFO, device, directory, socket.
+    #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
+    NotRegular {
+        /// Where the name leads.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// A file of /proc or /sys.
+    #[error("{} belongs to the kernel and is not an image", .path.display())]
+    KernelFile {
+        /// Where the name leads.
+        path: PathBuf,
+    },
+    /// A regular file elsewhere.
+    #[error(
+        "it leads to {}, outside the image's own directory; if that is right, give --allow-path {}",
+        .path.display(), .directory.display()
+    )]
+    Outside {
+        /// Where the name leads.
+        path: PathBuf,
+        /// The directory to allow.
+        directory: PathBuf,
+    },
+    /// A relative name in an image that lies nowhere.
+    #[error(
+        "the image was given as a descriptor and lies in no directory where the name could start; name the file in the options: {hint}"
+    )]
+    NoDirectory {
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// The file was unlinked in between.
+    #[error("the file was deleted while it was opened")]
+    Deleted,
+    /// Nothing is there, or it may not be reached.
+    #[error("it leads to {}: {source}", .path.display())]
+    NotFound {
+        /// Where the name leads.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system says no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// What a name in an image is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The image below.
+    Backing,
+    /// The external data file.
+    Data,
+}
+
+impl Role {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Backing => "backing file",
+            Self::Data => "data file",
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Backing => "backing.file=PATH",
+            Self::Data => "data-file=PATH",
+        }
+    }
+}
+
+impl Policy {
+    /// Allows each image's own directory, and everything under `directories`.
+    ///
+    /// # Errors
+    /// When one of them does not exist or is no directory.
+    pub fn new(directories: &[PathBuf]) -> io::Result<Self> {
+        let resolve = |directory: &PathBuf| {
+            let named = |error: io::Error| {
+                io::Error::new(error.kind(), format!("--allow-path {}: {error}", directory.display()))
+            };
+            let resolved = directory.canonicalize().map_err(named)?;
+            match resolved.is_dir() {
+                true => Ok(resolved),
+                false => Err(named(io::Error::from(io::ErrorKind::NotADirectory))),
+            }
+        };
+        Ok(Self { allowed: directories.iter().map(resolve).collect::<io::Result<_>>()? })
+    }
+
+    /// Follows the name that stands in `image`.
+    ///
+    /// A relative name starts at the directory in that path, as in QEMU. The image's own directory
+    /// is that one, and the one that the image really lies in if the path is a link.
+    ///
+    /// # Errors
+    /// When the name leads nowhere, to something other than a regular file, or outside.
+    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Refused> {
+        self.follow(image, name, role).map_err(|reason| Refused {
+            image: image.given.clone(),
+            role: role.words(),
+            name: OsStr::from_bytes(name).to_owned(),
+            reason,
+        })
+    }
+
+    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
+        let path = target(&image.given, name, role)?;
+        // Such an image's own name is absolute: what starts with it was relative.
+        if image.is_descriptor && path.starts_with(image.given.parent().unwrap_or(Path::new("/"))) {
+            return Err(Reason::NoDirectory { hint: role.hint() });
+        }
+        let located = open_path(&path).map_err(|reason| match reason {
+            Reason::Io(source) => Reason::NotFound { path: absolute(path), source },
+            other => other,
+        })?;
+        let Located { descriptor, place: Place { real: path, .. }, .. } = &located;
+        let found = FileType::from_raw_mode(rustix::fs::fstat(descriptor).map_err(io::Error::from)?.st_mode);
+        if found != FileType::RegularFile {
+            let (path, found) = (path.clone(), kind_words(found));
+            return Err(Reason::NotRegular { path, found, hint: role.hint() });
+        }
+        if is_kernel_file(descriptor)? {
+            return Err(Reason::KernelFile { path: path.clone() });
+        }
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let own = image.own_directories()?;
+        if own.iter().any(|own| own == directory) || self.allowed.iter().any(|top| path.starts_with(top)) {
+            return Ok(located);
+        }
+        Err(Reason::Outside { path: path.clone(), directory: directory.to_owned() })
+    }
+}
+
+impl Located {
+    /// Opens a path that the user named, for a uniform way onwards; the policy does not apply.
+    ///
+    /// # Errors
+    /// When nothing is there, or the kernel's view of it (/proc) is not available.
+    pub fn by_user(path: &Path) -> io::Result<Self> {
+        match open_path(path) {
+            Ok(located) => Ok(located),
+            Err(Reason::Io(error)) => Err(error),
+            Err(other) => Err(io::Error::new(io::ErrorKind::NotFound, other)),
+        }
+    }
+
+    /// A file that somebody else opened, from a set of descriptors, named by `path`.
+    ///
+    /// # Errors
+    /// When the system does not say which file it is.
+    pub(crate) fn descriptor(path: &Path, descriptor: OwnedFd, from: &FdSets) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(&descriptor)?;
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let place = Place { given: path.to_owned(), real: path.to_owned(), is_descriptor: true };
+        Ok(Self { descriptor, place, identity, from: Some(from.clone()) })
+    }
+
+    /// The open file itself, if it came from a set of descriptors, and the sets.
+    pub(crate) fn opened(&self) -> Option<(io::Result<OwnedFd>, &FdSets)> {
+        self.from.as_ref().map(|sets| (self.descriptor.try_clone(), sets))
+    }
+
+    /// Where it was found.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The file's path with all links resolved.
+    pub fn path(&self) -> &Path {
+        &self.place.real
+    }
+
+    /// A path that opens exactly this file while `self` lives, wherever its name now leads.
+    pub fn open_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.descriptor.as_raw_fd()))
+    }
+
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Whether the path by which the file was found still leads to it. Ask it under the file's lock: until then whoever
+    /// held it may have put another file there, and what is written to this one would be in a file without a name.
+    ///
+    /// # Errors
+    /// When the path leads nowhere or to another file. A file that was handed over as a descriptor has no path.
+    pub fn check_still_named(&self) -> io::Result<()> {
+        if self.place.is_descriptor {
+            return Ok(());
+        }
+        let gone = |what: &str| {
+            let message = format!("{what} while its lock was awaited; open it again");
+            io::Error::new(io::ErrorKind::NotFound, message)
+        };
+        match rustix::fs::stat(&self.place.given) {
+            Ok(stat) if (Identity { device: stat.st_dev, inode: stat.st_ino }) == self.identity => Ok(()),
+            Ok(_) => Err(gone("another file took its place")),
+            Err(rustix::io::Errno::NOENT) => Err(gone("it was deleted")),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// The path that a name means, before links are followed.
+fn target(image: &Path, name: &[u8], role: Role) -> Result<PathBuf, Reason> {
+    if name.is_empty() {
+        return Err(Reason::Empty);
+    }
+    if name.contains(&0) {
+        return Err(Reason::ZeroByte);
+    }
+    // QEMU writes `file:` for "a local file, even if its name has a colon".
+    let name = match name.strip_prefix(b"file:") {
+        Some(plain) if !plain.starts_with(b"//") => plain,
+        _ => {
+            refuse_protocol(name, role)?;
+            name
+        }
+    };
+    Ok(image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(name)))
+}
+
+/// Where the path starts from: what the user needs to see where it was looked for.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// A colon before the first slash makes a protocol of what stands before it, as in QEMU.
+fn refuse_protocol(name: &[u8], role: Role) -> Result<(), Reason> {
+    let Some(colon) = name.iter().position(|byte| matches!(byte, b':' | b'/')) else { return Ok(()) };
+    match (&name[..colon], name[colon]) {
+        (b"json", b':') => Err(Reason::Json { hint: role.hint() }),
+        (protocol, b':') => {
+            Err(Reason::Protocol { protocol: String::from_utf8_lossy(protocol).into_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_path(path: &Path) -> Result<Located, Reason> {
+    let descriptor =
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
+    let stat = rustix::fs::fstat(&descriptor).map_err(io::Error::from)?;
+    let resolved = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+    if stat.st_nlink == 0 {
+        return Err(Reason::Deleted);
+    }
+    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+    let place = Place { given: path.to_owned(), real: resolved, is_descriptor: false };
+    Ok(Located { descriptor, place, identity, from: None })
+}
+
+fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
+    let found = rustix::fs::fstatfs(descriptor).map_err(io::Error::from)?.f_type;
+    Ok(KERNEL_FILE_SYSTEMS.contains(&found))
+}
+
+fn kind_words(found: FileType) -> &'static str {
+    match found {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        FileType::BlockDevice => "a block device",
+        FileType::Unknown => "of an unknown kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory tree with an image, its neighbours and things that must not be opened.
+    struct Scene {
+        root: tempfile::TempDir,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let at = |name: &str| root.path().join(name);
+            fs::create_dir_all(at("images/below")).unwrap();
+            fs::create_dir_all(at("elsewhere/deep")).unwrap();
+            for file in
+                ["images/top", "images/base", "images/below/base", "elsewhere/secret", "elsewhere/deep/x"]
+            {
+                fs::write(at(file), b"data").unwrap();
+            }
+            symlink(at("elsewhere/secret"), at("images/link-out")).unwrap();
+            symlink("base", at("images/link-in")).unwrap();
+            symlink("loop", at("images/loop")).unwrap();
+            symlink(at("images/top"), at("elsewhere/top-link")).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, at("images/fifo"), Mode::from_raw_mode(0o600)).unwrap();
+            Self { root }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.root.path().canonicalize().unwrap().join(name)
+        }
+
+        fn place(&self, image: &str) -> Place {
+            Located::by_user(&self.path(image)).unwrap().place().clone()
+        }
+
+        fn resolve(&self, image: &str, name: &[u8], allowed: &[&str]) -> Result<PathBuf, Reason> {
+            let allowed: Vec<PathBuf> = allowed.iter().map(|name| self.path(name)).collect();
+            let policy = Policy::new(&allowed).unwrap();
+            let found = policy.resolve(&self.place(image), name, Role::Backing);
+            found.map(|located| located.path().to_owned()).map_err(|refused| refused.reason)
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_followed_under_any_of_its_names() {
+        let scene = Scene::new();
+        let base = scene.path("images/base");
+        let absolute = base.as_os_str().as_bytes();
+        for name in [&b"base"[..], b"./base", b"../images/base", b"link-in", b"file:base", absolute] {
+            assert_eq!(scene.resolve("images/top", name, &[]).unwrap(), base, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_followed_only_with_leave() {
+        let scene = Scene::new();
+        let secret = scene.path("elsewhere/secret");
+        for name in [&b"link-out"[..], b"../elsewhere/secret", secret.as_os_str().as_bytes()] {
+            let refused = scene.resolve("images/top", name, &[]).unwrap_err();
+            assert!(
+                matches!(&refused, Reason::Outside { path, directory }
+                    if *path == secret && *directory == scene.path("elsewhere")),
+                "{name:?}: {refused}"
+            );
+            assert_eq!(scene.resolve("images/top", name, &["elsewhere"]).unwrap(), secret);
+        }
+        assert!(scene.resolve("images/top", b"../elsewhere/deep/x", &["elsewhere"]).is_ok());
+        assert!(scene.resolve("images/top", b"../elsewhere/secret", &["elsewhere/deep"]).is_err());
+    }
+
+    #[test]
+    fn the_images_own_directory_does_not_include_those_below_it() {
+        let scene = Scene::new();
+        assert!(matches!(scene.resolve("images/top", b"below/base", &[]), Err(Reason::Outside { .. })));
+        assert!(scene.resolve("images/top", b"below/base", &["images"]).is_ok());
+    }
+
+    #[test]
+    fn an_image_opened_by_a_link_has_both_directories() {
+        let scene = Scene::new();
+        let found = scene.resolve("elsewhere/top-link", b"secret", &[]).unwrap();
+        assert_eq!(found, scene.path("elsewhere/secret"));
+        let found = scene.resolve("elsewhere/top-link", b"../images/base", &[]).unwrap();
+        assert_eq!(found, scene.path("images/base"));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting_for_it() {
+        let scene = Scene::new();
+        let table: [(&[u8], &str); 5] = [
+            (b"fifo", "a FIFO"),
+            (b".", "a directory"),
+            (b"/dev/null", "a character device"),
+            (b"/dev/tty", "a character device"),
+            (b"/", "a directory"),
+        ];
+        for (name, kind) in table {
+            match scene.resolve("images/top", name, &["/"]) {
+                Err(Reason::NotRegular { found, .. }) => assert_eq!(found, kind),
+                other => panic!("{name:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_the_kernel_are_refused_even_with_leave() {
+        let scene = Scene::new();
+        for name in [&b"/proc/self/environ"[..], b"/proc/cpuinfo", b"/proc/self/mem"] {
+            let refused = scene.resolve("images/top", name, &["/"]);
+            assert!(matches!(refused, Err(Reason::KernelFile { .. })), "{name:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_no_paths_are_refused_by_what_they_are() {
+        let scene = Scene::new();
+        let table: [(&[u8], &str); 6] = [
+            (b"", "the name is empty"),
+            (b"ba\0se", "the name contains a zero byte"),
+            (
+                b"json:{\"file.filename\":\"/etc/passwd\"}",
+                "json: inside an image is not followed; name the file on the command line (backing.file=PATH)",
+            ),
+            (
+                b"nbd://host/x",
+                "nbd: inside an image is not followed; only local files are (a file of that name: ./nbd:...)",
+            ),
+            (
+                b"fat:/etc",
+                "fat: inside an image is not followed; only local files are (a file of that name: ./fat:...)",
+            ),
+            (
+                b"file:///etc/passwd",
+                "file: inside an image is not followed; only local files are (a file of that name: ./file:...)",
+            ),
+        ];
+        for (name, words) in table {
+            assert_eq!(scene.resolve("images/top", name, &["/"]).unwrap_err().to_string(), words);
+        }
+        for (name, reason) in [
+            ("missing", "No such file or directory (os error 2)"),
+            ("loop", "Too many levels of symbolic links (os error 40)"),
+        ] {
+            let words =
+                format!("it leads to {}: {reason}", scene.root.path().join("images").join(name).display());
+            let refused = scene.resolve("images/top", name.as_bytes(), &["/"]);
+            assert_eq!(refused.unwrap_err().to_string(), words);
+        }
+    }
+
+    #[test]
+    fn the_file_that_was_checked_is_the_file_that_is_opened() {
+        let scene = Scene::new();
+        let policy = Policy::default();
+        let located = policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap();
+        fs::write(scene.path("elsewhere/secret"), b"secret").unwrap();
+        fs::remove_file(scene.path("images/link-in")).unwrap();
+        symlink(scene.path("elsewhere/secret"), scene.path("images/link-in")).unwrap();
+        assert_eq!(fs::read(located.open_path()).unwrap(), b"data");
+    }
+
+    #[test]
+    fn one_file_under_two_names_has_one_identity() {
+        let scene = Scene::new();
+        let by_link = Located::by_user(&scene.path("images/link-in")).unwrap();
+        let by_name = Located::by_user(&scene.path("images/base")).unwrap();
+        let other = Located::by_user(&scene.path("images/top")).unwrap();
+        assert_eq!(by_link.identity(), by_name.identity());
+        assert_ne!(by_link.identity(), other.identity());
+    }
+
+    #[test]
+    fn a_refusal_says_which_image_which_name_and_what_to_do() {
+        let scene = Scene::new();
+        let policy = Policy::default();
+        let refused = policy.resolve(&scene.place("images/top"), b"link-out", Role::Data).unwrap_err();
+        let expected = format!(
+            "{} names data file \"link-out\": it leads to {}, outside the image's own directory; if that is right, \
+             give --allow-path {}",
+            scene.path("images/top").display(),
+            scene.path("elsewhere/secret").display(),
+            scene.path("elsewhere").display(),
+        );
+        assert_eq!(refused.to_string(), expected);
+    }
+}

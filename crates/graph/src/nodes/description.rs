@@ -1,0 +1,190 @@
+//! From the options of blockdev-add to those of the drive line: names of other nodes are followed.
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use super::Graph;
+use super::error::NodeError;
+use super::node::NodeKind;
+use crate::drive::OptionTree;
+
+/// Why options do not describe a node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DescriptionError {
+    /// It cannot do without.
+    #[error("argument '{argument}' is missing")]
+    Missing {
+        /// The option.
+        argument: &'static str,
+    },
+    /// Something else than a file stands where a file must.
+    #[error("argument '{member}' must be a node of driver file")]
+    NotAFile {
+        /// The option of the node over it.
+        member: String,
+    },
+    /// The node over a file opens it.
+    #[error(
+        "argument '{member}.{option}' is true, but not that of the node over it, which opens the file; give it there"
+    )]
+    OfNodeOver {
+        /// The option of the node over it.
+        member: String,
+        /// What is said of the file.
+        option: &'static str,
+    },
+    /// A file sees no guest's writes.
+    #[error("argument '{member}.detect-zeroes' means nothing to a file; give it to the node over it")]
+    DetectZeroes {
+        /// The option of the node over it.
+        member: String,
+    },
+    /// Filters have few options.
+    #[error("argument '{argument}' means nothing to a throttle node; give it to the node under it")]
+    NotOfFilter {
+        /// The option.
+        argument: String,
+    },
+    /// Whoever reads a chain relies on what is below.
+    #[error("node {name:?} is open for writing; add it with read-only to use it as backing")]
+    BackingIsWritable {
+        /// The node.
+        name: String,
+    },
+    /// Options are JSON, which has no other texts.
+    #[error("the path of node {name:?} is not UTF-8; give its options instead")]
+    PathNotUtf8 {
+        /// The node.
+        name: String,
+    },
+}
+
+/// What options come to when every name is followed.
+pub(super) struct Described {
+    /// Under the names of the drive line.
+    pub(super) tree: OptionTree,
+    /// Names of parts.
+    pub(super) parts: Vec<String>,
+    /// Nodes that are named in it.
+    pub(super) uses: Vec<String>,
+}
+
+/// Members of a file's options that say nothing beyond what the node over it says (docs/qmp.md).
+const FILE_MEMBERS_IGNORED: [&str; 5] =
+    ["auto-read-only", "read-only", "discard", "detect-zeroes", "force-share"];
+
+fn without_ignored(mut file: Map<String, Value>) -> Map<String, Value> {
+    file.retain(|name, _| !FILE_MEMBERS_IGNORED.contains(&name.as_str()));
+    file
+}
+
+/// Refuses what a file would have to do by itself: the node over it is the one that opens it.
+fn check_file(
+    member: &str,
+    file: &Map<String, Value>,
+    above: &Map<String, Value>,
+) -> Result<(), DescriptionError> {
+    let says = |options: &Map<String, Value>, name: &str| options.get(name) == Some(&Value::Bool(true));
+    for option in ["read-only", "force-share"] {
+        if says(file, option) && !says(above, option) {
+            return Err(DescriptionError::OfNodeOver { member: member.to_owned(), option });
+        }
+    }
+    match file.get("detect-zeroes").and_then(Value::as_str) {
+        None | Some("off") => Ok(()),
+        Some(_) => Err(DescriptionError::DetectZeroes { member: member.to_owned() }),
+    }
+}
+
+impl Graph {
+    /// What `options` stand for on a drive line, with the names that are met on the way.
+    pub(super) fn describe(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
+        let (mut parts, mut uses) = (Vec::new(), Vec::new());
+        let resolved = self.resolve(options, &mut parts, &mut uses)?;
+        Ok(Described { tree: OptionTree::of_json(resolved)?, parts, uses })
+    }
+
+    /// The options with those of other nodes in the place of their names.
+    fn resolve(
+        &self,
+        options: &Map<String, Value>,
+        parts: &mut Vec<String>,
+        uses: &mut Vec<String>,
+    ) -> Result<Map<String, Value>, NodeError> {
+        let mut resolved = Map::new();
+        for (name, value) in options {
+            let value = match name.as_str() {
+                "auto-read-only" => continue,
+                "file" | "data-file" => {
+                    let file = self.resolve_file(name, value, parts, uses)?;
+                    check_file(name, &file, options)?;
+                    Value::Object(without_ignored(file))
+                }
+                "backing" => self.resolve_backing(value, parts, uses)?,
+                _ => value.clone(),
+            };
+            resolved.insert(name.clone(), value);
+        }
+        Ok(resolved)
+    }
+
+    fn resolve_file(
+        &self,
+        member: &str,
+        value: &Value,
+        parts: &mut Vec<String>,
+        uses: &mut Vec<String>,
+    ) -> Result<Map<String, Value>, NodeError> {
+        let wrong = || NodeError::from(DescriptionError::NotAFile { member: member.to_owned() });
+        let file = match value {
+            Value::String(name) => match &self.node(name)?.kind {
+                NodeKind::File(options) => {
+                    uses.push(name.clone());
+                    options.clone()
+                }
+                _ => return Err(wrong()),
+            },
+            Value::Object(options) => {
+                parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
+                options.clone()
+            }
+            _ => return Err(wrong()),
+        };
+        if !matches!(file.get("driver").and_then(Value::as_str), Some("file" | "host_device")) {
+            return Err(wrong());
+        }
+        Ok(file)
+    }
+
+    fn resolve_backing(
+        &self,
+        value: &Value,
+        parts: &mut Vec<String>,
+        uses: &mut Vec<String>,
+    ) -> Result<Value, NodeError> {
+        match value {
+            Value::Object(options) => {
+                parts.extend(options.get("node-name").and_then(Value::as_str).map(str::to_owned));
+                let mut options = options.clone();
+                options.entry("read-only").or_insert(Value::Bool(true));
+                self.resolve(&options, parts, uses).map(Value::Object)
+            }
+            Value::String(name) if !name.is_empty() => self.backing_node(name, uses),
+            _ => Ok(Value::Null),
+        }
+    }
+
+    /// A node as a layer below: its file is opened once more, for reading.
+    fn backing_node(&self, name: &str, uses: &mut Vec<String>) -> Result<Value, NodeError> {
+        let node = self.node(name)?;
+        let disk = node.disk()?;
+        if !disk.disk.read_only() {
+            return Err(DescriptionError::BackingIsWritable { name: name.to_owned() }.into());
+        }
+        uses.push(name.to_owned());
+        let path = disk.path.to_str();
+        let path = path.ok_or_else(|| DescriptionError::PathNotUtf8 { name: name.to_owned() })?;
+        let file = serde_json::json!({ "driver": "file", "filename": path });
+        Ok(serde_json::json!({ "driver": disk.driver(), "file": file }))
+    }
+}

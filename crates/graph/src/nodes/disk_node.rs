@@ -1,0 +1,68 @@
+//! A disk that is open under a name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::disk::Disk;
+use crate::drive::OptionTree;
+use crate::options::DiskOptions;
+
+/// A disk, and how it was asked for.
+#[derive(Debug)]
+pub struct DiskNode {
+    /// The node's name.
+    pub name: String,
+    /// The image, as it was named.
+    pub path: PathBuf,
+    /// The disk.
+    pub disk: Arc<Disk>,
+    /// What was asked for: what changes later is compared with it.
+    pub(super) tree: Mutex<OptionTree>,
+    /// Whoever manages the disks was told that its bitmaps are out of date.
+    told_of_bitmaps: AtomicBool,
+}
+
+impl DiskNode {
+    /// `disk`, opened as `tree` says, of the image that was named `path`.
+    pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: Disk) -> Self {
+        Self {
+            name,
+            path,
+            disk: Arc::new(disk),
+            tree: Mutex::new(tree),
+            told_of_bitmaps: AtomicBool::new(false),
+        }
+    }
+
+    /// For people who list exports: the file's name.
+    pub fn description(&self) -> String {
+        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The driver's name.
+    pub fn driver(&self) -> &'static str {
+        self.disk.root().driver()
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Option<DiskOptions> {
+        // They were accepted when the disk was opened.
+        DiskOptions::of_tree(self.tree.lock().clone()).ok()
+    }
+
+    /// Names of the bitmaps that the first change put out of date; given once, empty before and afterwards.
+    pub fn news_of_bitmaps(&self) -> Vec<String> {
+        if self.told_of_bitmaps.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let names = self.disk.bitmaps_out_of_date();
+        // Of two who ask at once, one is told.
+        if names.is_empty() || self.told_of_bitmaps.swap(true, Ordering::Relaxed) {
+            return Vec::new();
+        }
+        names
+    }
+}

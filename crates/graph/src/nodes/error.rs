@@ -1,0 +1,147 @@
+//! Why the graph stays as it is.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::description::DescriptionError;
+use super::hold::User;
+use super::name::NAME_BYTES_MAX;
+use crate::drive::DriveError;
+use crate::error::OpenError;
+use crate::fd_sets::FdSetError;
+use crate::options::OptionError;
+use crate::runtime::ReopenError;
+
+/// What was asked of the graph and not done.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// Nothing has that name.
+    #[error("there is no device or node {name:?}")]
+    Unknown {
+        /// As asked for.
+        name: String,
+    },
+    /// Something has that name.
+    #[error("there is a node named {name:?} already")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// Nothing may have that name.
+    #[error(
+        "{name:?} is no node name: a letter, then letters, digits, '-', '.', '_', at most {NAME_BYTES_MAX} in all"
+    )]
+    BadName {
+        /// As given.
+        name: String,
+    },
+    /// Somebody needs the node.
+    #[error("node {name:?} is in use by {by}")]
+    InUse {
+        /// The node.
+        name: String,
+        /// Who needs it.
+        by: User,
+    },
+    /// A disk was asked for.
+    #[error("node {name:?} is a bare file; add a raw or qcow2 node over it and name that")]
+    BareFile {
+        /// The node.
+        name: String,
+    },
+    /// A disk was asked for.
+    #[error("node {name:?} is a filter, not a disk")]
+    Filter {
+        /// The node.
+        name: String,
+    },
+    /// One filter a disk.
+    #[error("node {name:?} has a throttle filter over it already")]
+    HasFilter {
+        /// The disk's node.
+        name: String,
+    },
+    /// There is no such throttle group.
+    #[error("there is no throttle group {name:?}")]
+    NoGroup {
+        /// As asked for.
+        name: String,
+    },
+    /// A filter names the throttle group, which a user made as an object.
+    #[error("object {name:?} is in use by {by}")]
+    GroupInUse {
+        /// The group.
+        name: String,
+        /// The filter.
+        by: User,
+    },
+    /// The options of a node do not say what it is.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+    /// The options of a node cannot be read.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// An option has a value that it cannot have, or is unknown.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The name of a file leads to a set of descriptors that cannot be used.
+    #[error(transparent)]
+    FdSet(#[from] FdSetError),
+    /// The name of a file leads nowhere.
+    #[error("cannot find {path}")]
+    Find {
+        /// As given.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The disk does not open.
+    #[error("cannot open {}", .path.display())]
+    Open {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<OpenError>,
+    },
+    /// What the disk left unwritten cannot be written. Its node is gone all the same.
+    #[error("cannot close {}", .path.display())]
+    Close {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: block::Error,
+    },
+    /// The option is one that stays.
+    #[error(
+        "option {option} of node {name:?} cannot change while the disk is open; remove the node and add it anew"
+    )]
+    Fixed {
+        /// The node.
+        name: String,
+        /// The option.
+        option: String,
+    },
+    /// A filter stays over its disk.
+    #[error("options driver and file of node {name:?} cannot change: they are throttle and {child:?}")]
+    FixedFilter {
+        /// The filter.
+        name: String,
+        /// The disk's node.
+        child: String,
+    },
+    /// A file is not open by itself.
+    #[error("node {name:?} is a bare file: its options are those of the node over it")]
+    FileReopened {
+        /// The node.
+        name: String,
+    },
+    /// The disk does not take the options.
+    #[error("cannot reopen {name}")]
+    Reopen {
+        /// The node.
+        name: String,
+        /// Why.
+        source: ReopenError,
+    },
+}

@@ -1,0 +1,105 @@
+//! Throttle nodes: filters over a disk that put it into a group.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+
+use super::Graph;
+use super::description::DescriptionError;
+use super::error::NodeError;
+use super::name::check_node_name;
+use super::node::{Node, NodeKind};
+
+impl Graph {
+    /// Adds a filter over a node, or over one that is made for it.
+    ///
+    /// # Errors
+    /// When there is no such group or node, or the disk cannot be opened or has a filter already.
+    pub(super) async fn add_filter(
+        &self,
+        name: String,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
+        check_filter_options(options)?;
+        let group = options.get("throttle-group").and_then(Value::as_str).unwrap_or_default();
+        self.throttle_group(group)?;
+        match options.get("file") {
+            Some(Value::String(child)) => self.put_filter(name, group, &*self.node(child)?),
+            Some(Value::Object(nested)) => {
+                let child = self.add_child(nested).await?;
+                let added = self.put_filter(name, group, &child);
+                // Only what was made here goes: another node may have been made for another filter.
+                if added.is_err() {
+                    self.close(&child).await?;
+                }
+                added
+            }
+            _ => Err(DescriptionError::Missing { argument: "file" }.into()),
+        }
+    }
+
+    /// Adds the node that a filter describes as its own.
+    async fn add_child(&self, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+        let name = match options.get("node-name").and_then(Value::as_str) {
+            Some(name) => {
+                check_node_name(name)?;
+                name.to_owned()
+            }
+            None => self.make_name(),
+        };
+        Box::pin(self.add_named(name, options, true)).await
+    }
+
+    fn put_filter(&self, name: String, group: &str, child: &Node) -> Result<Arc<Node>, NodeError> {
+        let disk = child.disk()?;
+        if self.users(child).iter().any(|user| matches!(user.kind, NodeKind::Throttle { .. })) {
+            return Err(NodeError::HasFilter { name: child.name.clone() });
+        }
+        let kind = NodeKind::Throttle { group: Mutex::new(group.to_owned()), child: child.name.clone() };
+        let uses = vec![child.name.clone()];
+        let node = self.insert(Node { uses, ..Node::new(name, kind) })?;
+        disk.disk.set_throttle_group(Some(group));
+        Ok(node)
+    }
+
+    /// Moves the disk under the filter `name` to the group that `options` name.
+    pub(super) fn reopen_filter(
+        &self,
+        name: &str,
+        (group, child): (&Mutex<String>, &str),
+        options: &Map<String, Value>,
+    ) -> Result<(), NodeError> {
+        check_filter_options(options)?;
+        let text = |name: &str| options.get(name).and_then(Value::as_str);
+        if text("driver") != Some("throttle") || text("file") != Some(child) {
+            return Err(NodeError::FixedFilter { name: name.to_owned(), child: child.to_owned() });
+        }
+        let new = text("throttle-group").unwrap_or_default();
+        self.throttle_group(new)?;
+        self.disk(child)?.disk.set_throttle_group(Some(new));
+        new.clone_into(&mut group.lock());
+        Ok(())
+    }
+}
+
+/// What `options` say under `name`, which they must have.
+pub(super) fn text<'a>(
+    options: &'a Map<String, Value>,
+    name: &'static str,
+) -> Result<&'a str, DescriptionError> {
+    let value = options.get(name).and_then(Value::as_str);
+    value.ok_or(DescriptionError::Missing { argument: name })
+}
+
+/// Refuses options that every node may have and a filter would not follow.
+fn check_filter_options(options: &Map<String, Value>) -> Result<(), DescriptionError> {
+    const FOLLOWED: [&str; 5] = ["driver", "node-name", "throttle-group", "file", "auto-read-only"];
+    let foreign = |(name, value): &(&String, &Value)| {
+        !FOLLOWED.contains(&name.as_str()) && (name.as_str(), *value) != ("read-only", &Value::Bool(false))
+    };
+    match options.iter().find(foreign) {
+        Some((name, _)) => Err(DescriptionError::NotOfFilter { argument: name.clone() }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,61 @@
+//! Who needs a node, apart from the nodes over it: exports, jobs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Graph;
+use super::error::NodeError;
+use super::node::Node;
+
+/// Who uses something, as a message names it: `export "disk"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// What it is: `node`, `export`.
+    pub kind: &'static str,
+    /// What it is called.
+    pub name: String,
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.kind, self.name)
+    }
+}
+
+/// While it lasts its node is not removed.
+#[derive(Debug)]
+pub struct Hold {
+    node: Arc<Node>,
+    user: Arc<User>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.node.holders.0.lock().retain(|user| !Arc::ptr_eq(user, &self.user));
+    }
+}
+
+/// The users of one node, the first comer first.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Mutex<Vec<Arc<User>>>);
+
+impl Holders {
+    /// The one who has held the node longest.
+    pub(super) fn first(&self) -> Option<User> {
+        self.0.lock().first().map(|user| User::clone(user))
+    }
+}
+
+impl Graph {
+    /// Keeps the node called `name` from being removed, for `user`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
+        let (node, user) = (self.node(name)?, Arc::new(user));
+        node.holders.0.lock().push(Arc::clone(&user));
+        Ok(Hold { node, user })
+    }
+}

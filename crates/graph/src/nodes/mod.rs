@@ -1,0 +1,136 @@
+//! Disks under names: nodes, what uses them, and the operations that change which there are.
+//!
+//! Whoever changes the graph holds [`Graph::change`], one at a time, so that nobody sees a name that is half there; who asks holds
+//! nothing. Nothing here is on the way of a request.
+
+mod add;
+mod description;
+mod disk_node;
+mod error;
+mod filter;
+mod hold;
+mod name;
+mod node;
+mod removal;
+mod reopen;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_lock::{Mutex as AsyncMutex, MutexGuard};
+use parking_lot::Mutex;
+
+pub use self::description::DescriptionError;
+pub use self::disk_node::DiskNode;
+pub use self::error::NodeError;
+pub use self::hold::{Hold, User};
+pub use self::node::{Node, NodeKind};
+use crate::front::ThrottleGroup;
+use crate::open::OpenRules;
+
+/// The nodes of a process, by name.
+#[derive(Debug)]
+pub struct Graph {
+    rules: OpenRules,
+    nodes: Mutex<Vec<Arc<Node>>>,
+    changing: AsyncMutex<()>,
+    names_made: AtomicU64,
+}
+
+/// The right to change the graph.
+#[derive(Debug)]
+pub struct Change<'a> {
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Graph {
+    /// An empty one. `rules` say how its disks are opened.
+    pub fn new(rules: OpenRules) -> Self {
+        Self { rules, nodes: Mutex::default(), changing: AsyncMutex::new(()), names_made: AtomicU64::new(0) }
+    }
+
+    /// How disks are opened.
+    pub fn rules(&self) -> &OpenRules {
+        &self.rules
+    }
+
+    /// Waits until nobody else changes anything.
+    pub async fn change(&self) -> Change<'_> {
+        Change { _alone: self.changing.lock().await }
+    }
+
+    /// All nodes, in the order of their making.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.lock().clone()
+    }
+
+    /// The open disks, in the order of their making.
+    pub fn disks(&self) -> Vec<Arc<DiskNode>> {
+        self.nodes.lock().iter().filter_map(|node| node.disk().ok().cloned()).collect()
+    }
+
+    /// The node called `name`; names of parts do not count.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn node(&self, name: &str) -> Result<Arc<Node>, NodeError> {
+        let nodes = self.nodes.lock();
+        let found = nodes.iter().find(|node| node.name == name).cloned();
+        found.ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
+    }
+
+    /// The disk that `name` leads to: the node's own, or that under a filter.
+    ///
+    /// # Errors
+    /// When there is no such node, or it is a bare file.
+    pub fn disk(&self, name: &str) -> Result<Arc<DiskNode>, NodeError> {
+        let node = self.node(name)?;
+        match &node.kind {
+            NodeKind::Throttle { child, .. } => self.disk(child),
+            NodeKind::Disk(_) | NodeKind::File(_) => node.disk().cloned(),
+        }
+    }
+
+    /// The throttle group called `name`: one that somebody holds, or that a drive named.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn throttle_group(&self, name: &str) -> Result<Arc<ThrottleGroup>, NodeError> {
+        let found = self.rules.groups.find(name);
+        found.ok_or_else(|| NodeError::NoGroup { name: name.to_owned() })
+    }
+
+    /// The nodes that stand on `node`.
+    pub(crate) fn users(&self, node: &Node) -> Vec<Arc<Node>> {
+        self.nodes.lock().iter().filter(|user| user.uses.contains(&node.name)).cloned().collect()
+    }
+
+    /// A name that nobody gave, for what has none. `#` begins no name that a user may give.
+    fn make_name(&self) -> String {
+        format!("#block{:03}", self.names_made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn check_free(&self, name: &str) -> Result<(), NodeError> {
+        match self.nodes.lock().iter().any(|other| other.is_called(name)) {
+            true => Err(NodeError::NameTaken { name: name.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts a node in, if none of its names is in use.
+    fn insert(&self, node: Node) -> Result<Arc<Node>, NodeError> {
+        let mut names = BTreeSet::new();
+        for name in node.names() {
+            self.check_free(name)?;
+            if !names.insert(name) {
+                return Err(NodeError::NameTaken { name: name.to_owned() });
+            }
+        }
+        let node = Arc::new(node);
+        self.nodes.lock().push(Arc::clone(&node));
+        Ok(node)
+    }
+}

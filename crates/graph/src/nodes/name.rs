@@ -1,0 +1,31 @@
+//! What a node may be called.
+
+use super::error::NodeError;
+
+/// Bytes of a node's name at most, as in QEMU.
+pub(super) const NAME_BYTES_MAX: usize = 31;
+
+/// A name that a user may give to a node: QEMU's rule.
+pub(super) fn check_node_name(name: &str) -> Result<(), NodeError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if begins && name.len() <= NAME_BYTES_MAX && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(NodeError::BadName { name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_name_begins_with_a_letter_and_is_short() {
+        for name in ["a", "disk-0.x_y", &"a".repeat(31)] {
+            assert!(check_node_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "0a", "#block000", "a b", "ä", &"a".repeat(32)] {
+            assert!(check_node_name(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Taking nodes away.
+
+use std::sync::Arc;
+
+use super::Graph;
+use super::error::NodeError;
+use super::hold::User;
+use super::node::{Node, NodeKind};
+
+impl Graph {
+    /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
+    /// closing fails.
+    ///
+    /// # Errors
+    /// When it is in use; when closing fails.
+    pub async fn remove(&self, name: &str) -> Result<(), NodeError> {
+        let node = self.node(name)?;
+        let above = self.users(&node).first().map(|user| User { kind: "node", name: user.name.clone() });
+        match above.or_else(|| node.holders.first()) {
+            Some(by) => Err(NodeError::InUse { name: node.name.clone(), by }),
+            None => self.close(&node).await,
+        }
+    }
+
+    pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
+        self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
+        match &node.kind {
+            NodeKind::File(_) => Ok(()),
+            NodeKind::Disk(disk) => {
+                disk.disk.idle().await;
+                let closed = disk.disk.close().await;
+                closed.map_err(|source| NodeError::Close { path: disk.path.clone(), source })
+            }
+            NodeKind::Throttle { child, .. } => {
+                let child = self.node(child)?;
+                child.disk()?.disk.set_throttle_group(None);
+                if child.implicit { Box::pin(self.close(&child)).await } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Closes every disk, also after one has failed, whoever uses it; gives what failed.
+    pub async fn close_all(&self) -> Vec<NodeError> {
+        let mut failed = Vec::new();
+        for node in self.nodes().iter().filter(|node| node.disk().is_ok()) {
+            failed.extend(self.close(node).await.err());
+        }
+        failed
+    }
+
+    /// Refuses to let a throttle group go that a filter names.
+    ///
+    /// # Errors
+    /// Names the filter.
+    pub fn check_group_unused(&self, name: &str) -> Result<(), NodeError> {
+        let nodes = self.nodes.lock();
+        match nodes.iter().find(|node| node.is_filter_of(name)) {
+            Some(user) => {
+                let by = User { kind: "node", name: user.name.clone() };
+                Err(NodeError::GroupInUse { name: name.to_owned(), by })
+            }
+            None => Ok(()),
+        }
+    }
+}

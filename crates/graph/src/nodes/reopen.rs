@@ -1,0 +1,76 @@
+//! Options that change while a disk is open, and those that cannot.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
+
+use serde_json::{Map, Value};
+
+use super::Graph;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::filter::text;
+use super::node::NodeKind;
+use crate::drive::OptionTree;
+use crate::options::{DiskOptions, FileDriver, Opened, first_fixed};
+use crate::probe::Format;
+use crate::runtime::RuntimeOptions;
+
+impl Graph {
+    /// Puts the options of blockdev-reopen in force: all of them, what is not given has its default.
+    ///
+    /// # Errors
+    /// Names the first option that cannot change while the node is open; then nothing has changed.
+    pub async fn reopen(&self, options: &Map<String, Value>) -> Result<(), NodeError> {
+        let node = self.node(text(options, "node-name")?)?;
+        match &node.kind {
+            NodeKind::Disk(disk) => {
+                let mut tree = self.describe(options)?.tree;
+                tree.fill_for_reopen(&disk.tree.lock());
+                disk.reopen(tree).await
+            }
+            NodeKind::Throttle { group, child } => self.reopen_filter(&node.name, (group, child), options),
+            NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name.clone() }),
+        }
+    }
+}
+
+impl DiskNode {
+    /// Puts single options in force, as they are written on a drive line; what is not named stays.
+    ///
+    /// # Errors
+    /// As [`Graph::reopen`].
+    pub async fn change_options(&self, text: &str) -> Result<(), NodeError> {
+        let mut tree = self.tree.lock().clone();
+        tree.replace_all(OsStr::new(text))?;
+        self.reopen(tree).await
+    }
+
+    async fn reopen(&self, tree: OptionTree) -> Result<(), NodeError> {
+        let new = DiskOptions::of_tree(tree.clone())?;
+        let name = || self.name.clone();
+        let old = self.options().ok_or_else(|| NodeError::Unknown { name: name() })?;
+        if let Some(option) = first_fixed(&old, &new, &self.opened())? {
+            return Err(NodeError::Fixed { name: name(), option });
+        }
+        let set = self.disk.set_runtime_options(RuntimeOptions::of(&new.layer)).await;
+        set.map_err(|source| NodeError::Reopen { name: name(), source })?;
+        *self.tree.lock() = tree;
+        Ok(())
+    }
+
+    /// What is so of the open disk.
+    fn opened(&self) -> Opened<'_> {
+        let is_device = self.path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+        let (format, has_data_file) = match self.disk.image() {
+            Some(image) => (Format::Qcow2, image.geometry().external_data),
+            None => (Format::Raw, false),
+        };
+        Opened {
+            node_name: &self.name,
+            format,
+            file_driver: if is_device { FileDriver::HostDevice } else { FileDriver::File },
+            has_backing: self.disk.root().below().is_some(),
+            has_data_file,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From options to an open disk: the chain is found from the top down and opened from the bottom up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use block::{Block, Raw};
+use qcow2::{Budget, Files, Qcow2};
+use qcow2_layout::Header;
+use storage::{FileLock, Storage};
+
+use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::fd_sets::FdSets;
+use crate::file::{by_user, open_file};
+use crate::front::Groups;
+use crate::house::House;
+use crate::map_memory::default_map_memory;
+use crate::names::Policy;
+use crate::options::{DiskOptions, LayerOptions};
+use crate::probe::Format;
+use crate::trace::Recorder;
+
+/// Images in a chain at most, unless said otherwise.
+pub const CHAIN_MAX_DEFAULT: usize = 1000;
+
+/// What holds for all images of a process.
+#[derive(Clone, Debug)]
+pub struct OpenRules {
+    /// Where names inside images may lead.
+    pub policy: Policy,
+    /// Images in a chain at most.
+    pub chain_max: usize,
+    /// Where throttle groups are found by name; unless said otherwise the process's.
+    pub groups: Groups,
+    /// Memory that the map and refcount caches of all images share.
+    pub map_budget: Arc<Budget>,
+    /// Files that somebody else opened, found as `/dev/fdset/NUMBER`.
+    pub fd_sets: FdSets,
+    /// Where requests of all disks are recorded, if they are.
+    pub trace: Option<Arc<Recorder>>,
+}
+
+impl Default for OpenRules {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            chain_max: CHAIN_MAX_DEFAULT,
+            groups: Groups::default(),
+            map_budget: Budget::new(default_map_memory()),
+            fd_sets: FdSets::default(),
+            trace: None,
+        }
+    }
+}
+
+/// Opens a disk with its whole chain. Runs on a loop ([`reactor::Reactor::run`]).
+///
+/// Costs one or two descriptors an image, and reads headers and tables only.
+pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
+    let mut chain = find_chain(options, rules).await?;
+    let mut locks = Vec::new();
+    let house = House::new(Arc::clone(&rules.map_budget));
+    let mut layer: Option<Arc<dyn Block>> = None;
+    while let Some(mut found) = chain.pop() {
+        locks.extend(found.take_locks());
+        let FoundImage { file, data, options, header } = found;
+        let data = data.map(|data| data.storage);
+        layer = Some(match header {
+            None => Arc::new(raw_layer(file.storage, &options)?),
+            Some(header) => {
+                let active = chain.is_empty();
+                let files = Files { file: file.storage, data, backing: layer.take() };
+                Arc::new(open_qcow2(files, &header, &options, active, &house).await?)
+            }
+        });
+    }
+    match layer {
+        Some(layer) => {
+            let bitmaps = match layer.downcast_ref::<Qcow2>() {
+                Some(image) => image.bitmaps().await?,
+                None => Vec::new(),
+            };
+            Ok(Disk::new(layer, bitmaps, options, rules, locks, house))
+        }
+        None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
+    }
+}
+
+/// An image file by itself: for tools that look at metadata without opening the disk.
+#[derive(Debug)]
+pub struct BareImage {
+    /// The file.
+    pub file: Arc<dyn Storage>,
+    /// What it holds.
+    pub format: Format,
+    /// Held while it is looked at.
+    _lock: Option<FileLock>,
+}
+
+/// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
+pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
+    let layer = &options.layer;
+    let writable = !layer.read_only;
+    let located = by_user(&options.filename, &FdSets::default(), writable)?;
+    let name = options.filename.display().to_string();
+    let file = open_file(&located, &name, &layer.file, layer, writable).await?;
+    let format = format_of(&file, layer, writable).await?;
+    Ok(BareImage { file: file.storage, format, _lock: file.lock })
+}
+
+fn raw_layer(file: Arc<dyn Storage>, options: &LayerOptions) -> Result<Raw, OpenError> {
+    let window = options.raw.window(file.length()).map_err(|source| {
+        let path = PathBuf::from(file.name());
+        OpenError::Options { path, source }
+    })?;
+    Ok(Raw { storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
+}
+
+async fn open_qcow2(
+    files: Files,
+    header: &Header,
+    options: &LayerOptions,
+    active: bool,
+    house: &House,
+) -> Result<Qcow2, OpenError> {
+    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
+    if engine.writable && qcow2::is_dirty(header) {
+        repair(&*files.file).await?;
+    }
+    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
+}
+
+/// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the
+/// first write.
+async fn repair(file: &dyn Storage) -> Result<(), OpenError> {
+    let path = PathBuf::from(file.name());
+    tracing::warn!("{}: the image was not closed; repairing it", path.display());
+    match qcow2::check(file, qcow2::Repair::All, &mut |_| ()).await {
+        Ok(report) if report.is_clean() => Ok(()),
+        Ok(report) => {
+            let reason = format!("{} corruptions and {} leaks remain", report.corruptions, report.leaks);
+            Err(OpenError::Repair { path, reason })
+        }
+        Err(error) => Err(OpenError::Repair { path, reason: error.to_string() }),
+    }
+}
+
+/// All images of the chain, the active one first.
+async fn find_chain(options: &DiskOptions, rules: &OpenRules) -> Result<Vec<FoundImage>, OpenError> {
+    let mut walk = ChainWalk::new(options, rules, DataFiles::Open)?;
+    let mut chain: Vec<FoundImage> = Vec::new();
+    while let Some(found) = walk.next(chain.last()).await? {
+        chain.push(found);
+    }
+    Ok(chain)
+}

@@ -1,0 +1,292 @@
+//! How one image of a chain is opened: the fields, and the part of the table that every format has.
+
+use qcow2::Prefetch;
+
+use super::entry::{At, Entry, at, choice_at, in_group, read_all};
+use super::error::OptionError;
+use super::file::{AIO, Aio, FileOptions};
+use super::qcow2::{QCOW2, Qcow2Options};
+use super::raw::{RAW, RawOptions};
+use super::reader::Reader;
+use super::spec::{Changes, Group, Kind, Qmp};
+use super::table;
+use crate::cache_mode::CacheMode;
+use crate::probe::Format;
+
+/// How one image of a chain is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// `node-name`.
+    pub node_name: Option<String>,
+    /// `driver` or `format`; `None`: the overlay's header says, or the content does.
+    pub format: Option<Format>,
+    /// `cache`, `cache.direct`, `cache.no-flush`, `cache.writeback`.
+    pub cache: CacheMode,
+    /// `aio`: for files that do not say it themselves.
+    pub aio: Option<Aio>,
+    /// `discard`.
+    pub discard: Discard,
+    /// `detect-zeroes`.
+    pub detect_zeroes: DetectZeroes,
+    /// `read-only`. Always set below the active layer.
+    pub read_only: bool,
+    /// `force-share`: read without regard for who else writes.
+    pub force_share: bool,
+    /// `file.*`.
+    pub file: FileOptions,
+    /// `data-file.*`.
+    pub data_file: FileOptions,
+    /// Options that only qcow2 images have.
+    pub qcow2: Qcow2Options,
+    /// Options that only raw images have.
+    pub raw: RawOptions,
+    /// `backing.*`.
+    pub backing: Backing,
+    /// The first option given that only a qcow2 image can take, by full name.
+    pub(super) qcow2_option: Option<String>,
+    /// The first one that only a raw image can take.
+    pub(super) raw_option: Option<String>,
+}
+
+/// What a guest's discard does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// Nothing.
+    Ignore,
+    /// Clusters are freed, and with them space in the file.
+    Unmap,
+}
+
+/// What a write of zeroes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetectZeroes {
+    /// It is a write like any other.
+    Off,
+    /// It becomes a write-zeroes request.
+    On,
+    /// As `On`, and space may be given back.
+    Unmap,
+}
+
+/// What lies under an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// What its header names.
+    AsInImage,
+    /// Nothing, whatever its header names (`backing=` or JSON null).
+    None,
+    /// What its header names, or `file.filename` if that is given, with these options.
+    With(Box<LayerOptions>),
+}
+
+const FORMATS: [(&str, Format); 2] = [("qcow2", Format::Qcow2), ("raw", Format::Raw)];
+const DISCARD: [(&str, Discard); 4] = [
+    ("ignore", Discard::Ignore),
+    ("off", Discard::Ignore),
+    ("unmap", Discard::Unmap),
+    ("on", Discard::Unmap),
+];
+const DETECT_ZEROES: [(&str, DetectZeroes); 3] =
+    [("off", DetectZeroes::Off), ("on", DetectZeroes::On), ("unmap", DetectZeroes::Unmap)];
+
+/// The part of the table for images of any format. What stands later overrides what stands before it.
+pub const LAYER: &[Entry<LayerOptions>] = &in_group(
+    Group::Layer,
+    [
+        Entry::text("node-name", at!(LayerOptions, node_name), "the image's name among the nodes")
+            .default_follows("the name of its export"),
+        Entry::choice("driver", choice_at!(LayerOptions, FORMATS, format), "its format")
+            .alias("format")
+            .default_follows("what its overlay or its first bytes say"),
+        Entry::part("file", Kind::File, "the image").needed(),
+        Entry::choice(
+            "cache",
+            choice_at!(LayerOptions, CacheMode::NAMED, cache),
+            "what a completed write and a flush mean: the three below at once",
+        )
+        .default_follows("writeback; below the active image as above")
+        .changes(Changes::AsItsParts)
+        .qmp(Qmp::None),
+        Entry::switch(
+            "cache.direct",
+            at!(LayerOptions, cache.direct),
+            "bypass the host's page cache (O_DIRECT)",
+        )
+        .default_follows("what cache says"),
+        Entry::switch(
+            "cache.no-flush",
+            at!(LayerOptions, cache.no_flush),
+            "do not flush: what was acknowledged may be lost with the machine",
+        )
+        .default_follows("what cache says"),
+        Entry::switch(
+            "cache.writeback",
+            At {
+                set: |layer: &mut LayerOptions, on: bool| layer.cache.writethrough = !on,
+                get: |layer: &LayerOptions| Some(!layer.cache.writethrough),
+            },
+            "a write may complete before it is on the medium",
+        )
+        .default_follows("what cache says")
+        .reopens()
+        .qmp(Qmp::None),
+        Entry::choice(
+            "aio",
+            choice_at!(LayerOptions, AIO, aio),
+            "how requests reach the kernel, where the file does not say it",
+        )
+        .default_follows("the best that the kernel permits")
+        .qmp(Qmp::None),
+        Entry::choice(
+            "discard",
+            choice_at!(LayerOptions, DISCARD, discard),
+            "what a guest's discard does: nothing, or free space",
+        )
+        .default("ignore")
+        .reopens()
+        .qmp(Qmp::Values(&["ignore", "unmap"])),
+        Entry::choice(
+            "detect-zeroes",
+            choice_at!(LayerOptions, DETECT_ZEROES, detect_zeroes),
+            "what a write of zeroes does: as any, write zeroes, or free space (with discard=unmap)",
+        )
+        .reopens(),
+        Entry::switch("read-only", at!(LayerOptions, read_only), "refuse every write")
+            .alias("readonly")
+            .default_follows("off; below the active image on")
+            .reopens(),
+        Entry::switch(
+            "force-share",
+            at!(LayerOptions, force_share),
+            "read though others may write (with read-only=on)",
+        )
+        .default_follows("off; below the active image as above"),
+    ],
+);
+
+/// What a layer has from the one above it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inherited {
+    cache: CacheMode,
+    aio: Option<Aio>,
+    force_share: bool,
+    prefetch: Prefetch,
+    /// Below the active layer.
+    backing: bool,
+}
+
+impl Inherited {
+    /// What the active layer has.
+    pub(super) fn by_nobody() -> Self {
+        Self {
+            cache: CacheMode::default(),
+            aio: None,
+            force_share: false,
+            prefetch: Prefetch::default(),
+            backing: false,
+        }
+    }
+}
+
+impl LayerOptions {
+    /// The options of the image below this one, as far as they do not come from its overlay's
+    /// header; `None` if there must be no image below.
+    pub fn below(&self) -> Option<LayerOptions> {
+        match &self.backing {
+            Backing::None => None,
+            Backing::With(layer) => Some((**layer).clone()),
+            Backing::AsInImage => Some(Self::defaults(self.inherited())),
+        }
+    }
+
+    /// Refuses options that an image of `format` does not have.
+    ///
+    /// # Errors
+    /// When a raw image was given an option of qcow2, or the reverse.
+    pub fn check_format(&self, format: Format) -> Result<(), OptionError> {
+        let (foreign, needs) = match format {
+            Format::Raw => (&self.qcow2_option, Format::Qcow2),
+            Format::Qcow2 => (&self.raw_option, Format::Raw),
+        };
+        match foreign {
+            Some(option) => Err(OptionError::Format {
+                option: option.clone(),
+                needs: needs.name(),
+                format: format.name(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn inherited(&self) -> Inherited {
+        Inherited {
+            cache: self.cache,
+            aio: self.file.aio,
+            force_share: self.force_share,
+            prefetch: self.qcow2.prefetch,
+            backing: true,
+        }
+    }
+
+    pub(super) fn defaults(above: Inherited) -> Self {
+        Self {
+            node_name: None,
+            format: None,
+            cache: above.cache,
+            aio: above.aio,
+            discard: Discard::Ignore,
+            detect_zeroes: DetectZeroes::Off,
+            read_only: above.backing,
+            force_share: above.force_share,
+            file: FileOptions::defaults(above.cache, above.aio),
+            data_file: FileOptions::defaults(above.cache, above.aio),
+            qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
+            raw: RawOptions::default(),
+            backing: Backing::AsInImage,
+            qcow2_option: None,
+            raw_option: None,
+        }
+    }
+
+    pub(super) fn read(mut reader: Reader, above: Inherited) -> Result<Self, OptionError> {
+        let mut layer = Self::defaults(above);
+        layer.qcow2_option = reader.first_of(QCOW2);
+        layer.raw_option = reader.first_of(RAW);
+        read_all(LAYER, &mut reader, &mut layer)?;
+        layer.check_rules(&reader, above)?;
+        layer.qcow2 = Qcow2Options::defaults(layer.discard, above.prefetch);
+        read_all(QCOW2, &mut reader, &mut layer)?;
+        read_all(RAW, &mut reader, &mut layer)?;
+        layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
+        layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
+        layer.backing = match reader.group("backing")? {
+            None => Backing::None,
+            Some(group) if group.is_empty() => Backing::AsInImage,
+            Some(group) => Backing::With(Box::new(Self::read(group, layer.inherited())?)),
+        };
+        table::finish_layer(reader, above.backing)?;
+        if let Some(format) = layer.format {
+            layer.check_format(format)?;
+        }
+        Ok(layer)
+    }
+
+    /// Refuses options that contradict each other.
+    fn check_rules(&self, reader: &Reader, above: Inherited) -> Result<(), OptionError> {
+        let conflict = |option, other, rule| {
+            Err(OptionError::Conflict { option: reader.full(option), other: reader.full(other), rule })
+        };
+        if self.detect_zeroes == DetectZeroes::Unmap && self.discard != Discard::Unmap {
+            return conflict("detect-zeroes", "discard", "detect-zeroes=unmap needs discard=unmap");
+        }
+        if above.backing && !self.read_only {
+            let allowed = "on (nothing below the active layer is written)";
+            return Err(reader.value("read-only", "off", allowed));
+        }
+        if self.force_share && !self.read_only {
+            let rule = "an image can be shared by force only for reading; give read-only=on";
+            return conflict("force-share", "read-only", rule);
+        }
+        Ok(())
+    }
+}

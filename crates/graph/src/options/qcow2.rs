@@ -1,0 +1,203 @@
+//! Options that only a qcow2 image takes: the fields, and the part of the table that sets them.
+
+use qcow2::cache_sizes::CacheRequest;
+use qcow2::{Options, OverlapCheck, Prefetch, Section};
+
+use super::entry::{At, Entry, at, choice_at, in_group};
+use super::layer::{Discard, LayerOptions};
+use super::spec::{Group, Kind};
+
+/// Seconds after which an unused cache entry is dropped, unless said otherwise: ten minutes, long
+/// enough that a working set stays, short enough that an idle guest gives its memory back.
+pub const CACHE_CLEAN_INTERVAL_S_DEFAULT: u32 = 600;
+
+/// Options of a qcow2 image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qcow2Options {
+    /// `cache-size`, `l2-cache-size`, `l2-cache-entry-size`, `refcount-cache-size`.
+    pub caches: CacheRequest,
+    /// `prefetch`: what of the map is read before it is asked for.
+    pub prefetch: Prefetch,
+    /// `cache-clean-interval` in seconds; 0 is never.
+    pub cache_clean_interval_s: u32,
+    /// `lazy-refcounts`; `None`: as the image's header says.
+    pub lazy_refcounts: Option<bool>,
+    /// `pass-discard-request`: what the guest discards gives its space back.
+    pub pass_discard_request: bool,
+    /// `pass-discard-snapshot`: what a deleted snapshot held gives its space back.
+    pub pass_discard_snapshot: bool,
+    /// `pass-discard-other`: so does everything else that is freed.
+    pub pass_discard_other: bool,
+    /// `discard-no-unref`: a discarded cluster keeps its place in the file.
+    pub discard_no_unref: bool,
+    /// `allocation-reserve`: bytes of clusters that are counted before they are used, so that a flush need
+    /// not wait for their refcounts; 0 is none, `None` the engine's choice.
+    pub allocation_reserve: Option<u64>,
+    /// `overlap-check*`.
+    pub overlap_check: OverlapCheck,
+}
+
+const PREFETCH: [(&str, Prefetch); 3] =
+    [("off", Prefetch::Off), ("table", Prefetch::Table), ("all", Prefetch::All)];
+
+macro_rules! section_at {
+    ($section:ident) => {
+        At {
+            set: |layer: &mut LayerOptions, on| {
+                layer.qcow2.overlap_check = layer.qcow2.overlap_check.with(Section::$section, on);
+            },
+            get: |layer: &LayerOptions| Some(layer.qcow2.overlap_check.checks(Section::$section)),
+        }
+    };
+}
+
+const fn section(name: &'static str, at: At<LayerOptions, bool>, help: &'static str) -> Entry<LayerOptions> {
+    Entry::switch(name, at, help).default_follows("what overlap-check says").reopens()
+}
+
+/// The part of the table for qcow2 images. What stands later overrides what stands before it.
+pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
+    Group::Qcow2,
+    [
+        Entry::size(
+            "cache-size",
+            at!(LayerOptions, qcow2.caches.total_bytes),
+            "memory for the map and for refcounts together",
+        )
+        .default_follows("what the two caches take")
+        .reopens(),
+        Entry::size(
+            "l2-cache-size",
+            at!(LayerOptions, qcow2.caches.l2_bytes),
+            "memory for the map (L2 tables) at most",
+        )
+        .default_follows("what covers the disk, 32M at most")
+        .reopens(),
+        Entry::size(
+            "l2-cache-entry-size",
+            at!(LayerOptions, qcow2.caches.l2_entry_bytes),
+            "piece of the map that is read at once: a power of two, 512 to the cluster size",
+        )
+        .default_follows("4k, or a cluster where the whole map fits")
+        .reopens(),
+        Entry::size(
+            "refcount-cache-size",
+            at!(LayerOptions, qcow2.caches.refcount_bytes),
+            "memory for refcounts",
+        )
+        .default_follows("four clusters, or what cache-size leaves")
+        .reopens(),
+        Entry::choice(
+            "prefetch",
+            choice_at!(LayerOptions, PREFETCH, qcow2.prefetch),
+            "what of the map is read before it is asked for",
+        )
+        .default_follows("off; below the active image as above"),
+        Entry::seconds(
+            "cache-clean-interval",
+            at!(LayerOptions, qcow2.cache_clean_interval_s),
+            "seconds after which unused parts of the map leave memory; 0 is never",
+        )
+        .default("600")
+        .reopens(),
+        Entry::switch(
+            "lazy-refcounts",
+            at!(LayerOptions, qcow2.lazy_refcounts),
+            "write refcounts late: faster, but a crash needs a repair",
+        )
+        .default_follows("what the image's header says")
+        .reopens(),
+        Entry::switch(
+            "pass-discard-request",
+            at!(LayerOptions, qcow2.pass_discard_request),
+            "what the guest discards gives its space back to the file system",
+        )
+        .default_follows("on with discard=unmap, else off")
+        .reopens(),
+        Entry::switch(
+            "pass-discard-snapshot",
+            at!(LayerOptions, qcow2.pass_discard_snapshot),
+            "what a deleted snapshot held gives its space back",
+        )
+        .default("on")
+        .reopens(),
+        Entry::switch(
+            "pass-discard-other",
+            at!(LayerOptions, qcow2.pass_discard_other),
+            "clusters that are freed for other reasons give their space back",
+        )
+        .reopens(),
+        Entry::switch(
+            "discard-no-unref",
+            at!(LayerOptions, qcow2.discard_no_unref),
+            "a discarded cluster keeps its place in the file (version 3 only)",
+        )
+        .reopens(),
+        Entry::size(
+            "allocation-reserve",
+            at!(LayerOptions, qcow2.allocation_reserve),
+            "bytes of clusters counted ahead: flushes wait less, a crash leaks at most these; 0 is none",
+        )
+        .default_follows("16M, at least 128 clusters"),
+        Entry::choice(
+            "overlap-check",
+            choice_at!(LayerOptions, OverlapCheck::NAMED, qcow2.overlap_check),
+            "which metadata is protected from being overwritten",
+        )
+        .alias("overlap-check.template")
+        .default("cached")
+        .reopens(),
+        section("overlap-check.main-header", section_at!(MainHeader), "protect the header"),
+        section("overlap-check.active-l1", section_at!(ActiveL1), "protect the active L1 table"),
+        section("overlap-check.active-l2", section_at!(ActiveL2), "protect active L2 tables"),
+        section("overlap-check.refcount-table", section_at!(RefcountTable), "protect the refcount table"),
+        section("overlap-check.refcount-block", section_at!(RefcountBlock), "protect refcount blocks"),
+        section("overlap-check.snapshot-table", section_at!(SnapshotTable), "protect the snapshot table"),
+        section("overlap-check.inactive-l1", section_at!(InactiveL1), "protect the L1 tables of snapshots"),
+        section("overlap-check.inactive-l2", section_at!(InactiveL2), "protect the L2 tables of snapshots"),
+        section(
+            "overlap-check.bitmap-directory",
+            section_at!(BitmapDirectory),
+            "protect the bitmap directory",
+        ),
+        Entry::part("data-file", Kind::File, "the file with the image's data, where it is not in the image")
+            .default_follows("what the image's header names"),
+        Entry::part("backing", Kind::Image, "the image below, as backing.OPTION; empty: there is none")
+            .default_follows("what the image's header names"),
+    ],
+);
+
+impl Qcow2Options {
+    pub(super) fn defaults(discard: Discard, prefetch: Prefetch) -> Self {
+        Self {
+            caches: CacheRequest::default(),
+            prefetch,
+            cache_clean_interval_s: CACHE_CLEAN_INTERVAL_S_DEFAULT,
+            lazy_refcounts: None,
+            pass_discard_request: discard == Discard::Unmap,
+            pass_discard_snapshot: true,
+            pass_discard_other: false,
+            discard_no_unref: false,
+            allocation_reserve: None,
+            overlap_check: OverlapCheck::default(),
+        }
+    }
+
+    /// The same in the engine's words, with what it needs to know of the other options.
+    pub(crate) fn for_engine(&self, writable: bool, discard: Discard) -> Options {
+        Options {
+            writable,
+            ignore_corrupt: false,
+            cache: self.caches,
+            prefetch: self.prefetch,
+            lazy_refcounts: self.lazy_refcounts,
+            overlap_check: self.overlap_check,
+            discard: discard == Discard::Unmap,
+            pass_discard_request: self.pass_discard_request,
+            pass_discard_snapshot: self.pass_discard_snapshot,
+            pass_discard_other: self.pass_discard_other,
+            discard_no_unref: self.discard_no_unref,
+            allocation_reserve: self.allocation_reserve,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Takes options out of a tree one by one, checked; what is left at the end is unknown.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::error::OptionError;
+use crate::drive::{Entry, OptionTree};
+use crate::nearest::nearest;
+use crate::size::parse_size;
+
+/// What a switch may be called.
+const SWITCH: [(&str, bool); 8] = [
+    ("on", true),
+    ("off", false),
+    ("yes", true),
+    ("no", false),
+    ("true", true),
+    ("false", false),
+    ("y", true),
+    ("n", false),
+];
+
+/// One group of options, and where it stands (`backing.` or nothing).
+pub(super) struct Reader {
+    tree: OptionTree,
+    prefix: String,
+}
+
+impl Reader {
+    pub(super) fn new(tree: OptionTree, prefix: String) -> Self {
+        Self { tree, prefix }
+    }
+
+    /// The full name of an option of this group.
+    pub(super) fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The options of a part; empty if none was given. `None` for an explicit null.
+    pub(super) fn group(&mut self, name: &str) -> Result<Option<Reader>, OptionError> {
+        let prefix = format!("{}{name}.", self.prefix);
+        match self.tree.take(name) {
+            None => Ok(Some(Self::new(OptionTree::default(), prefix))),
+            Some(Entry::Tree(tree)) => Ok(Some(Self::new(tree, prefix))),
+            Some(Entry::Null) => Ok(None),
+            Some(Entry::Value(value)) if value.is_empty() => Ok(None),
+            Some(Entry::Value(_)) => Err(OptionError::Shape {
+                option: self.full(name),
+                problem: "names a node, and there are none here; give its file instead (NAME.file=PATH)",
+            }),
+        }
+    }
+
+    /// The first option of these that was given, by its full name.
+    pub(super) fn first_of<O>(&self, entries: &[super::Entry<O>]) -> Option<String> {
+        let is_one = |given: &&str| entries.iter().any(|entry| entry.spec().is_called(given));
+        self.tree.names().find(is_one).map(|given| self.full(given))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tree.is_empty()
+    }
+
+    pub(super) fn raw(&mut self, name: &str) -> Result<Option<OsString>, OptionError> {
+        match self.tree.take(name) {
+            None => Ok(None),
+            Some(Entry::Value(value)) => Ok(Some(value)),
+            Some(Entry::Null) => Err(self.shape(name, "is null; give a value or leave it out")),
+            Some(Entry::Tree(_)) => Err(self.shape(name, "is a single value and has no options of its own")),
+        }
+    }
+
+    fn shape(&self, name: &str, problem: &'static str) -> OptionError {
+        OptionError::Shape { option: self.full(name), problem }
+    }
+
+    pub(super) fn path(&mut self, name: &str) -> Result<Option<PathBuf>, OptionError> {
+        match self.raw(name)? {
+            Some(path) if path.is_empty() => Err(self.value(name, "", "the path of a file")),
+            path => Ok(path.map(PathBuf::from)),
+        }
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, OptionError> {
+        let Some(value) = self.raw(name)? else { return Ok(None) };
+        let found = value.into_string();
+        found.map(Some).map_err(|value| self.value(name, &value.to_string_lossy(), "UTF-8 text"))
+    }
+
+    pub(super) fn value(&self, name: &str, found: &str, allowed: impl Into<String>) -> OptionError {
+        OptionError::Value { option: self.full(name), found: found.into(), allowed: allowed.into() }
+    }
+
+    /// The place of a name in a list.
+    pub(super) fn choice(&mut self, name: &str, known: &[&str]) -> Result<Option<usize>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match known.iter().position(|known| *known == found) {
+            Some(place) => Ok(Some(place)),
+            None => Err(self.value(name, &found, known.join(", "))),
+        }
+    }
+
+    pub(super) fn switch(&mut self, name: &str) -> Result<Option<bool>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match SWITCH.iter().find(|(known, _)| *known == found) {
+            Some((_, on)) => Ok(Some(*on)),
+            None => Err(self.value(name, &found, "on, off")),
+        }
+    }
+
+    pub(super) fn size(&mut self, name: &str) -> Result<Option<u64>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match parse_size(&found) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) => Err(self.value(name, &found, format!("a size such as 4M ({error})"))),
+        }
+    }
+
+    pub(super) fn whole_number(&mut self, name: &str) -> Result<Option<u32>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match found.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(self.value(name, &found, format!("a whole number from 0 to {}", u32::MAX))),
+        }
+    }
+
+    /// A number of things, without a unit.
+    pub(super) fn count(&mut self, name: &str) -> Result<Option<u64>, OptionError> {
+        let Some(found) = self.text(name)? else { return Ok(None) };
+        match found.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(self.value(name, &found, format!("a whole number from 0 to {}", u64::MAX))),
+        }
+    }
+
+    /// Two spellings of one option: at most one value.
+    pub(super) fn either<T: PartialEq>(
+        &mut self,
+        names: [&str; 2],
+        read: impl Fn(&mut Self, &str) -> Result<Option<T>, OptionError>,
+    ) -> Result<Option<T>, OptionError> {
+        match (read(self, names[0])?, read(self, names[1])?) {
+            (Some(a), Some(b)) if a != b => Err(OptionError::Conflict {
+                option: self.full(names[0]),
+                other: self.full(names[1]),
+                rule: "they are two names of one option; give one of them",
+            }),
+            (a, b) => Ok(a.or(b)),
+        }
+    }
+
+    /// All has been taken; `known` are the names that could have been.
+    pub(super) fn finish<'a>(
+        self,
+        known: impl Iterator<Item = &'a str>,
+        elsewhere: &[(&str, &'static str)],
+    ) -> Result<(), OptionError> {
+        let Some(found) = self.tree.names().next() else { return Ok(()) };
+        if let Some((_, of)) = elsewhere.iter().find(|(name, _)| *name == found) {
+            return Err(OptionError::Elsewhere { option: self.full(found), of });
+        }
+        let nearest = nearest(found, known).into_iter().map(|name| self.full(name)).collect();
+        Err(OptionError::Unknown { option: self.full(found), nearest })
+    }
+}

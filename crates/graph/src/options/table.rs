@@ -1,0 +1,156 @@
+//! The table of all options of a drive: what each is called and takes, what holds without it, when it changes.
+//!
+//! Each kind of node has its part of the table in its own file, beside the fields that the options set. Parsers of drive lines,
+//! `json:` and TOML, hints for mistyped names, reopening, the schema of QMP, help and docs/options.md read it from here.
+
+use throttle::{SETTINGS, Setting, Weight};
+
+use super::DiskOptions;
+use super::entry::{Entry, at, in_group};
+use super::error::OptionError;
+pub use super::file::FILE;
+pub use super::layer::LAYER;
+pub use super::qcow2::QCOW2;
+pub use super::raw::RAW;
+use super::reader::Reader;
+use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
+use super::throttling::GROUP_NAME_BYTES_MAX;
+pub use super::throttling::THROTTLING;
+
+/// The part of the table for the disk as a whole.
+pub const DISK: &[Entry<DiskOptions>] = &in_group(
+    Group::Disk,
+    [Entry::text("id", at!(DiskOptions, id), "what exports and messages call the disk")
+        .default_follows("the file's name without extension")
+        .qmp(Qmp::None)],
+);
+
+/// The part of the table for limits: what `throttle` says of each.
+pub const LIMITS: &[Spec] = &{
+    let mut limits = [limit(0); SETTINGS.len()];
+    let mut place = 0;
+    while place < SETTINGS.len() {
+        limits[place] = limit(place);
+        place += 1;
+    }
+    limits
+};
+
+/// The command that changes limits.
+const CHANGES_LIMITS: &str = "block_set_io_throttle";
+
+const fn limit(place: usize) -> Spec {
+    let names = SETTINGS[place];
+    let (kind, default) = match names.setting {
+        Setting::Limit(parameter) => {
+            let (min, max) = parameter.range();
+            let default = if min == 0 { "0" } else { "1" };
+            match parameter.is_bytes() {
+                true => (Kind::Size { multiple_of: 1, max }, DefaultValue::Is(default)),
+                false => (Kind::Whole { min, max }, DefaultValue::Is(default)),
+            }
+        }
+        Setting::Group => (
+            Kind::Text { bytes_max: Some(GROUP_NAME_BYTES_MAX) },
+            DefaultValue::Follows("none: limits of its own"),
+        ),
+        Setting::Weight => (
+            Kind::Whole { min: Weight::MIN.get() as u64, max: Weight::MAX.get() as u64 },
+            DefaultValue::Is("100"),
+        ),
+    };
+    Spec {
+        group: Group::Throttling,
+        name: names.limits,
+        alias: Some(names.legacy),
+        kind,
+        default,
+        help: names.help,
+        changes: Changes::By(CHANGES_LIMITS),
+        qmp: Qmp::Argument(names.legacy),
+    }
+}
+
+/// All options, in the order of the documentation.
+pub fn all() -> impl Iterator<Item = &'static Spec> {
+    let disk = DISK.iter().map(Entry::spec);
+    let layer = LAYER.iter().chain(QCOW2).chain(RAW).map(Entry::spec);
+    let file = FILE.iter().map(Entry::spec);
+    disk.chain(layer).chain(file).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
+}
+
+/// Options that QEMU's `-drive` takes beside the image's own.
+const ELSEWHERE: [(&str, &str); 11] = [
+    ("if", "the guest's device"),
+    ("media", "the guest's device"),
+    ("bus", "the guest's device"),
+    ("unit", "the guest's device"),
+    ("index", "the guest's device"),
+    ("addr", "the guest's device"),
+    ("serial", "the guest's device"),
+    ("werror", "the guest's device"),
+    ("rerror", "the guest's device"),
+    ("snapshot", "the virtual machine's session"),
+    ("copy-on-read", "a filter over the image"),
+];
+
+/// Options of the disk as a whole, which its lower images do not have.
+const ELSEWHERE_BELOW: [(&str, &str); 1] = [("throttling", "the disk as a whole")];
+
+/// Whether `key` (dotted) names an option, so that `key=...` cannot well be meant as a path.
+pub fn is_option_name(key: &str) -> bool {
+    let first = |name: &str| name.split('.').next() == key.split('.').next();
+    let has_name = |spec: &Spec| match spec.group {
+        Group::Throttling => first(spec.group.prefix()) || spec.alias == Some(key),
+        _ => first(&spec.full_name()) || spec.alias.is_some_and(first),
+    };
+    all().any(has_name) || ELSEWHERE.iter().any(|(name, _)| first(name))
+}
+
+/// Whether blockdev-reopen cannot say what it should be, and does not change it: `name` is that of a fixed option, or of limits.
+pub(crate) fn has_no_word(name: &str) -> bool {
+    let is_fixed = |spec: &Spec| spec.changes == Changes::AtOpen && spec.qmp == Qmp::None;
+    match Group::Throttling.prefix().strip_suffix('.') {
+        Some(limits) if limits == name => true,
+        _ => {
+            LIMITS.iter().any(|spec| spec.alias == Some(name))
+                || all().any(|spec| spec.name == name && spec.group != Group::Throttling && is_fixed(spec))
+        }
+    }
+}
+
+/// Whether options of this name are also a value (`cache=none,cache.direct=off`): then they keep their dots.
+pub(crate) fn is_flat(part: &str) -> bool {
+    all().any(|spec| spec.name.split_once('.').is_some_and(|(first, _)| first == part))
+}
+
+/// Whether a path is short for the `filename` of what is called so.
+pub(crate) fn is_file(part: &str) -> bool {
+    all().any(|spec| spec.kind == Kind::File && spec.name == part)
+}
+
+/// The other name of an option of an image or a file.
+pub(crate) fn other_name(name: &str) -> Option<&'static str> {
+    let other = |spec: &'static Spec| match spec.alias {
+        Some(alias) if spec.name == name => Some(alias),
+        Some(alias) if alias == name => Some(spec.name),
+        _ => None,
+    };
+    all().filter(|spec| spec.group != Group::Throttling).find_map(other)
+}
+
+/// Every option of an image has been taken from `reader`; what is left is unknown, or belongs elsewhere.
+pub(super) fn finish_layer(reader: Reader, below: bool) -> Result<(), OptionError> {
+    let has_it = |spec: &&Spec| match spec.group {
+        Group::Layer | Group::Qcow2 | Group::Raw => true,
+        Group::Disk => !below,
+        Group::Throttling | Group::File => false,
+    };
+    let names = all().filter(has_it).flat_map(|spec| [Some(spec.name), spec.alias]).flatten();
+    let of_disk = LIMITS.iter().filter_map(|spec| spec.alias).chain(["throttling"]).filter(|_| !below);
+    let elsewhere: Vec<_> = match below {
+        true => ELSEWHERE.iter().chain(&ELSEWHERE_BELOW).copied().collect(),
+        false => ELSEWHERE.to_vec(),
+    };
+    reader.finish(names.chain(of_disk), &elsewhere)
+}

@@ -1,0 +1,44 @@
+//! Large requests in steps, so that others get between.
+
+use std::future::Future;
+
+/// Bytes of a request that are read or written in one step; steps begin at multiples of it. The largest cluster that
+/// qcow2 has, so that no cluster is written in two; about a millisecond of a loop's time from the page cache.
+pub const STEP_BYTES: u64 = 2 << 20;
+
+/// Says when the next step of a request may begin.
+pub trait Pace {
+    /// Ends when `bytes` more may be read or written: at most [`STEP_BYTES`].
+    fn step(&self, bytes: u64) -> impl Future<Output = ()>;
+}
+
+/// Every step begins at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unpaced;
+
+impl Pace for Unpaced {
+    fn step(&self, _bytes: u64) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+}
+
+/// Bytes of the step that begins at `offset`, of a request that has `left` from there on.
+pub(crate) fn step_bytes(offset: u64, left: u64) -> u64 {
+    left.min(STEP_BYTES - offset % STEP_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_at_multiples_of_their_size_and_cover_the_request() {
+        let (mut at, end, mut steps) = (STEP_BYTES - 512, 3 * STEP_BYTES + 1, Vec::new());
+        while at < end {
+            let bytes = step_bytes(at, end - at);
+            steps.push(bytes);
+            at += bytes;
+        }
+        assert_eq!(steps, [512, STEP_BYTES, STEP_BYTES, 1]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Which format an image is in.
+//!
+//! The caller or the overlay's header says so; otherwise the first bytes decide, with one exception:
+//! raw is never *guessed* for writing. Whoever can write sector 0 of a raw disk (its guest) could
+//! otherwise make the next opener read it as qcow2, with a backing file of the guest's choice.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Bytes from the start of a file that [`probe`] wants to see.
+pub const PROBE_BYTES: usize = 512;
+
+/// Formats that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// QEMU's copy-on-write format, versions 2 and 3.
+    Qcow2,
+    /// The disk's bytes as they are.
+    Raw,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Qcow2, Self::Raw];
+
+    /// QEMU's name of the format.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+
+    /// The format of that name, if it is one that is served.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What the first bytes of a file look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// qcow2's magic, with any version from 2 on.
+    Qcow2,
+    /// The magic of a format that is not served; its name.
+    Other(&'static str),
+    /// No magic that is known.
+    Nothing,
+}
+
+/// What the opener is going to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is written.
+    Read,
+    /// Something may be written.
+    Write,
+}
+
+/// A format that cannot be decided on, or not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FormatError {
+    /// Raw would be a guess.
+    #[error(
+        "the format is not given and the file has no qcow2 header; raw is never guessed for writing: \
+         if it is a raw disk, say so with -f raw, or with file=PATH,format=raw as DRIVE"
+    )]
+    RawGuessed,
+    /// A known format that is not served.
+    #[error(
+        "the file looks like {found}; qcow2 and raw are supported (format=raw serves its bytes as they are)"
+    )]
+    Unsupported {
+        /// Its name.
+        found: &'static str,
+    },
+    /// The caller says qcow2 and the file does not.
+    #[error("the format is given as qcow2, but the file does not begin with a qcow2 header")]
+    NotQcow2,
+}
+
+/// Magics of formats that others write: (offset, bytes, name).
+const OTHERS: [(usize, &[u8], &str); 9] = [
+    (0, b"KDMV", "vmdk"),
+    (0, b"COWD", "vmdk"),
+    (0, b"# Disk DescriptorFile", "vmdk"),
+    (0, b"QED\0", "qed"),
+    (0, b"vhdxfile", "vhdx"),
+    (0, b"conectix", "vpc"),
+    (0, b"LUKS\xba\xbe", "luks"),
+    (0, b"WithoutFreeSpace", "parallels"),
+    (0x40, &[0x7f, 0x10, 0xda, 0xbe], "vdi"),
+];
+
+/// Looks at the first bytes of a file (fewer than [`PROBE_BYTES`] if it is shorter).
+pub fn probe(start: &[u8]) -> Probed {
+    if let Some(version) = start.strip_prefix(b"QFI\xfb") {
+        return match version {
+            [0, 0, 0, 0 | 1, ..] => Probed::Other("qcow (version 1)"),
+            _ => Probed::Qcow2,
+        };
+    }
+    let other =
+        OTHERS.iter().find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
+    other.map_or(Probed::Nothing, |(_, _, name)| Probed::Other(name))
+}
+
+/// The format to open a file in, from what was asked for and what was found.
+///
+/// # Errors
+/// When the file is not what was asked for, or its format would have to be guessed.
+pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
+    match (asked, found, access) {
+        (Some(Format::Raw), _, _) => Ok(Format::Raw),
+        (_, Probed::Qcow2, _) => Ok(Format::Qcow2),
+        (Some(Format::Qcow2), _, _) => Err(FormatError::NotQcow2),
+        (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),
+        (None, Probed::Nothing, Access::Read) => Ok(Format::Raw),
+        (None, Probed::Nothing, Access::Write) => Err(FormatError::RawGuessed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_by_their_magic() {
+        let table: [(&[u8], Probed); 9] = [
+            (b"QFI\xfb\0\0\0\x03", Probed::Qcow2),
+            (b"QFI\xfb\0\0\0\x02", Probed::Qcow2),
+            (b"QFI\xfb\0\0\0\x01", Probed::Other("qcow (version 1)")),
+            (b"QFI\xfb", Probed::Qcow2),
+            (b"QFI", Probed::Nothing),
+            (b"", Probed::Nothing),
+            (b"vhdxfile....", Probed::Other("vhdx")),
+            (b"LUKS\xba\xbe\0\x01", Probed::Other("luks")),
+            (&[0; PROBE_BYTES], Probed::Nothing),
+        ];
+        for (start, found) in table {
+            assert_eq!(probe(start), found, "{start:?}");
+        }
+        let mut vdi = [0; PROBE_BYTES];
+        vdi[0x40..0x44].copy_from_slice(&0xbeda_107f_u32.to_le_bytes());
+        assert_eq!(probe(&vdi), Probed::Other("vdi"));
+    }
+
+    #[test]
+    fn raw_is_never_guessed_for_writing_and_always_believed_when_said() {
+        assert_eq!(decide(None, Probed::Nothing, Access::Write), Err(FormatError::RawGuessed));
+        assert_eq!(decide(None, Probed::Nothing, Access::Read), Ok(Format::Raw));
+        for found in [Probed::Qcow2, Probed::Nothing, Probed::Other("luks")] {
+            for access in [Access::Read, Access::Write] {
+                assert_eq!(decide(Some(Format::Raw), found, access), Ok(Format::Raw));
+            }
+        }
+    }
+
+    #[test]
+    fn qcow2_is_opened_as_qcow2_only_with_its_header() {
+        assert_eq!(decide(None, Probed::Qcow2, Access::Write), Ok(Format::Qcow2));
+        assert_eq!(decide(Some(Format::Qcow2), Probed::Qcow2, Access::Read), Ok(Format::Qcow2));
+        assert_eq!(decide(Some(Format::Qcow2), Probed::Nothing, Access::Read), Err(FormatError::NotQcow2));
+        let other = decide(None, Probed::Other("vmdk"), Access::Read);
+        assert_eq!(other, Err(FormatError::Unsupported { found: "vmdk" }));
+    }
+}

@@ -1,0 +1,176 @@
+//! Options of an open disk that can be changed while it is open.
+
+use std::sync::Arc;
+
+use event_listener::{Event, EventListener};
+use parking_lot::RwLock;
+use qcow2::{DiscardOptions, Qcow2};
+use thiserror::Error;
+
+use crate::disk::Disk;
+use crate::options::{DetectZeroes, Discard, LayerOptions, Qcow2Options};
+
+/// What can be changed without closing anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimeOptions {
+    /// Writes are refused.
+    pub read_only: bool,
+    /// A write ends when it is durable.
+    pub writethrough: bool,
+    /// What a guest's discard does.
+    pub discard: Discard,
+    /// What a write of zeroes does.
+    pub detect_zeroes: DetectZeroes,
+    /// Options of a qcow2 image. Those that are fixed are as they were when it was opened.
+    pub qcow2: Qcow2Options,
+}
+
+impl RuntimeOptions {
+    /// Those among the options of a disk's active layer.
+    pub fn of(layer: &LayerOptions) -> Self {
+        Self {
+            read_only: layer.read_only,
+            writethrough: layer.cache.writethrough,
+            discard: layer.discard,
+            detect_zeroes: layer.detect_zeroes,
+            qcow2: layer.qcow2,
+        }
+    }
+
+    fn discards(&self) -> DiscardOptions {
+        self.qcow2.for_engine(!self.read_only, self.discard).discards()
+    }
+}
+
+/// Why options stay as they are.
+#[derive(Debug, Error)]
+pub enum ReopenError {
+    /// Descriptor and locks are those of a reader.
+    #[error("read-only is off, but the image was opened for reading; open it anew with read-only=off")]
+    OpenedReadOnly,
+    /// What was written before cannot be made durable.
+    #[error("the disk cannot be made read-only, because what was written cannot be made durable")]
+    Flush(#[source] qcow2::Error),
+    /// The image does not take them.
+    #[error("the image does not take these options")]
+    Image(#[source] qcow2::Error),
+}
+
+/// The options in force, and a notice when they change.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    options: RwLock<RuntimeOptions>,
+    changed: Event,
+}
+
+impl Runtime {
+    pub(crate) fn new(options: RuntimeOptions) -> Arc<Self> {
+        Arc::new(Self { options: RwLock::new(options), changed: Event::new() })
+    }
+
+    pub(crate) fn get(&self) -> RuntimeOptions {
+        *self.options.read()
+    }
+
+    /// The next change, or the end of the disk.
+    pub(crate) fn changed(&self) -> EventListener {
+        self.changed.listen()
+    }
+
+    /// Wakes who waits for a change.
+    pub(crate) fn tell(&self) {
+        self.changed.notify(usize::MAX);
+    }
+}
+
+impl Disk {
+    /// The options in force.
+    pub fn runtime_options(&self) -> RuntimeOptions {
+        self.runtime.get()
+    }
+
+    /// Puts `options` in force, between two requests: those inside end under the old ones, those that
+    /// come wait for the change. A disk that becomes read-only is flushed first.
+    ///
+    /// # Errors
+    /// When writes are to be allowed on an image that was opened for reading, when the flush fails, or
+    /// when the image does not take the options; then the old ones stay in force.
+    pub async fn set_runtime_options(&self, options: RuntimeOptions) -> Result<(), ReopenError> {
+        if !options.read_only && !self.writable {
+            return Err(ReopenError::OpenedReadOnly);
+        }
+        let _drained = self.drain().await;
+        if options.read_only && !self.read_only() {
+            self.flush_inside().await.map_err(ReopenError::Flush)?;
+        }
+        if let Some(image) = self.image() {
+            let before = self.runtime.get();
+            if let Err(error) = change(image, &before, &options).await {
+                if let Err(again) = change(image, &options, &before).await {
+                    tracing::warn!("not all options could be put back: {again}");
+                }
+                return Err(ReopenError::Image(error));
+            }
+        }
+        *self.runtime.options.write() = options;
+        self.runtime.tell();
+        Ok(())
+    }
+}
+
+/// Tells the image what is different.
+async fn change(image: &Qcow2, from: &RuntimeOptions, to: &RuntimeOptions) -> Result<(), qcow2::Error> {
+    image.set_discards(to.discards())?;
+    if to.qcow2.caches != from.qcow2.caches {
+        image.set_caches(to.qcow2.caches).await?;
+    }
+    if to.qcow2.overlap_check != from.qcow2.overlap_check {
+        image.set_overlap_check(to.qcow2.overlap_check).await?;
+    }
+    if to.qcow2.lazy_refcounts != from.qcow2.lazy_refcounts {
+        image.set_lazy_refcounts(to.qcow2.lazy_refcounts).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use qcow2::cache_sizes::CacheRequest;
+
+    use super::*;
+    use crate::options::DiskOptions;
+    use crate::{OpenRules, open};
+
+    #[test]
+    fn cache_sizes_change_on_an_open_disk_and_a_refused_size_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.qcow2");
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        reactor.run(async {
+            let created = qcow2::CreateOptions { size: 1 << 30, ..qcow2::CreateOptions::default() };
+            std::fs::File::create(&path).unwrap();
+            let file = storage::FileStorage::open(&path, &storage::FileOptions::default()).unwrap();
+            qcow2::create(&file, None, &created).await.unwrap();
+            drop(file);
+            let disk = open(&DiskOptions::of_path(&path), &OpenRules::default()).await.unwrap();
+            let sizes = || disk.status().unwrap().cache_sizes;
+            assert_eq!(sizes().l2_entry_bytes, 64 << 10);
+            let mut options = disk.runtime_options();
+            options.qcow2.caches = CacheRequest {
+                l2_bytes: Some(16 << 10),
+                l2_entry_bytes: Some(2048),
+                ..CacheRequest::default()
+            };
+            disk.set_runtime_options(options).await.unwrap();
+            let used = sizes();
+            assert_eq!((used.l2_bytes, used.l2_entry_bytes), (16 << 10, 2048));
+            let mut refused = options;
+            refused.discard = Discard::Unmap;
+            refused.qcow2.caches.l2_entry_bytes = Some(100);
+            disk.set_runtime_options(refused).await.unwrap_err();
+            assert_eq!(sizes(), used);
+            assert_eq!(disk.runtime_options(), options);
+            disk.close().await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,75 @@
+//! What runs beside the requests of an open disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::Block;
+use futures_util::future::{Either, select};
+use qcow2::{Prefetch, Qcow2};
+
+use crate::disk::Disk;
+
+/// How often metadata that nobody flushes is written all the same: bounds what a guest that never
+/// flushes keeps in memory, and how long discarded space stays with the file.
+const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Disk {
+    /// Starts what runs beside the requests on the loop of this thread, until the disk goes: with
+    /// `prefetch=all` the map is read, unused map slices are dropped after each `cache-clean-interval`,
+    /// and metadata is written now and then.
+    pub fn keep_house(self: &Arc<Self>) {
+        let Some(image) = self.image() else { return };
+        if self.prefetch == Prefetch::All {
+            reactor::spawn(read_ahead(image.clone())).detach();
+        }
+        let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
+        reactor::spawn(async move {
+            loop {
+                let changed = runtime.changed();
+                let interval = u64::from(runtime.get().qcow2.cache_clean_interval_s);
+                if disk.strong_count() == 0 {
+                    return;
+                }
+                if interval == 0 {
+                    changed.await;
+                } else if let Either::Right(_) =
+                    select(changed, reactor::sleep(Duration::from_secs(interval))).await
+                {
+                    let Some(disk) = disk.upgrade() else { return };
+                    disk.clean_caches();
+                }
+            }
+        })
+        .detach();
+        if !self.writable {
+            return;
+        }
+        let name = image.file().name().to_owned();
+        let disk = Arc::downgrade(self);
+        reactor::spawn(async move {
+            loop {
+                reactor::sleep(WRITE_BACK_INTERVAL).await;
+                let Some(disk) = disk.upgrade() else { return };
+                if let Some(image) = disk.image()
+                    && let Err(error) = image.write_back().await
+                {
+                    tracing::warn!("{name}: writing metadata in the background: {error}");
+                }
+            }
+        })
+        .detach();
+    }
+
+    fn clean_caches(&self) {
+        let layers = std::iter::successors(Some(self.root()), |layer| layer.below());
+        for image in layers.filter_map(<dyn Block>::downcast_ref::<Qcow2>) {
+            image.clean_cache();
+        }
+    }
+}
+
+async fn read_ahead(image: Qcow2) {
+    if let Err(error) = image.prefetch().await {
+        tracing::warn!("{}: reading the map ahead: {error}", image.file().name());
+    }
+}

@@ -1,0 +1,67 @@
+//! An image as a block: the contract that doors, jobs and filters know.
+
+use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, ZeroOptions};
+use storage::{IoBuf, IoVec};
+
+use crate::below::Below;
+use crate::{Error, Qcow2};
+
+impl Block for Qcow2 {
+    fn driver(&self) -> &'static str {
+        "qcow2"
+    }
+
+    fn name(&self) -> &str {
+        self.inner.file.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let image = &self.inner;
+        Capabilities {
+            read_only: !image.options.writable,
+            alignment: image.file.capabilities().alignment,
+            cached: image.has_cached_data,
+            cluster_bytes: Some(image.geometry.cluster_size()),
+        }
+    }
+
+    fn below(&self) -> Option<&dyn Block> {
+        self.inner.backing.as_ref().map(Below::as_block)
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        self.inner.try_read(offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(Qcow2::read(self, offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::write(self, offset, data))
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::zero(self, offset, len, options))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::discard(self, offset, len))
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::flush(self))
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(Qcow2::block_status(self, offset, len))
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::close(self))
+    }
+}

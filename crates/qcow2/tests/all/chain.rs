@@ -1,0 +1,198 @@
+//! Chains of many layers of all kinds, against a flat model and against the walk through the layers.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use crate::chain_support;
+use crate::on_reactor;
+
+use block::{Block, Filter};
+use chain_support::{Built, Random, blocks};
+use on_reactor::reactor_run;
+use qcow2::Options;
+use qcow2::cache_sizes::CacheRequest;
+use storage::{IoBuf, IoBytes, IoVec};
+
+/// Random chains; `COWHAND_SIM_SCALE` times as many on request.
+const CHAINS: u64 = 60;
+
+fn scale() -> u64 {
+    std::env::var("COWHAND_SIM_SCALE").map_or(1, |text| text.parse().unwrap())
+}
+
+fn tiny() -> CacheRequest {
+    CacheRequest { l2_bytes: Some(1), l2_entry_bytes: Some(512), ..CacheRequest::default() }
+}
+
+#[test]
+fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
+    let mut mapped = 0;
+    for seed in 0..CHAINS * scale() {
+        reactor_run(async {
+            let mut random = Random::new(seed);
+            let layers = 2 + random.below(39) as usize;
+            let mut built = Built::new(&mut random, layers).await;
+            let cache = if seed % 3 == 0 { tiny() } else { CacheRequest::default() };
+            let top = built.open(Options { writable: true, cache, ..Options::default() }, false).await;
+            for step in 0..150 {
+                let size = built.flat.len() as u64;
+                let offset = random.below(size);
+                let scale = random.below(17);
+                let len = (1 + random.below(1 << scale)).min(size - offset);
+                let range = offset as usize..(offset + len) as usize;
+                if random.below(4) == 0 {
+                    let byte = random.below(255) as u8 + 1;
+                    let data = IoBytes::copy_from(&vec![byte; len as usize]);
+                    top.write(offset, IoVec::from(data)).await.unwrap();
+                    built.flat[range].fill(byte);
+                    continue;
+                }
+                // Where the map says zeroes the buffer stays as it was.
+                let mut inline = vec![0; len as usize];
+                let tried = top.try_read(offset, &mut inline);
+                if tried.is_some() {
+                    assert!(inline == built.flat[range.clone()], "seed {seed}: step {step}, inline");
+                }
+                let (result, buf) = top.read(offset, IoBuf::uninit(len as usize)).await;
+                let kind = result.unwrap();
+                assert!(
+                    tried.is_none_or(|tried| tried == kind),
+                    "seed {seed}: step {step}, {tried:?}, {kind:?}"
+                );
+                assert!(buf[..] == built.flat[range], "seed {seed}: step {step}, {len} bytes at {offset}");
+            }
+            mapped += usize::from(top.status().chain.is_some());
+            top.close().await.unwrap();
+        });
+    }
+    assert!(mapped > CHAINS as usize / 2, "only {mapped} chains had a map");
+}
+
+#[test]
+fn the_map_of_a_chain_says_what_walking_its_layers_says() {
+    for seed in 1000..1000 + CHAINS * scale() {
+        reactor_run(async {
+            let mut random = Random::new(seed);
+            let layers = 3 + random.below(38) as usize;
+            let built = Built::new(&mut random, layers).await;
+            let mapped = blocks(&built.open(Options::default(), false).await, seed).await;
+            let walked_top = built.open(Options::default(), true).await;
+            let walked = blocks(&walked_top, seed).await;
+            assert!(walked_top.status().chain.is_none(), "layers that are written must not be in a map");
+            for (sector, (mapped, walked)) in mapped.iter().zip(&walked).enumerate() {
+                assert_eq!(mapped, walked, "seed {seed}: sector {sector} of {built:?}");
+            }
+            assert_eq!(mapped.len(), walked.len());
+        });
+    }
+}
+
+#[test]
+fn whatever_read_fails_during_a_load_the_request_fails_and_the_next_one_succeeds() {
+    for seed in 0..6 {
+        reactor_run(async {
+            let mut random = Random::new(seed);
+            let built = Built::new(&mut random, 12).await;
+            let mut failures = 0;
+            for nth in 0.. {
+                let top = built.open(Options::default(), false).await;
+                built.fail_read(nth);
+                let size = built.flat.len();
+                let (result, _) = top.read(0, IoBuf::uninit(size)).await;
+                let failed = built.failed_read();
+                match (&failed, result) {
+                    (None, result) => {
+                        result.unwrap();
+                        break;
+                    }
+                    // A table that turned out not to matter may fail.
+                    (Some(_), Ok(_)) => {}
+                    (Some(name), Err(error)) => {
+                        failures += 1;
+                        let told = error.to_string();
+                        assert!(told.contains(name.as_str()), "{told}: {name}");
+                    }
+                }
+                let (result, buf) = top.read(0, IoBuf::uninit(size)).await;
+                result.unwrap();
+                assert!(buf[..] == built.flat[..], "seed {seed}: after the failure of read {nth}");
+            }
+            assert!(failures > 5, "seed {seed}: {failures} failures show nothing");
+        });
+    }
+}
+
+#[test]
+fn a_new_layer_on_top_of_an_open_chain_sees_what_is_below() {
+    reactor_run(async {
+        let mut random = Random::new(7);
+        let mut built = Built::new(&mut random, 6).await;
+        let top = built.open(Options { writable: true, ..Options::default() }, false).await;
+        let data = IoBytes::copy_from(&[0x5a; 3000]);
+        top.write(1000, IoVec::from(data)).await.unwrap();
+        built.flat[1000..4000].fill(0x5a);
+        top.flush().await.unwrap();
+        // As long as it may be written it is asked itself, and only what lies below it is in a map.
+        let overlay = built.overlay(top.clone()).await;
+        let data = IoBytes::copy_from(&[0xa5; 500]);
+        top.write(3800, IoVec::from(data)).await.unwrap();
+        built.flat[3800..4300].fill(0xa5);
+        let size = built.flat.len();
+        let (result, buf) = overlay.read(0, IoBuf::uninit(size)).await;
+        result.unwrap();
+        assert!(buf[..] == built.flat[..]);
+        assert!(overlay.status().chain.is_none() && top.status().chain.is_some());
+    });
+}
+
+/// A filter that changes nothing.
+#[derive(Debug)]
+struct Through(std::sync::Arc<dyn Block>);
+
+impl Filter for Through {
+    fn driver(&self) -> &'static str {
+        "through"
+    }
+
+    fn over(&self) -> &dyn Block {
+        &*self.0
+    }
+}
+
+#[test]
+fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
+    let mut filters = 0;
+    for seed in 0..CHAINS * scale() {
+        reactor_run(async {
+            let mut random = Random::new(seed);
+            let layers = 2 + random.below(12) as usize;
+            let built = Built::new(&mut random, layers).await;
+            let plain = built.open(Options::default(), false).await;
+            let told = blocks(&plain, seed).await;
+            plain.close().await.unwrap();
+            let put_over = |below: std::sync::Arc<dyn Block>| -> std::sync::Arc<dyn Block> {
+                match random.below(3) {
+                    0 => {
+                        filters += 1;
+                        std::sync::Arc::new(Through(below))
+                    }
+                    _ => below,
+                }
+            };
+            let top = built.open_through(Options::default(), false, put_over).await;
+            assert_eq!(blocks(&top, seed).await, told, "seed {seed}");
+            for step in 0..50 {
+                let offset = random.below(built.flat.len() as u64);
+                let len = (1 + random.below(1 << 16)).min(built.flat.len() as u64 - offset) as usize;
+                let expected = &built.flat[offset as usize..offset as usize + len];
+                let mut inline = vec![0; len];
+                let tried = top.try_read(offset, &mut inline);
+                assert!(tried.is_none() || inline == expected, "seed {seed}: step {step}, inline");
+                let (result, buf) = top.read(offset, IoBuf::uninit(len)).await;
+                result.unwrap();
+                assert!(buf[..] == *expected, "seed {seed}: step {step}, {len} bytes at {offset}");
+            }
+            top.close().await.unwrap();
+        });
+    }
+    assert!(filters > CHAINS, "{filters} filters");
+}

@@ -1,0 +1,19 @@
+//! All black-box suites in one program, a module each: it is linked once. `cargo xtask test --only SUITE` runs one.
+
+mod awaited_locks;
+mod faults;
+mod flushes;
+mod full_file_system;
+mod guest;
+mod hostile;
+mod kill;
+mod locks;
+mod matrix;
+mod media;
+mod neighbours;
+mod qmp;
+mod sandbox;
+mod serve;
+mod space;
+mod throttle;
+mod trace;

@@ -1,0 +1,146 @@
+//! What only devices do: they change their size under a disk, refuse writes, have partitions, and run out of room behind their own back.
+
+use std::path::Path;
+
+use black_box::media::{LoopDevice, Mounted};
+use black_box::peer::qemu_img;
+use black_box::{Client, Run, Scratch, Server, cowhand};
+
+use super::DEVICE;
+
+fn server_of(path: &str, more: &str) -> Server {
+    Server::start([format!("file={path},format=raw{more}")])
+}
+
+/// Sets the length of a device's file, and tells the device.
+fn resize(device: &LoopDevice, bytes: u64) {
+    let file = std::fs::File::options().write(true).open(device.file()).expect("the device's file");
+    file.set_len(bytes).expect("a length");
+    Run::new("losetup").args(["--set-capacity", device.path()]).ok();
+}
+
+#[test]
+fn a_device_that_grows_is_as_long_as_before_until_the_disk_is_opened_again() {
+    let Some(device) = LoopDevice::new(DEVICE, 4096) else { return };
+    let server = server_of(device.path(), "");
+    resize(&device, 2 * DEVICE);
+    let mut client = server.client("");
+    assert_eq!(client.size(), DEVICE);
+    client.write(DEVICE - 512, &[1; 512]).expect("a write up to the end as it was");
+    client.write(DEVICE, &[1; 512]).expect_err("a write behind it");
+    client.flush().expect("a flush");
+    client.disconnect();
+    server.stop();
+    let server = server_of(device.path(), "");
+    assert_eq!(server.client("").size(), 2 * DEVICE);
+    server.stop();
+}
+
+#[test]
+fn a_device_that_shrinks_answers_with_errors_where_it_ended() {
+    for mode in ["writeback", "none"] {
+        let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+        let server = server_of(device.path(), &format!(",cache={mode}"));
+        let mut client = server.client("");
+        client.write(0, &[1; 4096]).expect("a write");
+        resize(&device, DEVICE / 2);
+        client.write(DEVICE - 4096, &[2; 4096]).expect_err("a write where the device has ended");
+        client.write(4096, &[3; 4096]).expect("a write where it has not");
+        client.flush().expect("a flush");
+        assert_eq!(client.read(0, 8192).expect("a read"), [[1; 4096], [3; 4096]].concat());
+        client.disconnect();
+        server.stop();
+    }
+}
+
+/// Such a device can be opened for writing: only the writes fail. It was served to a guest as one that takes them.
+#[test]
+fn a_device_that_is_read_only_is_served_so_or_not_at_all() {
+    let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+    std::fs::write(device.path(), [7; 4096]).expect("our device");
+    let device = device.made_read_only();
+    let said = Server::refuses([format!("file={},format=raw", device.path())]);
+    assert!(said.contains(device.path()) && said.contains("read-only"), "{said}");
+    let server = server_of(device.path(), ",read-only=on");
+    assert_eq!(server.client("").read(0, 4096).expect("a read"), [7; 4096]);
+    server.stop();
+}
+
+#[test]
+fn a_device_is_in_use_by_one_program_at_a_time() {
+    let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+    let server = server_of(device.path(), "");
+    let said = qemu_img(["create", "-q", "-f", "qcow2", device.path(), "1M"]).fails();
+    assert!(said.contains("lock"), "{said}");
+    let said = cowhand(["create", "-q", device.path(), "1M"]).fails();
+    assert!(said.contains("in use") || said.contains("lock"), "{said}");
+    server.stop();
+}
+
+/// A master boot record with one partition: the entry at 446, the first sector and the count at 8 and 12 of it.
+fn partition_table(first: u64, sectors: u64) -> Vec<u8> {
+    let mut table = vec![0; 512];
+    let word = |value: u64| u32::try_from(value).expect("a small device").to_le_bytes();
+    // Linux.
+    table[446 + 4] = 0x83;
+    table[446 + 8..][..4].copy_from_slice(&word(first));
+    table[446 + 12..][..4].copy_from_slice(&word(sectors));
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    table
+}
+
+/// A partition is a device of its own, and the unit of its discards stands with the whole one.
+#[test]
+fn a_partition_is_served_up_to_its_end_and_not_beyond() {
+    let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+    let sectors = |bytes: u64| bytes / 512;
+    let (start, size) = (1 << 20, 8 << 20);
+    std::fs::write(device.path(), partition_table(sectors(start), sectors(size))).expect("our device");
+    // The kernel reads the table when it is told to; the node is made here where no udev runs.
+    Run::new("partx").args(["--add", device.path()]).ok();
+    let name = format!("{}p1", device.path().trim_start_matches("/dev/"));
+    let numbers = std::fs::read_to_string(format!("/sys/class/block/{name}/dev")).expect("a partition");
+    let scratch = Scratch::new();
+    let node = scratch.name("partition");
+    let (major, minor) = numbers.trim().split_once(':').expect("two numbers");
+    Run::new("mknod").args([&node, "b", major, minor]).ok();
+    let medium =
+        cowhand(["info", "--medium", "-f", "raw", "--output", "json", &node]).json()["medium"].take();
+    assert!(medium["discard-granularity"].as_u64().is_some_and(|unit| unit > 0), "{medium}");
+    let server = server_of(&node, ",cache=none,discard=unmap");
+    let mut client = server.client("");
+    assert_eq!(client.size(), size);
+    client.write(size - 1000, &[5; 1000]).expect("a write up to the end");
+    client.trim(0, size as u32 / 2).expect("a trim");
+    client.flush().expect("a flush");
+    client.disconnect();
+    server.stop();
+    let whole = std::fs::read(device.path()).expect("the device");
+    let end = (start + size) as usize;
+    assert!(
+        whole[end - 1000..end].iter().all(|&byte| byte == 5) && whole[end..].iter().all(|&byte| byte == 0)
+    );
+    Run::new("partx").args(["--delete", device.path()]).ok();
+}
+
+/// A thin device takes a write into the page cache, and finds out later that there is no room for it: then the flush fails, and every one after it.
+#[test]
+fn a_device_without_room_behind_it_fails_a_write_or_its_flush() {
+    for mode in ["writeback", "none", "writethrough", "directsync"] {
+        let Some(files) = Mounted::tmpfs(4 << 20) else { return };
+        let Some(device) = LoopDevice::over(&files.file("thin"), DEVICE, 4096) else { return };
+        let server = server_of(device.path(), &format!(",cache={mode}"));
+        let mut client = server.client("");
+        let written = |client: &mut Client, at: u64| client.write(at << 20, &vec![at as u8 | 1; 1 << 20]);
+        let failed = (0..16).find(|&at| written(&mut client, at).is_err());
+        let flushed = client.flush();
+        assert!(failed.is_some() || flushed.is_err(), "{mode}: 16 MiB were acknowledged where 4 have room");
+        if flushed.is_err() {
+            client.flush().expect_err("a flush after one that failed");
+        }
+        drop(client);
+        // The disk may be told lost at its end, not the process.
+        server.kill();
+        assert!(Path::new(device.path()).exists());
+    }
+}

@@ -1,0 +1,72 @@
+//! A running server is steered over its control socket, by QEMU's clients and by people.
+
+#![forbid(unsafe_code)]
+
+mod bitmaps;
+mod churn;
+mod commands;
+mod fd_sets;
+mod hostile;
+mod metrics;
+mod neighbours;
+mod options;
+mod people;
+mod raw_window;
+mod schema;
+
+use std::path::PathBuf;
+
+use black_box::peer::qemu_img;
+use black_box::qmp::Qmp;
+use black_box::server::Start;
+use black_box::{Scratch, Server};
+
+/// A server with one disk of 64 MiB, `a`, and its control socket; the scratch directory is open to commands.
+struct Steered {
+    server: Server,
+    qmp: PathBuf,
+    scratch: Scratch,
+}
+
+impl Steered {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(more: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let path = create(&scratch, "a.qcow2", "64M");
+        let qmp = scratch.file("qmp");
+        let start = Start::new(["--qmp"]).arg(&qmp).arg("--allow-path").arg(scratch.path());
+        let mut server = start.args(more).arg(&path).listen().unwrap_or_else(|error| panic!("{}", error.0));
+        // Its sockets listen before it answers: it does once it says so.
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        Self { server, qmp, scratch }
+    }
+
+    fn talk(&self) -> Qmp {
+        Qmp::connect(&self.qmp)
+    }
+}
+
+/// A server without disks that lets nobody in but its control socket; the scratch directory is open to commands.
+fn begin_with_nothing(scratch: &Scratch) -> (Server, Qmp) {
+    let qmp = scratch.name("qmp");
+    let start = Start::new(["--qmp", &qmp, "--allow-path"]).arg(scratch.path());
+    let mut server = start.listening_on(&qmp).spawn();
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let client = Qmp::connect(qmp.as_ref());
+    (server, client)
+}
+
+/// A fresh image; gives its path.
+fn create(scratch: &Scratch, name: &str, size: &str) -> String {
+    let path = scratch.name(name);
+    qemu_img(["create", "-q", "-f", "qcow2", &path, size]).ok();
+    path
+}
+
+/// The options of blockdev-add for an image.
+fn qcow2(name: &str, path: &str) -> serde_json::Value {
+    serde_json::json!({ "driver": "qcow2", "node-name": name, "file": { "driver": "file", "filename": path } })
+}

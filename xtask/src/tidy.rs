@@ -1,0 +1,60 @@
+//! `cargo xtask tidy`: what the tree says of itself is true, and its rooms keep to the drawing.
+//!
+//! Each rule is a function from the tree to complaints, with tests on trees made up for it. A complaint names the file and
+//! says what to do.
+
+mod arrows;
+mod commands;
+mod names;
+mod rows;
+mod sizes;
+mod tree;
+mod unsafety;
+
+use std::process::ExitCode;
+
+use self::tree::Tree;
+use crate::workspace::root;
+
+/// Arguments of `cargo xtask tidy`: none.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// A rule: its name, and what it finds wrong.
+type Rule = (&'static str, fn(&Tree) -> Vec<String>);
+
+const RULES: [Rule; 6] = [
+    ("arrows between rooms", arrows::complaints),
+    ("rows of write-order.md", rows::complaints),
+    ("paths named in documents", names::complaints),
+    ("commands of the control socket", commands::complaints),
+    ("sizes of files and functions", sizes::complaints),
+    ("rooms with unsafe code", unsafety::complaints),
+];
+
+/// Runs it.
+pub fn run(_: &Args) -> ExitCode {
+    match stage() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Holds every rule against the project; prints each complaint.
+///
+/// # Errors
+/// With the number of complaints, or if the tree cannot be read.
+pub fn stage() -> Result<(), String> {
+    let tree = Tree::read(&root()).map_err(|error| format!("the tree cannot be read: {error}"))?;
+    let mut count = 0;
+    for (name, rule) in RULES {
+        let complaints = rule(&tree);
+        println!("{name}: {}", if complaints.is_empty() { "ok" } else { "not ok" });
+        complaints.iter().for_each(|complaint| println!("  {complaint}"));
+        count += complaints.len();
+    }
+    if count == 0 { Ok(()) } else { Err(format!("{count} complaints")) }
+}
