@@ -118,9 +118,7 @@ impl Disk {
         let back = scratch.file("back");
         // QEMU takes the alignment of O_DIRECT to be 4096 where a raw file begins with a hole, and aborts where a block of the file system is smaller.
         let mode = if self.format == Format::Raw { "writeback" } else { self.qemus_mode };
-        qemu_img(["convert", "-T", mode, "-f", self.format.name(), "-O", "raw", &self.path])
-            .arg(&back)
-            .ok();
+        qemu_img(["convert", "-T", mode, "-f", self.format.name(), "-O", "raw", &self.path]).arg(&back).ok();
         std::fs::read(&back).expect("what QEMU wrote")
     }
 

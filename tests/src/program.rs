@@ -24,7 +24,7 @@ fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's directory");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--release", "--package", "cowhand", "--message-format", "json"])
+        .args(["build", "--release", "--package", "cowhand-cli", "--message-format", "json"])
         .current_dir(root)
         .output()
         .expect("cannot run cargo");

@@ -168,7 +168,7 @@ fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Tabl
 /// Builds the program with `features` and says where it is.
 fn build(features: &[&str]) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--release", "--package", "cowhand"]);
+    command.args(["build", "--quiet", "--release", "--package", "cowhand-cli"]);
     command.args(features.iter().flat_map(|feature| ["--features", feature]));
     process::run(&mut command)?;
     Ok(binary())

@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// The packages that are looked at, with all of their tests.
-const PACKAGES: [&str; 3] = ["qcow2-layout", "map-cache", "qcow2"];
+const PACKAGES: [&str; 3] = ["cowhand-qcow2-layout", "cowhand-map-cache", "cowhand-qcow2"];
 
 /// Where instrumented code goes: the flags differ from those of every other build.
 const TARGET_DIRECTORY: &str = "coverage";

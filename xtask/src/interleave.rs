@@ -35,8 +35,8 @@ struct Place {
 }
 
 const PLACES: [Place; 2] = [
-    Place { target: &["--package", "map-cache", "--test", "interleavings"], prefix: "" },
-    Place { target: &["--package", "qcow2", "--lib"], prefix: "interleavings::" },
+    Place { target: &["--package", "cowhand-map-cache", "--test", "interleavings"], prefix: "" },
+    Place { target: &["--package", "cowhand-qcow2", "--lib"], prefix: "interleavings::" },
 ];
 
 /// Runs it.

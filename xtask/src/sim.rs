@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// The package with simulations.
-pub const PACKAGE: &str = "qcow2";
+pub const PACKAGE: &str = "cowhand-qcow2";
 
 /// The modules of its tests.
 pub const TESTS: [&str; 5] = ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::"];

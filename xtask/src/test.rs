@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> ExitCode {
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
     let ready = stages.stage("what the tests compare with", peers::ensure)
-        && stages.command("build", cargo().args(["build", "--release", "--package", "cowhand"]))
+        && stages.command("build", cargo().args(["build", "--release", "--package", "cowhand-cli"]))
         && stages.command("build of the tests", cargo().args(["test", "--workspace", "--no-run"]));
     if ready {
         let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
@@ -76,12 +76,19 @@ pub fn run(args: &Args) -> ExitCode {
             let mut command = cargo();
             command.args(every).env("PROPTEST_RNG_SEED", args.seed.to_string());
             stages.command("unit: tests of every crate", &mut command);
-            let bugs =
-                ["test", "--package", "qcow2", "--features", "deliberate-bugs", "--test", "deliberate_bugs"];
+            let bugs = [
+                "test",
+                "--package",
+                "cowhand-qcow2",
+                "--features",
+                "deliberate-bugs",
+                "--test",
+                "deliberate_bugs",
+            ];
             stages.command("unit: bugs put in on purpose are found", cargo().args(bugs));
         }
         if wanted(UNIT) && has_loop_devices("unit: block devices") {
-            let mut devices = cargo_test("storage", &["device::"]);
+            let mut devices = cargo_test("cowhand-storage", &["device::"]);
             stages.command("unit: block devices", devices.arg("--ignored"));
         }
         if wanted(INTERLEAVINGS) {

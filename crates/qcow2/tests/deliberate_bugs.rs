@@ -1,6 +1,6 @@
 //! The simulation can fail: each bug that is put in on purpose is found, and soon.
 //!
-//! `cargo test -p qcow2 --features deliberate-bugs --test deliberate_bugs`
+//! `cargo test -p cowhand-qcow2 --features deliberate-bugs --test deliberate_bugs`
 
 #[path = "all/harness/mod.rs"]
 mod harness;

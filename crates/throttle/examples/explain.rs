@@ -1,4 +1,4 @@
-//! What limits mean: `cargo run -p throttle --example explain -- iops=100 iops_max=2000 iops_max_length=60`
+//! What limits mean: `cargo run -p cowhand-throttle --example explain -- iops=100 iops_max=2000 iops_max_length=60`
 
 use throttle::{Options, Setting, explain};
 

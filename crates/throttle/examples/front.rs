@@ -1,4 +1,4 @@
-//! What asking permission costs a request: `cargo run --release -p throttle --example front`
+//! What asking permission costs a request: `cargo run --release -p cowhand-throttle --example front`
 
 use std::time::Instant;
 

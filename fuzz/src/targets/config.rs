@@ -1,8 +1,8 @@
 //! The configuration file of `cowhand serve`: what it says, and what it then means beside a command line.
 
-use cowhand::serve::args::Args;
-use cowhand::serve::config::Config;
-use cowhand::serve::drives::ConfigDrive;
+use cowhand_cli::serve::args::Args;
+use cowhand_cli::serve::config::Config;
+use cowhand_cli::serve::drives::ConfigDrive;
 use graph::options::DiskOptions;
 
 use crate::input::Input;

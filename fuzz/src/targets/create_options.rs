@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cowhand::create::options::{NewImage, asks_for_help, help};
+use cowhand_cli::create::options::{NewImage, asks_for_help, help};
 use graph::probe::Format;
 use qcow2::{CreateOptions, Options};
 use storage::Storage;

@@ -1,7 +1,7 @@
 //! The control socket against any client: framing, handshake, schemas, and options of disks.
 
 use control::{Command, Session, Step};
-use cowhand::serve::qmp::schema::{COMMANDS, EVENTS};
+use cowhand_cli::serve::qmp::schema::{COMMANDS, EVENTS};
 use graph::drive::OptionTree;
 use graph::options::DiskOptions;
 use serde_json::Value;

@@ -61,7 +61,7 @@ fn commands(args: &Args) -> Vec<(&'static str, Command)> {
     fuzz.args(["test", "--package", "cowhand-fuzz", "--test", "corpus", "--", "--nocapture"]);
     fuzz.env("COWHAND_FUZZ_SECONDS", args.fuzz_seconds.to_string());
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "cowhand"]);
+    build.args(["build", "--release", "--package", "cowhand-cli"]);
     let mut outside = tests("black-box", &["kill::", "hostile::", "matrix::"]);
     outside.env("COWHAND_BIN", binary());
     vec![

@@ -1,7 +1,7 @@
 //! Serves disks in memory over NBD, until it is killed.
 //!
 //! ```text
-//! cargo run --release -p door-nbd --example serve_memory -- /tmp/nbd.sock 1G [LOOPS]
+//! cargo run --release -p cowhand-door-nbd --example serve_memory -- /tmp/nbd.sock 1G [LOOPS]
 //! nbdinfo 'nbd+unix:///?socket=/tmp/nbd.sock'
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Hit rates of ways to evict, on traces of slices as images use them: the table in docs/map-cache.md.
 //!
-//! `cargo run --release -p map-cache --example eviction`
+//! `cargo run --release -p cowhand-map-cache --example eviction`
 //!
 //! Everything is computed from fixed seeds: the table is the same on every machine.
 

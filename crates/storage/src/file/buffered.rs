@@ -149,7 +149,7 @@ const LONG_VOTES_MAX: u32 = 32;
 /// random writes in microseconds, wall and CPU time: ext4 at depth 1 27 and 36 by a worker, 7.8 and
 /// 7.7 here; at depth 16 7.6 and 15 against 7.4 and 7.4; tmpfs at depth 1 20 and 23 against 1.1 and
 /// 1.1. 64 KiB on ext4 at depth 1: 169 and 153 against 8.4 and 8.3; 1 MiB: 213 and 194 against 141
-/// and 141 (`cargo run --release -p storage --example io_loop -- FILE write DEPTH COUNT`).
+/// and 141 (`cargo run --release -p cowhand-storage --example io_loop -- FILE write DEPTH COUNT`).
 #[derive(Debug, Default)]
 pub(super) struct InlineWrites {
     skip: AtomicU32,

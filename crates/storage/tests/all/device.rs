@@ -35,7 +35,7 @@ impl Drop for LoopDevice {
 }
 
 #[test]
-#[ignore = "needs root and a loop device: cargo test -p storage --test all device:: -- --ignored"]
+#[ignore = "needs root and a loop device: cargo test -p cowhand-storage --test all device:: -- --ignored"]
 fn a_block_device_reads_writes_zeroes_and_discards_but_never_grows() {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (sector_bytes, direct) in [(512, false), (512, true), (4096, false), (4096, true)] {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
-use cowhand::cli::Cli;
+use cowhand_cli::cli::Cli;
 
 /// Options of fio, nbdcopy and qemu-img, in the lines to paste.
 const OF_OTHERS: [&str; 11] = [

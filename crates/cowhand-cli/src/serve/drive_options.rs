@@ -185,7 +185,7 @@ mod tests {
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             found == markdown(),
-            "docs/options.md is stale: cargo run -p cowhand -- serve --drive-options=markdown > docs/options.md"
+            "docs/options.md is stale: cargo run -p cowhand-cli -- serve --drive-options=markdown > docs/options.md"
         );
     }
 

@@ -11,7 +11,7 @@ const PARTS: [&str; 16] = [
     "block",
     "buffer",
     "control",
-    "cowhand",
+    "cowhand_cli",
     "door_nbd",
     "export",
     "graph",

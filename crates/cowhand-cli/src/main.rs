@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cowhand::main()
+    cowhand_cli::main()
 }
