@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 
-    /// Say nothing about single findings
+    /// Print nothing but errors: the exit code tells
     #[arg(short = 'q', long)]
     quiet: bool,
 }
@@ -89,6 +89,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let report =
         CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
     match args.output {
+        _ if args.quiet => {}
         OutputFormat::Json => write_json(out, &report)?,
         OutputFormat::Human => report.write_human(out)?,
     }

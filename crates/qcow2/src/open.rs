@@ -7,7 +7,9 @@ use std::sync::Arc;
 use block::Blame;
 use block::Block;
 use map_cache::{CacheLimits, MapCache};
-use qcow2_layout::{Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible};
+use qcow2_layout::{
+    Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
+};
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
@@ -173,10 +175,10 @@ fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Bla
         );
     }
     let lazy = options.lazy_refcounts == Some(true);
-    if lazy && header.version == qcow2_layout::Version::V2 {
+    if lazy && header.version == Version::V2 {
         return Err(blame.invalid(LAZY_NEEDS_V3));
     }
-    if options.discard_no_unref && header.version == qcow2_layout::Version::V2 {
+    if options.discard_no_unref && header.version == Version::V2 {
         return Err(blame.invalid(NO_UNREF_NEEDS_V3));
     }
     Ok(())
@@ -200,6 +202,8 @@ pub(crate) async fn metadata_places(
 fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
     match options.allocation_reserve {
         Some(bytes) => bytes >> geometry.cluster_bits,
+        // Its header cannot say that there is a reserve, so what a crash leaked would stay.
+        None if geometry.version == Version::V2 => 0,
         None => (RESERVE_BYTES >> geometry.cluster_bits)
             .clamp(RESERVE_CLUSTERS_MIN, RESERVE_CLUSTERS_MAX)
             .min(geometry.refcount_block_entries()),

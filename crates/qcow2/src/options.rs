@@ -42,7 +42,8 @@ pub struct Options {
     pub discard_no_unref: bool,
     /// `allocation-reserve`: bytes of clusters whose refcounts are raised before anybody wants them, so
     /// that a flush need not wait for them. A crash leaks at most so much, until the image is opened for writing again; 0 is none, `None` follows
-    /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts).
+    /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts). Images of version 2 have none
+    /// unless it is given: their header cannot tell of it.
     pub allocation_reserve: Option<u64>,
 }
 

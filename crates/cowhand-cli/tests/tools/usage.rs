@@ -97,3 +97,13 @@ fn an_image_in_use_is_refused_unless_shared_by_force() {
     assert!(refused.err.contains(&std::process::id().to_string()), "names the holder: {}", refused.err);
     assert_eq!(shared.code, 0, "{}", shared.err);
 }
+
+#[test]
+fn a_quiet_check_tells_by_its_exit_code_alone() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-f", "qcow2", "x.qcow2", "1M"]);
+    for words in [&["check", "-q", "x.qcow2"][..], &["check", "-q", "--output", "json", "x.qcow2"]] {
+        let ran = bench.cowhand(words);
+        assert_eq!((ran.code, &*ran.out, &*ran.err), (0, "", ""), "{words:?}");
+    }
+}

@@ -138,7 +138,7 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
             at!(LayerOptions, qcow2.allocation_reserve),
             "bytes of clusters counted ahead: flushes wait less, a crash leaks at most these; 0 is none",
         )
-        .default_follows("16M, at least 128 clusters"),
+        .default_follows("16M, at least 128 clusters; 0 for version 2"),
         Entry::choice(
             "overlap-check",
             choice_at!(LayerOptions, OverlapCheck::NAMED, qcow2.overlap_check),

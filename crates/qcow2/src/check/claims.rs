@@ -1,6 +1,8 @@
 //! Who refers to which cluster.
 
-use super::counts::{Counts, Full};
+use std::ops::Range;
+
+use super::counts::{Counts, Full, GROUP};
 use super::pass::Pass;
 use super::report::{Finding, Owner};
 use super::{CheckError, report};
@@ -18,6 +20,10 @@ pub(super) struct Claims {
     owners: Counts,
     /// Clusters with contradicting claims.
     pub(super) overlaps: Counts,
+    /// Something refers to what something else refers to.
+    pub(super) any_shared: bool,
+    /// An entry of the disk's tables leads somewhere without the COPIED flag.
+    pub(super) any_uncopied: bool,
 }
 
 /// How a claim went.
@@ -38,6 +44,8 @@ impl Claims {
             structure: Counts::new(bytes_max),
             owners: Counts::new(bytes_max),
             overlaps: Counts::new(bytes_max),
+            any_shared: false,
+            any_uncopied: false,
         }
     }
 
@@ -70,6 +78,7 @@ impl Claims {
         let sharable = matches!(owner, Owner::Data | Owner::L2);
         let before = self.count(cluster);
         let overlap = (before > 0 && !(sharable && self.owner(cluster) == owner)) || (times > 1 && !sharable);
+        self.any_shared |= before > 0 || times > 1;
         if overlap {
             self.overlaps.set(cluster, 1)?;
         }
@@ -90,6 +99,17 @@ impl Claims {
         };
         counts.add(cluster, times)?;
         Ok(overlap)
+    }
+
+    /// Counts a reference from data to each of some clusters of a group, at once, if nothing refers to them yet. False, and
+    /// nothing counted, if it has to be done one by one.
+    fn claim_fresh_data(&mut self, clusters: Range<u64>) -> bool {
+        !self.structure.has_page(clusters.start) && self.references.add_fresh(clusters)
+    }
+
+    /// Whether exactly one thing refers to each cluster of a group.
+    pub(super) fn is_one_each(&self, first: u64) -> bool {
+        !self.structure.has_page(first) && self.references.is_one_each(first)
     }
 }
 
@@ -115,10 +135,16 @@ impl Pass<'_> {
             return Ok(Claim::Outside);
         }
         let mut claim = Claim::Good;
-        for cluster in self.cluster_of(offset)..=self.cluster_of(end - 1) {
-            let overlap = self.claims.claim(owner, cluster, times);
-            if overlap.map_err(self.full(self.claims.references.bytes_max()))? {
-                claim = Claim::Overlapping;
+        let clusters = self.cluster_of(offset)..self.cluster_of(end - 1) + 1;
+        for group in groups(&clusters) {
+            if owner == Owner::Data && times == 1 && self.claims.claim_fresh_data(group.clone()) {
+                continue;
+            }
+            for cluster in group {
+                let overlap = self.claims.claim(owner, cluster, times);
+                if overlap.map_err(self.full(self.claims.references.bytes_max()))? {
+                    claim = Claim::Overlapping;
+                }
             }
         }
         Ok(claim)
@@ -135,6 +161,13 @@ impl Pass<'_> {
             from = cluster + 1;
         }
     }
+}
+
+/// The range, cut where groups begin.
+fn groups(clusters: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let Range { start, end } = *clusters;
+    (start / GROUP..end.div_ceil(GROUP))
+        .map(move |group| (group * GROUP).max(start)..((group + 1) * GROUP).min(end))
 }
 
 /// Code 0 means that no metadata claimed the cluster.

@@ -1,14 +1,20 @@
-//! Counters for clusters, sparse: memory follows the clusters that are counted, not the largest index.
+//! Counters for clusters, sparse and packed: memory follows the clusters that are counted, not the largest index, and one bit is
+//! enough where nothing is shared.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use crate::lists;
 
 /// Clusters on a page.
-const PAGE: u64 = 512;
+const PAGE: u64 = 4096;
+/// Clusters whose counters of one bit are a word.
+pub(super) const GROUP: u64 = u64::BITS as u64;
 /// A page with more counters than this becomes an array.
-const FEW_MAX: usize = 64;
+const FEW_MAX: usize = 128;
+/// Bits of a counter in an array: the least in which all of the page's counters fit.
+const WIDTHS: [u32; 3] = [1, 4, 16];
 /// Stands in an array for a count that is kept in `large`.
 const LARGE: u16 = u16::MAX;
 /// Bytes that a page takes besides its counters: slot, tree node, allocation.
@@ -17,7 +23,14 @@ const PAGE_BYTES: u64 = 96;
 enum Page {
     /// Index on the page and count, sorted by index.
     Few(Vec<(u16, u16)>),
-    Dense(Box<[u16; PAGE as usize]>),
+    Array(Array),
+}
+
+/// A counter for each cluster of a page.
+struct Array {
+    /// Bits of a counter.
+    width: u32,
+    words: Box<[u64]>,
 }
 
 /// A count for every cluster, zero unless added to.
@@ -67,10 +80,11 @@ impl Counts {
         if stored == LARGE { self.large.get(&cluster).copied().unwrap_or(0) } else { u32::from(stored) }
     }
 
-    /// Adds `times` to the count of `cluster`; stays at the largest number rather than wrapping.
-    pub(super) fn add(&mut self, cluster: u64, times: u32) -> Result<(), Full> {
-        let count = self.get(cluster).saturating_add(times);
-        self.set(cluster, count)
+    /// Adds `times` to the count of `cluster` and says what it was; stays at the largest number rather than wrapping.
+    pub(super) fn add(&mut self, cluster: u64, times: u32) -> Result<u32, Full> {
+        let before = self.get(cluster);
+        self.set(cluster, before.saturating_add(times))?;
+        Ok(before)
     }
 
     /// Sets the count of `cluster`.
@@ -95,6 +109,44 @@ impl Counts {
         let Some(page) = self.pages.get_mut(slot) else { return Ok(()) };
         let grown = page.set(cluster % PAGE, stored);
         self.take(grown)
+    }
+
+    /// Whether each of the [`GROUP`] clusters from `first` on, a multiple of that, has a count of one.
+    pub(super) fn is_one_each(&self, first: u64) -> bool {
+        self.group(first).is_some_and(|group| group == u64::MAX)
+    }
+
+    /// Counts one for each of some clusters of a group that have no count. False, and nothing changed, where one has, or where
+    /// counters are not packed.
+    pub(super) fn add_fresh(&mut self, clusters: Range<u64>) -> bool {
+        let first = clusters.start / GROUP * GROUP;
+        let Some(group) = self.group(first) else { return false };
+        let bits = (u64::MAX >> (GROUP - (clusters.end - clusters.start))) << (clusters.start - first);
+        if group & bits != 0 {
+            return false;
+        }
+        if let Some(slot) = self.find(first / PAGE)
+            && let Some(Page::Array(array)) = self.pages.get_mut(slot)
+            && let Some(word) = array.words.get_mut((first % PAGE / GROUP) as usize)
+        {
+            *word |= bits;
+        }
+        true
+    }
+
+    /// The counters of a group, a bit each. `None` where they are not kept so.
+    fn group(&self, first: u64) -> Option<u64> {
+        match self.pages.get(self.find(first / PAGE)?)? {
+            Page::Array(array) if array.width == 1 => {
+                array.words.get((first % PAGE / GROUP) as usize).copied()
+            }
+            Page::Array(_) | Page::Few(_) => None,
+        }
+    }
+
+    /// Whether a cluster near `cluster`, on its page, may have a count.
+    pub(super) fn has_page(&self, cluster: u64) -> bool {
+        self.find(cluster / PAGE).is_some()
     }
 
     /// The first cluster from `from` on with a count.
@@ -149,19 +201,14 @@ impl Page {
                 let found = few.binary_search_by_key(&at, |(index, _)| u64::from(*index));
                 found.ok().and_then(|place| few.get(place)).map_or(0, |(_, count)| *count)
             }
-            Page::Dense(all) => all.get(at as usize).copied().unwrap_or(0),
+            Page::Array(array) => array.get(at),
         }
     }
 
     /// Stores a count and says how many bytes the page has grown.
     fn set(&mut self, at: u64, count: u16) -> u64 {
         match self {
-            Page::Dense(all) => {
-                if let Some(place) = all.get_mut(at as usize) {
-                    *place = count;
-                }
-                0
-            }
+            Page::Array(array) => array.set(at, count),
             Page::Few(few) => {
                 let before = few.capacity();
                 match few.binary_search_by_key(&at, |(index, _)| u64::from(*index)) {
@@ -175,12 +222,14 @@ impl Page {
                 if few.len() <= FEW_MAX {
                     return ((few.capacity() - before) * size_of::<(u16, u16)>()) as u64;
                 }
-                let mut all = Box::new([0; PAGE as usize]);
+                let largest = few.iter().map(|(_, count)| *count).max().unwrap_or(0);
+                let mut all = Array::new(width_for(largest));
                 for (index, count) in few {
-                    all[usize::from(*index)] = *count;
+                    all.set(u64::from(*index), *count);
                 }
-                *self = Page::Dense(all);
-                PAGE * 2
+                let bytes = all.bytes();
+                *self = Page::Array(all);
+                bytes
             }
         }
     }
@@ -191,11 +240,75 @@ impl Page {
                 .iter()
                 .find(|(at, count)| u64::from(*at) >= from && *count != 0)
                 .map(|(at, _)| u64::from(*at)),
-            Page::Dense(all) => {
-                (from..PAGE).find(|at| all.get(*at as usize).is_some_and(|count| *count != 0))
-            }
+            Page::Array(array) => array.next(from),
         }
     }
+}
+
+impl Array {
+    fn new(width: u32) -> Self {
+        let words = PAGE * u64::from(width) / u64::from(u64::BITS);
+        Self { width, words: vec![0; words as usize].into_boxed_slice() }
+    }
+
+    fn bytes(&self) -> u64 {
+        size_of_val::<[u64]>(&self.words) as u64
+    }
+
+    /// The word of a counter, and the counter's first bit in it.
+    fn place(&self, at: u64) -> (usize, u32) {
+        let bit = at * u64::from(self.width);
+        ((bit / u64::from(u64::BITS)) as usize, (bit % u64::from(u64::BITS)) as u32)
+    }
+
+    /// The largest count that fits.
+    fn max(&self) -> u64 {
+        (1 << self.width) - 1
+    }
+
+    fn get(&self, at: u64) -> u16 {
+        let (word, shift) = self.place(at);
+        self.words.get(word).map_or(0, |word| (word >> shift & self.max()) as u16)
+    }
+
+    /// Stores a count, in wider counters if it has to be, and says how many bytes the page has grown.
+    fn set(&mut self, at: u64, count: u16) -> u64 {
+        let before = self.bytes();
+        if u64::from(count) > self.max() {
+            let mut wider = Self::new(width_for(count));
+            (0..PAGE).for_each(|other| wider.store(other, self.get(other)));
+            *self = wider;
+        }
+        self.store(at, count);
+        self.bytes() - before
+    }
+
+    fn store(&mut self, at: u64, count: u16) {
+        let (word, shift) = self.place(at);
+        let max = self.max();
+        if let Some(word) = self.words.get_mut(word) {
+            *word = *word & !(max << shift) | u64::from(count) << shift;
+        }
+    }
+
+    fn next(&self, from: u64) -> Option<u64> {
+        let (first, shift) = self.place(from);
+        let mut mask = u64::MAX << shift;
+        for (at, word) in self.words.iter().enumerate().skip(first) {
+            let counters = word & mask;
+            if counters != 0 {
+                let bit = at as u64 * u64::from(u64::BITS) + u64::from(counters.trailing_zeros());
+                return Some(bit / u64::from(self.width));
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+}
+
+/// The least width in which `count` fits.
+fn width_for(count: u16) -> u32 {
+    WIDTHS.into_iter().find(|width| u64::from(count) < 1 << width).unwrap_or(u16::BITS)
 }
 
 #[cfg(test)]
@@ -207,7 +320,8 @@ mod tests {
     proptest! {
         #[test]
         fn sparse_counts_are_those_of_a_plain_map(
-            adds in proptest::collection::vec((0u64..3000, 1u32..40000), 0..2000), far in 1u64 << 30..1 << 50,
+            adds in proptest::collection::vec((0u64..9000, prop_oneof![1u32..3, 1u32..20, 1u32..40000]), 0..3000),
+            far in 1u64 << 30..1 << 50,
         ) {
             let mut counts = Counts::new(1 << 30);
             let mut plain = BTreeMap::new();
@@ -228,9 +342,34 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_that_nothing_shares_take_a_bit_each() {
+        const CLUSTERS: u64 = 1 << 20;
+        let mut counts = Counts::new(CLUSTERS / 8 + CLUSTERS / PAGE * 2 * PAGE_BYTES + 10_000);
+        assert!((0..CLUSTERS).all(|cluster| counts.add(cluster, 1) == Ok(0)));
+        assert_eq!((counts.get(CLUSTERS - 1), counts.next(CLUSTERS)), (1, None));
+        assert!(counts.is_one_each(GROUP) && !counts.is_one_each(CLUSTERS));
+    }
+
+    #[test]
+    fn what_is_counted_in_groups_is_what_is_counted_one_by_one() {
+        let mut counts = Counts::new(1 << 20);
+        assert!(!counts.add_fresh(0..GROUP), "nothing is packed yet");
+        assert!((0..200).all(|cluster| counts.add(cluster, 1) == Ok(0)));
+        assert!(!counts.add_fresh(199..201), "one of them has a count");
+        assert!(counts.add_fresh(200..203) && counts.add_fresh(256..320));
+        let counted = |cluster: u64| cluster < 203 || (256..320).contains(&cluster);
+        for cluster in 0..PAGE {
+            assert_eq!(counts.get(cluster), u32::from(counted(cluster)), "{cluster}");
+        }
+        counts.add(256, 1).unwrap();
+        assert!(!counts.add_fresh(320..321) && !counts.is_one_each(0), "wider counters");
+        assert_eq!((counts.get(256), counts.get(257), counts.next(203)), (2, 1, Some(256)));
+    }
+
+    #[test]
     fn counts_spread_thinly_hit_the_limit() {
         let mut counts = Counts::new(100_000);
-        let stored = (0..10_000u64).take_while(|i| counts.add(i * 4096, 1).is_ok()).count();
+        let stored = (0..10_000u64).take_while(|i| counts.add(i * 8192, 1).is_ok()).count();
         assert!((500..1500).contains(&stored), "{stored}");
     }
 }

@@ -13,14 +13,14 @@ use super::pass::Pass;
 use super::repair::Direction;
 use super::report::Progress;
 
-/// Metadata that may be read for this: the L2 tables of 1 TiB in clusters of 64 KiB, a second or two from most media.
-const READ_BYTES_MAX: u64 = 128 << 20;
+/// Metadata that may be read for this: tables and refcounts of 8 TiB of data in clusters of 64 KiB, 4 s from a fast medium.
+const READ_BYTES_MAX: u64 = 1280 << 20;
 
-/// Refcounts that may be compared: a file of 8 TiB in such clusters.
-const REFCOUNTS_MAX: u64 = 128 << 20;
+/// Refcounts that may be compared: a file of 16 TiB in such clusters.
+const REFCOUNTS_MAX: u64 = 256 << 20;
 
-/// Memory for counting references. More is not needed for as many tables as may be read, unless they refer to clusters that are
-/// spread thinly, which an honest image does not.
+/// Memory for counting references: a bit a cluster, as long as no snapshot shares it. More is not needed for as many tables as
+/// may be read, unless they refer to clusters that are spread thinly, which an honest image does not.
 const REFERENCE_BYTES_MAX: u64 = 32 << 20;
 
 /// What became of the clusters.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qcow2_layout::{CompressedCluster, EntryError, HostOffset, L1Entry, L2Entry};
+use qcow2_layout::{Cluster, CompressedCluster, EntryError, HostOffset, L1Entry, L2Entry};
 
 use super::CheckError;
 use super::claims::Claim;
@@ -27,6 +27,13 @@ impl L1Table {
         let ends = (self.offset + self.entries * 8, other.offset + other.entries * 8);
         self.offset < ends.1 && other.offset < ends.0
     }
+}
+
+/// Clusters of data that follow each other in a table and in the file: claimed together.
+#[derive(Clone, Copy, Default)]
+struct DataRun {
+    host: u64,
+    bytes: u64,
 }
 
 /// How far the reading of an L2 table of the disk is; tables that only snapshots use have no place in it.
@@ -119,7 +126,7 @@ impl Pass<'_> {
         for (at, word) in (offset..).step_by(8).zip(piece.as_chunks::<8>().0) {
             let word = u64::from_be_bytes(*word);
             if word != 0
-                && let Some(host) = self.decode_l1(HostOffset(at), word)
+                && let Some(host) = self.decode_l1(HostOffset(at), word, table.active)
             {
                 self.claim_l2_table(host.0, table.times)?;
             }
@@ -128,14 +135,17 @@ impl Pass<'_> {
     }
 
     /// The table of an L1 entry. Reserved bits are told and ignored; other faults lose the table.
-    fn decode_l1(&mut self, at: HostOffset, word: u64) -> Option<HostOffset> {
+    fn decode_l1(&mut self, at: HostOffset, word: u64, active: bool) -> Option<HostOffset> {
         let mut decoded = L1Entry::decode(word, &self.geometry);
         if let Err(error @ EntryError::Reserved { .. }) = decoded {
             self.found(&Finding::Entry { at, error });
             decoded = L1Entry::decode(L1Entry::without_reserved(word), &self.geometry);
         }
         match decoded {
-            Ok(entry) => entry.table,
+            Ok(entry) => {
+                self.claims.any_uncopied |= active && entry.table.is_some() && !entry.copied;
+                entry.table
+            }
             Err(error) => {
                 self.found_incomplete(&Finding::Entry { at, error });
                 None
@@ -147,7 +157,7 @@ impl Pass<'_> {
         match self.claim(Owner::L2, offset, self.geometry.cluster_size(), times)? {
             Claim::Good => {
                 let counted = self.l2_tables.add(self.cluster_of(offset), times);
-                counted.map_err(self.full(self.l2_tables.bytes_max()))
+                counted.map(drop).map_err(self.full(self.l2_tables.bytes_max()))
             }
             Claim::Overlapping | Claim::Outside => {
                 self.complete = false;
@@ -195,56 +205,78 @@ impl Pass<'_> {
         let Some(table) = self.read_piece(Owner::L2, offset, self.geometry.cluster_size()).await else {
             return Ok(());
         };
+        let mut run = DataRun::default();
         for (at, words) in l2_words(&table, self.geometry.extended_l2) {
-            if words != [0, 0] {
-                self.count_l2_entry(HostOffset(offset + at), words, times, in_disk.as_mut())?;
+            if words != [0, 0]
+                && let Some(data) =
+                    self.count_l2_entry(HostOffset(offset + at), words, times, in_disk.as_mut())?
+            {
+                run = self.extend_data_run(run, data.0, times)?;
             }
             if let Some(in_disk) = &mut in_disk {
                 in_disk.guest = in_disk.guest.saturating_add(self.geometry.cluster_size());
             }
         }
+        self.claim_data_run(run, times)
+    }
+
+    /// The run with one cluster more; one that it does not go on with is claimed.
+    fn extend_data_run(&mut self, run: DataRun, host: u64, times: u32) -> Result<DataRun, CheckError> {
+        let cluster_size = self.geometry.cluster_size();
+        if !host.is_multiple_of(cluster_size) {
+            // A faulty entry, which may refer to parts of two clusters.
+            self.claim(Owner::Data, host, cluster_size, times)?;
+            return Ok(run);
+        }
+        if run.bytes > 0 && run.host.checked_add(run.bytes) == Some(host) {
+            return Ok(DataRun { bytes: run.bytes + cluster_size, ..run });
+        }
+        self.claim_data_run(run, times)?;
+        Ok(DataRun { host, bytes: cluster_size })
+    }
+
+    /// Claims all of it: at once, or one by one where each cluster is told of.
+    fn claim_data_run(&mut self, run: DataRun, times: u32) -> Result<(), CheckError> {
+        let cluster_size = self.geometry.cluster_size();
+        if run.host.saturating_add(run.bytes) <= self.file_length {
+            return self.claim(Owner::Data, run.host, run.bytes, times).map(drop);
+        }
+        for at in (0..run.bytes).step_by(cluster_size as usize) {
+            self.claim(Owner::Data, run.host.saturating_add(at), cluster_size, times)?;
+        }
         Ok(())
     }
 
-    /// Claims what an L2 entry refers to, even if the entry is faulty: what might be data is not free.
+    /// Counts what an L2 entry refers to, even if the entry is faulty: what might be data is not free. Compressed data is claimed;
+    /// the cluster of other data is given back, to be claimed with its neighbours.
     fn count_l2_entry(
         &mut self,
         at: HostOffset,
         words: [u64; 2],
         times: u32,
         in_disk: Option<&mut InDisk>,
-    ) -> Result<(), CheckError> {
+    ) -> Result<Option<HostOffset>, CheckError> {
         let decoded = match &in_disk {
             Some(in_disk) => L2Entry::decode_at(words, in_disk.guest, &self.geometry),
             None => L2Entry::decode(words, &self.geometry),
         };
-        let Ok(entry) = decoded else {
-            if let Err(error) = decoded {
+        let entry = match decoded {
+            Ok(entry) => Some(entry),
+            Err(error) => {
                 self.found(&Finding::Entry { at, error });
+                L2Entry::host_claim(words, &self.geometry)
             }
-            return self.count_faulty_entry(words, times, in_disk);
         };
         match entry {
-            L2Entry::Compressed(compressed) => self.count_compressed(compressed, times, in_disk),
-            L2Entry::Standard(cluster) => match cluster.host {
-                Some(host) => self.count_data(host.0, times, in_disk),
-                None => Ok(()),
-            },
-        }
-    }
-
-    fn count_faulty_entry(
-        &mut self,
-        words: [u64; 2],
-        times: u32,
-        in_disk: Option<&mut InDisk>,
-    ) -> Result<(), CheckError> {
-        match L2Entry::host_claim(words, &self.geometry) {
-            Some(L2Entry::Compressed(compressed)) => self.count_compressed(compressed, times, in_disk),
-            Some(L2Entry::Standard(cluster)) => {
-                self.count_data(cluster.host.map_or(0, |host| host.0), times, in_disk)
+            Some(L2Entry::Compressed(compressed)) => {
+                self.count_compressed(compressed, times, in_disk)?;
+                Ok(None)
             }
-            None => Ok(()),
+            Some(L2Entry::Standard(Cluster { host: Some(host), copied, .. })) => {
+                self.claims.any_uncopied |= in_disk.is_some() && !copied;
+                Ok(self.count_data(host, in_disk))
+            }
+            Some(L2Entry::Standard(_)) | None => Ok(None),
         }
     }
 
@@ -263,19 +295,16 @@ impl Pass<'_> {
         self.claim(Owner::Data, compressed.host.0, compressed.len, times).map(drop)
     }
 
-    fn count_data(&mut self, host: u64, times: u32, in_disk: Option<&mut InDisk>) -> Result<(), CheckError> {
-        let cluster_size = self.geometry.cluster_size();
+    /// The cluster, if it lies in this file.
+    fn count_data(&mut self, host: HostOffset, in_disk: Option<&mut InDisk>) -> Option<HostOffset> {
         if let Some(in_disk) = in_disk {
             self.report.allocated_clusters += 1;
-            if in_disk.expected.is_some_and(|expected| expected != host) {
+            if in_disk.expected.is_some_and(|expected| expected != host.0) {
                 self.report.fragmented_clusters += 1;
             }
-            in_disk.expected = Some(host.saturating_add(cluster_size));
+            in_disk.expected = Some(host.0.saturating_add(self.geometry.cluster_size()));
         }
-        if self.geometry.external_data {
-            return Ok(());
-        }
-        self.claim(Owner::Data, host, cluster_size, times).map(drop)
+        (!self.geometry.external_data).then_some(host)
     }
 }
 

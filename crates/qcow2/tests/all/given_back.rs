@@ -168,3 +168,23 @@ fn bitmaps_that_are_out_of_date_are_given_back_and_stay_out_of_date() {
     }
     assert!(seen > 0, "no image with bitmaps");
 }
+
+/// What a crash leaks of a reserve is found by a mark in the header. Version 2 has none, so there is no reserve.
+#[test]
+fn a_version_that_cannot_tell_of_a_reserve_leaks_none() {
+    for (compat, leaks_some) in [("0.10", false), ("1.1", true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("compat={compat}");
+        qemu_img(directory.path(), &["create", "-q", "-f", "qcow2", "-o", &options, "image.qcow2", "1G"]);
+        let file = Arc::new(Faulty::new(load(&directory.path().join("image.qcow2")), u64::MAX));
+        reactor_run(async {
+            let image = open(&file, directory.path()).await.unwrap();
+            image.write(5 << 20, IoBytes::copy_from(&[7; 9000]).into()).await.unwrap();
+            image.flush().await.unwrap();
+            let crashed = checked(&file.inner);
+            assert_eq!((crashed.corruptions, crashed.leaks > 0), (0, leaks_some), "{compat}");
+            image.close().await.unwrap();
+        });
+        assert!(checked(&file.inner).is_clean(), "{compat}");
+    }
+}
