@@ -42,7 +42,7 @@ enum Claimant {
 impl Inner {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
     pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
-        let run = match self.reserve.take(wanted) {
+        let run = match self.space.reserve.take(wanted) {
             Some(run) => run,
             None => self.claim_free(wanted).await?,
         };
@@ -52,11 +52,11 @@ impl Inner {
     /// The same for guest clusters from number `guest` on: behind those of the guest clusters before them, where
     /// one is written after the other.
     pub(crate) async fn allocate_for(&self, guest: u64, wanted: u64) -> Result<Run, Error> {
-        let run = match self.reserve.take_for(guest, wanted) {
+        let run = match self.space.reserve.take_for(guest, wanted) {
             Reserved::Run(run) => run,
             Reserved::Nothing { wanted, ahead, row } => {
                 let run = self.claim_free(wanted + ahead).await?;
-                self.reserve.keep_rest(guest, run, wanted, row)
+                self.space.reserve.keep_rest(guest, run, wanted, row)
             }
         };
         // After the rest is kept: those who go on there meanwhile find their places, and wait for room too.
@@ -73,7 +73,7 @@ impl Inner {
     /// Clusters that are not of the reserve; the file may be too short for them yet.
     async fn claim_free(&self, wanted: u64) -> Result<Run, Error> {
         for _ in 0..SCANS_MAX {
-            if !self.scan_for_free_clusters().await? || !self.allocator.lock().should_look_further() {
+            if !self.scan_for_free_clusters().await? || !self.space.allocator.lock().should_look_further() {
                 break;
             }
         }
@@ -90,12 +90,14 @@ impl Inner {
         // The header that the medium may have leads to clusters that memory takes for free.
         self.check_not_stopped()?;
         loop {
-            let run = take(&mut self.allocator.lock());
+            let run = take(&mut self.space.allocator.lock());
             match run {
                 Some(run) => return Ok(run),
                 None if self.scan_for_free_clusters().await? || self.empty_reserve(false).await => {}
                 None => {
-                    return Err(self.blame.io("looking for free clusters")(ErrorKind::StorageFull.into()));
+                    return Err(self.medium.blame.io("looking for free clusters")(
+                        ErrorKind::StorageFull.into(),
+                    ));
                 }
             }
         }
@@ -117,24 +119,24 @@ impl Inner {
     /// that none waits for all of a large file. Says whether there was one left. The allocator is locked for no longer than
     /// it takes to enter [`FOUND_MAX`] runs.
     async fn scan_for_free_clusters(&self) -> Result<bool, Error> {
-        let Some((from, end)) = self.allocator.lock().next_scan() else { return Ok(false) };
-        let entries = self.geometry.refcount_block_entries();
+        let Some((from, end)) = self.space.allocator.lock().next_scan() else { return Ok(false) };
+        let entries = self.medium.geometry.refcount_block_entries();
         let index = from / entries;
         let first = index * entries;
         let end = end.min(first + entries);
-        match self.refcounts.block(index).await? {
+        match self.space.refcounts.block(index).await? {
             // No block: all of its clusters are free, where the file has any.
             None => {
-                let found: Vec<_> = self.room.without_aside((from, end - from)).collect();
-                self.allocator.lock().scanned(from, end, &found);
+                let found: Vec<_> = self.space.room.without_aside((from, end - from)).collect();
+                self.space.allocator.lock().scanned(from, end, &found);
             }
             Some(block) => {
-                let order = self.geometry.refcount_order;
+                let order = self.medium.geometry.refcount_order;
                 let range = from - first..(end - first).min(from - first + SCANNED_MAX);
                 let (to, found) = block.read(|bytes| free_runs(bytes, range, order));
                 let found = found.into_iter().map(|(start, len)| (first + start, len));
-                let found: Vec<_> = found.flat_map(|run| self.room.without_aside(run)).collect();
-                self.allocator.lock().scanned(from, first + to, &found);
+                let found: Vec<_> = found.flat_map(|run| self.space.room.without_aside(run)).collect();
+                self.space.allocator.lock().scanned(from, first + to, &found);
             }
         }
         self.charge_allocator();
@@ -143,11 +145,11 @@ impl Inner {
 
     /// Free clusters in memory count as a part of what all caches may take.
     fn charge_allocator(&self) {
-        let bytes = self.allocator.lock().memory_bytes().next_multiple_of(CHARGED_AT_ONCE);
-        let mut charged = self.allocator_charge.lock();
+        let bytes = self.space.allocator.lock().memory_bytes().next_multiple_of(CHARGED_AT_ONCE);
+        let mut charged = self.space.allocator_charge.lock();
         if charged.as_ref().map_or(0, |(bytes, _)| *bytes) != bytes {
             *charged = None;
-            *charged = Some((bytes, self.budget.charge(bytes)));
+            *charged = Some((bytes, self.space.budget.charge(bytes)));
         }
     }
 
@@ -159,7 +161,7 @@ impl Inner {
 
     /// The clusters that were set aside for a larger refcount table.
     pub(crate) async fn claim_table_aside(&self) -> Result<Option<Run>, Error> {
-        let Some(run) = self.room.take_table_aside() else { return Ok(None) };
+        let Some(run) = self.space.room.take_table_aside() else { return Ok(None) };
         match self.claim_for(run, Claimant::RefcountTable).await? {
             Some(claimed) if claimed.len == run.len => Ok(Some(claimed)),
             Some(claimed) => {
@@ -173,7 +175,7 @@ impl Inner {
     /// Clusters that were set aside and are not needed any more go to the allocator.
     pub(crate) fn free_aside(&self, rest: Option<Run>) {
         if let Some(rest) = rest {
-            self.allocator.lock().give(rest.start, rest.len);
+            self.space.allocator.lock().give(rest.start, rest.len);
         }
     }
 
@@ -186,13 +188,13 @@ impl Inner {
             Ok(0) => {}
             // What is in use is not ours to give.
             Ok(in_use) => {
-                let mut allocator = self.allocator.lock();
+                let mut allocator = self.space.allocator.lock();
                 allocator.skip(next, in_use);
                 allocator.find(next + in_use, run.end().saturating_sub(next + in_use));
             }
             Err(error) => {
                 self.give_back(got).await;
-                self.allocator.lock().find(next, run.len - claimed);
+                self.space.allocator.lock().find(next, run.len - claimed);
                 return Err(error);
             }
         }
@@ -201,14 +203,14 @@ impl Inner {
 
     /// Claims until all of `run` is, or a cluster is in use: says how many are from there on.
     async fn claim_all(&self, run: Run, claimed: &mut u64, claimant: Claimant) -> Result<u64, Error> {
-        if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
+        if run.end() > HOST_OFFSET_LIMIT >> self.medium.geometry.cluster_bits {
             let limit = format!("it would have more than {HOST_OFFSET_LIMIT} bytes, the limit of the format");
             let error = io::Error::new(ErrorKind::FileTooLarge, limit);
-            return Err(self.blame.io("growing the image file")(error));
+            return Err(self.medium.blame.io("growing the image file")(error));
         }
         while *claimed < run.len {
-            self.take_room_of_block(self.refcounts.block_of(run.start + *claimed)).await?;
-            match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
+            self.take_room_of_block(self.space.refcounts.block_of(run.start + *claimed)).await?;
+            match self.space.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
                 Claim::Claimed(len) => *claimed += len,
                 Claim::InUse(len) => return Ok(len),
                 Claim::NoBlock(index) => self.make_block(index, claimant).await?,
@@ -220,30 +222,30 @@ impl Inner {
     /// Makes refcount block `index`. Its cluster is a fresh one, as long as there are any: in the range of the block itself, of
     /// a block that exists, or of one that is then made in it as well.
     async fn make_block(&self, index: u64, claimant: Claimant) -> Result<(), Error> {
-        let _one_at_a_time = self.making_blocks.lock().await;
-        while self.refcounts.table_entry(index)?.is_none() {
+        let _one_at_a_time = self.space.making_blocks.lock().await;
+        while self.space.refcounts.table_entry(index)?.is_none() {
             let run = self.hand_out(self.cluster_of_block(claimant).await?).await;
-            let home = self.refcounts.block_of(run.start);
-            let counted = home != index && self.refcounts.table_entry(home)?.is_some();
+            let home = self.space.refcounts.block_of(run.start);
+            let counted = home != index && self.space.refcounts.table_entry(home)?.is_some();
             let made = if counted { index } else { home };
             if let Err(error) = self.take_room_of_new_block(&run, made, claimant).await {
-                self.allocator.lock().give(run.start, run.len);
+                self.space.allocator.lock().give(run.start, run.len);
                 return Err(error);
             }
-            if counted && let Claim::InUse(len) = self.refcounts.claim(run.start, 1).await? {
-                self.allocator.lock().skip(run.start, len);
+            if counted && let Claim::InUse(len) = self.space.refcounts.claim(run.start, 1).await? {
+                self.space.allocator.lock().skip(run.start, len);
                 continue;
             }
-            self.refcounts.add_block(made, run.start).await?;
-            let offset = run.start << self.geometry.cluster_bits;
-            self.overlap.add(offset, self.geometry.cluster_size(), Section::RefcountBlock);
+            self.space.refcounts.add_block(made, run.start).await?;
+            let offset = run.start << self.medium.geometry.cluster_bits;
+            self.medium.overlap.add(offset, self.medium.geometry.cluster_size(), Section::RefcountBlock);
         }
         Ok(())
     }
 
     async fn cluster_of_block(&self, claimant: Claimant) -> Result<Run, Error> {
         if claimant == Claimant::RefcountTable
-            && let Some(run) = self.room.take_block_aside()
+            && let Some(run) = self.space.room.take_block_aside()
         {
             return Ok(run);
         }
@@ -253,7 +255,7 @@ impl Inner {
     /// Room for a block, for the refcount of its cluster, and for what leads to it.
     async fn take_room_of_new_block(&self, run: &Run, made: u64, claimant: Claimant) -> Result<(), Error> {
         self.take_room_of_new(run).await?;
-        self.take_room_of_block(self.refcounts.block_of(run.start)).await?;
+        self.take_room_of_block(self.space.refcounts.block_of(run.start)).await?;
         match claimant {
             Claimant::Anybody => self.take_room_in_refcount_table(made).await,
             // It is about to move.
@@ -272,9 +274,9 @@ impl Inner {
     pub(crate) async fn lower_and_give(&self, start: u64, len: u64) {
         let mut at = start;
         while at < start + len {
-            match self.refcounts.lower_run(at, start + len - at).await {
+            match self.space.refcounts.lower_run(at, start + len - at).await {
                 Ok(Lowered { len, left: 0 }) => {
-                    self.allocator.lock().give(at, len);
+                    self.space.allocator.lock().give(at, len);
                     at += len;
                 }
                 Ok(Lowered { len, .. }) => at += len,
@@ -340,15 +342,15 @@ mod tests {
     fn every_cluster_that_is_handed_out_lies_inside_the_file() {
         let image = image();
         let inner = &image.inner;
-        let beyond = (inner.file.length() >> inner.geometry.cluster_bits) + 100;
+        let beyond = (inner.medium.file.length() >> inner.medium.geometry.cluster_bits) + 100;
         let run = |start| Run { start, len: 2, fresh: true, settled: false };
-        inner.reserve.keep_rest(0, run(beyond), 1, 1);
+        inner.space.reserve.keep_rest(0, run(beyond), 1, 1);
         // The same place for another: its rest is anybody's.
-        inner.reserve.keep_rest(0, run(beyond + 2), 1, 1);
+        inner.space.reserve.keep_rest(0, run(beyond + 2), 1, 1);
         let table = inner.allocate(1).now_or_never().unwrap().unwrap();
         assert_eq!(table.start, beyond + 3, "the rest is what is handed out");
         assert!(
-            inner.file.length() >> inner.geometry.cluster_bits >= table.end(),
+            inner.medium.file.length() >> inner.medium.geometry.cluster_bits >= table.end(),
             "{table:?} is beyond the end"
         );
     }

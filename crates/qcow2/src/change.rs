@@ -36,7 +36,7 @@ impl Qcow2 {
 
     /// The metadata that is looked at before anything is read or written beside it.
     pub fn overlap_check(&self) -> OverlapCheck {
-        self.inner.overlap.check()
+        self.inner.medium.overlap.check()
     }
 
     /// Puts another `overlap-check` in force. What is dirty is written first, requests are held back, and where
@@ -54,7 +54,7 @@ impl Qcow2 {
 impl Inner {
     #[inline]
     pub(crate) fn is_lazy(&self) -> bool {
-        self.lazy_refcounts.load(Ordering::Relaxed)
+        self.header.lazy_refcounts.load(Ordering::Relaxed)
     }
 
     async fn set_lazy_refcounts(self: &Arc<Self>, lazy: Option<bool>) -> Result<(), Error> {
@@ -71,30 +71,30 @@ impl Inner {
     }
 
     async fn turn_lazy_on(self: &Arc<Self>) -> Result<(), Error> {
-        if self.geometry.version == Version::V2 {
-            return Err(self.blame.invalid(LAZY_NEEDS_V3));
+        if self.medium.geometry.version == Version::V2 {
+            return Err(self.medium.blame.invalid(LAZY_NEEDS_V3));
         }
         let _pause = self.pause().await?;
         // A request may have looked at the header before it waits at the gate: it will not look again.
-        if self.announced.load(Ordering::Acquire) {
+        if self.header.announced.load(Ordering::Acquire) {
             self.set_dirty().await?;
         }
-        self.lazy_refcounts.store(true, Ordering::Relaxed);
+        self.header.lazy_refcounts.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     async fn turn_lazy_off(self: &Arc<Self>) -> Result<(), Error> {
         // Refcounts are on the medium when it begins, and nobody is inside to change them.
         let _pause = self.pause().await?;
-        self.lazy_refcounts.store(false, Ordering::Relaxed);
+        self.header.lazy_refcounts.store(false, Ordering::Relaxed);
         self.clear_dirty().await
     }
 
     async fn set_overlap_check(self: &Arc<Self>, check: OverlapCheck) -> Result<(), Error> {
-        let _managing = self.managing.lock().await;
+        let _managing = self.turns.managing.lock().await;
         // Refuses when the image was closed meanwhile.
         drop(self.enter().await?);
-        if self.overlap.check() == check {
+        if self.medium.overlap.check() == check {
             return Ok(());
         }
         if self.options.writable {
@@ -102,7 +102,7 @@ impl Inner {
             let _pause = self.pause().await?;
             self.read_places(check).await
         } else {
-            let _closed = self.gate.close().await;
+            let _closed = self.turns.gate.close().await;
             self.read_places(check).await
         }
     }
@@ -112,15 +112,15 @@ impl Inner {
         let options = Options { overlap_check: check, ..self.options };
         let header = self.header.lock().await;
         let places = crate::open::metadata_places(
-            &*self.file,
+            &*self.medium.file,
             &header,
-            &self.geometry,
+            &self.medium.geometry,
             &options,
-            &self.blame,
-            &self.l1,
+            &self.medium.blame,
+            &self.map.l1,
         )
         .await?;
-        self.overlap.change(check, places);
+        self.medium.overlap.change(check, places);
         Ok(())
     }
 }

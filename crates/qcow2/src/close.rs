@@ -10,17 +10,17 @@ use crate::image::Inner;
 impl Inner {
     /// See [`crate::Qcow2::close`].
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Error> {
-        self.closing.store(true, Ordering::Relaxed);
+        self.turns.closing.store(true, Ordering::Relaxed);
         if !self.options.writable {
             return Ok(());
         }
         // Whoever changes the disk as a whole closes the gate too, and opens it again.
-        let _managing = self.managing.lock().await;
-        self.gate.close().await.for_ever();
+        let _managing = self.turns.managing.lock().await;
+        self.turns.gate.close().await.for_ever();
         let result = self.write_everything().await;
         // Nothing of ours may reach the file once the caller has let go of it, also after a failure.
-        self.committer.idle().await;
-        self.frees.idle().await;
+        self.turns.committer.idle().await;
+        self.space.frees.idle().await;
         result
     }
 
@@ -29,14 +29,14 @@ impl Inner {
         self.empty_reserve(true).await;
         // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
         // the old one. Each round leaves less to do.
-        while self.is_dirty() || self.frees.is_reclaiming() {
+        while self.is_dirty() || self.space.frees.is_reclaiming() {
             self.commit().await?;
-            self.frees.idle().await;
+            self.space.frees.idle().await;
         }
         self.commit().await?;
         if self.is_lazy() {
             self.write_refcounts().await?;
-            self.frees.idle().await;
+            self.space.frees.idle().await;
             self.write_refcounts().await?;
             self.barrier().await?;
         }
@@ -49,10 +49,10 @@ impl Inner {
 
     /// Corruption that was noticed up to now is in the header when this fails.
     async fn stop_if_corrupt(self: &Arc<Self>, detail: &'static str) -> Result<(), Error> {
-        if !self.corrupt.load(Ordering::Relaxed) {
+        if !self.medium.health.corrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.mark_corrupt().await;
-        Err(self.blame.corrupt(detail))
+        Err(self.medium.blame.corrupt(detail))
     }
 }

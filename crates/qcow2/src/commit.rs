@@ -38,7 +38,7 @@ struct Running(Option<Arc<Inner>>);
 impl Running {
     fn finish(mut self, result: Result<(), Error>) {
         if let Some(image) = self.0.take() {
-            image.committer.finish(result);
+            image.turns.committer.finish(result);
         }
     }
 }
@@ -47,8 +47,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(image) = self.0.take() {
             image
+                .turns
                 .committer
-                .finish(Err(image.blame.refused("the program stopped while metadata was written")));
+                .finish(Err(image.medium.blame.refused("the program stopped while metadata was written")));
         }
     }
 }
@@ -67,16 +68,16 @@ impl Inner {
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
         self.check_not_stopped()?;
-        let target = self.committer.next();
+        let target = self.turns.committer.next();
         loop {
-            match self.committer.turn(target) {
+            match self.turns.committer.turn(target) {
                 Turn::Done(result) => return result,
                 Turn::Wait(finished) => finished.await,
                 Turn::Start => {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
-                    self.host.spawn(Box::pin(async move {
-                        let with_refcounts = !image.is_lazy() || image.refcounts.is_crowded();
+                    self.medium.host.spawn(Box::pin(async move {
+                        let with_refcounts = !image.is_lazy() || image.space.refcounts.is_crowded();
                         let result = image.write_metadata(with_refcounts).await;
                         running.finish(result);
                     }));
@@ -87,23 +88,25 @@ impl Inner {
 
     /// Whether memory holds enough that should be written soon.
     pub(crate) fn wants_commit(&self) -> bool {
-        self.cache.wants_write_back() || self.frees.wants_commit() || self.refcounts.is_crowded()
+        self.map.cache.wants_write_back()
+            || self.space.frees.wants_commit()
+            || self.space.refcounts.is_crowded()
     }
 
     /// Whether anything in memory differs from the file.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.cache.dirty_slices() > 0
-            || self.l1.is_dirty()
-            || self.frees.any_open()
-            || (!self.is_lazy() && self.refcounts.is_dirty())
+        self.map.cache.dirty_slices() > 0
+            || self.map.l1.is_dirty()
+            || self.space.frees.any_open()
+            || (!self.is_lazy() && self.space.refcounts.is_dirty())
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
         self.fill_reserve().await?;
-        self.reserve.count();
-        let clusters = self.file.length() >> self.geometry.cluster_bits;
+        self.space.reserve.count();
+        let clusters = self.medium.file.length() >> self.medium.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
-        let frees = self.frees.take_open();
+        let frees = self.space.frees.take_open();
         if deliberate::has(Bug::PunchTooEarly) {
             for free in &frees {
                 self.punch(*free).await;
@@ -111,22 +114,22 @@ impl Inner {
         }
         // Before the refcounts: whatever an entry in a copy leads to has its refcount raised in
         // memory already, and its data written.
-        let sectors = self.l1.take_dirty();
-        let slices = self.cache.copy_dirty();
-        let waited = self.waiting.take();
+        let sectors = self.map.l1.take_dirty();
+        let slices = self.map.cache.copy_dirty();
+        let waited = self.map.waiting.take();
         match self.write_in_order(&sectors, &slices, &waited, with_refcounts).await {
             Ok(()) => {
-                self.cache.written(&slices);
+                self.map.cache.written(&slices);
                 // Now there are clean slices, which can leave for what the tables grew by.
                 self.count_tables();
-                self.reserve.settle(clusters);
+                self.space.reserve.settle(clusters);
                 self.reclaim(frees);
                 Ok(())
             }
             Err(error) => {
-                self.l1.not_written(&sectors);
-                self.waiting.put_back(waited);
-                self.frees.reopen(frees);
+                self.map.l1.not_written(&sectors);
+                self.map.waiting.put_back(waited);
+                self.space.frees.reopen(frees);
                 Err(error)
             }
         }
@@ -175,10 +178,10 @@ impl Inner {
 
     /// Everything that completed before is on the medium when this returns.
     pub(crate) async fn barrier(&self) -> Result<(), Error> {
-        if self.geometry.external_data {
-            self.data.flush().await.map_err(self.blame.io("flushing the data file"))?;
+        if self.medium.geometry.external_data {
+            self.medium.data.flush().await.map_err(self.medium.blame.io("flushing the data file"))?;
         }
-        self.file.flush().await.map_err(self.blame.io("flushing"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))
     }
 
     /// Writes of each slice the blocks that changed: the file has the others as they are.
@@ -195,7 +198,7 @@ impl Inner {
         }
         pieces.sort_unstable_by_key(|(offset, _)| *offset);
         let together = |a: &(u64, &[u64]), b: &(u64, &[u64])| a.0 + size_of_val(a.1) as u64 == b.0;
-        let per_write = (MERGED_BYTES_MAX / self.shape.slice_bytes()).max(1);
+        let per_write = (MERGED_BYTES_MAX / self.map.shape.slice_bytes()).max(1);
         let writes = pieces.chunk_by(together).flat_map(|run| run.chunks(per_write));
         let write = |run: &[(u64, &[u64])]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
@@ -211,12 +214,13 @@ impl Inner {
 
     /// Writes metadata of one kind, unless metadata of another kind is in the way.
     pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
-        if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
-            return self.noticing_corruption(Err(self
-                .blame
-                .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
+        if let Some((at, other)) = self.medium.overlap.touched(offset, bytes.len() as u64, Some(section)) {
+            return self
+                .noticing_corruption(Err(self.medium.blame.corrupt(format!(
+                    "writing {section} at {offset:#x} would overwrite {other} at {at:#x}"
+                ))));
         }
-        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
+        write_bytes(&*self.medium.file, offset, bytes).await.map_err(self.medium.blame.io("writing metadata"))
     }
 }
 

@@ -27,18 +27,18 @@ const ELSEWHERE_BYTES_MIN: usize = 16 << 10;
 /// are never rewritten in place, so an entry stays right as long as the map leads to it.
 #[derive(Debug)]
 pub(crate) struct Decompressed {
+    /// How all of them are packed.
+    compression: Compression,
     latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
     /// Places for those who unpack on another thread.
     threads: Semaphore,
 }
 
-impl Default for Decompressed {
-    fn default() -> Self {
-        Self { latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
-    }
-}
-
 impl Decompressed {
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
+    }
+
     fn get(&self, host: u64) -> Option<Arc<Vec<u8>>> {
         let mut latest = self.latest.lock();
         let at = latest.iter().position(|(its_host, _)| *its_host == host)?;
@@ -67,11 +67,12 @@ impl Inner {
         self.check_data(cluster.host.0, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
         let buf = IoBuf::uninit(cluster.len as usize);
-        let (result, packed) = self.data.read(cluster.host.0, buf).await;
-        result.map_err(self.blame.io("reading a compressed cluster"))?;
-        let size = 1 << self.geometry.cluster_bits;
+        let (result, packed) = self.medium.data.read(cluster.host.0, buf).await;
+        result.map_err(self.medium.blame.io("reading a compressed cluster"))?;
+        let size = 1 << self.medium.geometry.cluster_bits;
         let bytes = self.unpack(packed, size).await?.map_err(|error| {
-            self.blame
+            self.medium
+                .blame
                 .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
         })?;
         let bytes = Arc::new(bytes);
@@ -81,7 +82,7 @@ impl Inner {
 
     /// Decompresses `packed` to `size` bytes without holding up the loop for long.
     async fn unpack(&self, packed: IoBuf, size: usize) -> Result<io::Result<Vec<u8>>, Error> {
-        let compression = self.compression;
+        let compression = self.decompressed.compression;
         if size < ELSEWHERE_BYTES_MIN {
             return Ok(unpack(compression, &packed, size));
         }
@@ -91,8 +92,8 @@ impl Inner {
             // Nobody waits any more if the request was dropped.
             let _ = done.send(unpack(compression, &packed, size));
         };
-        self.host.calculate(Box::new(calculation)).await;
-        unpacked.await.map_err(|_| self.blame.refused("the program is stopping"))
+        self.medium.host.calculate(Box::new(calculation)).await;
+        unpacked.await.map_err(|_| self.medium.blame.refused("the program is stopping"))
     }
 }
 

@@ -43,10 +43,10 @@ impl Inner {
     ) -> Result<(), Error> {
         let mut done = 0;
         while let Some(rest) = entries.get(done..).filter(|rest| !rest.is_empty()) {
-            let at = guest + ((done as u64) << self.geometry.cluster_bits);
-            let in_slice = (self.shape.slice_end(at) - at).div_ceil(self.geometry.cluster_size());
+            let at = guest + ((done as u64) << self.medium.geometry.cluster_bits);
+            let in_slice = (self.map.shape.slice_end(at) - at).div_ceil(self.medium.geometry.cluster_size());
             let part = &rest[..rest.len().min(in_slice as usize)];
-            self.set_in_slice(self.shape.key(at), self.shape.index(at), part, needs).await?;
+            self.set_in_slice(self.map.shape.key(at), self.map.shape.index(at), part, needs).await?;
             done += part.len();
         }
         Ok(())
@@ -67,8 +67,8 @@ impl Inner {
 
     /// Makes `entry` the one at `index` of a slice.
     fn put(&self, slice: &mut Modify<'_>, index: usize, entry: &L2Entry) {
-        let width = self.shape.entry_words();
-        for (at, word) in entry.encode(&self.geometry).into_iter().take(width).enumerate() {
+        let width = self.map.shape.entry_words();
+        for (at, word) in entry.encode(&self.medium.geometry).into_iter().take(width).enumerate() {
             slice.set_word(index * width + at, word);
         }
     }
@@ -82,12 +82,12 @@ impl Inner {
         needs: Needs,
     ) -> Result<(), Error> {
         self.table_for_writing(guest).await?;
-        let width = self.shape.entry_words();
-        let index = self.shape.index(guest);
+        let width = self.map.shape.entry_words();
+        let index = self.map.shape.index(guest);
         let mut decoded = Ok(());
-        self.modify_slice(self.shape.key(guest), needs, |slice| {
+        self.modify_slice(self.map.shape.key(guest), needs, |slice| {
             let word = |at: usize| if at < width { slice.word(index * width + at) } else { 0 };
-            decoded = L2Entry::decode_at([word(0), word(1)], guest, &self.geometry).map(|entry| {
+            decoded = L2Entry::decode_at([word(0), word(1)], guest, &self.medium.geometry).map(|entry| {
                 let L2Entry::Standard(old) = entry else { return };
                 debug_assert!(old.host.is_some(), "the place of an owned cluster went away");
                 let new = Cluster { alloc: old.alloc | mask, zero: old.zero & !mask, ..old };
@@ -95,7 +95,7 @@ impl Inner {
             });
         })
         .await?;
-        self.noticing_corruption(decoded.map_err(|error| bad_entry(&self.blame, guest, &error)))
+        self.noticing_corruption(decoded.map_err(|error| bad_entry(&self.medium.blame, guest, &error)))
     }
 
     /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.
@@ -106,10 +106,10 @@ impl Inner {
         mut modify: impl FnMut(&mut Modify<'_>),
     ) -> Result<(), Error> {
         if needs == Needs::Barrier {
-            self.waiting.slice(key);
+            self.map.waiting.slice(key);
         }
         loop {
-            match self.cache.modify(key, &mut modify) {
+            match self.map.cache.modify(key, &mut modify) {
                 Outcome::Modified => return Ok(()),
                 Outcome::Gone => self.load(key).await?,
             }
@@ -119,12 +119,12 @@ impl Inner {
     /// Makes sure that the L2 table that maps `guest` exists, belongs to the active L1 table alone, and has its room in the
     /// file system.
     pub(crate) async fn table_for_writing(self: &Arc<Self>, guest: u64) -> Result<(), Error> {
-        let index = self.geometry.l1_index(guest);
+        let index = self.medium.geometry.l1_index(guest);
         let entry = self.l1_entry(index, guest)?;
-        if entry.copied && self.room.has_table(index) {
+        if entry.copied && self.space.room.has_table(index) {
             return Ok(());
         }
-        let _owned = self.tables.own(index, index + 1).await;
+        let _owned = self.map.tables.own(index, index + 1).await;
         let old = self.l1_entry(index, guest)?;
         if let (true, Some(at)) = (old.copied, old.table) {
             return self.take_room_of_table(index, at.0).await;
@@ -132,7 +132,7 @@ impl Inner {
         let shared = self.is_shared(old.table).await?;
         self.take_room_in_l1(index).await?;
         let run = self.allocate(1).await?;
-        let offset = run.start << self.geometry.cluster_bits;
+        let offset = run.start << self.medium.geometry.cluster_bits;
         let is_empty = old.table.is_none() && self.reads_as_zeroes(&run);
         let made = match is_empty {
             true => self.take_room_of_new(&run).await,
@@ -145,14 +145,14 @@ impl Inner {
         if is_empty {
             self.keep_empty_slice(guest);
         }
-        self.room.table_has_room(index);
-        self.overlap.add(offset, self.geometry.cluster_size(), Section::ActiveL2);
+        self.space.room.table_has_room(index);
+        self.medium.overlap.add(offset, self.medium.geometry.cluster_size(), Section::ActiveL2);
         let may_go_ahead = is_empty && run.settled || deliberate::has(Bug::TableNotAwaited);
         if !may_go_ahead {
-            self.waiting.l1();
+            self.map.waiting.l1();
         }
         // Below 2^22 by the limit on L1 tables.
-        self.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
+        self.map.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
             self.table_left(old, shared);
             self.free_cluster(old.0, self.discards().pass_discard_other);
@@ -163,7 +163,7 @@ impl Inner {
     /// Whether anybody else leads to this table: a snapshot. Asked before anything changes.
     pub(crate) async fn is_shared(&self, table: Option<HostOffset>) -> Result<bool, Error> {
         match table {
-            Some(at) => Ok(self.refcounts.get(at.0 >> self.geometry.cluster_bits).await? > 1),
+            Some(at) => Ok(self.space.refcounts.get(at.0 >> self.medium.geometry.cluster_bits).await? > 1),
             None => Ok(false),
         }
     }
@@ -171,70 +171,83 @@ impl Inner {
     /// The active L1 table does not lead to the table at `at` any more; a snapshot does if it is `shared`.
     pub(crate) fn table_left(&self, at: HostOffset, shared: bool) {
         match shared {
-            true => self.overlap.leave_to_snapshot(at.0),
-            false => self.overlap.remove(at.0, Section::ActiveL2),
+            true => self.medium.overlap.leave_to_snapshot(at.0),
+            false => self.medium.overlap.remove(at.0, Section::ActiveL2),
         }
     }
 
     /// Whether the clusters are a hole inside the file.
     fn reads_as_zeroes(&self, run: &Run) -> bool {
-        run.fresh && run.end() <= self.file.length() >> self.geometry.cluster_bits
+        run.fresh && run.end() <= self.medium.file.length() >> self.medium.geometry.cluster_bits
     }
 
     /// Brings the slice that maps `guest` into memory without reading it: its table is about to be made,
     /// with nothing allocated. Nobody else can be loading it yet.
     fn keep_empty_slice(&self, guest: u64) {
-        let key = self.shape.key(guest);
-        if let Load::Lead(ticket) = self.cache.load(key) {
-            self.cache.insert_loaded(ticket, std::iter::repeat_n(0, self.shape.slice_bytes() / 8));
+        let key = self.map.shape.key(guest);
+        if let Load::Lead(ticket) = self.map.cache.load(key) {
+            self.map.cache.insert_loaded(ticket, std::iter::repeat_n(0, self.map.shape.slice_bytes() / 8));
         }
     }
 
     /// All entries of the L2 table at `at`, as the file has them.
     pub(crate) async fn read_table(&self, at: HostOffset) -> Result<Vec<L2Entry>, Error> {
         let bytes = self.read_table_bytes(at).await?;
-        let width = (self.geometry.l2_entry_bytes() / 8) as usize;
+        let width = (self.medium.geometry.l2_entry_bytes() / 8) as usize;
         let (words, _) = bytes.as_chunks::<8>();
         let decoded = words.chunks(width).map(|entry| {
             let word = |at: usize| entry.get(at).map_or(0, |word| u64::from_be_bytes(*word));
-            L2Entry::decode([word(0), word(1)], &self.geometry)
+            L2Entry::decode([word(0), word(1)], &self.medium.geometry)
         });
         let entries: Result<Vec<_>, _> = decoded.collect();
-        let entries = entries.map_err(|error| self.blame.corrupt(format!("the L2 table at {at}: {error}")));
+        let entries =
+            entries.map_err(|error| self.medium.blame.corrupt(format!("the L2 table at {at}: {error}")));
         self.noticing_corruption(entries)
     }
 
     async fn read_table_bytes(&self, at: HostOffset) -> Result<IoBuf, Error> {
-        let size = self.geometry.cluster_size();
-        if !is_in_file(&*self.file, size, at.0, size) {
-            let detail =
-                format!("an L2 table lies at {at}, past the end of the file ({:#x})", self.file.length());
-            return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+        let size = self.medium.geometry.cluster_size();
+        if !is_in_file(&*self.medium.file, size, at.0, size) {
+            let detail = format!(
+                "an L2 table lies at {at}, past the end of the file ({:#x})",
+                self.medium.file.length()
+            );
+            return self.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
         }
-        let (result, bytes) = self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits)).await;
-        result.map_err(self.blame.io("reading an L2 table"))?;
+        let (result, bytes) =
+            self.medium.file.read(at.0, IoBuf::uninit(1 << self.medium.geometry.cluster_bits)).await;
+        result.map_err(self.medium.blame.io("reading an L2 table"))?;
         Ok(bytes)
     }
 
     pub(crate) fn l1_entry(&self, index: u64, guest: u64) -> Result<L1Entry, Error> {
-        let entry = self.l1.get(index, &self.geometry).map_err(|error| bad_entry(&self.blame, guest, &error));
+        let entry = self
+            .map
+            .l1
+            .get(index, &self.medium.geometry)
+            .map_err(|error| bad_entry(&self.medium.blame, guest, &error));
         self.noticing_corruption(entry)
     }
 
     /// Writes the whole new table: what the shared one holds, or nothing allocated. It is in the file
     /// before L1 leads to it in memory, so a commit's first barrier covers it.
     async fn fill_table(&self, offset: u64, shared: Option<HostOffset>) -> Result<(), Error> {
-        let len = 1 << self.geometry.cluster_bits;
+        let len = 1 << self.medium.geometry.cluster_bits;
         let bytes = match shared {
             None => IoBytes::zeroed(len),
             Some(old) => self.read_table_bytes(old).await?.freeze(),
         };
-        if let Some((at, other)) = self.overlap.touched(offset, len as u64, None) {
+        if let Some((at, other)) = self.medium.overlap.touched(offset, len as u64, None) {
             return self.noticing_corruption(Err(self
+                .medium
                 .blame
                 .corrupt(format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
-        self.file.write(offset, IoVec::from(bytes)).await.map_err(self.blame.io("writing an L2 table"))
+        self.medium
+            .file
+            .write(offset, IoVec::from(bytes))
+            .await
+            .map_err(self.medium.blame.io("writing an L2 table"))
     }
 }
 

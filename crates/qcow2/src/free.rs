@@ -135,7 +135,7 @@ impl Reclaiming {
 
 impl Drop for Reclaiming {
     fn drop(&mut self) {
-        let frees = &self.image.frees;
+        let frees = &self.image.space.frees;
         if !self.ended {
             frees.state.lock().reclaiming = false;
         }
@@ -146,26 +146,26 @@ impl Drop for Reclaiming {
 impl Inner {
     /// Frees the clusters that a compressed cluster touches: one reference each.
     pub(crate) fn free_compressed(&self, cluster: CompressedCluster, punch: bool) {
-        let first = cluster.host.0 >> self.geometry.cluster_bits;
-        let last = (cluster.host.0 + cluster.len - 1) >> self.geometry.cluster_bits;
-        self.frees.add(Free { start: first, len: last - first + 1, punch });
+        let first = cluster.host.0 >> self.medium.geometry.cluster_bits;
+        let last = (cluster.host.0 + cluster.len - 1) >> self.medium.geometry.cluster_bits;
+        self.space.frees.add(Free { start: first, len: last - first + 1, punch });
     }
 
     /// Frees one cluster at `host`.
     pub(crate) fn free_cluster(&self, host: u64, punch: bool) {
-        self.frees.add(Free { start: host >> self.geometry.cluster_bits, len: 1, punch });
+        self.space.frees.add(Free { start: host >> self.medium.geometry.cluster_bits, len: 1, punch });
     }
 
     /// The medium no longer refers to `frees`: reclaims them in the background, after the requests
     /// that may still use them.
     pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
-        if self.frees.settle(frees) {
+        if self.space.frees.settle(frees) {
             let reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
-            self.host.spawn(Box::pin(async move {
+            self.medium.host.spawn(Box::pin(async move {
                 let image = &reclaiming.image;
-                while let Some(settled) = image.frees.take_settled() {
+                while let Some(settled) = image.space.frees.take_settled() {
                     if !deliberate::has(Bug::GraceSkipped) {
-                        image.gate.grace().await;
+                        image.turns.gate.grace().await;
                     }
                     image.decompressed.clear();
                     image.release(settled).await;
@@ -206,7 +206,7 @@ impl Inner {
         let end = free.start + free.len;
         let mut at = free.start;
         while at < end {
-            let (len, shared) = match self.refcounts.alike(at, end - at).await {
+            let (len, shared) = match self.space.refcounts.alike(at, end - at).await {
                 Ok(alike) => alike,
                 Err(error) => {
                     self.leaked(error);
@@ -225,7 +225,7 @@ impl Inner {
     /// A cluster cannot be given back. No request waits for that: it is counted and logged.
     pub(crate) fn leaked(&self, error: Error) {
         tracing::error!("cannot free a cluster; it is leaked: {error}");
-        self.frees.leaked.fetch_add(1, Ordering::Relaxed);
+        self.space.frees.leaked.fetch_add(1, Ordering::Relaxed);
         let _: Result<(), Error> = self.noticing_corruption(Err(error));
     }
 
@@ -233,10 +233,13 @@ impl Inner {
         if !run.punch {
             return;
         }
-        let bits = self.geometry.cluster_bits;
-        if let Err(error) = self.file.discard(run.start << bits, run.len << bits).await {
+        let bits = self.medium.geometry.cluster_bits;
+        if let Err(error) = self.medium.file.discard(run.start << bits, run.len << bits).await {
             // The clusters are free all the same; only the space stays with the file.
-            tracing::debug!("{}: cannot give space back to the file system: {error}", self.blame.name());
+            tracing::debug!(
+                "{}: cannot give space back to the file system: {error}",
+                self.medium.blame.name()
+            );
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Changing the header of an open image: single fields, each inside one sector, so that a crash
 //! leaves the old or the new value.
 
+use std::collections::BTreeSet;
+use std::ops::DerefMut;
 use std::sync::Arc;
 
 use qcow2_layout::{Autoclear, Compatible, Header, Incompatible};
 use storage::{IoBytes, IoVec};
-use sync::atomic::Ordering;
+use sync::atomic::{AtomicBool, Ordering};
+use sync::{AsyncMutex, Mutex};
 
 use crate::Error;
 use crate::image::Inner;
@@ -20,13 +23,48 @@ const INCOMPATIBLE_AT: u64 = 72;
 const COMPATIBLE_AT: u64 = 80;
 const AUTOCLEAR_AT: u64 = 88;
 
+/// The header of an open image.
+///
+/// Law: memory has what the file has, or the image takes no more writes; before the first change of the image the file's says what a
+/// reader must know of a change.
+#[derive(Debug)]
+pub(crate) struct FileHeader {
+    /// As it is in the file; held while the file's is changed.
+    in_file: AsyncMutex<Header>,
+    /// Refcounts are written at the close only. Changes in a pause.
+    pub(crate) lazy_refcounts: AtomicBool,
+    /// What must be in the header before the first change of the image is there.
+    pub(crate) announced: AtomicBool,
+    /// Bitmaps that our first change put out of date, by name. Only `announce` adds to them, under the header's lock.
+    pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
+    /// The header says that the image is corrupt, or should.
+    pub(crate) corrupt_marked: AtomicBool,
+}
+
+impl FileHeader {
+    pub(crate) fn new(header: Header, lazy_refcounts: bool) -> Self {
+        Self {
+            in_file: AsyncMutex::new(header),
+            lazy_refcounts: AtomicBool::new(lazy_refcounts),
+            announced: AtomicBool::new(false),
+            bitmaps_out_of_date: Mutex::default(),
+            corrupt_marked: AtomicBool::new(false),
+        }
+    }
+
+    /// The header as it is in the file, which nobody changes meanwhile.
+    pub(crate) async fn lock(&self) -> impl DerefMut<Target = Header> {
+        self.in_file.lock().await
+    }
+}
+
 impl Inner {
     /// What the header must say before the first change of the image: with lazy refcounts the dirty
     /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
     /// that was read when the image was opened.
     #[inline]
     pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
-        if self.announced.load(Ordering::Acquire) {
+        if self.header.announced.load(Ordering::Acquire) {
             return Ok(());
         }
         let image = Arc::clone(self);
@@ -39,12 +77,13 @@ impl Inner {
 
     async fn announce_now(&self) -> Result<(), Error> {
         let mut header = self.header.lock().await;
-        if self.announced.load(Ordering::Acquire) {
+        if self.header.announced.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut marked = Vec::new();
-        let (file, blame) = (&*self.file, &self.blame);
-        let result = crate::bitmap::mark_in_use(file, &header, &self.geometry, blame, &mut marked).await;
+        let (file, blame) = (&*self.medium.file, &self.medium.blame);
+        let result =
+            crate::bitmap::mark_in_use(file, &header, &self.medium.geometry, blame, &mut marked).await;
         self.tell_of_bitmaps(marked);
         result?;
         if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
@@ -52,18 +91,18 @@ impl Inner {
         }
         // Also what whoever had the image before left in the page cache: memory was read from there, and
         // clusters that are free by those tables may be in use by the older ones on the medium.
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
-        self.announced.store(true, Ordering::Release);
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))?;
+        self.header.announced.store(true, Ordering::Release);
         Ok(())
     }
 
     /// The backups that go by these bitmaps miss what is written from now on: whoever makes them must hear of it, once.
     fn tell_of_bitmaps(&self, mut marked: Vec<String>) {
-        let mut told = self.bitmaps_out_of_date.lock();
+        let mut told = self.header.bitmaps_out_of_date.lock();
         // A try that failed has told already.
         marked.retain(|name| told.insert(name.clone()));
         if !marked.is_empty() {
-            tracing::warn!("{}: {}", self.blame.name(), crate::bitmap::out_of_date(&marked));
+            tracing::warn!("{}: {}", self.medium.blame.name(), crate::bitmap::out_of_date(&marked));
         }
     }
 
@@ -72,7 +111,7 @@ impl Inner {
     pub(crate) async fn set_dirty(&self) -> Result<(), Error> {
         let mut header = self.header.lock().await;
         self.write_dirty_bit(&mut header).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     async fn write_dirty_bit(&self, header: &mut Header) -> Result<(), Error> {
@@ -106,7 +145,7 @@ impl Inner {
         cleared.remove(Compatible::RESERVE);
         self.write_field(COMPATIBLE_AT, &cleared.0.to_be_bytes()).await?;
         header.compatible = cleared;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts, and what
@@ -120,12 +159,12 @@ impl Inner {
         incompatible.remove(Incompatible::DIRTY);
         self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
         header.incompatible = incompatible;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     /// Sets the corrupt bit, once: whoever opens the image next must know.
     pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
-        if !self.options.writable || self.corrupt_marked.swap(true, Ordering::AcqRel) {
+        if !self.options.writable || self.header.corrupt_marked.swap(true, Ordering::AcqRel) {
             return;
         }
         let image = Arc::clone(self);
@@ -142,7 +181,7 @@ impl Inner {
         }
         header.incompatible.insert(Incompatible::CORRUPT);
         self.write_field(INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     /// Clears the autoclear bits of features that we do not know and so cannot keep up to date.
@@ -155,7 +194,7 @@ impl Inner {
         let kept = Autoclear(header.autoclear.0 & !unknown.0);
         self.write_field(AUTOCLEAR_AT, &kept.0.to_be_bytes()).await?;
         header.autoclear = kept;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     /// Lets the header lead to a refcount table that is complete on the medium. Durable when this
@@ -174,7 +213,7 @@ impl Inner {
         self.write_field(REFCOUNT_TABLE_AT, &field).await?;
         header.refcount_table_offset = qcow2_layout::HostOffset(offset);
         header.refcount_table_clusters = clusters;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     /// Changes size and places of tables all at once. Durable when this returns; after a failure the
@@ -191,7 +230,7 @@ impl Inner {
             Err(error) => {
                 if let Err(again) = self.write_switched(&header).await {
                     tracing::error!("the header cannot be put back, no more writes: {again}");
-                    self.stopped.store(true, Ordering::Release);
+                    self.medium.health.stopped.store(true, Ordering::Release);
                 }
                 Err(error)
             }
@@ -200,15 +239,15 @@ impl Inner {
 
     async fn write_switched(&self, header: &Header) -> Result<(), Error> {
         let mut fixed = [0; PATCHED_BYTES];
-        header.patch(&mut fixed).map_err(|error| self.blame.invalid(error.to_string()))?;
+        header.patch(&mut fixed).map_err(|error| self.medium.blame.invalid(error.to_string()))?;
         let fields = fixed.get(SWITCHED).unwrap_or_default();
         self.write_field(SWITCHED.start as u64, fields).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing the header"))
     }
 
     async fn write_field(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let data = IoVec::from(IoBytes::copy_from(bytes));
-        self.file.write(at, data).await.map_err(self.blame.io("writing the header"))
+        self.medium.file.write(at, data).await.map_err(self.medium.blame.io("writing the header"))
     }
 }
 

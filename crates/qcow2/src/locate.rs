@@ -83,7 +83,7 @@ impl Inner {
             let source = match extent.kind {
                 Kind::Data { host, .. } => {
                     layer.check_data(host, len)?;
-                    Source::Plain { storage: &*layer.data, offset: host }
+                    Source::Plain { storage: &*layer.medium.data, offset: host }
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
@@ -115,8 +115,13 @@ impl Inner {
     /// for one.
     #[inline]
     pub(crate) fn chain(&self) -> Option<&Chain> {
-        let make =
-            || Some(Box::new(Chain::below(self.backing.as_ref()?, self.cache.bytes_max(), &self.budget)?));
+        let make = || {
+            Some(Box::new(Chain::below(
+                self.backing.as_ref()?,
+                self.map.cache.bytes_max(),
+                &self.map.budget,
+            )?))
+        };
         self.chain.get_or_init(make).as_deref()
     }
 
@@ -136,7 +141,7 @@ impl Inner {
     pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
         match self.metadata_at(host, len) {
             None => Ok(()),
-            Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
+            Some((at, section)) => self.noticing_corruption(Err(self.medium.blame.corrupt(format!(
                 "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
             )))),
         }
@@ -144,7 +149,7 @@ impl Inner {
     /// The metadata that so many bytes of the data file touch.
     #[inline]
     pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
-        if self.geometry.external_data { None } else { self.overlap.touched(host, len, None) }
+        if self.medium.geometry.external_data { None } else { self.medium.overlap.touched(host, len, None) }
     }
 }
 
@@ -184,7 +189,7 @@ impl Chain {
                 Below::Block(block) => (layer, Source::Block(&**block)),
                 Below::Image(image) => {
                     let offset = self.host(guest, unit);
-                    (layer, Source::Plain { storage: &*image.inner.data, offset })
+                    (layer, Source::Plain { storage: &*image.inner.medium.data, offset })
                 }
             },
         };

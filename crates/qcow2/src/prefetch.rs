@@ -75,15 +75,15 @@ impl Qcow2 {
 impl Inner {
     /// Whether it is worth going on: nobody closes the image, and the memory for all images is not used up.
     fn reads_ahead(&self) -> bool {
-        !self.closing.load(Ordering::Relaxed) && !self.budget.is_short(RUN_BYTES)
+        !self.turns.closing.load(Ordering::Relaxed) && !self.map.budget.is_short(RUN_BYTES)
     }
 
     async fn prefetch_tables(&self) -> Result<(), Error> {
         if !self.reads_ahead() {
             return Ok(());
         }
-        let evictions = self.cache.counters().evictions;
-        let entries = self.l1.len() as u64;
+        let evictions = self.map.cache.counters().evictions;
+        let entries = self.map.l1.len() as u64;
         for first in (0..entries).step_by(SORTED_AT_ONCE as usize) {
             let runs = self.runs(first..entries.min(first + SORTED_AT_ONCE));
             let mut reads = stream::iter(runs)
@@ -91,7 +91,7 @@ impl Inner {
                 .buffer_unordered(RUNS_AT_ONCE);
             while let Some(read) = reads.next().await {
                 read?;
-                if !self.reads_ahead() || self.cache.counters().evictions != evictions {
+                if !self.reads_ahead() || self.map.cache.counters().evictions != evictions {
                     return Ok(());
                 }
             }
@@ -101,9 +101,10 @@ impl Inner {
 
     /// The tables of some L1 entries, as far as the file has them, where they lie together as one.
     fn runs(&self, indices: std::ops::Range<u64>) -> Vec<Run> {
-        let size = self.geometry.cluster_size();
-        let table = |index| Some((self.l1.get(index, &self.geometry).ok()?.table?.0, index));
-        let tables = indices.filter_map(table).filter(|&(at, _)| is_in_file(&*self.file, size, at, size));
+        let size = self.medium.geometry.cluster_size();
+        let table = |index| Some((self.map.l1.get(index, &self.medium.geometry).ok()?.table?.0, index));
+        let tables =
+            indices.filter_map(table).filter(|&(at, _)| is_in_file(&*self.medium.file, size, at, size));
         let mut tables: Vec<(u64, u64)> = tables.collect();
         tables.sort_unstable();
         let mut runs: Vec<Run> = Vec::new();
@@ -125,44 +126,48 @@ impl Inner {
     async fn prefetch_run(&self, run: Run, evictions: u64) -> Result<(), Error> {
         // A freed table is given out again only after this has left.
         let Ok(_pass) = self.enter().await else { return Ok(()) };
-        let size = self.geometry.cluster_size();
+        let size = self.medium.geometry.cluster_size();
         // The file may have become shorter: its tables have moved then.
-        if !is_in_file(&*self.file, size, run.host, run.indices.len() as u64 * size) {
+        if !is_in_file(&*self.medium.file, size, run.host, run.indices.len() as u64 * size) {
             return Ok(());
         }
         let mut tickets = Tickets::new();
         for (at, &index) in (0u64..).zip(&run.indices) {
             // The tickets first: if the table is freed after the look at L1, they may not land.
-            let of_table = self.tickets(index, 0..self.shape.slices_per_table());
-            let entry = self.l1.get(index, &self.geometry).ok().and_then(|entry| entry.table);
+            let of_table = self.tickets(index, 0..self.map.shape.slices_per_table());
+            let entry = self.map.l1.get(index, &self.medium.geometry).ok().and_then(|entry| entry.table);
             // Moved meanwhile: whoever moved it has it in memory.
             if entry.is_some_and(|table| table.0 == run.host + at * size) {
                 tickets.extend(of_table);
             }
         }
         // What is in flight is in the budget too; nothing leaves for it.
-        let in_flight = ((run.indices.len() as u64) << self.geometry.cluster_bits)
+        let in_flight = ((run.indices.len() as u64) << self.medium.geometry.cluster_bits)
             + (tickets.capacity() * TICKET_BYTES) as u64;
-        let charge = self.budget.try_charge(in_flight);
+        let charge = self.map.budget.try_charge(in_flight);
         if tickets.is_empty() || charge.is_none() {
             return Ok(());
         }
-        let (result, bytes) =
-            self.file.read(run.host, IoBuf::uninit(run.indices.len() << self.geometry.cluster_bits)).await;
-        result.map_err(self.blame.io("reading L2 tables"))?;
+        let (result, bytes) = self
+            .medium
+            .file
+            .read(run.host, IoBuf::uninit(run.indices.len() << self.medium.geometry.cluster_bits))
+            .await;
+        result.map_err(self.medium.blame.io("reading L2 tables"))?;
         for (key, ticket) in tickets {
-            if self.cache.counters().evictions != evictions {
+            if self.map.cache.counters().evictions != evictions {
                 break;
             }
             let table = run.indices.iter().position(|&index| index == u64::from(key.l1_index));
-            let offset = table.map(|table| (table << self.geometry.cluster_bits) + self.offset_in_table(key));
+            let offset =
+                table.map(|table| (table << self.medium.geometry.cluster_bits) + self.offset_in_table(key));
             if let Some(slice) =
-                offset.and_then(|offset| bytes.get(offset..offset + self.shape.slice_bytes()))
+                offset.and_then(|offset| bytes.get(offset..offset + self.map.shape.slice_bytes()))
             {
                 if deliberate::has(Bug::StaleLoadLands) {
-                    self.cache.insert(key, words(slice));
+                    self.map.cache.insert(key, words(slice));
                 }
-                self.cache.insert_loaded(ticket, words(slice));
+                self.map.cache.insert_loaded(ticket, words(slice));
             }
         }
         Ok(())
@@ -172,17 +177,18 @@ impl Inner {
     fn tickets(&self, index: u64, slices: std::ops::Range<usize>) -> Tickets<'_> {
         // L1 tables have at most 2^22 entries, tables at most 2^12 slices.
         let key = |slice: usize| SliceKey { l1_index: index as u32, slice: slice as u32 };
-        slices.map(key).filter_map(|key| Some((key, self.cache.try_lead(key)?))).collect()
+        slices.map(key).filter_map(|key| Some((key, self.map.cache.try_lead(key)?))).collect()
     }
 
     fn offset_in_table(&self, key: SliceKey) -> usize {
-        key.slice as usize * self.shape.slice_bytes()
+        key.slice as usize * self.map.shape.slice_bytes()
     }
 
     /// Reads slice `key`, whose ticket the caller holds, and what is near it in its table. Everything else
     /// than the slice itself is an extra, and nothing of it fails the request.
     pub(crate) async fn read_with_neighbours(&self, key: SliceKey) -> Result<Vec<u64>, Error> {
-        let together = (NEIGHBOURS_BYTES / self.shape.slice_bytes()).min(self.shape.slices_per_table());
+        let together =
+            (NEIGHBOURS_BYTES / self.map.shape.slice_bytes()).min(self.map.shape.slices_per_table());
         if together <= 1 || !self.has_room_for_neighbours() {
             return self.read_slice(key).await;
         }
@@ -192,28 +198,28 @@ impl Inner {
             return self.read_slice(key).await;
         }
         let wanted = self.slice_offset(key)?;
-        let start = wanted - ((key.slice as usize - first) * self.shape.slice_bytes()) as u64;
-        let len = together * self.shape.slice_bytes();
-        if !is_in_file(&*self.file, self.geometry.cluster_size(), start, len as u64) {
+        let start = wanted - ((key.slice as usize - first) * self.map.shape.slice_bytes()) as u64;
+        let len = together * self.map.shape.slice_bytes();
+        if !is_in_file(&*self.medium.file, self.medium.geometry.cluster_size(), start, len as u64) {
             return self.read_slice(key).await;
         }
-        let (result, bytes) = self.file.read(start, IoBuf::uninit(len)).await;
+        let (result, bytes) = self.medium.file.read(start, IoBuf::uninit(len)).await;
         if result.is_err() {
             drop(tickets);
             return self.read_slice(key).await;
         }
         let slice = |key: SliceKey| {
-            let at = (key.slice as usize - first) * self.shape.slice_bytes();
-            bytes.get(at..at + self.shape.slice_bytes()).unwrap_or_default()
+            let at = (key.slice as usize - first) * self.map.shape.slice_bytes();
+            bytes.get(at..at + self.map.shape.slice_bytes()).unwrap_or_default()
         };
         for (key, ticket) in tickets {
-            self.cache.insert_loaded(ticket, words(slice(key)));
+            self.map.cache.insert_loaded(ticket, words(slice(key)));
         }
         Ok(words(slice(key)).collect())
     }
 
     fn has_room_for_neighbours(&self) -> bool {
-        let sizes = *self.cache_sizes.read();
+        let sizes = *self.map.cache_sizes.read();
         self.options.prefetch != Prefetch::Off
             && (sizes.covers_disk || sizes.l2_bytes >= NEIGHBOURS_SHARE * NEIGHBOURS_BYTES as u64)
     }

@@ -15,7 +15,7 @@ const PIECES_AT_ONCE: usize = 64;
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
     pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        let _pass = self.gate.try_enter()?;
+        let _pass = self.turns.gate.try_enter()?;
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
             return None;
         }

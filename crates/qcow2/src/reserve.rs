@@ -238,12 +238,12 @@ impl Inner {
     /// Fills the reserve up, in memory. Only with clusters that are known to be free: a medium that has
     /// none left is no reason to fail, because whoever needs one will be told.
     pub(crate) async fn fill_reserve(&self) -> Result<(), Error> {
-        let mut missing = self.reserve.missing();
-        if missing > 0 || self.reserve.holds_any() {
+        let mut missing = self.space.reserve.missing();
+        if missing > 0 || self.space.reserve.holds_any() {
             self.mark_reserve().await?;
         }
         while missing > 0 {
-            let Some(run) = self.allocator.lock().take(missing) else { return Ok(()) };
+            let Some(run) = self.space.allocator.lock().take(missing) else { return Ok(()) };
             let claimed = match self.claim(run).await {
                 Ok(claimed) => claimed,
                 // One that has no room for a refcount block, likewise.
@@ -253,7 +253,7 @@ impl Inner {
             let Some(run) = claimed else { continue };
             self.make_room(run.end()).await;
             missing -= run.len;
-            if !self.reserve.put(run) {
+            if !self.space.reserve.put(run) {
                 self.give_back(run).await;
                 return Ok(());
             }
@@ -264,7 +264,7 @@ impl Inner {
     /// Gives the reserve back: `for_good` when the image is closed, otherwise because somebody needs more
     /// clusters in a row than are left. Says whether there was anything.
     pub(crate) async fn empty_reserve(&self, for_good: bool) -> bool {
-        let runs = self.reserve.take_all(for_good);
+        let runs = self.space.reserve.take_all(for_good);
         for run in &runs {
             self.give_back(*run).await;
         }

@@ -153,31 +153,31 @@ impl Room {
 impl Inner {
     /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
     pub(crate) async fn take_room_of_table(&self, index: u64, at: u64) -> Result<(), Error> {
-        self.take_room(Place::Table(index), at, self.geometry.cluster_size()).await
+        self.take_room(Place::Table(index), at, self.medium.geometry.cluster_size()).await
     }
 
     /// Takes the room that L1 entry `index` needs in its table.
     pub(crate) async fn take_room_in_l1(&self, index: u64) -> Result<(), Error> {
         let page = index / PAGE_ENTRIES;
         let first = page * PAGE_ENTRIES;
-        let len = (self.l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
-        self.take_room(Place::L1Page(page), self.l1.offset() + first * ENTRY_BYTES, len).await
+        let len = (self.map.l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
+        self.take_room(Place::L1Page(page), self.map.l1.offset() + first * ENTRY_BYTES, len).await
     }
 
     /// Takes the room of refcount block `index`, if there is such a block.
     pub(crate) async fn take_room_of_block(&self, index: u64) -> Result<(), Error> {
-        if self.room.has(Place::Block(index)) {
+        if self.space.room.has(Place::Block(index)) {
             return Ok(());
         }
-        match self.refcounts.table_entry(index)? {
-            Some(at) => self.take_room(Place::Block(index), at.0, self.geometry.cluster_size()).await,
+        match self.space.refcounts.table_entry(index)? {
+            Some(at) => self.take_room(Place::Block(index), at.0, self.medium.geometry.cluster_size()).await,
             None => Ok(()),
         }
     }
 
     /// Takes the room that the refcount table needs to lead to block `index`: in the table as it is, or for a larger one.
     pub(crate) async fn take_room_in_refcount_table(&self, index: u64) -> Result<(), Error> {
-        let (at, capacity) = self.refcounts.table.read().place();
+        let (at, capacity) = self.space.refcounts.table.read().place();
         if !RefcountTable::may_lead_to(index) {
             // Whoever enters the block is told.
             return Ok(());
@@ -193,34 +193,34 @@ impl Inner {
 
     /// Clusters for a refcount table that leads to block `index`, and for the blocks that count them.
     async fn set_table_aside(&self, index: u64) -> Result<(), Error> {
-        let lead_to = |table: u64| (table << self.geometry.cluster_bits) / ENTRY_BYTES;
-        if let Some(Aside { run, table }) = self.room.aside()
-            && lead_to(table) > index.max(self.refcounts.block_of(run.end()))
+        let lead_to = |table: u64| (table << self.medium.geometry.cluster_bits) / ENTRY_BYTES;
+        if let Some(Aside { run, table }) = self.space.room.aside()
+            && lead_to(table) > index.max(self.space.refcounts.block_of(run.end()))
         {
             return Ok(());
         }
         // The blocks that count the run are led to as well. There is half as much again in the table, for them and for those that
         // others make until the table moves: or each of them would set aside a longer run, further behind.
-        let index = index.max(self.refcounts.block_of(self.allocator.lock().frontier()));
-        let table = self.refcounts.table.read().clusters_to_lead_to(index);
+        let index = index.max(self.space.refcounts.block_of(self.space.allocator.lock().frontier()));
+        let table = self.space.refcounts.table.read().clusters_to_lead_to(index);
         // The run may begin and end inside a block, and each block may be one more to count.
-        let len = table + 2 + table.div_ceil(self.geometry.refcount_block_entries() - 1);
+        let len = table + 2 + table.div_ceil(self.medium.geometry.refcount_block_entries() - 1);
         let run =
             self.taken(|allocator| allocator.take_fresh(len).or_else(|| allocator.take_exactly(len))).await?;
         self.make_room(run.end()).await;
         if let Err(error) = self.take_room_of_new(&run).await {
-            self.allocator.lock().give(run.start, run.len);
+            self.space.allocator.lock().give(run.start, run.len);
             return Err(error);
         }
-        if let Some(old) = self.room.set_aside(Aside { run, table }) {
-            self.allocator.lock().give(old.start, old.len);
+        if let Some(old) = self.space.room.set_aside(Aside { run, table }) {
+            self.space.allocator.lock().give(old.start, old.len);
         }
         Ok(())
     }
 
     /// Takes the room of clusters that nothing leads to yet.
     pub(crate) async fn take_room_of_new(&self, run: &Run) -> Result<(), Error> {
-        let bits = self.geometry.cluster_bits;
+        let bits = self.medium.geometry.cluster_bits;
         let (offset, len) = (run.start << bits, run.len << bits);
         match run.fresh {
             // Not every file system tells its holes.
@@ -230,29 +230,29 @@ impl Inner {
     }
 
     async fn take_room(&self, place: Place, offset: u64, len: u64) -> Result<(), Error> {
-        if self.room.has(place) {
+        if self.space.room.has(place) {
             return Ok(());
         }
-        let _one_at_a_time = self.room.one_at_a_time.lock().await;
-        if !self.room.has(place) {
+        let _one_at_a_time = self.space.room.one_at_a_time.lock().await;
+        if !self.space.room.has(place) {
             self.fill_holes(offset, offset + len).await?;
-            self.room.note(place);
+            self.space.room.note(place);
         }
         Ok(())
     }
 
     /// Takes room for the holes in a range of the file. Where there is none what is there is overwritten in place.
     async fn fill_holes(&self, start: u64, end: u64) -> Result<(), Error> {
-        if !self.file.capabilities().resizable {
+        if !self.medium.file.capabilities().resizable {
             return Ok(());
         }
         let mut at = start;
         while at < end {
-            let length = self.file.length();
+            let length = self.medium.file.length();
             let (len, is_hole) = match at < length {
                 true => {
-                    let extent = self.file.extent(at, (end - at).min(length - at)).await;
-                    let extent = extent.map_err(self.blame.io("looking for holes in metadata"))?;
+                    let extent = self.medium.file.extent(at, (end - at).min(length - at)).await;
+                    let extent = extent.map_err(self.medium.blame.io("looking for holes in metadata"))?;
                     (extent.len, extent.kind == ExtentKind::Hole)
                 }
                 false => (end - at, true),
@@ -267,16 +267,16 @@ impl Inner {
 
     /// Takes room for a range that reads as zeroes, by writing them if need be.
     async fn reserve_range(&self, offset: u64, len: u64) -> Result<(), Error> {
-        if !self.file.capabilities().resizable {
+        if !self.medium.file.capabilities().resizable {
             return Ok(());
         }
-        let reserved = match self.file.allocate(offset, len, Allocation::Reserve).await {
+        let reserved = match self.medium.file.allocate(offset, len, Allocation::Reserve).await {
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-                self.file.allocate(offset, len, Allocation::Write).await
+                self.medium.file.allocate(offset, len, Allocation::Write).await
             }
             reserved => reserved,
         };
-        reserved.map_err(self.blame.io("reserving room for metadata"))
+        reserved.map_err(self.medium.blame.io("reserving room for metadata"))
     }
 }
 

@@ -50,7 +50,7 @@ fn check(threads: &'static [Wishes]) {
     explore(move || {
         let owned = Arc::new(Owned { world: World::new(), clusters: Mutex::default() });
         let inner = &owned.world.image.inner;
-        let used = inner.geometry.clusters_for(owned.world.medium.length());
+        let used = inner.medium.geometry.clusters_for(owned.world.medium.length());
         let start = |wishes: Wishes| {
             let owned = Arc::clone(&owned);
             thread::spawn(move || {
@@ -67,8 +67,8 @@ fn check(threads: &'static [Wishes]) {
         let clusters = owned.clusters.lock();
         let asked = clusters.last().copied().unwrap_or(used).max(used) + 8;
         for cluster in used..asked {
-            let refcount = block_on(inner.refcounts.get(cluster)).unwrap();
-            let is_block = inner.overlap.touched(cluster * super::CLUSTER, 1, None).is_some();
+            let refcount = block_on(inner.space.refcounts.get(cluster)).unwrap();
+            let is_block = inner.medium.overlap.touched(cluster * super::CLUSTER, 1, None).is_some();
             let expected = u64::from(clusters.contains(&cluster) || is_block);
             assert_eq!(refcount, expected, "refcount of cluster {cluster}");
         }
@@ -133,7 +133,7 @@ fn a_cluster_that_is_freed_while_it_is_scanned_is_known_twice_and_handed_out_onc
         let threads = [free, allocate(), allocate()];
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         for &cluster in &*owned.clusters.lock() {
-            assert_eq!(block_on(owned.world.image.inner.refcounts.get(cluster)).unwrap(), 1);
+            assert_eq!(block_on(owned.world.image.inner.space.refcounts.get(cluster)).unwrap(), 1);
         }
     });
 }

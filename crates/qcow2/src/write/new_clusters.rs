@@ -21,14 +21,14 @@ impl Inner {
         data: IoVec,
         first: L2Entry,
     ) -> Result<u64, Error> {
-        let first_cluster = self.geometry.cluster_start(guest);
+        let first_cluster = self.medium.geometry.cluster_start(guest);
         let old = self.clusters_to_replace(first_cluster, guest + data.len() as u64, first).await?;
         // Before anything is written: a table that cannot be had must fail the request early.
         self.table_for_writing(first_cluster).await?;
-        let run = match self.geometry.external_data {
+        let run = match self.medium.geometry.external_data {
             // The place of a guest cluster in a data file is its own offset.
-            true => Run::used(guest >> self.geometry.cluster_bits, old.len() as u64),
-            false => self.allocate_for(guest >> self.geometry.cluster_bits, old.len() as u64).await?,
+            true => Run::used(guest >> self.medium.geometry.cluster_bits, old.len() as u64),
+            false => self.allocate_for(guest >> self.medium.geometry.cluster_bits, old.len() as u64).await?,
         };
         let old = &old[..run.len as usize];
         match self.write_run(guest, data, old, run).await {
@@ -39,7 +39,7 @@ impl Inner {
                 Ok(written)
             }
             Err(error) => {
-                if !self.geometry.external_data {
+                if !self.medium.geometry.external_data {
                     self.give_back(run).await;
                 }
                 Err(error)
@@ -55,11 +55,11 @@ impl Inner {
         end: u64,
         first: L2Entry,
     ) -> Result<Vec<L2Entry>, Error> {
-        let table = self.geometry.bytes_per_l2_table();
+        let table = self.medium.geometry.bytes_per_l2_table();
         let end = end.min((first_cluster / table + 1).saturating_mul(table));
         let mut old = vec![first];
         loop {
-            let next = first_cluster + old.len() as u64 * self.geometry.cluster_size();
+            let next = first_cluster + old.len() as u64 * self.medium.geometry.cluster_size();
             if next >= end {
                 return Ok(old);
             }
@@ -80,9 +80,9 @@ impl Inner {
         old: &[L2Entry],
         run: Run,
     ) -> Result<(u64, Vec<L2Entry>, Needs), Error> {
-        let size = self.geometry.cluster_size();
-        let first_cluster = self.geometry.cluster_start(guest);
-        let host = run.start << self.geometry.cluster_bits;
+        let size = self.medium.geometry.cluster_size();
+        let first_cluster = self.medium.geometry.cluster_start(guest);
+        let host = run.start << self.medium.geometry.cluster_bits;
         let run_end = first_cluster + run.len * size;
         let end = (guest + data.len() as u64).min(run_end);
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
@@ -122,8 +122,8 @@ impl Inner {
     /// The guest range of the cluster at `cluster` that its new place must hold: the request's part
     /// in whole subclusters, and what the old place held.
     fn needed(&self, old: &L2Entry, cluster: u64, guest: u64, end: u64) -> (u64, u64) {
-        let size = self.geometry.cluster_size();
-        let sub = self.geometry.subcluster_size();
+        let size = self.medium.geometry.cluster_size();
+        let sub = self.medium.geometry.subcluster_size();
         let start = guest.max(cluster) / sub * sub;
         let end = end.min(cluster + size).next_multiple_of(sub);
         match old {

@@ -51,10 +51,11 @@ impl Inner {
         bytes.append(data);
         tail.into_iter().for_each(|tail| bytes.push(tail));
         debug_assert!(
-            at(start) + bytes.len() as u64 <= place.host + place.clusters * self.geometry.cluster_size()
+            at(start) + bytes.len() as u64
+                <= place.host + place.clusters * self.medium.geometry.cluster_size()
         );
         self.check_data(at(start), bytes.len() as u64)?;
-        self.data.write(at(start), bytes).await.map_err(self.blame.io("writing data"))
+        self.medium.data.write(at(start), bytes).await.map_err(self.medium.blame.io("writing data"))
     }
 
     /// What must be written at `host` so that it reads as `start..end` of the guest did: the bytes,
@@ -76,8 +77,8 @@ impl Inner {
             }
             if len > ZERO_FILL_WRITTEN_MAX {
                 self.check_data(host, len)?;
-                let zeroed = self.data.zero(host, len, Zeroing::Keep).await;
-                zeroed.map_err(self.blame.io("zeroing the rest of a cluster"))?;
+                let zeroed = self.medium.data.zero(host, len, Zeroing::Keep).await;
+                zeroed.map_err(self.medium.blame.io("zeroing the rest of a cluster"))?;
                 return Ok(None);
             }
             return Ok(Some(IoBytes::zeroed(len as usize)));
