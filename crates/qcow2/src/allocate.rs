@@ -88,7 +88,7 @@ impl Inner {
     /// What `take` takes. Where the medium ends, every refcount block is looked at before giving up.
     pub(crate) async fn taken(&self, take: impl Fn(&mut Allocator) -> Option<Run>) -> Result<Run, Error> {
         // The header that the medium may have leads to clusters that memory takes for free.
-        self.check_not_stopped()?;
+        self.medium.check_not_stopped()?;
         loop {
             let run = take(&mut self.space.allocator.lock());
             match run {

@@ -25,7 +25,7 @@ impl Qcow2 {
     /// When the request contradicts itself or the image, or writing fails: then the old sizes stay.
     pub async fn set_caches(&self, request: CacheRequest) -> Result<CacheSizes, Error> {
         let image = Arc::clone(&self.inner);
-        self.inner.to_the_end(async move { image.set_caches(request).await }).await
+        self.inner.medium.to_the_end(async move { image.set_caches(request).await }).await
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) const LAZY_NEEDS_V3: &str = "lazy-refcounts=on needs a version 3 imag
 impl Qcow2 {
     /// Whether refcounts are written at the close only.
     pub fn lazy_refcounts(&self) -> bool {
-        self.inner.is_lazy()
+        self.inner.header.is_lazy()
     }
 
     /// Turns `lazy-refcounts` on or off; `None` is what the image says. Requests are held back meanwhile. Off, all
@@ -47,22 +47,17 @@ impl Qcow2 {
     /// one stays in force.
     pub async fn set_overlap_check(&self, check: OverlapCheck) -> Result<(), Error> {
         let image = Arc::clone(&self.inner);
-        self.inner.to_the_end(async move { image.set_overlap_check(check).await }).await
+        self.inner.medium.to_the_end(async move { image.set_overlap_check(check).await }).await
     }
 }
 
 impl Inner {
-    #[inline]
-    pub(crate) fn is_lazy(&self) -> bool {
-        self.header.lazy_refcounts.load(Ordering::Relaxed)
-    }
-
     async fn set_lazy_refcounts(self: &Arc<Self>, lazy: Option<bool>) -> Result<(), Error> {
         let lazy = match lazy {
             Some(lazy) => lazy,
             None => self.header.lock().await.compatible.contains(Compatible::LAZY_REFCOUNTS),
         };
-        match (lazy, self.is_lazy()) {
+        match (lazy, self.header.is_lazy()) {
             (true, false) => self.turn_lazy_on().await,
             (true, true) => Ok(()),
             // Also when it is off already: the dirty bit may be left from a failure.
@@ -77,7 +72,7 @@ impl Inner {
         let _pause = self.pause().await?;
         // A request may have looked at the header before it waits at the gate: it will not look again.
         if self.header.announced.load(Ordering::Acquire) {
-            self.set_dirty().await?;
+            self.header.set_dirty(&self.medium).await?;
         }
         self.header.lazy_refcounts.store(true, Ordering::Relaxed);
         Ok(())
@@ -87,7 +82,7 @@ impl Inner {
         // Refcounts are on the medium when it begins, and nobody is inside to change them.
         let _pause = self.pause().await?;
         self.header.lazy_refcounts.store(false, Ordering::Relaxed);
-        self.clear_dirty().await
+        self.header.clear_dirty(&self.medium).await
     }
 
     async fn set_overlap_check(self: &Arc<Self>, check: OverlapCheck) -> Result<(), Error> {

@@ -34,22 +34,22 @@ impl Inner {
             self.space.frees.idle().await;
         }
         self.commit().await?;
-        if self.is_lazy() {
+        if self.header.is_lazy() {
             self.write_refcounts().await?;
             self.space.frees.idle().await;
             self.write_refcounts().await?;
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
         self.cut_tail().await?;
-        self.clear_reserve_mark().await?;
-        self.clear_dirty().await
+        self.header.clear_reserve_mark(&self.medium).await?;
+        self.header.clear_dirty(&self.medium).await
     }
 
     /// Corruption that was noticed up to now is in the header when this fails.
     async fn stop_if_corrupt(self: &Arc<Self>, detail: &'static str) -> Result<(), Error> {
-        if !self.medium.health.corrupt.load(Ordering::Relaxed) {
+        if !self.medium.health.is_corrupt() {
             return Ok(());
         }
         self.mark_corrupt().await;

@@ -18,7 +18,6 @@ use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
-use crate::table_io::write_bytes;
 use crate::waiting::Waited;
 pub(crate) use committer::Committer;
 use committer::Turn;
@@ -67,7 +66,7 @@ impl Inner {
 
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
-        self.check_not_stopped()?;
+        self.medium.check_not_stopped()?;
         let target = self.turns.committer.next();
         loop {
             match self.turns.committer.turn(target) {
@@ -77,7 +76,7 @@ impl Inner {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
                     self.medium.host.spawn(Box::pin(async move {
-                        let with_refcounts = !image.is_lazy() || image.space.refcounts.is_crowded();
+                        let with_refcounts = !image.header.is_lazy() || image.space.refcounts.is_crowded();
                         let result = image.write_metadata(with_refcounts).await;
                         running.finish(result);
                     }));
@@ -98,7 +97,7 @@ impl Inner {
         self.map.cache.dirty_slices() > 0
             || self.map.l1.is_dirty()
             || self.space.frees.any_open()
-            || (!self.is_lazy() && self.space.refcounts.is_dirty())
+            || (!self.header.is_lazy() && self.space.refcounts.is_dirty())
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
@@ -144,7 +143,7 @@ impl Inner {
     ) -> Result<(), Error> {
         if deliberate::has(Bug::RefcountAfterL2) {
             self.write_slices(&slices.iter().collect::<Vec<_>>()).await?;
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         let (bound, free): (Vec<&Dirty>, Vec<&Dirty>) =
             slices.iter().partition(|slice| waited.has(slice.key()));
@@ -156,32 +155,24 @@ impl Inner {
             self.write_l1(sectors).await?;
         }
         if bound.is_empty() && (sectors.is_empty() || !waited.l1) {
-            return self.barrier().await;
+            return self.medium.barrier().await;
         }
         if !deliberate::has(Bug::MissingFlush) {
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         self.write_slices(&bound).await?;
         if waited.l1 {
             self.write_l1(sectors).await?;
         }
-        self.barrier().await
+        self.medium.barrier().await
     }
 
     async fn write_l1(&self, sectors: &[DirtySector]) -> Result<(), Error> {
         let write = |sector: &DirtySector| {
             let (offset, bytes) = (sector.offset, sector.bytes.clone());
-            async move { self.write_table(offset, &bytes, Section::ActiveL1).await }
+            async move { self.medium.write_table(offset, &bytes, Section::ActiveL1).await }
         };
         all_of(sectors.iter().map(write)).await
-    }
-
-    /// Everything that completed before is on the medium when this returns.
-    pub(crate) async fn barrier(&self) -> Result<(), Error> {
-        if self.medium.geometry.external_data {
-            self.medium.data.flush().await.map_err(self.medium.blame.io("flushing the data file"))?;
-        }
-        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))
     }
 
     /// Writes of each slice the blocks that changed: the file has the others as they are.
@@ -207,20 +198,9 @@ impl Inner {
             for word in run.iter().flat_map(|(_, words)| *words) {
                 bytes.extend_from_slice(&word.to_be_bytes());
             }
-            async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
+            async move { self.medium.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
-    }
-
-    /// Writes metadata of one kind, unless metadata of another kind is in the way.
-    pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
-        if let Some((at, other)) = self.medium.overlap.touched(offset, bytes.len() as u64, Some(section)) {
-            return self
-                .noticing_corruption(Err(self.medium.blame.corrupt(format!(
-                    "writing {section} at {offset:#x} would overwrite {other} at {at:#x}"
-                ))));
-        }
-        write_bytes(&*self.medium.file, offset, bytes).await.map_err(self.medium.blame.io("writing metadata"))
     }
 }
 

@@ -64,7 +64,7 @@ impl Inner {
         if let Some(bytes) = self.decompressed.get(cluster.host.0) {
             return Ok(bytes);
         }
-        self.check_data(cluster.host.0, cluster.len)?;
+        self.medium.check_data(cluster.host.0, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
         let buf = IoBuf::uninit(cluster.len as usize);
         let (result, packed) = self.medium.data.read(cluster.host.0, buf).await;

@@ -95,7 +95,7 @@ impl Inner {
             });
         })
         .await?;
-        self.noticing_corruption(decoded.map_err(|error| bad_entry(&self.medium.blame, guest, &error)))
+        self.medium.noticing_corruption(decoded.map_err(|error| bad_entry(&self.medium.blame, guest, &error)))
     }
 
     /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.
@@ -202,7 +202,7 @@ impl Inner {
         let entries: Result<Vec<_>, _> = decoded.collect();
         let entries =
             entries.map_err(|error| self.medium.blame.corrupt(format!("the L2 table at {at}: {error}")));
-        self.noticing_corruption(entries)
+        self.medium.noticing_corruption(entries)
     }
 
     async fn read_table_bytes(&self, at: HostOffset) -> Result<IoBuf, Error> {
@@ -212,7 +212,7 @@ impl Inner {
                 "an L2 table lies at {at}, past the end of the file ({:#x})",
                 self.medium.file.length()
             );
-            return self.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
+            return self.medium.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
         }
         let (result, bytes) =
             self.medium.file.read(at.0, IoBuf::uninit(1 << self.medium.geometry.cluster_bits)).await;
@@ -226,7 +226,7 @@ impl Inner {
             .l1
             .get(index, &self.medium.geometry)
             .map_err(|error| bad_entry(&self.medium.blame, guest, &error));
-        self.noticing_corruption(entry)
+        self.medium.noticing_corruption(entry)
     }
 
     /// Writes the whole new table: what the shared one holds, or nothing allocated. It is in the file
@@ -238,7 +238,7 @@ impl Inner {
             Some(old) => self.read_table_bytes(old).await?.freeze(),
         };
         if let Some((at, other)) = self.medium.overlap.touched(offset, len as u64, None) {
-            return self.noticing_corruption(Err(self
+            return self.medium.noticing_corruption(Err(self
                 .medium
                 .blame
                 .corrupt(format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}"))));

@@ -226,7 +226,7 @@ impl Inner {
     pub(crate) fn leaked(&self, error: Error) {
         tracing::error!("cannot free a cluster; it is leaked: {error}");
         self.space.frees.leaked.fetch_add(1, Ordering::Relaxed);
-        let _: Result<(), Error> = self.noticing_corruption(Err(error));
+        let _: Result<(), Error> = self.medium.noticing_corruption(Err(error));
     }
 
     pub(crate) async fn punch(&self, run: Free) {

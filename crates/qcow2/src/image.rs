@@ -240,7 +240,7 @@ impl Inner {
     /// For a change that has entered, what it asked before: while it waited at the gate the disk may have become smaller, and a
     /// snapshot may have left the medium with another header than memory. Neither happens while somebody is inside.
     pub(crate) fn check_inside(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.check_not_stopped()?;
+        self.medium.check_not_stopped()?;
         self.check_range(offset, len)
     }
 
@@ -249,24 +249,13 @@ impl Inner {
         if !self.options.writable {
             return Err(self.medium.blame.refused("the image is opened read-only"));
         }
-        self.check_not_stopped()?;
-        if self.medium.health.corrupt.load(Ordering::Relaxed) {
+        self.medium.check_not_stopped()?;
+        if self.medium.health.is_corrupt() {
             return Err(self.medium.blame.refused(
                 "the image is marked corrupt: no more writes; repair it with `cowhand check -r all`",
             ));
         }
         Ok(())
-    }
-
-    /// Whether the medium is known to lead to what memory holds.
-    pub(crate) fn check_not_stopped(&self) -> Result<(), Error> {
-        match self.medium.health.stopped.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => Err(self.medium.blame.refused(
-                "writing the header failed and the file may have the old one or the new one: no more writes \
-                 until the image is opened again",
-            )),
-        }
     }
 
     /// Waits for the right to use the map and the clusters it names.
@@ -277,26 +266,40 @@ impl Inner {
     /// Passes `result` on; if it tells of corruption, the header tells of it too from now on.
     pub(crate) async fn reporting<T>(self: &Arc<Self>, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(Error::Corrupt { .. }) = &result
-            && self.medium.health.corrupt.load(Ordering::Relaxed)
+            && self.medium.health.is_corrupt()
         {
             self.mark_corrupt().await;
         }
         result
     }
 
-    /// Hands work that must run to its end to the host, and waits for its result.
-    pub(crate) async fn to_the_end<T: 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Error>> + 'static,
-    ) -> Result<T, Error> {
-        let (done, result) = futures_channel::oneshot::channel();
-        self.medium.host.spawn(Box::pin(async move {
-            // Nobody may be waiting any more; the work counts all the same.
-            let _ = done.send(work.await);
-        }));
-        match result.await {
-            Ok(result) => result,
-            Err(_) => Err(self.medium.blame.refused("the program is stopping")),
+    /// What the header must say before the first change of the image: with lazy refcounts the dirty
+    /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
+    /// that was read when the image was opened.
+    #[inline]
+    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
+        if self.header.announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let image = Arc::clone(self);
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.header.announce_now(&image.medium).await
+            })
+            .await
+    }
+
+    /// Sets the corrupt bit, once: whoever opens the image next must know.
+    pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
+        if !self.options.writable || self.header.corrupt_marked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let image = Arc::clone(self);
+        let marked =
+            self.medium.to_the_end(async move { image.header.mark_corrupt_now(&image.medium).await });
+        if let Err(error) = marked.await {
+            tracing::error!("cannot set the corrupt bit: {error}");
         }
     }
 }

@@ -10,7 +10,6 @@ use crate::below::Below;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
-use crate::overlap::Section;
 
 /// Where the bytes at the start of a guest range are.
 #[derive(Debug)]
@@ -82,7 +81,7 @@ impl Inner {
             len = extent.len;
             let source = match extent.kind {
                 Kind::Data { host, .. } => {
-                    layer.check_data(host, len)?;
+                    layer.medium.check_data(host, len)?;
                     Source::Plain { storage: &*layer.medium.data, offset: host }
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
@@ -134,22 +133,6 @@ impl Inner {
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
             }
         }
-    }
-
-    /// Refuses to take metadata for data.
-    #[inline]
-    pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
-        match self.metadata_at(host, len) {
-            None => Ok(()),
-            Some((at, section)) => self.noticing_corruption(Err(self.medium.blame.corrupt(format!(
-                "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
-            )))),
-        }
-    }
-    /// The metadata that so many bytes of the data file touch.
-    #[inline]
-    pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
-        if self.medium.geometry.external_data { None } else { self.medium.overlap.touched(host, len, None) }
     }
 }
 

@@ -6,7 +6,6 @@ use map_cache::{Budget, Load, MapCache, Slice, SliceKey};
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry, Subcluster};
 use storage::IoBuf;
 use sync::RwLock;
-use sync::atomic::Ordering;
 
 use crate::Error;
 use crate::cache_sizes::CacheSizes;
@@ -93,11 +92,12 @@ impl Inner {
         let key = self.map.shape.key(guest);
         let end = (guest + len).min(self.map.shape.slice_end(guest));
         if let Some(extent) = self.map.cache.with(key, |slice| self.extent(slice, guest, end)) {
-            return self.noticing_corruption(extent).map(Mapped::Extent);
+            return self.medium.noticing_corruption(extent).map(Mapped::Extent);
         }
         let entry = self.map.l1.get(u64::from(key.l1_index), &self.medium.geometry);
-        let entry =
-            self.noticing_corruption(entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error)))?;
+        let entry = self
+            .medium
+            .noticing_corruption(entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error)))?;
         match entry.table {
             Some(_) => Ok(Mapped::Missing(key)),
             None => {
@@ -125,10 +125,10 @@ impl Inner {
         loop {
             if let Some(entry) = self.map.cache.with(key, |slice| self.decode(slice, guest)) {
                 let entry = entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error));
-                return self.noticing_corruption(entry);
+                return self.medium.noticing_corruption(entry);
             }
             let l1_entry = self.map.l1.get(u64::from(key.l1_index), &self.medium.geometry);
-            let l1_entry = self.noticing_corruption(
+            let l1_entry = self.medium.noticing_corruption(
                 l1_entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error)),
             )?;
             if l1_entry.table.is_none() {
@@ -183,7 +183,9 @@ impl Inner {
         let len = (run_end - in_cluster).min(to_end);
         let host = cluster.host.map(|host| host.0 + in_cluster);
         let kind = match (state, host) {
-            (Subcluster::Normal, Some(host)) => Kind::Data { host, in_place: self.in_place(cluster.copied) },
+            (Subcluster::Normal, Some(host)) => {
+                Kind::Data { host, in_place: self.medium.in_place(cluster.copied) }
+            }
             // A data file's first cluster: a standard zero entry cannot tell "at 0" from "nowhere".
             (Subcluster::ZeroAlloc, _)
                 if cluster.host == Some(HostOffset(0)) && !self.medium.geometry.extended_l2 =>
@@ -196,12 +198,6 @@ impl Inner {
             }
         };
         Ok(Extent { len, kind })
-    }
-
-    /// Whether a cluster may be written where it lies. Clusters of an external data file have no
-    /// refcounts: each belongs to its guest cluster.
-    pub(crate) fn in_place(&self, copied: bool) -> bool {
-        copied || self.medium.geometry.external_data
     }
 
     /// Brings the slice `key` into memory. Requests for one slice share one read.
@@ -227,7 +223,7 @@ impl Inner {
                 key.l1_index,
                 self.medium.file.length()
             );
-            return self.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
+            return self.medium.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
         }
         let (result, buf) = self.medium.file.read(offset, IoBuf::uninit(bytes)).await;
         result.map_err(self.medium.blame.io("reading an L2 table"))?;
@@ -243,14 +239,5 @@ impl Inner {
             Some(table) => Ok(table.0 + u64::from(key.slice) * self.map.shape.slice_bytes() as u64),
             None => Err(self.medium.blame.corrupt(format!("L1 entry {} lost its L2 table", key.l1_index))),
         }
-    }
-
-    /// Passes `result` on; a contradiction found in the image stops all further writes.
-    #[inline]
-    pub(crate) fn noticing_corruption<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(Error::Corrupt { .. }) = &result {
-            self.medium.health.corrupt.store(true, Ordering::Relaxed);
-        }
-        result
     }
 }

@@ -118,7 +118,7 @@ impl Qcow2 {
         let image = Qcow2 { inner: Arc::new(inner) };
         image.inner.count_tables();
         if options.writable {
-            image.inner.clear_unknown_autoclear().await?;
+            image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
         }
         Ok(image)
     }

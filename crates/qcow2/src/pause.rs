@@ -20,14 +20,15 @@ impl Inner {
         work: impl AsyncFnOnce(Arc<Self>) -> Result<T, Error> + 'static,
     ) -> Result<T, Error> {
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _managing = image.turns.managing.lock().await;
-            // Refuses when the image was closed while others managed it.
-            drop(image.enter().await?);
-            image.check_writable()?;
-            work(Arc::clone(&image)).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _managing = image.turns.managing.lock().await;
+                // Refuses when the image was closed while others managed it.
+                drop(image.enter().await?);
+                image.check_writable()?;
+                work(Arc::clone(&image)).await
+            })
+            .await
     }
 
     /// Waits until the requests inside have left and the file has all metadata. Only for
@@ -49,11 +50,11 @@ impl Inner {
             self.commit().await?;
             self.space.frees.idle().await;
         }
-        if self.is_lazy() {
+        if self.header.is_lazy() {
             self.write_refcounts().await?;
             self.space.frees.idle().await;
             self.write_refcounts().await?;
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         Ok(())
     }

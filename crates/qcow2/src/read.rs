@@ -133,7 +133,7 @@ impl Inner {
                     buf.copy_from_slice(&bytes[skip..skip + len]);
                     (Ok(ReadKind::Data), buf)
                 }
-                Err(error) => (layer.noticing_corruption(Err(error)), buf),
+                Err(error) => (layer.medium.noticing_corruption(Err(error)), buf),
             },
         }
     }

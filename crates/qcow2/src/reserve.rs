@@ -240,7 +240,7 @@ impl Inner {
     pub(crate) async fn fill_reserve(&self) -> Result<(), Error> {
         let mut missing = self.space.reserve.missing();
         if missing > 0 || self.space.reserve.holds_any() {
-            self.mark_reserve().await?;
+            self.header.mark_reserve(&self.medium).await?;
         }
         while missing > 0 {
             let Some(run) = self.space.allocator.lock().take(missing) else { return Ok(()) };

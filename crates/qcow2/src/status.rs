@@ -1,7 +1,6 @@
 //! What an open image does and holds, for people and programs that watch it.
 
 use map_cache::Counters;
-use sync::atomic::Ordering;
 
 use crate::cache_sizes::CacheSizes;
 use crate::chain::{Chain, ChainStatus};
@@ -59,7 +58,7 @@ impl Qcow2 {
             budget_bytes_max: self.inner.map.budget.bytes_max(),
             free_clusters,
             leaked_clusters: self.inner.space.frees.leaked(),
-            corrupt: self.inner.medium.health.corrupt.load(Ordering::Relaxed),
+            corrupt: self.inner.medium.health.is_corrupt(),
         }
     }
 }

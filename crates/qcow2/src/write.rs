@@ -54,7 +54,7 @@ impl Inner {
 
     /// The pass is held until the write has landed, whoever waits for it.
     async fn write_in_place(self: &Arc<Self>, pass: Pass<'_>, host: u64, data: IoVec) -> Result<(), Error> {
-        self.check_data(host, data.len() as u64)?;
+        self.medium.check_data(host, data.len() as u64)?;
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);
@@ -73,7 +73,7 @@ impl Inner {
                 && let Kind::Data { host, in_place: true } = extent.kind
                 && extent.len == len
             {
-                self.check_data(host, len)?;
+                self.medium.check_data(host, len)?;
                 return self
                     .medium
                     .data
@@ -140,7 +140,7 @@ impl Inner {
     async fn write_some(self: &Arc<Self>, guest: u64, data: IoVec) -> Result<u64, Error> {
         let extent = self.map(guest, data.len() as u64).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
-            self.check_data(host, extent.len)?;
+            self.medium.check_data(host, extent.len)?;
             let part = data.slice(0, extent.len as usize);
             self.medium.data.write(host, part).await.map_err(self.medium.blame.io("writing data"))?;
             return Ok(extent.len);
@@ -155,7 +155,7 @@ impl Inner {
     /// The cluster that an entry has for itself, if it may be written there.
     fn reusable_host(&self, entry: &L2Entry) -> Option<Cluster> {
         match entry {
-            L2Entry::Standard(cluster) if cluster.host.is_some() && self.in_place(cluster.copied) => {
+            L2Entry::Standard(cluster) if cluster.host.is_some() && self.medium.in_place(cluster.copied) => {
                 Some(*cluster)
             }
             L2Entry::Standard(_) | L2Entry::Compressed(_) => None,

@@ -43,12 +43,13 @@ impl Inner {
         self.check_writable()?;
         self.announce().await?;
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
-            image.check_inside(offset, len)?;
-            image.zero_range(offset, offset + len, options).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.check_inside(offset, len)?;
+                image.zero_range(offset, offset + len, options).await
+            })
+            .await
     }
 
     async fn zero_range(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
@@ -118,21 +119,22 @@ impl Inner {
         }
         self.announce().await?;
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
-            image.check_inside(offset, len)?;
-            // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
-            // backing file's old content back. Nothing is the right thing to do.
-            if image.medium.geometry.version == Version::V2 && image.backing.is_some() {
-                return Ok(());
-            }
-            let space = match image.discards().discard_no_unref {
-                true => Space::PunchOnly,
-                false => Space::Free { punch: image.discards().pass_discard_request },
-            };
-            image.zero_subclusters(start, end, space).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.check_inside(offset, len)?;
+                // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
+                // backing file's old content back. Nothing is the right thing to do.
+                if image.medium.geometry.version == Version::V2 && image.backing.is_some() {
+                    return Ok(());
+                }
+                let space = match image.discards().discard_no_unref {
+                    true => Space::PunchOnly,
+                    false => Space::Free { punch: image.discards().pass_discard_request },
+                };
+                image.zero_subclusters(start, end, space).await
+            })
+            .await
     }
 
     /// Makes whole subclusters read as zeroes. `start` and `end` are multiples of the subcluster size.
@@ -273,7 +275,7 @@ impl Inner {
         // Without the zero flag an entry that has a place is data.
         let keeps_place = zero_flag != 0
             && old.host.is_some()
-            && self.in_place(old.copied)
+            && self.medium.in_place(old.copied)
             && (!whole || space == Space::Keep || space == Space::PunchOnly || self.medium.raw_data);
         let new = match (keeps_place, whole) {
             (true, _) => {

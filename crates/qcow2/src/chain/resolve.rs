@@ -210,7 +210,7 @@ impl<'a> Draft<'a> {
 
     fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: u64) {
         let bytes = 1 << self.chain.unit_bits;
-        let place = match layer.metadata_at(host, bytes) {
+        let place = match layer.medium.metadata_at(host, bytes) {
             None => Place::Data { layer: index, unit: host >> self.chain.unit_bits },
             Some(_) => Place::Ask { layer: index },
         };

@@ -17,16 +17,16 @@ impl Inner {
         let blocks = self.space.refcounts.copy_dirty()?;
         let pieces =
             blocks.iter().flat_map(|(at, block)| block.changed().map(|(from, bytes)| (at.0 + from, bytes)));
-        let write = |(offset, bytes)| self.write_table(offset, bytes, Section::RefcountBlock);
+        let write = |(offset, bytes)| self.medium.write_table(offset, bytes, Section::RefcountBlock);
         all_of(pieces.map(write)).await?;
         blocks.iter().for_each(|(_, block)| block.written());
         self.space.refcounts.relieve();
         if sectors.is_empty() {
             return Ok(());
         }
-        self.barrier().await?;
+        self.medium.barrier().await?;
         for (offset, bytes) in &sectors {
-            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+            self.medium.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
         self.space.refcounts.table.write().written(&sectors);
         Ok(())
@@ -86,11 +86,11 @@ impl Inner {
         let blocks = self.space.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             for (from, bytes) in block.changed() {
-                self.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
+                self.medium.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
             }
         }
-        self.write_table(offset, &bytes, Section::RefcountTable).await?;
-        self.barrier().await?;
+        self.medium.write_table(offset, &bytes, Section::RefcountTable).await?;
+        self.medium.barrier().await?;
         blocks.iter().for_each(|(_, block)| block.written());
         Ok(bytes)
     }
@@ -98,7 +98,7 @@ impl Inner {
     /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
     /// the old header or the new one: neither table is given back, one of them is leaked.
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.point_header_at_refcount_table(offset, clusters).await?;
+        self.header.point_header_at_refcount_table(&self.medium, offset, clusters).await?;
         let (old_offset, old_clusters) = {
             let mut table = self.space.refcounts.table.write();
             let old = (table.offset(), table.clusters());

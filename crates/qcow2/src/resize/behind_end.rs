@@ -68,6 +68,6 @@ impl Inner {
     fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
         let entry = self.map.l1.get(self.medium.geometry.l1_index(guest), &self.medium.geometry);
         let entry = entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error));
-        self.noticing_corruption(entry).map(|entry| entry.table)
+        self.medium.noticing_corruption(entry).map(|entry| entry.table)
     }
 }

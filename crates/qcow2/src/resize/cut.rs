@@ -49,7 +49,7 @@ impl Inner {
             let entry = self.map.l1.get(index, &self.medium.geometry);
             let entry =
                 entry.map_err(|error| bad_entry(&self.medium.blame, index.saturating_mul(table), &error));
-            if let Some(at) = self.noticing_corruption(entry)?.table {
+            if let Some(at) = self.medium.noticing_corruption(entry)?.table {
                 self.free_table(index, at).await?;
             }
             if self.wants_commit() {

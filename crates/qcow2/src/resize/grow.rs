@@ -84,7 +84,7 @@ impl Inner {
         let run = self.allocate_exactly(clusters).await?;
         let offset = run.start << self.medium.geometry.cluster_bits;
         let moved = self.move_l1(offset, clusters, &words).await;
-        if moved.is_err() && self.check_not_stopped().is_ok() {
+        if moved.is_err() && self.medium.check_not_stopped().is_ok() {
             self.give_back(run).await;
         }
         drop(pause);
@@ -95,16 +95,17 @@ impl Inner {
         let len = (clusters << self.medium.geometry.cluster_bits) as usize;
         let bytes = encode_words(words.iter().copied(), len);
         let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
-        self.write_table(offset, &bytes, Section::ActiveL1).await?;
+        self.medium.write_table(offset, &bytes, Section::ActiveL1).await?;
         // The barrier covers the table; the refcounts of its clusters are before it.
         self.commit().await?;
         let (old, old_bytes) = (self.map.l1.offset(), self.map.l1.len() as u64 * 8);
-        self.switch_header(|header| {
-            header.l1_table_offset = HostOffset(offset);
-            // Below 2^22, see above.
-            header.l1_size = words.len() as u32;
-        })
-        .await?;
+        self.header
+            .switch_header(&self.medium, |header| {
+                header.l1_table_offset = HostOffset(offset);
+                // Below 2^22, see above.
+                header.l1_size = words.len() as u32;
+            })
+            .await?;
         self.map.l1.replace(offset, words);
         self.medium.overlap.remove(old, Section::ActiveL1);
         self.medium.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);

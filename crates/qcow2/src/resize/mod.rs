@@ -120,7 +120,7 @@ impl Inner {
 
     /// The header says that the disk has `size` bytes, and then so do we.
     async fn set_size(&self, size: u64) -> Result<(), Error> {
-        self.switch_header(|header| header.size = size).await?;
+        self.header.switch_header(&self.medium, |header| header.size = size).await?;
         self.size.store(size, sync::atomic::Ordering::Relaxed);
         Ok(())
     }

@@ -40,12 +40,12 @@ impl Inner {
             self.space.refcounts.forget_blocks(&without);
         }
         for (offset, bytes) in &without.sectors {
-            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+            self.medium.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
         if without.blocks.is_empty() {
             return Ok(false);
         }
-        self.barrier().await?;
+        self.medium.barrier().await?;
         self.space.refcounts.forget_blocks(&without);
         let mut counted = Vec::new();
         for (_, at) in without.blocks {

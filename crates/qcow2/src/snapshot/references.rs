@@ -46,7 +46,7 @@ impl Inner {
     /// The entry in the word of an L1 table.
     pub(super) fn l1_entry_of(&self, word: u64) -> Result<L1Entry, Error> {
         let entry = L1Entry::decode(word, &self.medium.geometry);
-        self.noticing_corruption(
+        self.medium.noticing_corruption(
             entry.map_err(|error| self.medium.blame.corrupt(format!("an L1 table: {error}"))),
         )
     }
@@ -57,7 +57,7 @@ impl Inner {
             let Some(table) = self.l1_entry_of(word)?.table else { continue };
             for (start, len) in self.references_of_table(table).await? {
                 let raised = self.space.refcounts.raise(start, len).await;
-                self.noticing_corruption(raised)?;
+                self.medium.noticing_corruption(raised)?;
             }
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Inner {
             if count == 0 {
                 let at = HostOffset(cluster << self.medium.geometry.cluster_bits);
                 let detail = format!("the cluster at {at} is in use, but its refcount is 0");
-                return self.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
+                return self.medium.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
             }
             match freed.last_mut() {
                 Some(last) if last.start + last.len == cluster && last.punch == punch => last.len += 1,

@@ -116,7 +116,7 @@ impl Shadow {
         let (snapshots_offset, snapshots_bytes) = self.write_snapshot_table(&change.snapshots).await?;
         let inactive_l2 = image.inactive_l2_tables(&change.snapshots).await?;
         let (refcount_table, refcount_table_bytes, blocks) = self.write_refcounts().await?;
-        image.barrier().await?;
+        image.medium.barrier().await?;
         Ok(Complete {
             change,
             l1_offset,
@@ -154,7 +154,7 @@ impl Shadow {
                     entry.encode(&image.medium.geometry).into_iter().take(image.map.shape.entry_words())
                 });
                 let bytes: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
-                image.write_table(offset, &bytes, Section::ActiveL2).await?;
+                image.medium.write_table(offset, &bytes, Section::ActiveL2).await?;
                 image.lower_or_free(table.0 >> bits, 1, &mut self.freed).await?;
                 entry = L1Entry { table: Some(HostOffset(offset)), copied: true };
             }
@@ -178,7 +178,7 @@ impl Shadow {
         let len = (clusters << image.medium.geometry.cluster_bits) as usize;
         let table = encode_words(change.l1.iter().copied(), len);
         let table = table.map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
-        image.write_table(offset, &table, Section::ActiveL1).await?;
+        image.medium.write_table(offset, &table, Section::ActiveL1).await?;
         Ok(offset)
     }
 
@@ -204,7 +204,7 @@ impl Shadow {
         room.map_err(|_| image.medium.blame.no_memory("the snapshot table"))?;
         bytes.resize(padded, 0);
         let offset = self.place(clusters).await?;
-        image.write_table(offset, &bytes, Section::SnapshotTable).await?;
+        image.medium.write_table(offset, &bytes, Section::SnapshotTable).await?;
         Ok((offset, len))
     }
 
@@ -247,11 +247,11 @@ impl Shadow {
         self.free_place(old, old_clusters);
         let blocks = image.space.refcounts.copy_dirty()?;
         for (offset, block) in &blocks {
-            image.write_table(offset.0, &block.bytes, Section::RefcountBlock).await?;
+            image.medium.write_table(offset.0, &block.bytes, Section::RefcountBlock).await?;
         }
         let bytes = image.space.refcounts.table.read().encode_all(home.len);
         let bytes = bytes.map_err(|_| image.medium.blame.no_memory("the refcount table"))?;
-        image.write_table(home.start << bits, &bytes, Section::RefcountTable).await?;
+        image.medium.write_table(home.start << bits, &bytes, Section::RefcountTable).await?;
         Ok((home, bytes, blocks))
     }
 
@@ -260,7 +260,8 @@ impl Shadow {
         let bits = self.image.medium.geometry.cluster_bits;
         let change = &complete.change;
         self.image
-            .switch_header(|header| {
+            .header
+            .switch_header(&self.image.medium, |header| {
                 header.size = change.size;
                 // Below 2^22, 2^20 and 2^16 by the limits on the tables.
                 header.l1_size = change.l1.len() as u32;
@@ -319,7 +320,7 @@ impl Shadow {
         let bits = image.medium.geometry.cluster_bits;
         let made = image.space.refcounts.restore(self.before);
         made.iter().for_each(|at| image.medium.overlap.remove(at.0, Section::RefcountBlock));
-        if image.check_not_stopped().is_err() {
+        if image.medium.check_not_stopped().is_err() {
             return;
         }
         image.space.reserve.restore(self.reserve);

@@ -54,7 +54,7 @@ impl Inner {
             at(start) + bytes.len() as u64
                 <= place.host + place.clusters * self.medium.geometry.cluster_size()
         );
-        self.check_data(at(start), bytes.len() as u64)?;
+        self.medium.check_data(at(start), bytes.len() as u64)?;
         self.medium.data.write(at(start), bytes).await.map_err(self.medium.blame.io("writing data"))
     }
 
@@ -76,7 +76,7 @@ impl Inner {
                 return Ok(None);
             }
             if len > ZERO_FILL_WRITTEN_MAX {
-                self.check_data(host, len)?;
+                self.medium.check_data(host, len)?;
                 let zeroed = self.medium.data.zero(host, len, Zeroing::Keep).await;
                 zeroed.map_err(self.medium.blame.io("zeroing the rest of a cluster"))?;
                 return Ok(None);
