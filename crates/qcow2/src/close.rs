@@ -26,7 +26,7 @@ impl Inner {
 
     async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
         self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
-        self.empty_reserve(true).await;
+        self.space.empty_reserve(&self.medium, true).await;
         // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
         // the old one. Each round leaves less to do.
         while self.is_dirty() || self.space.frees.is_reclaiming() {
@@ -42,7 +42,7 @@ impl Inner {
         }
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
-        self.cut_tail().await?;
+        self.space.cut_tail(&self.medium, &self.header).await?;
         self.header.clear_reserve_mark(&self.medium).await?;
         self.header.clear_dirty(&self.medium).await
     }

@@ -6,6 +6,7 @@
 //! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
 
 mod committer;
+mod reclaim;
 mod refcounts;
 
 use std::sync::Arc;
@@ -101,14 +102,14 @@ impl Inner {
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
-        self.fill_reserve().await?;
+        self.space.fill_reserve(&self.medium, &self.header).await?;
         self.space.reserve.count();
         let clusters = self.medium.file.length() >> self.medium.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
         let frees = self.space.frees.take_open();
         if deliberate::has(Bug::PunchTooEarly) {
             for free in &frees {
-                self.punch(*free).await;
+                self.space.punch(&self.medium, *free).await;
             }
         }
         // Before the refcounts: whatever an entry in a copy leads to has its refcount raised in

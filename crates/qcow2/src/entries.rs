@@ -127,19 +127,19 @@ impl Inner {
         let _owned = self.map.tables.own(index, index + 1).await;
         let old = self.l1_entry(index, guest)?;
         if let (true, Some(at)) = (old.copied, old.table) {
-            return self.take_room_of_table(index, at.0).await;
+            return self.space.take_room_of_table(&self.medium, index, at.0).await;
         }
         let shared = self.is_shared(old.table).await?;
-        self.take_room_in_l1(index).await?;
-        let run = self.allocate(1).await?;
+        self.space.take_room_in_l1(&self.medium, &self.map.l1, index).await?;
+        let run = self.space.allocate(&self.medium, 1).await?;
         let offset = run.start << self.medium.geometry.cluster_bits;
         let is_empty = old.table.is_none() && self.reads_as_zeroes(&run);
         let made = match is_empty {
-            true => self.take_room_of_new(&run).await,
+            true => self.space.take_room_of_new(&self.medium, &run).await,
             false => self.fill_table(offset, old.table).await,
         };
         if let Err(error) = made {
-            self.give_back(run).await;
+            self.space.give_back(&self.medium, run).await;
             return Err(error);
         }
         if is_empty {
@@ -155,7 +155,7 @@ impl Inner {
         self.map.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
             self.table_left(old, shared);
-            self.free_cluster(old.0, self.discards().pass_discard_other);
+            self.space.free_cluster(&self.medium, old.0, self.discards().pass_discard_other);
         }
         Ok(())
     }

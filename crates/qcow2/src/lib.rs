@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod allocate;
 mod allocator;
 mod as_block;
 mod below;
@@ -28,7 +27,6 @@ mod deliberate;
 mod entries;
 mod free;
 mod gate;
-mod growth;
 mod header_update;
 mod health;
 mod host;

@@ -180,17 +180,6 @@ impl Inner {
         // Below 32 by the geometry.
         first as u32..(first + count) as u32
     }
-
-    /// Frees what an entry that was replaced referred to.
-    pub(crate) fn free_entry(&self, entry: &L2Entry, punch: bool) {
-        match entry {
-            L2Entry::Compressed(cluster) => self.free_compressed(*cluster, punch),
-            L2Entry::Standard(cluster) if !self.medium.geometry.external_data => {
-                cluster.host.into_iter().for_each(|host| self.free_cluster(host.0, punch));
-            }
-            L2Entry::Standard(_) => {}
-        }
-    }
 }
 
 /// Bits of the subclusters in `range`, which has at most 32.

@@ -301,7 +301,11 @@ impl Inner {
                 self.punch_data(host.0, size.min(self.size().saturating_sub(guest))).await;
             }
         } else if !kept {
-            self.free_entry(old, matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly);
+            self.space.free_entry(
+                &self.medium,
+                old,
+                matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly,
+            );
         } else if let (Space::PunchOnly, L2Entry::Standard(Cluster { alloc: 0, host: Some(host), .. })) =
             (space, new)
         {

@@ -52,25 +52,25 @@ impl Inner {
         loop {
             let dirty = self.space.refcounts.table.read().dirty();
             let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
-            let run = match self.claim_table_aside().await? {
+            let run = match self.space.claim_table_aside(&self.medium).await? {
                 Some(run) => run,
-                None => self.allocate_exactly(clusters).await?,
+                None => self.space.allocate_exactly(&self.medium, clusters).await?,
             };
             let clusters = run.len;
             // The allocation may have made blocks that need a still larger table. Less room than a new one would
             // get is no reason: every attempt takes clusters that need blocks, and there might be no end.
             if self.space.refcounts.table.read().clusters_needed() > clusters {
-                self.give_back(run).await;
+                self.space.give_back(&self.medium, run).await;
                 continue;
             }
             let offset = run.start << self.medium.geometry.cluster_bits;
             match self.write_new_table(offset, clusters).await {
                 Ok(bytes) => {
-                    self.free_aside(self.space.room.clear_rest_aside());
+                    self.space.free_aside(self.space.room.clear_rest_aside());
                     return self.move_table(offset, clusters, &bytes).await;
                 }
                 Err(error) => {
-                    self.give_back(run).await;
+                    self.space.give_back(&self.medium, run).await;
                     return Err(error);
                 }
             }

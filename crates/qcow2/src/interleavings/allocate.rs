@@ -23,8 +23,8 @@ impl Owned {
         let inner = &self.world.image.inner;
         let run = block_on(async {
             match wanted {
-                3 => inner.allocate_exactly(wanted).await,
-                _ => inner.allocate(wanted).await,
+                3 => inner.space.allocate_exactly(&inner.medium, wanted).await,
+                _ => inner.space.allocate(&inner.medium, wanted).await,
             }
         })
         .unwrap();
@@ -41,7 +41,7 @@ impl Owned {
             let mut clusters = self.clusters.lock();
             (run.start..run.end()).for_each(|cluster| assert!(clusters.remove(&cluster)));
         }
-        block_on(self.world.image.inner.give_back(run));
+        block_on(self.world.image.inner.space.give_back(&self.world.image.inner.medium, run));
     }
 }
 
@@ -111,7 +111,9 @@ fn two_who_need_a_new_refcount_block_make_one() {
 fn a_cluster_that_is_freed_while_it_is_scanned_is_known_twice_and_handed_out_once() {
     explore(|| {
         let before = World::new();
-        let old: Vec<Run> = (0..3).map(|_| block_on(before.image.inner.allocate(1)).unwrap()).collect();
+        let old: Vec<Run> = (0..3)
+            .map(|_| block_on(before.image.inner.space.allocate(&before.image.inner.medium, 1)).unwrap())
+            .collect();
         before.write(0, 1);
         before.close();
         let world = World::on(&before.medium.durable());

@@ -80,7 +80,7 @@ impl Inner {
             let old = self.entry(guest).await?;
             if old != L2Entry::UNALLOCATED {
                 self.set_entries(guest, &[L2Entry::UNALLOCATED]).await?;
-                self.free_entry(&old, self.options.pass_discard_request);
+                self.space.free_entry(&self.medium, &old, self.options.pass_discard_request);
             }
             guest += size;
         }
@@ -100,8 +100,8 @@ impl Inner {
         }
         self.table_left(at, shared);
         let punch = self.options.pass_discard_request;
-        entries.iter().for_each(|entry| self.free_entry(entry, punch));
-        self.free_cluster(at.0, self.options.pass_discard_other);
+        entries.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, punch));
+        self.space.free_cluster(&self.medium, at.0, self.options.pass_discard_other);
         Ok(())
     }
 }

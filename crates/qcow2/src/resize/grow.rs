@@ -81,11 +81,11 @@ impl Inner {
         more.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         words.resize(entries, 0);
         let clusters = self.medium.geometry.clusters_for(entries as u64 * 8);
-        let run = self.allocate_exactly(clusters).await?;
+        let run = self.space.allocate_exactly(&self.medium, clusters).await?;
         let offset = run.start << self.medium.geometry.cluster_bits;
         let moved = self.move_l1(offset, clusters, &words).await;
         if moved.is_err() && self.medium.check_not_stopped().is_ok() {
-            self.give_back(run).await;
+            self.space.give_back(&self.medium, run).await;
         }
         drop(pause);
         moved

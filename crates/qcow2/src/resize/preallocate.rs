@@ -49,9 +49,9 @@ impl Inner {
         let run = match self.medium.geometry.external_data {
             true => Run { start: guest >> bits, len: wanted, fresh: true, settled: false },
             false => {
-                let run = self.allocate(wanted).await?;
+                let run = self.space.allocate(&self.medium, wanted).await?;
                 if let Err(error) = self.prepare_run(run, how).await {
-                    self.give_back(run).await;
+                    self.space.give_back(&self.medium, run).await;
                     return Err(error);
                 }
                 run

@@ -15,7 +15,7 @@ impl Inner {
         if !self.medium.file.capabilities().resizable {
             return Ok(());
         }
-        self.empty_reserve(false).await;
+        self.space.empty_reserve(&self.medium, false).await;
         // Most is freed while requests go on.
         self.commit().await?;
         self.space.frees.idle().await;
@@ -66,7 +66,7 @@ impl Inner {
     /// file grow again: the order of the two would be anybody's.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.
-        self.free_aside(self.space.room.clear_aside());
+        self.space.free_aside(self.space.room.clear_aside());
         let length = end << self.medium.geometry.cluster_bits;
         self.medium.file.shorten_to(length).await.map_err(self.medium.blame.io("shortening the file"))?;
         self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))?;

@@ -88,7 +88,7 @@ impl Inner {
             Err(error) => Err(error),
         };
         // The new refcount table, or the old one, is long enough.
-        self.free_aside(self.space.room.clear_aside());
+        self.space.free_aside(self.space.room.clear_aside());
         match switched {
             Ok(complete) => {
                 shadow.take_effect(complete);
@@ -131,7 +131,7 @@ impl Shadow {
 
     /// Consecutive clusters for a new table, and their offset.
     async fn place(&mut self, clusters: u64) -> Result<u64, Error> {
-        let run = self.image.allocate_exactly(clusters).await?;
+        let run = self.image.space.allocate_exactly(&self.image.medium, clusters).await?;
         self.taken.push(run);
         Ok(run.start << self.image.medium.geometry.cluster_bits)
     }
@@ -234,7 +234,7 @@ impl Shadow {
             if home.is_none_or(|home| home.len < needed) {
                 if let Some(home) = home.take() {
                     self.taken.retain(|run| *run != home);
-                    image.give_back(home).await;
+                    image.space.give_back(&image.medium, home).await;
                 }
                 self.place(needed).await?;
                 home = self.taken.last().copied();

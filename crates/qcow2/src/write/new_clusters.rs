@@ -28,19 +28,25 @@ impl Inner {
         let run = match self.medium.geometry.external_data {
             // The place of a guest cluster in a data file is its own offset.
             true => Run::used(guest >> self.medium.geometry.cluster_bits, old.len() as u64),
-            false => self.allocate_for(guest >> self.medium.geometry.cluster_bits, old.len() as u64).await?,
+            false => {
+                self.space
+                    .allocate_for(&self.medium, guest >> self.medium.geometry.cluster_bits, old.len() as u64)
+                    .await?
+            }
         };
         let old = &old[..run.len as usize];
         match self.write_run(guest, data, old, run).await {
             // If this fails, some entries may lead to the run by now: better leaked than freed.
             Ok((written, entries, needs)) => {
                 self.set_entries_that_need(first_cluster, &entries, needs).await?;
-                old.iter().for_each(|entry| self.free_entry(entry, self.discards().pass_discard_other));
+                old.iter().for_each(|entry| {
+                    self.space.free_entry(&self.medium, entry, self.discards().pass_discard_other)
+                });
                 Ok(written)
             }
             Err(error) => {
                 if !self.medium.geometry.external_data {
-                    self.give_back(run).await;
+                    self.space.give_back(&self.medium, run).await;
                 }
                 Err(error)
             }

@@ -1,5 +1,11 @@
 //! Clusters of the file: which are counted, which are free, and what is on its way from one to the other.
 
+mod allocate;
+mod fill;
+mod free;
+mod growth;
+mod room;
+
 use std::sync::Arc;
 
 use map_cache::{Budget, Charge};
@@ -7,10 +13,10 @@ use sync::{AsyncMutex, Mutex};
 
 use crate::allocator::Allocator;
 use crate::free::Frees;
-use crate::growth::Growth;
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
 use crate::room::Room;
+pub(crate) use growth::Growth;
 
 /// The clusters of one image's file.
 ///
