@@ -5,7 +5,6 @@
 //! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
 //! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
 
-mod committer;
 mod reclaim;
 mod refcounts;
 
@@ -15,13 +14,12 @@ use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
 
 use crate::Error;
+use crate::committer::Turn;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
 use crate::waiting::Waited;
-pub(crate) use committer::Committer;
-use committer::Turn;
 
 /// Table writes of one commit that are in flight at the same time.
 const WRITES_AT_ONCE: usize = 32;
@@ -186,7 +184,8 @@ impl Inner {
             if words.is_empty() {
                 continue;
             }
-            pieces.push((self.slice_offset(slice.key())? + changed.start as u64 * 8, words));
+            pieces
+                .push((self.map.slice_offset(&self.medium, slice.key())? + changed.start as u64 * 8, words));
         }
         pieces.sort_unstable_by_key(|(offset, _)| *offset);
         let together = |a: &(u64, &[u64]), b: &(u64, &[u64])| a.0 + size_of_val(a.1) as u64 == b.0;

@@ -18,6 +18,7 @@ mod change;
 mod check;
 mod close;
 mod commit;
+mod committer;
 mod compressed;
 mod create;
 #[cfg(feature = "deliberate-bugs")]

@@ -74,7 +74,7 @@ impl Inner {
                 return Ok(Step::Located(Located { len, depth, source }));
             }
             len = len.min(size - guest);
-            let extent = match layer.try_map(guest, len)? {
+            let extent = match layer.map.try_extent(&layer.medium, guest, len)? {
                 Mapped::Extent(extent) => extent,
                 Mapped::Missing(key) => return Ok(Step::Missing(Missing::Layer(layer, key))),
             };
@@ -129,7 +129,7 @@ impl Inner {
         loop {
             match self.try_locate(guest, len)? {
                 Step::Located(located) => return Ok(located),
-                Step::Missing(Missing::Layer(layer, key)) => layer.load(key).await?,
+                Step::Missing(Missing::Layer(layer, key)) => layer.map.load(&layer.medium, key).await?,
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
             }
         }

@@ -247,6 +247,7 @@ fn assemble(
             cache: MapCache::new(limits, packing(&geometry), &budget),
             shape,
             cache_sizes: RwLock::new(cache_sizes),
+            prefetch: options.prefetch,
             budget: Arc::clone(&budget),
             waiting: Waiting::default(),
             tables: InFlight::default(),

@@ -126,15 +126,17 @@ impl Inner {
                 (result.map(|()| ReadKind::Data), buf)
             }
             Source::Block(block) => block.read(guest, buf).await,
-            Source::Compressed { layer, cluster, skip } => match layer.decompress(cluster).await {
-                Ok(bytes) => {
-                    let skip = skip as usize;
-                    let len = buf.len();
-                    buf.copy_from_slice(&bytes[skip..skip + len]);
-                    (Ok(ReadKind::Data), buf)
+            Source::Compressed { layer, cluster, skip } => {
+                match layer.decompressed.content(&layer.medium, cluster).await {
+                    Ok(bytes) => {
+                        let skip = skip as usize;
+                        let len = buf.len();
+                        buf.copy_from_slice(&bytes[skip..skip + len]);
+                        (Ok(ReadKind::Data), buf)
+                    }
+                    Err(error) => (layer.medium.noticing_corruption(Err(error)), buf),
                 }
-                Err(error) => (layer.medium.noticing_corruption(Err(error)), buf),
-            },
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use sync::AsyncMutex;
 use sync::atomic::AtomicBool;
 
-use crate::commit::Committer;
+use crate::committer::Committer;
 use crate::gate::Gate;
 use crate::in_flight::InFlight;
 

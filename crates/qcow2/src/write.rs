@@ -34,7 +34,7 @@ impl Inner {
         self.announce().await?;
         let pass = self.enter().await?;
         self.check_inside(offset, data.len() as u64)?;
-        if let Mapped::Extent(extent) = self.try_map(offset, data.len() as u64)?
+        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, data.len() as u64)?
             && let Kind::Data { host, in_place: true } = extent.kind
             && extent.len == data.len() as u64
             && (!self.medium.raw_data || deliberate::has(Bug::RawRangeShared))
@@ -69,7 +69,7 @@ impl Inner {
         let len = data.len() as u64;
         {
             let _owned = self.turns.raw_ranges.own(offset, offset + len).await;
-            if let Mapped::Extent(extent) = self.try_map(offset, len)?
+            if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, len)?
                 && let Kind::Data { host, in_place: true } = extent.kind
                 && extent.len == len
             {
@@ -110,7 +110,7 @@ impl Inner {
         }
         let bits = self.medium.geometry.subcluster_bits();
         let _owned = self.turns.subclusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
-        let has_place = self.reusable_host(&self.entry(offset).await?).is_some();
+        let has_place = self.reusable_host(&self.map.entry(&self.medium, offset).await?).is_some();
         if has_place {
             self.write_owned(offset, data).await?;
         }
@@ -138,14 +138,14 @@ impl Inner {
 
     /// Writes from the front of `data` as much as goes to one place, and says how much that was.
     async fn write_some(self: &Arc<Self>, guest: u64, data: IoVec) -> Result<u64, Error> {
-        let extent = self.map(guest, data.len() as u64).await?;
+        let extent = self.map.extent(&self.medium, guest, data.len() as u64).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
             let part = data.slice(0, extent.len as usize);
             self.medium.data.write(host, part).await.map_err(self.medium.blame.io("writing data"))?;
             return Ok(extent.len);
         }
-        let first = self.entry(guest).await?;
+        let first = self.map.entry(&self.medium, guest).await?;
         match self.reusable_host(&first) {
             Some(cluster) => self.write_into_place(guest, data, cluster).await,
             None => self.write_to_new_clusters(guest, data, first).await,

@@ -173,7 +173,7 @@ impl Inner {
         if self.backing.is_some() || self.medium.raw_data {
             return Ok(false);
         }
-        Ok(self.l1_entry(self.medium.geometry.l1_index(guest), guest)?.table.is_none())
+        Ok(self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(guest), guest)?.table.is_none())
     }
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
@@ -196,7 +196,7 @@ impl Inner {
         while guest < end {
             let cluster_start = self.medium.geometry.cluster_start(guest);
             let cluster_end = (cluster_start + size).min(end);
-            let old = self.entry(guest).await?;
+            let old = self.map.entry(&self.medium, guest).await?;
             let part = cluster_end - guest < size;
             if part && matches!(old, L2Entry::Compressed(_)) {
                 self.replace(changed_from, &mut changed, &mut replaced, space).await?;
@@ -235,7 +235,7 @@ impl Inner {
             found => found?,
         }
         // Nothing has to be there before what leads nowhere.
-        self.put_entries(from, entries, Needs::Nothing).await?;
+        self.map.put_entries(&self.medium, from, entries, Needs::Nothing).await?;
         for ((guest, old), new) in old.iter().zip(entries.iter()) {
             self.give_up(*guest, old, new, space).await;
         }
@@ -247,7 +247,7 @@ impl Inner {
     /// Whether each page of the L2 table that `old` entries from `from` on are in holds something, in the file or in memory with
     /// its room taken: then it can be written on a full device.
     fn is_rewriting(&self, from: u64, old: &[(u64, L2Entry)]) -> Result<bool, Error> {
-        let in_place = self.l1_entry(self.medium.geometry.l1_index(from), from)?.copied;
+        let in_place = self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(from), from)?.copied;
         let whole_pages = self.map.shape.slice_bytes() <= SMALLEST_WRITE_BYTES;
         Ok(in_place && whole_pages && old.iter().all(|(_, old)| *old != L2Entry::UNALLOCATED))
     }

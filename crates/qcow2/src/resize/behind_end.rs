@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::entries::bad_entry;
 use crate::image::Inner;
 use crate::map::Kind;
 use crate::zero::Space;
@@ -51,7 +50,7 @@ impl Inner {
         let backing = self.backing.as_ref().map_or(0, |backing| backing.size());
         let mut guest = start;
         while guest < end {
-            let extent = self.map(guest, end - guest).await?;
+            let extent = self.map.extent(&self.medium, guest, end - guest).await?;
             let behind = guest + extent.len;
             match extent.kind {
                 Kind::Data { .. } | Kind::Compressed { .. } => {
@@ -66,8 +65,7 @@ impl Inner {
     }
 
     fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
-        let entry = self.map.l1.get(self.medium.geometry.l1_index(guest), &self.medium.geometry);
-        let entry = entry.map_err(|error| bad_entry(&self.medium.blame, guest, &error));
-        self.medium.noticing_corruption(entry).map(|entry| entry.table)
+        let index = self.medium.geometry.l1_index(guest);
+        Ok(self.map.l1_entry(&self.medium, index, guest)?.table)
     }
 }

@@ -6,7 +6,6 @@ use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
-use crate::entries::bad_entry;
 use crate::image::Inner;
 
 impl Inner {
@@ -46,10 +45,7 @@ impl Inner {
         self.forget_behind(first_whole);
         for index in first_whole..self.map.l1.len() as u64 {
             let _pass = self.enter().await?;
-            let entry = self.map.l1.get(index, &self.medium.geometry);
-            let entry =
-                entry.map_err(|error| bad_entry(&self.medium.blame, index.saturating_mul(table), &error));
-            if let Some(at) = self.medium.noticing_corruption(entry)?.table {
+            if let Some(at) = self.map.l1_entry(&self.medium, index, index.saturating_mul(table))?.table {
                 self.free_table(index, at).await?;
             }
             if self.wants_commit() {
@@ -77,7 +73,7 @@ impl Inner {
         let size = self.medium.geometry.cluster_size();
         let mut guest = start;
         while guest < end {
-            let old = self.entry(guest).await?;
+            let old = self.map.entry(&self.medium, guest).await?;
             if old != L2Entry::UNALLOCATED {
                 self.set_entries(guest, &[L2Entry::UNALLOCATED]).await?;
                 self.space.free_entry(&self.medium, &old, self.options.pass_discard_request);
@@ -89,7 +85,7 @@ impl Inner {
 
     /// Frees a whole L2 table and what it leads to: all of it, or with an error nothing.
     async fn free_table(self: &Arc<Self>, index: u64, at: HostOffset) -> Result<(), Error> {
-        let entries = self.read_table(at).await?;
+        let entries = self.map.read_table(&self.medium, at).await?;
         let shared = self.is_shared(Some(at)).await?;
         // Below 2^22 by the limit on L1 tables.
         self.map.l1.set(index as usize, L1Entry::UNALLOCATED);

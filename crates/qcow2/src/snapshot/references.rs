@@ -29,7 +29,7 @@ impl Inner {
     async fn references_of_table(&self, at: HostOffset) -> Result<Vec<(u64, u64)>, Error> {
         let bits = self.medium.geometry.cluster_bits;
         let mut runs = Runs { runs: vec![(at.0 >> bits, 1)] };
-        for entry in self.read_table(at).await? {
+        for entry in self.map.read_table(&self.medium, at).await? {
             match entry {
                 L2Entry::Standard(cluster) => {
                     cluster.host.into_iter().for_each(|host| runs.add(host.0 >> bits, 1));

@@ -143,7 +143,7 @@ impl Shadow {
         let bits = image.medium.geometry.cluster_bits;
         for word in l1 {
             let Some(table) = image.l1_entry_of(*word)?.table else { continue };
-            let mut entries = image.read_table(table).await?;
+            let mut entries = image.map.read_table(&image.medium, table).await?;
             let mut entry = L1Entry {
                 table: Some(table),
                 copied: image.space.refcounts.get(table.0 >> bits).await? == 1,

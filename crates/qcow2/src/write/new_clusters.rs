@@ -69,7 +69,7 @@ impl Inner {
             if next >= end {
                 return Ok(old);
             }
-            let entry = self.entry(next).await?;
+            let entry = self.map.entry(&self.medium, next).await?;
             if self.reusable_host(&entry).is_some() {
                 return Ok(old);
             }
