@@ -6,10 +6,8 @@ use qcow2_layout::{Compatible, Version};
 use sync::atomic::Ordering;
 
 use crate::image::{Inner, Qcow2};
+use crate::options::LAZY_NEEDS_V3;
 use crate::{Error, Options, OverlapCheck};
-
-/// A version 2 image has no dirty bit.
-pub(crate) const LAZY_NEEDS_V3: &str = "lazy-refcounts=on needs a version 3 image (compat=1.1)";
 
 impl Qcow2 {
     /// Whether refcounts are written at the close only.

@@ -48,6 +48,7 @@ mod pause;
 mod prefetch;
 mod read;
 mod refcount;
+mod requests;
 mod reserve;
 mod resize;
 mod room;

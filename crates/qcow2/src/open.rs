@@ -15,17 +15,17 @@ use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 use crate::below::Below;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
-use crate::change::LAZY_NEEDS_V3;
 use crate::check::leaks::{self, GivenBack};
 use crate::compressed::Decompressed;
 use crate::free::Frees;
 use crate::header_update::FileHeader;
 use crate::health::Health;
-use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
+use crate::image::{Inner, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::map::Map;
 use crate::medium::Medium;
+use crate::options::{LAZY_NEEDS_V3, NO_UNREF_NEEDS_V3};
 use crate::overlap::{MetadataMap, Places};
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
@@ -35,7 +35,6 @@ use crate::space::{Growth, Space};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 use crate::{Error, Host, Options};
-pub(crate) use tables::read_words;
 use tables::{Source, Tables};
 
 /// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in

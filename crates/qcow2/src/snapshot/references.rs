@@ -6,7 +6,7 @@ use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
 
 use crate::free::Free;
 use crate::image::Inner;
-use crate::open::read_words;
+use crate::table_io::read_words;
 use crate::{Error, lists};
 
 /// Consecutive clusters with one reference each.
