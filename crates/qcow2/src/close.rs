@@ -1,4 +1,8 @@
 //! The end of an image's life: everything written, everything given back.
+//!
+//! An image comes to rest in one order, for good here or for a moment in a pause: nobody else changes the disk as a whole, the gate is
+//! closed behind the last who left, what runs in the background has ended, and what is dirty is written
+//! ([`Inner::settle`]). Only then the reserve's mark and the dirty bit can go.
 
 use std::sync::Arc;
 
@@ -27,19 +31,9 @@ impl Inner {
     async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
         self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
         self.space.empty_reserve(&self.medium, true).await;
-        // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
-        // the old one. Each round leaves less to do.
-        while self.is_dirty() || self.space.frees.is_reclaiming() {
-            self.commit().await?;
-            self.space.frees.idle().await;
-        }
+        self.settle().await?;
+        // The barrier for data that was written in place, too.
         self.commit().await?;
-        if self.header.is_lazy() {
-            self.write_refcounts().await?;
-            self.space.frees.idle().await;
-            self.write_refcounts().await?;
-            self.medium.barrier().await?;
-        }
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
         self.space.cut_tail(&self.medium, &self.header).await?;
