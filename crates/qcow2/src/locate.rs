@@ -12,7 +12,7 @@ use crate::image::Inner;
 use crate::map::{Kind, Mapped};
 
 /// Where the bytes at the start of a guest range are.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Located<'a> {
     /// Bytes, never 0.
     pub(crate) len: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Located<'a> {
 }
 
 /// Where bytes are.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// Nowhere: zeroes. `explicit` if a layer says so, otherwise no layer knows of them.
     Zero { explicit: bool, host: Option<u64> },
@@ -32,6 +32,30 @@ pub(crate) enum Source<'a> {
     Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.
     Compressed { layer: &'a Inner, cluster: CompressedCluster, skip: u64 },
+}
+
+impl Located<'_> {
+    /// Whether these bytes are zeroes, as the map says.
+    pub(crate) fn is_zero(&self) -> bool {
+        matches!(self.source, Source::Zero { .. })
+    }
+
+    /// `len` of these bytes from the one at `skip` on; `None` if they end before.
+    pub(crate) fn part(self, skip: u64, len: u64) -> Option<Self> {
+        if skip + len > self.len {
+            return None;
+        }
+        let source = match self.source {
+            Source::Zero { explicit, host } => Source::Zero { explicit, host: host.map(|host| host + skip) },
+            Source::Plain { storage, offset } => Source::Plain { storage, offset: offset + skip },
+            // At the guest's own offset.
+            Source::Block(block) => Source::Block(block),
+            Source::Compressed { layer, cluster, skip: before } => {
+                Source::Compressed { layer, cluster, skip: before + skip }
+            }
+        };
+        Some(Self { len, source, ..self })
+    }
 }
 
 /// A place, or what must be loaded first.

@@ -109,7 +109,8 @@ impl Inner {
         (result, joined(filled, buf.split_to(0)), buf)
     }
 
-    async fn read_piece(
+    /// Fills `buf` with what was located at `guest`, all of which is in one place.
+    pub(crate) async fn read_piece(
         &self,
         guest: u64,
         located: Located<'_>,

@@ -138,14 +138,13 @@ impl Inner {
 
     /// Writes from the front of `data` as much as goes to one place, and says how much that was.
     async fn write_some(self: &Arc<Self>, guest: u64, data: IoVec) -> Result<u64, Error> {
-        let extent = self.map.extent(&self.medium, guest, data.len() as u64).await?;
+        let (extent, first) = self.map.extent_and_entry(&self.medium, guest, data.len() as u64).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
             let part = data.slice(0, extent.len as usize);
             self.medium.data.write(host, part).await.map_err(self.medium.blame.io("writing data"))?;
             return Ok(extent.len);
         }
-        let first = self.map.entry(&self.medium, guest).await?;
         match self.reusable_host(&first) {
             Some(cluster) => self.write_into_place(guest, data, cluster).await,
             None => self.write_to_new_clusters(guest, data, first).await,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use block::Blame;
 use map_cache::{Budget, MapCache, Slice, SliceKey};
-use qcow2_layout::{CompressedCluster, EntryError, HostOffset, L1Entry, L2Entry, Subcluster};
+use qcow2_layout::{CompressedCluster, EntryError, Geometry, HostOffset, L1Entry, L2Entry, Subcluster};
 use sync::RwLock;
 
 use crate::Error;
@@ -99,12 +99,7 @@ impl Map {
         }
         match self.l1_entry(medium, u64::from(key.l1_index), guest)?.table {
             Some(_) => Ok(Mapped::Missing(key)),
-            None => {
-                // A whole table is missing: all of its range is unallocated.
-                let table = medium.geometry.bytes_per_l2_table();
-                let end = (guest + len).min((guest / table + 1).saturating_mul(table));
-                Ok(Mapped::Extent(Extent { len: end - guest, kind: Kind::Unallocated { host: None } }))
-            }
+            None => Ok(Mapped::Extent(without_table(&medium.geometry, guest, len))),
         }
     }
 
@@ -115,6 +110,31 @@ impl Map {
                 Mapped::Extent(extent) => return Ok(extent),
                 Mapped::Missing(key) => self.load(medium, key).await?,
             }
+        }
+    }
+
+    /// As [`Map::extent`], with the entry of the cluster at `guest`: one look-up for both.
+    pub(crate) async fn extent_and_entry(
+        &self,
+        medium: &Medium,
+        guest: u64,
+        len: u64,
+    ) -> Result<(Extent, L2Entry), Error> {
+        let key = self.shape.key(guest);
+        let end = (guest + len).min(self.shape.slice_end(guest));
+        loop {
+            let found = self.cache.with(key, |slice| {
+                let entry = self.decode(medium, slice, guest);
+                let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error))?;
+                Ok((self.longest(medium, slice, guest, end)?, entry))
+            });
+            if let Some(found) = found {
+                return medium.noticing_corruption(found);
+            }
+            if self.l1_entry(medium, u64::from(key.l1_index), guest)?.table.is_none() {
+                return Ok((without_table(&medium.geometry, guest, len), L2Entry::UNALLOCATED));
+            }
+            self.load(medium, key).await?;
         }
     }
 
@@ -202,6 +222,13 @@ impl Map {
         };
         Ok(Extent { len, kind })
     }
+}
+
+/// Where there is no L2 table all of its range is unallocated.
+fn without_table(geometry: &Geometry, guest: u64, len: u64) -> Extent {
+    let table = geometry.bytes_per_l2_table();
+    let end = (guest + len).min((guest / table + 1).saturating_mul(table));
+    Extent { len: end - guest, kind: Kind::Unallocated { host: None } }
 }
 
 /// The map entry of `guest` makes no sense.

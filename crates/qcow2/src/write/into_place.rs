@@ -35,11 +35,11 @@ impl Inner {
             start,
             end: fill_end,
             fresh: self.never_held(&cluster, touched.clone()),
-            blank: self.is_zero(start, fill_end).await?,
+            before: self.before(start, fill_end).await?,
         };
         let written = async {
             self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
-            let needs = self.needs(place.fresh, place.blank);
+            let needs = self.needs(place.fresh, place.before.blank);
             if deliberate::has(Bug::EntryNotMerged) {
                 let (alloc, zero) = (cluster.alloc | mask(touched.clone()), cluster.zero & !mask(touched));
                 let entry = L2Entry::Standard(Cluster { alloc, zero, ..cluster });

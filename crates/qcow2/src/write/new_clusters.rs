@@ -103,10 +103,10 @@ impl Inner {
             start,
             end: fill_end,
             fresh: run.fresh,
-            blank: self.is_zero(start, fill_end).await?,
+            before: self.before(start, fill_end).await?,
         };
         let settled = run.settled || deliberate::has(Bug::RefcountNotAwaited);
-        let needs = if settled { self.needs(place.fresh, place.blank) } else { Needs::Barrier };
+        let needs = if settled { self.needs(place.fresh, place.before.blank) } else { Needs::Barrier };
         let entries = (0..run.len).zip(old).map(|(index, old)| {
             let at = first_cluster + index * size;
             let alloc = mask(self.subclusters(start.max(at), fill_end.min(at + size)));
