@@ -12,7 +12,7 @@ impl Block for Qcow2 {
     }
 
     fn name(&self) -> &str {
-        self.inner.file.name()
+        self.inner.medium.file.name()
     }
 
     fn size(&self) -> u64 {
@@ -23,9 +23,9 @@ impl Block for Qcow2 {
         let image = &self.inner;
         Capabilities {
             read_only: !image.options.writable,
-            alignment: image.file.capabilities().alignment,
+            alignment: image.medium.file.capabilities().alignment,
             cached: image.has_cached_data,
-            cluster_bytes: Some(image.geometry.cluster_size()),
+            cluster_bytes: Some(image.medium.geometry.cluster_size()),
         }
     }
 

@@ -11,7 +11,7 @@ impl Qcow2 {
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
         self.inner.check_range(offset, len)?;
         if len == 0 {
-            return Err(self.inner.blame.invalid("the status of no bytes is not defined"));
+            return Err(self.inner.medium.blame.invalid("the status of no bytes is not defined"));
         }
         let _pass = self.inner.enter().await?;
         self.inner.check_range(offset, len)?;

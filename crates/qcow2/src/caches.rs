@@ -25,44 +25,45 @@ impl Qcow2 {
     /// When the request contradicts itself or the image, or writing fails: then the old sizes stay.
     pub async fn set_caches(&self, request: CacheRequest) -> Result<CacheSizes, Error> {
         let image = Arc::clone(&self.inner);
-        self.inner.to_the_end(async move { image.set_caches(request).await }).await
+        self.inner.medium.to_the_end(async move { image.set_caches(request).await }).await
     }
 }
 
 impl Inner {
     async fn set_caches(self: Arc<Self>, request: CacheRequest) -> Result<CacheSizes, Error> {
-        let _managing = self.managing.lock().await;
+        let _managing = self.turns.managing.lock().await;
         // Refuses when the image was closed meanwhile.
         drop(self.enter().await?);
-        let image = cached_image(self.size(), &self.geometry);
-        let sizes = cache_sizes(&request, &image).map_err(|error| self.blame.invalid(error.to_string()))?;
-        if sizes.l2_entry_bytes == self.shape.slice_bytes() as u64 {
+        let image = cached_image(self.size(), &self.medium.geometry);
+        let sizes =
+            cache_sizes(&request, &image).map_err(|error| self.medium.blame.invalid(error.to_string()))?;
+        if sizes.l2_entry_bytes == self.map.shape.slice_bytes() as u64 {
             self.flush().await?;
         } else if self.options.writable {
             let _pause = self.pause().await?;
             self.cut_anew(sizes.l2_entry_bytes)?;
         } else {
-            let _closed = self.gate.close().await;
+            let _closed = self.turns.gate.close().await;
             self.cut_anew(sizes.l2_entry_bytes)?;
         }
         let ceiling = l2_ceiling(&request, &sizes);
-        self.cache.set_bytes_max(ceiling);
+        self.map.cache.set_bytes_max(ceiling);
         if let Some(chain) = self.chain_if_made() {
             chain.set_bytes_max(ceiling);
         }
-        self.refcounts.set_blocks_max(usize::try_from(sizes.refcount_count).unwrap_or(usize::MAX));
-        *self.cache_sizes.write() = sizes;
+        self.space.refcounts.set_blocks_max(usize::try_from(sizes.refcount_count).unwrap_or(usize::MAX));
+        *self.map.cache_sizes.write() = sizes;
         Ok(sizes)
     }
 
     /// Cuts L2 tables into slices of `slice_bytes`. Nobody is inside, and nothing is dirty.
     fn cut_anew(&self, slice_bytes: u64) -> Result<(), Error> {
-        self.cache.clear();
-        let per_table = self.geometry.cluster_size() / slice_bytes;
-        if !self.cache.reshape(per_table as usize) {
-            return Err(self.blame.refused("map slices that cannot be written keep their size"));
+        self.map.cache.clear();
+        let per_table = self.medium.geometry.cluster_size() / slice_bytes;
+        if !self.map.cache.reshape(per_table as usize) {
+            return Err(self.medium.blame.refused("map slices that cannot be written keep their size"));
         }
-        self.shape.set_slice_bytes(slice_bytes);
+        self.map.shape.set_slice_bytes(slice_bytes);
         Ok(())
     }
 }

@@ -6,15 +6,13 @@ use qcow2_layout::{Compatible, Version};
 use sync::atomic::Ordering;
 
 use crate::image::{Inner, Qcow2};
+use crate::options::LAZY_NEEDS_V3;
 use crate::{Error, Options, OverlapCheck};
-
-/// A version 2 image has no dirty bit.
-pub(crate) const LAZY_NEEDS_V3: &str = "lazy-refcounts=on needs a version 3 image (compat=1.1)";
 
 impl Qcow2 {
     /// Whether refcounts are written at the close only.
     pub fn lazy_refcounts(&self) -> bool {
-        self.inner.is_lazy()
+        self.inner.header.is_lazy()
     }
 
     /// Turns `lazy-refcounts` on or off; `None` is what the image says. Requests are held back meanwhile. Off, all
@@ -36,7 +34,7 @@ impl Qcow2 {
 
     /// The metadata that is looked at before anything is read or written beside it.
     pub fn overlap_check(&self) -> OverlapCheck {
-        self.inner.overlap.check()
+        self.inner.medium.overlap.check()
     }
 
     /// Puts another `overlap-check` in force. What is dirty is written first, requests are held back, and where
@@ -47,22 +45,17 @@ impl Qcow2 {
     /// one stays in force.
     pub async fn set_overlap_check(&self, check: OverlapCheck) -> Result<(), Error> {
         let image = Arc::clone(&self.inner);
-        self.inner.to_the_end(async move { image.set_overlap_check(check).await }).await
+        self.inner.medium.to_the_end(async move { image.set_overlap_check(check).await }).await
     }
 }
 
 impl Inner {
-    #[inline]
-    pub(crate) fn is_lazy(&self) -> bool {
-        self.lazy_refcounts.load(Ordering::Relaxed)
-    }
-
     async fn set_lazy_refcounts(self: &Arc<Self>, lazy: Option<bool>) -> Result<(), Error> {
         let lazy = match lazy {
             Some(lazy) => lazy,
             None => self.header.lock().await.compatible.contains(Compatible::LAZY_REFCOUNTS),
         };
-        match (lazy, self.is_lazy()) {
+        match (lazy, self.header.is_lazy()) {
             (true, false) => self.turn_lazy_on().await,
             (true, true) => Ok(()),
             // Also when it is off already: the dirty bit may be left from a failure.
@@ -71,30 +64,30 @@ impl Inner {
     }
 
     async fn turn_lazy_on(self: &Arc<Self>) -> Result<(), Error> {
-        if self.geometry.version == Version::V2 {
-            return Err(self.blame.invalid(LAZY_NEEDS_V3));
+        if self.medium.geometry.version == Version::V2 {
+            return Err(self.medium.blame.invalid(LAZY_NEEDS_V3));
         }
         let _pause = self.pause().await?;
         // A request may have looked at the header before it waits at the gate: it will not look again.
-        if self.announced.load(Ordering::Acquire) {
-            self.set_dirty().await?;
+        if self.header.announced.load(Ordering::Acquire) {
+            self.header.set_dirty(&self.medium).await?;
         }
-        self.lazy_refcounts.store(true, Ordering::Relaxed);
+        self.header.lazy_refcounts.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     async fn turn_lazy_off(self: &Arc<Self>) -> Result<(), Error> {
         // Refcounts are on the medium when it begins, and nobody is inside to change them.
         let _pause = self.pause().await?;
-        self.lazy_refcounts.store(false, Ordering::Relaxed);
-        self.clear_dirty().await
+        self.header.lazy_refcounts.store(false, Ordering::Relaxed);
+        self.header.clear_dirty(&self.medium).await
     }
 
     async fn set_overlap_check(self: &Arc<Self>, check: OverlapCheck) -> Result<(), Error> {
-        let _managing = self.managing.lock().await;
+        let _managing = self.turns.managing.lock().await;
         // Refuses when the image was closed meanwhile.
         drop(self.enter().await?);
-        if self.overlap.check() == check {
+        if self.medium.overlap.check() == check {
             return Ok(());
         }
         if self.options.writable {
@@ -102,7 +95,7 @@ impl Inner {
             let _pause = self.pause().await?;
             self.read_places(check).await
         } else {
-            let _closed = self.gate.close().await;
+            let _closed = self.turns.gate.close().await;
             self.read_places(check).await
         }
     }
@@ -112,15 +105,15 @@ impl Inner {
         let options = Options { overlap_check: check, ..self.options };
         let header = self.header.lock().await;
         let places = crate::open::metadata_places(
-            &*self.file,
+            &*self.medium.file,
             &header,
-            &self.geometry,
+            &self.medium.geometry,
             &options,
-            &self.blame,
-            &self.l1,
+            &self.medium.blame,
+            &self.map.l1,
         )
         .await?;
-        self.overlap.change(check, places);
+        self.medium.overlap.change(check, places);
         Ok(())
     }
 }

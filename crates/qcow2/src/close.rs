@@ -1,4 +1,8 @@
 //! The end of an image's life: everything written, everything given back.
+//!
+//! An image comes to rest in one order, for good here or for a moment in a pause: nobody else changes the disk as a whole, the gate is
+//! closed behind the last who left, what runs in the background has ended, and what is dirty is written
+//! ([`Inner::settle`]). Only then the reserve's mark and the dirty bit can go.
 
 use std::sync::Arc;
 
@@ -10,49 +14,39 @@ use crate::image::Inner;
 impl Inner {
     /// See [`crate::Qcow2::close`].
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Error> {
-        self.closing.store(true, Ordering::Relaxed);
+        self.turns.closing.store(true, Ordering::Relaxed);
         if !self.options.writable {
             return Ok(());
         }
         // Whoever changes the disk as a whole closes the gate too, and opens it again.
-        let _managing = self.managing.lock().await;
-        self.gate.close().await.for_ever();
+        let _managing = self.turns.managing.lock().await;
+        self.turns.gate.close().await.for_ever();
         let result = self.write_everything().await;
         // Nothing of ours may reach the file once the caller has let go of it, also after a failure.
-        self.committer.idle().await;
-        self.frees.idle().await;
+        self.turns.committer.idle().await;
+        self.space.frees.idle().await;
         result
     }
 
     async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
         self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
-        self.empty_reserve(true).await;
-        // Freeing lowers refcounts, which the next commit writes; moving the refcount table frees
-        // the old one. Each round leaves less to do.
-        while self.is_dirty() || self.frees.is_reclaiming() {
-            self.commit().await?;
-            self.frees.idle().await;
-        }
+        self.space.empty_reserve(&self.medium, true).await;
+        self.settle().await?;
+        // The barrier for data that was written in place, too.
         self.commit().await?;
-        if self.is_lazy() {
-            self.write_refcounts().await?;
-            self.frees.idle().await;
-            self.write_refcounts().await?;
-            self.barrier().await?;
-        }
         self.stop_if_corrupt("the image is corrupt: some of its clusters could not be freed").await?;
         // Behind the barrier: the medium knows that nothing is there.
-        self.cut_tail().await?;
-        self.clear_reserve_mark().await?;
-        self.clear_dirty().await
+        self.space.cut_tail(&self.medium, &self.header).await?;
+        self.header.clear_reserve_mark(&self.medium).await?;
+        self.header.clear_dirty(&self.medium).await
     }
 
     /// Corruption that was noticed up to now is in the header when this fails.
     async fn stop_if_corrupt(self: &Arc<Self>, detail: &'static str) -> Result<(), Error> {
-        if !self.corrupt.load(Ordering::Relaxed) {
+        if !self.medium.health.is_corrupt() {
             return Ok(());
         }
         self.mark_corrupt().await;
-        Err(self.blame.corrupt(detail))
+        Err(self.medium.blame.corrupt(detail))
     }
 }

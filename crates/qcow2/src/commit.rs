@@ -5,7 +5,7 @@
 //! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
 //! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
 
-mod committer;
+mod reclaim;
 mod refcounts;
 
 use std::sync::Arc;
@@ -14,14 +14,12 @@ use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
 
 use crate::Error;
+use crate::committer::Turn;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
 use crate::overlap::Section;
-use crate::table_io::write_bytes;
 use crate::waiting::Waited;
-pub(crate) use committer::Committer;
-use committer::Turn;
 
 /// Table writes of one commit that are in flight at the same time.
 const WRITES_AT_ONCE: usize = 32;
@@ -38,7 +36,7 @@ struct Running(Option<Arc<Inner>>);
 impl Running {
     fn finish(mut self, result: Result<(), Error>) {
         if let Some(image) = self.0.take() {
-            image.committer.finish(result);
+            image.turns.committer.finish(result);
         }
     }
 }
@@ -47,8 +45,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(image) = self.0.take() {
             image
+                .turns
                 .committer
-                .finish(Err(image.blame.refused("the program stopped while metadata was written")));
+                .finish(Err(image.medium.blame.refused("the program stopped while metadata was written")));
         }
     }
 }
@@ -66,17 +65,17 @@ impl Inner {
 
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
-        self.check_not_stopped()?;
-        let target = self.committer.next();
+        self.medium.check_not_stopped()?;
+        let target = self.turns.committer.next();
         loop {
-            match self.committer.turn(target) {
+            match self.turns.committer.turn(target) {
                 Turn::Done(result) => return result,
                 Turn::Wait(finished) => finished.await,
                 Turn::Start => {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
-                    self.host.spawn(Box::pin(async move {
-                        let with_refcounts = !image.is_lazy() || image.refcounts.is_crowded();
+                    self.medium.host.spawn(Box::pin(async move {
+                        let with_refcounts = !image.header.is_lazy() || image.space.refcounts.is_crowded();
                         let result = image.write_metadata(with_refcounts).await;
                         running.finish(result);
                     }));
@@ -87,46 +86,48 @@ impl Inner {
 
     /// Whether memory holds enough that should be written soon.
     pub(crate) fn wants_commit(&self) -> bool {
-        self.cache.wants_write_back() || self.frees.wants_commit() || self.refcounts.is_crowded()
+        self.map.cache.wants_write_back()
+            || self.space.frees.wants_commit()
+            || self.space.refcounts.is_crowded()
     }
 
     /// Whether anything in memory differs from the file.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.cache.dirty_slices() > 0
-            || self.l1.is_dirty()
-            || self.frees.any_open()
-            || (!self.is_lazy() && self.refcounts.is_dirty())
+        self.map.cache.dirty_slices() > 0
+            || self.map.l1.is_dirty()
+            || self.space.frees.any_open()
+            || (!self.header.is_lazy() && self.space.refcounts.is_dirty())
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
-        self.fill_reserve().await?;
-        self.reserve.count();
-        let clusters = self.file.length() >> self.geometry.cluster_bits;
+        self.space.fill_reserve(&self.medium, &self.header).await?;
+        self.space.reserve.count();
+        let clusters = self.medium.file.length() >> self.medium.geometry.cluster_bits;
         // Before the copies: the entries that gave up these clusters are then in them.
-        let frees = self.frees.take_open();
+        let frees = self.space.frees.take_open();
         if deliberate::has(Bug::PunchTooEarly) {
             for free in &frees {
-                self.punch(*free).await;
+                self.space.punch(&self.medium, *free).await;
             }
         }
         // Before the refcounts: whatever an entry in a copy leads to has its refcount raised in
         // memory already, and its data written.
-        let sectors = self.l1.take_dirty();
-        let slices = self.cache.copy_dirty();
-        let waited = self.waiting.take();
+        let sectors = self.map.l1.take_dirty();
+        let slices = self.map.cache.copy_dirty();
+        let waited = self.map.waiting.take();
         match self.write_in_order(&sectors, &slices, &waited, with_refcounts).await {
             Ok(()) => {
-                self.cache.written(&slices);
+                self.map.cache.written(&slices);
                 // Now there are clean slices, which can leave for what the tables grew by.
                 self.count_tables();
-                self.reserve.settle(clusters);
+                self.space.reserve.settle(clusters);
                 self.reclaim(frees);
                 Ok(())
             }
             Err(error) => {
-                self.l1.not_written(&sectors);
-                self.waiting.put_back(waited);
-                self.frees.reopen(frees);
+                self.map.l1.not_written(&sectors);
+                self.map.waiting.put_back(waited);
+                self.space.frees.reopen(frees);
                 Err(error)
             }
         }
@@ -141,7 +142,7 @@ impl Inner {
     ) -> Result<(), Error> {
         if deliberate::has(Bug::RefcountAfterL2) {
             self.write_slices(&slices.iter().collect::<Vec<_>>()).await?;
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         let (bound, free): (Vec<&Dirty>, Vec<&Dirty>) =
             slices.iter().partition(|slice| waited.has(slice.key()));
@@ -153,32 +154,24 @@ impl Inner {
             self.write_l1(sectors).await?;
         }
         if bound.is_empty() && (sectors.is_empty() || !waited.l1) {
-            return self.barrier().await;
+            return self.medium.barrier().await;
         }
         if !deliberate::has(Bug::MissingFlush) {
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         self.write_slices(&bound).await?;
         if waited.l1 {
             self.write_l1(sectors).await?;
         }
-        self.barrier().await
+        self.medium.barrier().await
     }
 
     async fn write_l1(&self, sectors: &[DirtySector]) -> Result<(), Error> {
         let write = |sector: &DirtySector| {
             let (offset, bytes) = (sector.offset, sector.bytes.clone());
-            async move { self.write_table(offset, &bytes, Section::ActiveL1).await }
+            async move { self.medium.write_table(offset, &bytes, Section::ActiveL1).await }
         };
         all_of(sectors.iter().map(write)).await
-    }
-
-    /// Everything that completed before is on the medium when this returns.
-    pub(crate) async fn barrier(&self) -> Result<(), Error> {
-        if self.geometry.external_data {
-            self.data.flush().await.map_err(self.blame.io("flushing the data file"))?;
-        }
-        self.file.flush().await.map_err(self.blame.io("flushing"))
     }
 
     /// Writes of each slice the blocks that changed: the file has the others as they are.
@@ -191,11 +184,12 @@ impl Inner {
             if words.is_empty() {
                 continue;
             }
-            pieces.push((self.slice_offset(slice.key())? + changed.start as u64 * 8, words));
+            pieces
+                .push((self.map.slice_offset(&self.medium, slice.key())? + changed.start as u64 * 8, words));
         }
         pieces.sort_unstable_by_key(|(offset, _)| *offset);
         let together = |a: &(u64, &[u64]), b: &(u64, &[u64])| a.0 + size_of_val(a.1) as u64 == b.0;
-        let per_write = (MERGED_BYTES_MAX / self.shape.slice_bytes()).max(1);
+        let per_write = (MERGED_BYTES_MAX / self.map.shape.slice_bytes()).max(1);
         let writes = pieces.chunk_by(together).flat_map(|run| run.chunks(per_write));
         let write = |run: &[(u64, &[u64])]| {
             let offset = run.first().map_or(0, |(offset, _)| *offset);
@@ -204,19 +198,9 @@ impl Inner {
             for word in run.iter().flat_map(|(_, words)| *words) {
                 bytes.extend_from_slice(&word.to_be_bytes());
             }
-            async move { self.write_table(offset, &bytes, Section::ActiveL2).await }
+            async move { self.medium.write_table(offset, &bytes, Section::ActiveL2).await }
         };
         all_of(writes.map(write)).await
-    }
-
-    /// Writes metadata of one kind, unless metadata of another kind is in the way.
-    pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
-        if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
-            return self.noticing_corruption(Err(self
-                .blame
-                .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
-        }
-        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 }
 

@@ -10,7 +10,7 @@ use sync::{Mutex, Semaphore};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use crate::Error;
-use crate::image::Inner;
+use crate::medium::Medium;
 
 /// Decompressed clusters kept: neighbouring small reads then decompress once. At the largest
 /// cluster size this is 8 MiB an image.
@@ -27,18 +27,64 @@ const ELSEWHERE_BYTES_MIN: usize = 16 << 10;
 /// are never rewritten in place, so an entry stays right as long as the map leads to it.
 #[derive(Debug)]
 pub(crate) struct Decompressed {
+    /// How all of them are packed.
+    compression: Compression,
     latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
     /// Places for those who unpack on another thread.
     threads: Semaphore,
 }
 
-impl Default for Decompressed {
-    fn default() -> Self {
-        Self { latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
-    }
-}
-
 impl Decompressed {
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
+    }
+
+    /// The content of a compressed cluster: one cluster of bytes.
+    pub(crate) async fn content(
+        &self,
+        medium: &Medium,
+        cluster: CompressedCluster,
+    ) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some(bytes) = self.get(cluster.host.0) {
+            return Ok(bytes);
+        }
+        medium.check_data(cluster.host.0, cluster.len)?;
+        // At most two clusters: the entry has no room for a larger length.
+        let buf = IoBuf::uninit(cluster.len as usize);
+        let (result, packed) = medium.data.read(cluster.host.0, buf).await;
+        result.map_err(medium.blame.io("reading a compressed cluster"))?;
+        let size = 1 << medium.geometry.cluster_bits;
+        let bytes = self.unpack(medium, packed, size).await?.map_err(|error| {
+            medium
+                .blame
+                .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
+        })?;
+        let bytes = Arc::new(bytes);
+        self.keep(cluster.host.0, Arc::clone(&bytes));
+        Ok(bytes)
+    }
+
+    /// Decompresses `packed` to `size` bytes without holding up the loop for long.
+    async fn unpack(
+        &self,
+        medium: &Medium,
+        packed: IoBuf,
+        size: usize,
+    ) -> Result<io::Result<Vec<u8>>, Error> {
+        let compression = self.compression;
+        if size < ELSEWHERE_BYTES_MIN {
+            return Ok(unpack(compression, &packed, size));
+        }
+        let _place = self.threads.acquire().await;
+        let (done, unpacked) = futures_channel::oneshot::channel();
+        let calculation = move || {
+            // Nobody waits any more if the request was dropped.
+            let _ = done.send(unpack(compression, &packed, size));
+        };
+        medium.host.calculate(Box::new(calculation)).await;
+        unpacked.await.map_err(|_| medium.blame.refused("the program is stopping"))
+    }
+
     fn get(&self, host: u64) -> Option<Arc<Vec<u8>>> {
         let mut latest = self.latest.lock();
         let at = latest.iter().position(|(its_host, _)| *its_host == host)?;
@@ -55,44 +101,6 @@ impl Decompressed {
     /// Forgets everything: clusters were freed, and something else may be compressed in their place.
     pub(crate) fn clear(&self) {
         self.latest.lock().clear();
-    }
-}
-
-impl Inner {
-    /// The content of a compressed cluster: one cluster of bytes.
-    pub(crate) async fn decompress(&self, cluster: CompressedCluster) -> Result<Arc<Vec<u8>>, Error> {
-        if let Some(bytes) = self.decompressed.get(cluster.host.0) {
-            return Ok(bytes);
-        }
-        self.check_data(cluster.host.0, cluster.len)?;
-        // At most two clusters: the entry has no room for a larger length.
-        let buf = IoBuf::uninit(cluster.len as usize);
-        let (result, packed) = self.data.read(cluster.host.0, buf).await;
-        result.map_err(self.blame.io("reading a compressed cluster"))?;
-        let size = 1 << self.geometry.cluster_bits;
-        let bytes = self.unpack(packed, size).await?.map_err(|error| {
-            self.blame
-                .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
-        })?;
-        let bytes = Arc::new(bytes);
-        self.decompressed.keep(cluster.host.0, Arc::clone(&bytes));
-        Ok(bytes)
-    }
-
-    /// Decompresses `packed` to `size` bytes without holding up the loop for long.
-    async fn unpack(&self, packed: IoBuf, size: usize) -> Result<io::Result<Vec<u8>>, Error> {
-        let compression = self.compression;
-        if size < ELSEWHERE_BYTES_MIN {
-            return Ok(unpack(compression, &packed, size));
-        }
-        let _place = self.decompressed.threads.acquire().await;
-        let (done, unpacked) = futures_channel::oneshot::channel();
-        let calculation = move || {
-            // Nobody waits any more if the request was dropped.
-            let _ = done.send(unpack(compression, &packed, size));
-        };
-        self.host.calculate(Box::new(calculation)).await;
-        unpacked.await.map_err(|_| self.blame.refused("the program is stopping"))
     }
 }
 

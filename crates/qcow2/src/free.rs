@@ -7,15 +7,8 @@
 //!
 //! A crash in between leaks the cluster; no other order is safe (docs/write-order.md, free).
 
-use std::sync::Arc;
-
-use qcow2_layout::CompressedCluster;
 use sync::atomic::{AtomicU64, Ordering};
 use sync::{Event, Mutex};
-
-use crate::Error;
-use crate::deliberate::{self, Bug};
-use crate::image::Inner;
 
 /// Clusters that lost one reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +75,7 @@ impl Frees {
     }
 
     /// Step 2. Returns whether somebody must start reclaiming.
-    fn settle(&self, frees: Vec<Free>) -> bool {
+    pub(crate) fn settle(&self, frees: Vec<Free>) -> bool {
         if frees.is_empty() {
             return false;
         }
@@ -92,7 +85,7 @@ impl Frees {
     }
 
     /// What is settled; `None` ends reclaiming.
-    fn take_settled(&self) -> Option<Vec<Free>> {
+    pub(crate) fn take_settled(&self) -> Option<Vec<Free>> {
         let mut state = self.state.lock();
         if state.settled.is_empty() {
             state.reclaiming = false;
@@ -106,6 +99,19 @@ impl Frees {
         self.leaked.load(Ordering::Relaxed)
     }
 
+    /// A cluster could not be given back.
+    pub(crate) fn count_leaked(&self) {
+        self.leaked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reclaiming has ended; `gave_up` if with something left, which another may take up.
+    pub(crate) fn ended(&self, gave_up: bool) {
+        if gave_up {
+            self.state.lock().reclaiming = false;
+        }
+        self.idle.notify(usize::MAX);
+    }
+
     /// Waits until nothing is being reclaimed.
     pub(crate) async fn idle(&self) {
         loop {
@@ -114,129 +120,6 @@ impl Frees {
                 return;
             }
             idle.await;
-        }
-    }
-}
-
-/// Reclaiming under way. Should the host drop it half-way, what it had in hand is leaked, what is
-/// settled later is taken up by another, and nobody waits for it.
-struct Reclaiming {
-    image: Arc<Inner>,
-    /// Another may have begun by now.
-    ended: bool,
-}
-
-impl Reclaiming {
-    /// Nothing was left to do.
-    fn end(mut self) {
-        self.ended = true;
-    }
-}
-
-impl Drop for Reclaiming {
-    fn drop(&mut self) {
-        let frees = &self.image.frees;
-        if !self.ended {
-            frees.state.lock().reclaiming = false;
-        }
-        frees.idle.notify(usize::MAX);
-    }
-}
-
-impl Inner {
-    /// Frees the clusters that a compressed cluster touches: one reference each.
-    pub(crate) fn free_compressed(&self, cluster: CompressedCluster, punch: bool) {
-        let first = cluster.host.0 >> self.geometry.cluster_bits;
-        let last = (cluster.host.0 + cluster.len - 1) >> self.geometry.cluster_bits;
-        self.frees.add(Free { start: first, len: last - first + 1, punch });
-    }
-
-    /// Frees one cluster at `host`.
-    pub(crate) fn free_cluster(&self, host: u64, punch: bool) {
-        self.frees.add(Free { start: host >> self.geometry.cluster_bits, len: 1, punch });
-    }
-
-    /// The medium no longer refers to `frees`: reclaims them in the background, after the requests
-    /// that may still use them.
-    pub(crate) fn reclaim(self: &Arc<Self>, frees: Vec<Free>) {
-        if self.frees.settle(frees) {
-            let reclaiming = Reclaiming { image: Arc::clone(self), ended: false };
-            self.host.spawn(Box::pin(async move {
-                let image = &reclaiming.image;
-                while let Some(settled) = image.frees.take_settled() {
-                    if !deliberate::has(Bug::GraceSkipped) {
-                        image.gate.grace().await;
-                    }
-                    image.decompressed.clear();
-                    image.release(settled).await;
-                }
-                reclaiming.end();
-            }));
-        }
-    }
-
-    /// Takes one reference from each cluster; those that then have none are punched and given to the
-    /// allocator. The last reference goes after the punch: a cluster with refcount 0 is anybody's.
-    async fn release(&self, frees: Vec<Free>) {
-        let mut unused: Vec<Free> = Vec::new();
-        for free in frees {
-            self.release_shared(free, &mut unused).await;
-        }
-        unused.sort_unstable_by_key(|free| free.start);
-        unused.dedup_by(|next, run| {
-            let joins = run.start + run.len == next.start && run.punch == next.punch;
-            if joins {
-                run.len += next.len;
-            }
-            joins
-        });
-        for run in unused {
-            if !deliberate::has(Bug::PunchTooLate) {
-                self.punch(run).await;
-            }
-            self.lower_and_give(run.start, run.len).await;
-            if deliberate::has(Bug::PunchTooLate) {
-                self.punch(run).await;
-            }
-        }
-    }
-
-    /// Lowers the refcounts of those clusters that others refer to as well; the others are `unused`.
-    async fn release_shared(&self, free: Free, unused: &mut Vec<Free>) {
-        let end = free.start + free.len;
-        let mut at = free.start;
-        while at < end {
-            let (len, shared) = match self.refcounts.alike(at, end - at).await {
-                Ok(alike) => alike,
-                Err(error) => {
-                    self.leaked(error);
-                    at += 1;
-                    continue;
-                }
-            };
-            match shared {
-                true => self.lower_and_give(at, len).await,
-                false => unused.push(Free { start: at, len, punch: free.punch }),
-            }
-            at += len;
-        }
-    }
-
-    /// A cluster cannot be given back. No request waits for that: it is counted and logged.
-    pub(crate) fn leaked(&self, error: Error) {
-        tracing::error!("cannot free a cluster; it is leaked: {error}");
-        self.frees.leaked.fetch_add(1, Ordering::Relaxed);
-        let _: Result<(), Error> = self.noticing_corruption(Err(error));
-    }
-
-    pub(crate) async fn punch(&self, run: Free) {
-        if !run.punch {
-            return;
-        }
-        let bits = self.geometry.cluster_bits;
-        if let Err(error) = self.file.discard(run.start << bits, run.len << bits).await {
-            // The clusters are free all the same; only the space stays with the file.
-            tracing::debug!("{}: cannot give space back to the file system: {error}", self.blame.name());
         }
     }
 }

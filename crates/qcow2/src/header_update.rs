@@ -1,14 +1,16 @@
 //! Changing the header of an open image: single fields, each inside one sector, so that a crash
 //! leaves the old or the new value.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::DerefMut;
 
 use qcow2_layout::{Autoclear, Compatible, Header, Incompatible};
 use storage::{IoBytes, IoVec};
-use sync::atomic::Ordering;
+use sync::atomic::{AtomicBool, Ordering};
+use sync::{AsyncMutex, Mutex};
 
 use crate::Error;
-use crate::image::Inner;
+use crate::medium::Medium;
 
 /// Offsets in the header (specification, "Header").
 const REFCOUNT_TABLE_AT: u64 = 48;
@@ -20,199 +22,217 @@ const INCOMPATIBLE_AT: u64 = 72;
 const COMPATIBLE_AT: u64 = 80;
 const AUTOCLEAR_AT: u64 = 88;
 
-impl Inner {
-    /// What the header must say before the first change of the image: with lazy refcounts the dirty
-    /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
-    /// that was read when the image was opened.
-    #[inline]
-    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
-        if self.announced.load(Ordering::Acquire) {
-            return Ok(());
+/// The header of an open image.
+///
+/// Law: memory has what the file has, or the image takes no more writes; before the first change of the image the file's says what a
+/// reader must know of a change.
+#[derive(Debug)]
+pub(crate) struct FileHeader {
+    /// As it is in the file; held while the file's is changed.
+    in_file: AsyncMutex<Header>,
+    /// Refcounts are written at the close only. Changes in a pause.
+    pub(crate) lazy_refcounts: AtomicBool,
+    /// What must be in the header before the first change of the image is there.
+    pub(crate) announced: AtomicBool,
+    /// Bitmaps that our first change put out of date, by name. Only `announce` adds to them, under the header's lock.
+    pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
+    /// The header says that the image is corrupt, or should.
+    pub(crate) corrupt_marked: AtomicBool,
+}
+
+impl FileHeader {
+    pub(crate) fn new(header: Header, lazy_refcounts: bool) -> Self {
+        Self {
+            in_file: AsyncMutex::new(header),
+            lazy_refcounts: AtomicBool::new(lazy_refcounts),
+            announced: AtomicBool::new(false),
+            bitmaps_out_of_date: Mutex::default(),
+            corrupt_marked: AtomicBool::new(false),
         }
-        let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
-            image.announce_now().await
-        })
-        .await
     }
 
-    async fn announce_now(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    /// The header as it is in the file, which nobody changes meanwhile.
+    pub(crate) async fn lock(&self) -> impl DerefMut<Target = Header> {
+        self.in_file.lock().await
+    }
+
+    /// Whether refcounts are written at the close only.
+    #[inline]
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.lazy_refcounts.load(Ordering::Relaxed)
+    }
+
+    /// [`crate::image::Inner::announce`], by somebody who is inside.
+    pub(crate) async fn announce_now(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         if self.announced.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut marked = Vec::new();
-        let (file, blame) = (&*self.file, &self.blame);
-        let result = crate::bitmap::mark_in_use(file, &header, &self.geometry, blame, &mut marked).await;
-        self.tell_of_bitmaps(marked);
+        let (file, blame) = (&*medium.file, &medium.blame);
+        let result = crate::bitmap::mark_in_use(file, &header, &medium.geometry, blame, &mut marked).await;
+        self.tell_of_bitmaps(medium, marked);
         result?;
         if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
-            self.write_dirty_bit(&mut header).await?;
+            write_dirty_bit(medium, &mut header).await?;
         }
         // Also what whoever had the image before left in the page cache: memory was read from there, and
         // clusters that are free by those tables may be in use by the older ones on the medium.
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))?;
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))?;
         self.announced.store(true, Ordering::Release);
         Ok(())
     }
 
     /// The backups that go by these bitmaps miss what is written from now on: whoever makes them must hear of it, once.
-    fn tell_of_bitmaps(&self, mut marked: Vec<String>) {
+    fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
         let mut told = self.bitmaps_out_of_date.lock();
         // A try that failed has told already.
         marked.retain(|name| told.insert(name.clone()));
         if !marked.is_empty() {
-            tracing::warn!("{}: {}", self.blame.name(), crate::bitmap::out_of_date(&marked));
+            tracing::warn!("{}: {}", medium.blame.name(), crate::bitmap::out_of_date(&marked));
         }
     }
 
     /// Says that the refcounts may be wrong from now on, also where memory has it that the header says so: the write
     /// that cleared the bit may have failed and landed. Durable when this returns.
-    pub(crate) async fn set_dirty(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
-        self.write_dirty_bit(&mut header).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
-    }
-
-    async fn write_dirty_bit(&self, header: &mut Header) -> Result<(), Error> {
-        let mut incompatible = header.incompatible;
-        incompatible.insert(Incompatible::DIRTY);
-        self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
-        header.incompatible = incompatible;
-        Ok(())
+    pub(crate) async fn set_dirty(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
+        write_dirty_bit(medium, &mut header).await?;
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
     /// Says that a crash from now on may leave clusters that are counted and not used. Not flushed: whoever opens the image after
     /// a crash that lost it does not look for them, and they are leaked.
-    pub(crate) async fn mark_reserve(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    pub(crate) async fn mark_reserve(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         if header.compatible.contains(Compatible::RESERVE) || header.version == qcow2_layout::Version::V2 {
             return Ok(());
         }
         let marked = header.compatible | Compatible::RESERVE;
-        self.write_field(COMPATIBLE_AT, &marked.0.to_be_bytes()).await?;
+        write_field(medium, COMPATIBLE_AT, &marked.0.to_be_bytes()).await?;
         header.compatible = marked;
         Ok(())
     }
 
     /// Nothing of the reserve is counted on the medium any more: the last thing but one that a clean close does.
-    pub(crate) async fn clear_reserve_mark(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    pub(crate) async fn clear_reserve_mark(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         if !header.compatible.contains(Compatible::RESERVE) {
             return Ok(());
         }
         let mut cleared = header.compatible;
         cleared.remove(Compatible::RESERVE);
-        self.write_field(COMPATIBLE_AT, &cleared.0.to_be_bytes()).await?;
+        write_field(medium, COMPATIBLE_AT, &cleared.0.to_be_bytes()).await?;
         header.compatible = cleared;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
     /// Says that the refcounts are right: the last thing a clean close does with lazy refcounts, and what
     /// turns them off.
-    pub(crate) async fn clear_dirty(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    pub(crate) async fn clear_dirty(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         if !header.incompatible.contains(Incompatible::DIRTY) {
             return Ok(());
         }
         let mut incompatible = header.incompatible;
         incompatible.remove(Incompatible::DIRTY);
-        self.write_field(INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
+        write_field(medium, INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
         header.incompatible = incompatible;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
-    /// Sets the corrupt bit, once: whoever opens the image next must know.
-    pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
-        if !self.options.writable || self.corrupt_marked.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let image = Arc::clone(self);
-        let marked = self.to_the_end(async move { image.mark_corrupt_now().await });
-        if let Err(error) = marked.await {
-            tracing::error!("cannot set the corrupt bit: {error}");
-        }
-    }
-
-    async fn mark_corrupt_now(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    /// Sets the corrupt bit. Durable when this returns.
+    pub(crate) async fn mark_corrupt_now(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         if header.version == qcow2_layout::Version::V2 {
             return Ok(());
         }
         header.incompatible.insert(Incompatible::CORRUPT);
-        self.write_field(INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        write_field(medium, INCOMPATIBLE_AT, &header.incompatible.0.to_be_bytes()).await?;
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
     /// Clears the autoclear bits of features that we do not know and so cannot keep up to date.
-    pub(crate) async fn clear_unknown_autoclear(&self) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    pub(crate) async fn clear_unknown_autoclear(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
         let unknown = header.autoclear.unknown();
         if unknown.is_empty() {
             return Ok(());
         }
         let kept = Autoclear(header.autoclear.0 & !unknown.0);
-        self.write_field(AUTOCLEAR_AT, &kept.0.to_be_bytes()).await?;
+        write_field(medium, AUTOCLEAR_AT, &kept.0.to_be_bytes()).await?;
         header.autoclear = kept;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
     /// Lets the header lead to a refcount table that is complete on the medium. Durable when this
     /// returns.
     pub(crate) async fn point_header_at_refcount_table(
         &self,
+        medium: &Medium,
         offset: u64,
         clusters: u64,
     ) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+        let mut header = self.lock().await;
         // A table has at most 8 MiB.
         let clusters = clusters as u32;
         let mut field = [0; 12];
         field[..8].copy_from_slice(&offset.to_be_bytes());
         field[8..].copy_from_slice(&clusters.to_be_bytes());
-        self.write_field(REFCOUNT_TABLE_AT, &field).await?;
+        write_field(medium, REFCOUNT_TABLE_AT, &field).await?;
         header.refcount_table_offset = qcow2_layout::HostOffset(offset);
         header.refcount_table_clusters = clusters;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
     /// Changes size and places of tables all at once. Durable when this returns; after a failure the
     /// old values are, or the image takes no more changes, because the medium may have either.
-    pub(crate) async fn switch_header(&self, change: impl FnOnce(&mut Header)) -> Result<(), Error> {
-        let mut header = self.header.lock().await;
+    pub(crate) async fn switch_header(
+        &self,
+        medium: &Medium,
+        change: impl FnOnce(&mut Header),
+    ) -> Result<(), Error> {
+        let mut header = self.lock().await;
         let mut new = header.clone();
         change(&mut new);
-        match self.write_switched(&new).await {
+        match write_switched(medium, &new).await {
             Ok(()) => {
                 *header = new;
                 Ok(())
             }
             Err(error) => {
-                if let Err(again) = self.write_switched(&header).await {
+                if let Err(again) = write_switched(medium, &header).await {
                     tracing::error!("the header cannot be put back, no more writes: {again}");
-                    self.stopped.store(true, Ordering::Release);
+                    medium.health.set_stopped();
                 }
                 Err(error)
             }
         }
-    }
-
-    async fn write_switched(&self, header: &Header) -> Result<(), Error> {
-        let mut fixed = [0; PATCHED_BYTES];
-        header.patch(&mut fixed).map_err(|error| self.blame.invalid(error.to_string()))?;
-        let fields = fixed.get(SWITCHED).unwrap_or_default();
-        self.write_field(SWITCHED.start as u64, fields).await?;
-        self.file.flush().await.map_err(self.blame.io("flushing the header"))
-    }
-
-    async fn write_field(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
-        let data = IoVec::from(IoBytes::copy_from(bytes));
-        self.file.write(at, data).await.map_err(self.blame.io("writing the header"))
     }
 }
 
 /// Whether the header says that the image was not closed.
 pub fn is_dirty(header: &Header) -> bool {
     header.incompatible.contains(Incompatible::DIRTY)
+}
+
+async fn write_dirty_bit(medium: &Medium, header: &mut Header) -> Result<(), Error> {
+    let mut incompatible = header.incompatible;
+    incompatible.insert(Incompatible::DIRTY);
+    write_field(medium, INCOMPATIBLE_AT, &incompatible.0.to_be_bytes()).await?;
+    header.incompatible = incompatible;
+    Ok(())
+}
+
+async fn write_switched(medium: &Medium, header: &Header) -> Result<(), Error> {
+    let mut fixed = [0; PATCHED_BYTES];
+    header.patch(&mut fixed).map_err(|error| medium.blame.invalid(error.to_string()))?;
+    let fields = fixed.get(SWITCHED).unwrap_or_default();
+    write_field(medium, SWITCHED.start as u64, fields).await?;
+    medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
+}
+
+async fn write_field(medium: &Medium, at: u64, bytes: &[u8]) -> Result<(), Error> {
+    let data = IoVec::from(IoBytes::copy_from(bytes));
+    medium.file.write(at, data).await.map_err(medium.blame.io("writing the header"))
 }

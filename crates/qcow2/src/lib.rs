@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod allocate;
 mod allocator;
 mod as_block;
 mod below;
@@ -19,6 +18,7 @@ mod change;
 mod check;
 mod close;
 mod commit;
+mod committer;
 mod compressed;
 mod create;
 #[cfg(feature = "deliberate-bugs")]
@@ -28,8 +28,8 @@ mod deliberate;
 mod entries;
 mod free;
 mod gate;
-mod growth;
 mod header_update;
+mod health;
 mod host;
 mod image;
 mod in_flight;
@@ -40,6 +40,7 @@ mod lists;
 mod locate;
 mod map;
 mod map_slices;
+mod medium;
 mod open;
 mod options;
 mod overlap;
@@ -47,13 +48,16 @@ mod pause;
 mod prefetch;
 mod read;
 mod refcount;
+mod requests;
 mod reserve;
 mod resize;
 mod room;
 mod shape;
 pub mod snapshot;
+mod space;
 mod status;
 mod table_io;
+mod turns;
 mod waiting;
 mod write;
 mod zero;

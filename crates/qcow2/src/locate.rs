@@ -10,10 +10,9 @@ use crate::below::Below;
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
-use crate::overlap::Section;
 
 /// Where the bytes at the start of a guest range are.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Located<'a> {
     /// Bytes, never 0.
     pub(crate) len: u64,
@@ -23,7 +22,7 @@ pub(crate) struct Located<'a> {
 }
 
 /// Where bytes are.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// Nowhere: zeroes. `explicit` if a layer says so, otherwise no layer knows of them.
     Zero { explicit: bool, host: Option<u64> },
@@ -33,6 +32,30 @@ pub(crate) enum Source<'a> {
     Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.
     Compressed { layer: &'a Inner, cluster: CompressedCluster, skip: u64 },
+}
+
+impl Located<'_> {
+    /// Whether these bytes are zeroes, as the map says.
+    pub(crate) fn is_zero(&self) -> bool {
+        matches!(self.source, Source::Zero { .. })
+    }
+
+    /// `len` of these bytes from the one at `skip` on; `None` if they end before.
+    pub(crate) fn part(self, skip: u64, len: u64) -> Option<Self> {
+        if skip + len > self.len {
+            return None;
+        }
+        let source = match self.source {
+            Source::Zero { explicit, host } => Source::Zero { explicit, host: host.map(|host| host + skip) },
+            Source::Plain { storage, offset } => Source::Plain { storage, offset: offset + skip },
+            // At the guest's own offset.
+            Source::Block(block) => Source::Block(block),
+            Source::Compressed { layer, cluster, skip: before } => {
+                Source::Compressed { layer, cluster, skip: before + skip }
+            }
+        };
+        Some(Self { len, source, ..self })
+    }
 }
 
 /// A place, or what must be loaded first.
@@ -75,15 +98,15 @@ impl Inner {
                 return Ok(Step::Located(Located { len, depth, source }));
             }
             len = len.min(size - guest);
-            let extent = match layer.try_map(guest, len)? {
+            let extent = match layer.map.try_extent(&layer.medium, guest, len)? {
                 Mapped::Extent(extent) => extent,
                 Mapped::Missing(key) => return Ok(Step::Missing(Missing::Layer(layer, key))),
             };
             len = extent.len;
             let source = match extent.kind {
                 Kind::Data { host, .. } => {
-                    layer.check_data(host, len)?;
-                    Source::Plain { storage: &*layer.data, offset: host }
+                    layer.medium.check_data(host, len)?;
+                    Source::Plain { storage: &*layer.medium.data, offset: host }
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
@@ -115,8 +138,13 @@ impl Inner {
     /// for one.
     #[inline]
     pub(crate) fn chain(&self) -> Option<&Chain> {
-        let make =
-            || Some(Box::new(Chain::below(self.backing.as_ref()?, self.cache.bytes_max(), &self.budget)?));
+        let make = || {
+            Some(Box::new(Chain::below(
+                self.backing.as_ref()?,
+                self.map.cache.bytes_max(),
+                &self.map.budget,
+            )?))
+        };
         self.chain.get_or_init(make).as_deref()
     }
 
@@ -125,26 +153,10 @@ impl Inner {
         loop {
             match self.try_locate(guest, len)? {
                 Step::Located(located) => return Ok(located),
-                Step::Missing(Missing::Layer(layer, key)) => layer.load(key).await?,
+                Step::Missing(Missing::Layer(layer, key)) => layer.map.load(&layer.medium, key).await?,
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
             }
         }
-    }
-
-    /// Refuses to take metadata for data.
-    #[inline]
-    pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
-        match self.metadata_at(host, len) {
-            None => Ok(()),
-            Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
-                "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
-            )))),
-        }
-    }
-    /// The metadata that so many bytes of the data file touch.
-    #[inline]
-    pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
-        if self.geometry.external_data { None } else { self.overlap.touched(host, len, None) }
     }
 }
 
@@ -184,7 +196,7 @@ impl Chain {
                 Below::Block(block) => (layer, Source::Block(&**block)),
                 Below::Image(image) => {
                     let offset = self.host(guest, unit);
-                    (layer, Source::Plain { storage: &*image.inner.data, offset })
+                    (layer, Source::Plain { storage: &*image.inner.medium.data, offset })
                 }
             },
         };

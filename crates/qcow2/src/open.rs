@@ -11,30 +11,32 @@ use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
 };
 use storage::{IoBuf, Storage};
-use sync::atomic::{AtomicBool, AtomicU64};
+use sync::atomic::AtomicU64;
 use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
 
 use crate::below::Below;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
-use crate::change::LAZY_NEEDS_V3;
 use crate::check::leaks::{self, GivenBack};
-use crate::commit::Committer;
 use crate::compressed::Decompressed;
 use crate::free::Frees;
-use crate::gate::Gate;
-use crate::growth::Growth;
-use crate::image::{Inner, NO_UNREF_NEEDS_V3, Qcow2};
+use crate::header_update::FileHeader;
+use crate::health::Health;
+use crate::image::{Inner, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
+use crate::map::Map;
+use crate::medium::Medium;
+use crate::options::{LAZY_NEEDS_V3, NO_UNREF_NEEDS_V3};
 use crate::overlap::{MetadataMap, Places};
 use crate::refcount::Refcounts;
 use crate::reserve::Reserve;
 use crate::room::Room;
 use crate::shape::{SliceShape, packing};
+use crate::space::{Growth, Space};
+use crate::turns::Turns;
 use crate::waiting::Waiting;
 use crate::{Error, Host, Options};
-pub(crate) use tables::read_words;
 use tables::{Source, Tables};
 
 /// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in
@@ -116,7 +118,7 @@ impl Qcow2 {
         let image = Qcow2 { inner: Arc::new(inner) };
         image.inner.count_tables();
         if options.writable {
-            image.inner.clear_unknown_autoclear().await?;
+            image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
         }
         Ok(image)
     }
@@ -241,50 +243,48 @@ fn assemble(
         usize::try_from(cache_sizes.refcount_count).unwrap_or(usize::MAX),
         Arc::clone(&budget),
     );
+    let lazy_refcounts = options.lazy_refcounts.unwrap_or(lazy_bit);
     Ok(Inner {
-        data,
-        has_cached_data,
-        backing: files.backing.map(Below::new),
-        chain: OnceLock::new(),
-        compression: header.compression,
-        raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
-        lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),
-        size: AtomicU64::new(header.guest_size()),
-        l1: tables.l1,
-        header: AsyncMutex::new(header),
-        cache: MapCache::new(limits, packing(&geometry), &budget),
-        shape,
-        refcounts,
+        map: Map {
+            l1: tables.l1,
+            cache: MapCache::new(limits, packing(&geometry), &budget),
+            shape,
+            cache_sizes: RwLock::new(cache_sizes),
+            prefetch: options.prefetch,
+            budget: Arc::clone(&budget),
+            waiting: Waiting::default(),
+            tables: InFlight::default(),
+        },
         tables_charge: budget.charge(0),
-        budget,
-        allocator: Mutex::new(tables.allocator),
-        allocator_charge: Mutex::new(None),
-        reserve: Reserve::new(reserve_clusters(&options, &geometry), &geometry),
-        growth: Growth::default(),
-        room: Room::default(),
-        making_blocks: AsyncMutex::new(()),
-        overlap: MetadataMap::new(options.overlap_check, tables.places),
-        gate: Gate::default(),
-        subclusters: InFlight::default(),
-        tables: InFlight::default(),
-        raw_ranges: InFlight::default(),
-        frees: Frees::default(),
-        waiting: Waiting::default(),
-        committer: Committer::default(),
-        decompressed: Decompressed::default(),
-        closing: AtomicBool::new(false),
-        announced: AtomicBool::new(false),
-        bitmaps_out_of_date: Mutex::default(),
-        corrupt: AtomicBool::new(false),
-        corrupt_marked: AtomicBool::new(false),
-        stopped: AtomicBool::new(false),
-        managing: AsyncMutex::new(()),
-        blame,
-        host,
-        file,
+        space: Space {
+            refcounts,
+            allocator: Mutex::new(tables.allocator),
+            allocator_charge: Mutex::new(None),
+            budget,
+            reserve: Reserve::new(reserve_clusters(&options, &geometry), &geometry),
+            growth: Growth::default(),
+            room: Room::default(),
+            making_blocks: AsyncMutex::new(()),
+            frees: Frees::default(),
+        },
+        turns: Turns::default(),
+        decompressed: Decompressed::new(header.compression),
+        backing: files.backing.map(Below::new),
+        has_cached_data,
+        chain: OnceLock::new(),
         discards: RwLock::new(options.discards()),
+        size: AtomicU64::new(header.guest_size()),
+        medium: Medium {
+            blame,
+            host,
+            file,
+            data,
+            raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
+            geometry,
+            overlap: MetadataMap::new(options.overlap_check, tables.places),
+            health: Health::default(),
+        },
+        header: FileHeader::new(header, lazy_refcounts),
         options,
-        cache_sizes: RwLock::new(cache_sizes),
-        geometry,
     })
 }

@@ -3,6 +3,12 @@
 use crate::cache_sizes::CacheRequest;
 use crate::overlap::OverlapCheck;
 
+/// A version 2 image cannot say "zeroes here, and the place is kept".
+pub(crate) const NO_UNREF_NEEDS_V3: &str = "discard-no-unref=on needs a version 3 image (compat=1.1)";
+
+/// A version 2 image has no dirty bit.
+pub(crate) const LAZY_NEEDS_V3: &str = "lazy-refcounts=on needs a version 3 image (compat=1.1)";
+
 /// What of the map is read before it is asked for (`prefetch`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {

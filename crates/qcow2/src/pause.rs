@@ -20,14 +20,15 @@ impl Inner {
         work: impl AsyncFnOnce(Arc<Self>) -> Result<T, Error> + 'static,
     ) -> Result<T, Error> {
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _managing = image.managing.lock().await;
-            // Refuses when the image was closed while others managed it.
-            drop(image.enter().await?);
-            image.check_writable()?;
-            work(Arc::clone(&image)).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _managing = image.turns.managing.lock().await;
+                // Refuses when the image was closed while others managed it.
+                drop(image.enter().await?);
+                image.check_writable()?;
+                work(Arc::clone(&image)).await
+            })
+            .await
     }
 
     /// Waits until the requests inside have left and the file has all metadata. Only for
@@ -35,7 +36,7 @@ impl Inner {
     pub(crate) async fn pause(self: &Arc<Self>) -> Result<Pause<'_>, Error> {
         // Most of what is dirty is written while requests still go on.
         self.commit().await?;
-        let closed = self.gate.close().await;
+        let closed = self.turns.gate.close().await;
         self.settle().await?;
         Ok(Pause { _closed: closed })
     }
@@ -43,17 +44,17 @@ impl Inner {
     /// Writes everything, refcounts of freed clusters too. Nobody may be inside.
     pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         // A commit of a dropped flush may still run.
-        self.committer.idle().await;
-        self.frees.idle().await;
-        while self.is_dirty() || self.frees.is_reclaiming() {
+        self.turns.committer.idle().await;
+        self.space.frees.idle().await;
+        while self.is_dirty() || self.space.frees.is_reclaiming() {
             self.commit().await?;
-            self.frees.idle().await;
+            self.space.frees.idle().await;
         }
-        if self.is_lazy() {
+        if self.header.is_lazy() {
             self.write_refcounts().await?;
-            self.frees.idle().await;
+            self.space.frees.idle().await;
             self.write_refcounts().await?;
-            self.barrier().await?;
+            self.medium.barrier().await?;
         }
         Ok(())
     }

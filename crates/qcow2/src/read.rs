@@ -15,7 +15,7 @@ const PIECES_AT_ONCE: usize = 64;
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
     pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        let _pass = self.gate.try_enter()?;
+        let _pass = self.turns.gate.try_enter()?;
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
             return None;
         }
@@ -109,7 +109,8 @@ impl Inner {
         (result, joined(filled, buf.split_to(0)), buf)
     }
 
-    async fn read_piece(
+    /// Fills `buf` with what was located at `guest`, all of which is in one place.
+    pub(crate) async fn read_piece(
         &self,
         guest: u64,
         located: Located<'_>,
@@ -126,15 +127,17 @@ impl Inner {
                 (result.map(|()| ReadKind::Data), buf)
             }
             Source::Block(block) => block.read(guest, buf).await,
-            Source::Compressed { layer, cluster, skip } => match layer.decompress(cluster).await {
-                Ok(bytes) => {
-                    let skip = skip as usize;
-                    let len = buf.len();
-                    buf.copy_from_slice(&bytes[skip..skip + len]);
-                    (Ok(ReadKind::Data), buf)
+            Source::Compressed { layer, cluster, skip } => {
+                match layer.decompressed.content(&layer.medium, cluster).await {
+                    Ok(bytes) => {
+                        let skip = skip as usize;
+                        let len = buf.len();
+                        buf.copy_from_slice(&bytes[skip..skip + len]);
+                        (Ok(ReadKind::Data), buf)
+                    }
+                    Err(error) => (layer.medium.noticing_corruption(Err(error)), buf),
                 }
-                Err(error) => (layer.noticing_corruption(Err(error)), buf),
-            },
+            }
         }
     }
 }

@@ -12,9 +12,7 @@ use std::collections::VecDeque;
 use qcow2_layout::Geometry;
 use sync::Mutex;
 
-use crate::Error;
 use crate::allocator::Run;
-use crate::image::Inner;
 use neighbours::{Neighbours, Place};
 
 /// Clusters kept for one stream of writes at most, in bytes: streams then read back in pieces that cost
@@ -117,7 +115,7 @@ impl Reserve {
     }
 
     /// How many clusters are to be put in now.
-    fn missing(&self) -> u64 {
+    pub(crate) fn missing(&self) -> u64 {
         let mut state = self.state.lock();
         for held in state.neighbours.expired() {
             state.free += held.run.len;
@@ -131,12 +129,12 @@ impl Reserve {
     }
 
     /// Whether there is anything in here.
-    fn holds_any(&self) -> bool {
+    pub(crate) fn holds_any(&self) -> bool {
         self.state.lock().len() > 0
     }
 
     /// Puts clusters in; says whether they are still wanted.
-    fn put(&self, run: Run) -> bool {
+    pub(crate) fn put(&self, run: Run) -> bool {
         let mut state = self.state.lock();
         let wanted = state.len_max > 0;
         if wanted {
@@ -174,7 +172,7 @@ impl Reserve {
     }
 
     /// Everything that is in here. With `for_good` there will never be anything again.
-    fn take_all(&self, for_good: bool) -> Vec<Run> {
+    pub(crate) fn take_all(&self, for_good: bool) -> Vec<Run> {
         let mut state = self.state.lock();
         if for_good {
             state.len_max = 0;
@@ -231,44 +229,6 @@ impl State {
             _ => self.neighbours.keep(next, held, row).into_iter().for_each(|held| self.put(held)),
         }
         taken.run
-    }
-}
-
-impl Inner {
-    /// Fills the reserve up, in memory. Only with clusters that are known to be free: a medium that has
-    /// none left is no reason to fail, because whoever needs one will be told.
-    pub(crate) async fn fill_reserve(&self) -> Result<(), Error> {
-        let mut missing = self.reserve.missing();
-        if missing > 0 || self.reserve.holds_any() {
-            self.mark_reserve().await?;
-        }
-        while missing > 0 {
-            let Some(run) = self.allocator.lock().take(missing) else { return Ok(()) };
-            let claimed = match self.claim(run).await {
-                Ok(claimed) => claimed,
-                // One that has no room for a refcount block, likewise.
-                Err(error) if error.is_no_space() => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let Some(run) = claimed else { continue };
-            self.make_room(run.end()).await;
-            missing -= run.len;
-            if !self.reserve.put(run) {
-                self.give_back(run).await;
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the reserve back: `for_good` when the image is closed, otherwise because somebody needs more
-    /// clusters in a row than are left. Says whether there was anything.
-    pub(crate) async fn empty_reserve(&self, for_good: bool) -> bool {
-        let runs = self.reserve.take_all(for_good);
-        for run in &runs {
-            self.give_back(*run).await;
-        }
-        !runs.is_empty()
     }
 }
 

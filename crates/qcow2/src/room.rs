@@ -6,23 +6,19 @@
 //! block and page of the two upper tables, remembered for as long as the image is open. A new structure takes its
 //! room when it is made.
 
-use storage::{Allocation, ExtentKind};
 use sync::{AsyncMutex, Mutex};
 
-use crate::Error;
 use crate::allocator::Run;
-use crate::image::Inner;
-use crate::refcount::RefcountTable;
 
 /// Entries of the L1 table or the refcount table whose room is taken together: a page of most file systems.
-const PAGE_ENTRIES: u64 = 512;
+pub(crate) const PAGE_ENTRIES: u64 = 512;
 
 /// Bytes of such an entry.
-const ENTRY_BYTES: u64 = 8;
+pub(crate) const ENTRY_BYTES: u64 = 8;
 
 /// A part of the metadata that has its room as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     /// The L2 table of this L1 entry.
     Table(u64),
     /// These [`PAGE_ENTRIES`] of the L1 table.
@@ -38,7 +34,7 @@ enum Place {
 pub(crate) struct Room {
     taken: Mutex<Taken>,
     /// Held while holes are filled: where that means writing zeroes, nobody may have begun to change what is there.
-    one_at_a_time: AsyncMutex<()>,
+    pub(crate) one_at_a_time: AsyncMutex<()>,
     /// Clusters for a larger refcount table and the blocks that count it. They have their room; nothing counts
     /// them, and the allocator does not have them, until the commit that moves the table.
     aside: Mutex<Option<Aside>>,
@@ -46,10 +42,10 @@ pub(crate) struct Room {
 
 /// Clusters that were set aside.
 #[derive(Clone, Copy, Debug)]
-struct Aside {
-    run: Run,
+pub(crate) struct Aside {
+    pub(crate) run: Run,
     /// So many of them are for the table; 0 once it has them.
-    table: u64,
+    pub(crate) table: u64,
 }
 
 /// A bit for each place: at most 4 Mi tables and 1 Mi blocks by the limits on the upper tables.
@@ -73,13 +69,13 @@ impl Taken {
 }
 
 impl Room {
-    fn has(&self, place: Place) -> bool {
+    pub(crate) fn has(&self, place: Place) -> bool {
         let mut taken = self.taken.lock();
         let (bits, index) = taken.bits(place);
         bits.get(index)
     }
 
-    fn note(&self, place: Place) {
+    pub(crate) fn note(&self, place: Place) {
         let mut taken = self.taken.lock();
         let (bits, index) = taken.bits(place);
         bits.set(index);
@@ -129,7 +125,7 @@ impl Room {
         parts.into_iter().filter(|(from, to)| from < to).map(|(from, to)| (from, to - from))
     }
 
-    fn aside(&self) -> Option<Aside> {
+    pub(crate) fn aside(&self) -> Option<Aside> {
         *self.aside.lock()
     }
 
@@ -145,138 +141,8 @@ impl Room {
     }
 
     /// Sets clusters aside; gives what was before.
-    fn set_aside(&self, aside: Aside) -> Option<Run> {
+    pub(crate) fn set_aside(&self, aside: Aside) -> Option<Run> {
         self.aside.lock().replace(aside).map(|before| before.run)
-    }
-}
-
-impl Inner {
-    /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
-    pub(crate) async fn take_room_of_table(&self, index: u64, at: u64) -> Result<(), Error> {
-        self.take_room(Place::Table(index), at, self.geometry.cluster_size()).await
-    }
-
-    /// Takes the room that L1 entry `index` needs in its table.
-    pub(crate) async fn take_room_in_l1(&self, index: u64) -> Result<(), Error> {
-        let page = index / PAGE_ENTRIES;
-        let first = page * PAGE_ENTRIES;
-        let len = (self.l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
-        self.take_room(Place::L1Page(page), self.l1.offset() + first * ENTRY_BYTES, len).await
-    }
-
-    /// Takes the room of refcount block `index`, if there is such a block.
-    pub(crate) async fn take_room_of_block(&self, index: u64) -> Result<(), Error> {
-        if self.room.has(Place::Block(index)) {
-            return Ok(());
-        }
-        match self.refcounts.table_entry(index)? {
-            Some(at) => self.take_room(Place::Block(index), at.0, self.geometry.cluster_size()).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Takes the room that the refcount table needs to lead to block `index`: in the table as it is, or for a larger one.
-    pub(crate) async fn take_room_in_refcount_table(&self, index: u64) -> Result<(), Error> {
-        let (at, capacity) = self.refcounts.table.read().place();
-        if !RefcountTable::may_lead_to(index) {
-            // Whoever enters the block is told.
-            return Ok(());
-        }
-        if index >= capacity {
-            return self.set_table_aside(index).await;
-        }
-        let page = index / PAGE_ENTRIES;
-        let first = page * PAGE_ENTRIES;
-        let len = (capacity - first).min(PAGE_ENTRIES) * ENTRY_BYTES;
-        self.take_room(Place::RefcountPage(page), at + first * ENTRY_BYTES, len).await
-    }
-
-    /// Clusters for a refcount table that leads to block `index`, and for the blocks that count them.
-    async fn set_table_aside(&self, index: u64) -> Result<(), Error> {
-        let lead_to = |table: u64| (table << self.geometry.cluster_bits) / ENTRY_BYTES;
-        if let Some(Aside { run, table }) = self.room.aside()
-            && lead_to(table) > index.max(self.refcounts.block_of(run.end()))
-        {
-            return Ok(());
-        }
-        // The blocks that count the run are led to as well. There is half as much again in the table, for them and for those that
-        // others make until the table moves: or each of them would set aside a longer run, further behind.
-        let index = index.max(self.refcounts.block_of(self.allocator.lock().frontier()));
-        let table = self.refcounts.table.read().clusters_to_lead_to(index);
-        // The run may begin and end inside a block, and each block may be one more to count.
-        let len = table + 2 + table.div_ceil(self.geometry.refcount_block_entries() - 1);
-        let run =
-            self.taken(|allocator| allocator.take_fresh(len).or_else(|| allocator.take_exactly(len))).await?;
-        self.make_room(run.end()).await;
-        if let Err(error) = self.take_room_of_new(&run).await {
-            self.allocator.lock().give(run.start, run.len);
-            return Err(error);
-        }
-        if let Some(old) = self.room.set_aside(Aside { run, table }) {
-            self.allocator.lock().give(old.start, old.len);
-        }
-        Ok(())
-    }
-
-    /// Takes the room of clusters that nothing leads to yet.
-    pub(crate) async fn take_room_of_new(&self, run: &Run) -> Result<(), Error> {
-        let bits = self.geometry.cluster_bits;
-        let (offset, len) = (run.start << bits, run.len << bits);
-        match run.fresh {
-            // Not every file system tells its holes.
-            true => self.reserve_range(offset, len).await,
-            false => self.fill_holes(offset, offset + len).await,
-        }
-    }
-
-    async fn take_room(&self, place: Place, offset: u64, len: u64) -> Result<(), Error> {
-        if self.room.has(place) {
-            return Ok(());
-        }
-        let _one_at_a_time = self.room.one_at_a_time.lock().await;
-        if !self.room.has(place) {
-            self.fill_holes(offset, offset + len).await?;
-            self.room.note(place);
-        }
-        Ok(())
-    }
-
-    /// Takes room for the holes in a range of the file. Where there is none what is there is overwritten in place.
-    async fn fill_holes(&self, start: u64, end: u64) -> Result<(), Error> {
-        if !self.file.capabilities().resizable {
-            return Ok(());
-        }
-        let mut at = start;
-        while at < end {
-            let length = self.file.length();
-            let (len, is_hole) = match at < length {
-                true => {
-                    let extent = self.file.extent(at, (end - at).min(length - at)).await;
-                    let extent = extent.map_err(self.blame.io("looking for holes in metadata"))?;
-                    (extent.len, extent.kind == ExtentKind::Hole)
-                }
-                false => (end - at, true),
-            };
-            if is_hole {
-                self.reserve_range(at, len).await?;
-            }
-            at += len;
-        }
-        Ok(())
-    }
-
-    /// Takes room for a range that reads as zeroes, by writing them if need be.
-    async fn reserve_range(&self, offset: u64, len: u64) -> Result<(), Error> {
-        if !self.file.capabilities().resizable {
-            return Ok(());
-        }
-        let reserved = match self.file.allocate(offset, len, Allocation::Reserve).await {
-            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-                self.file.allocate(offset, len, Allocation::Write).await
-            }
-            reserved => reserved,
-        };
-        reserved.map_err(self.blame.io("reserving room for metadata"))
     }
 }
 

@@ -1,7 +1,6 @@
 //! What an open image does and holds, for people and programs that watch it.
 
 use map_cache::Counters;
-use sync::atomic::Ordering;
 
 use crate::cache_sizes::CacheSizes;
 use crate::chain::{Chain, ChainStatus};
@@ -39,12 +38,12 @@ pub struct Status {
 impl Qcow2 {
     /// What the image does and holds.
     pub fn status(&self) -> Status {
-        let map = self.inner.cache.counters();
-        let covered =
-            (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
+        let map = self.inner.map.cache.counters();
+        let covered = (map.resident_slices << self.inner.map.shape.entry_bits())
+            << self.inner.medium.geometry.cluster_bits;
         let chain = self.inner.chain_if_made().map(Chain::status);
         let (free_clusters, free_space_bytes) = {
-            let allocator = self.inner.allocator.lock();
+            let allocator = self.inner.space.allocator.lock();
             (allocator.free_clusters(), allocator.memory_bytes())
         };
         Status {
@@ -52,14 +51,14 @@ impl Qcow2 {
             chain,
             cache_sizes: self.cache_sizes(),
             covered_bytes: covered.max(chain.map_or(0, |chain| chain.covered_bytes)).min(self.size()),
-            refcount_bytes: self.inner.refcounts.resident_bytes(),
+            refcount_bytes: self.inner.space.refcounts.resident_bytes(),
             free_space_bytes,
             tables_bytes: self.inner.tables_charge.bytes(),
-            budget_used_bytes: self.inner.budget.used_bytes(),
-            budget_bytes_max: self.inner.budget.bytes_max(),
+            budget_used_bytes: self.inner.map.budget.used_bytes(),
+            budget_bytes_max: self.inner.map.budget.bytes_max(),
             free_clusters,
-            leaked_clusters: self.inner.frees.leaked(),
-            corrupt: self.inner.corrupt.load(Ordering::Relaxed),
+            leaked_clusters: self.inner.space.frees.leaked(),
+            corrupt: self.inner.medium.health.is_corrupt(),
         }
     }
 }

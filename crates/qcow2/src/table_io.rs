@@ -3,7 +3,10 @@
 use std::collections::TryReserveError;
 use std::io;
 
+use block::Blame;
 use storage::{IoBuf, IoBytes, Storage};
+
+use crate::Error;
 
 /// Most bytes of a table in memory at once.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
@@ -69,4 +72,67 @@ pub(crate) async fn read_bytes(file: &dyn Storage, offset: u64, len: u64) -> io:
     let buf = IoBuf::try_uninit(len).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let (done, buf) = file.read(offset, buf).await;
     done.map(|()| buf)
+}
+
+/// A table of `bytes` bytes as words in host byte order. Nothing is allocated before the table is
+/// known to lie inside the file.
+pub(crate) async fn read_words(
+    file: &dyn Storage,
+    blame: &Blame,
+    what: &'static str,
+    offset: u64,
+    bytes: u64,
+) -> Result<Vec<u64>, Error> {
+    check_place(file, blame, what, offset, bytes)?;
+    let mut words = Vec::new();
+    words.try_reserve_exact((bytes / 8) as usize).map_err(|_| blame.no_memory(what))?;
+    let push = |word| {
+        words.push(word);
+        Ok(())
+    };
+    each_word(file, blame, offset, bytes, push).await?;
+    Ok(words)
+}
+
+/// Whether a table lies inside the file.
+pub(crate) fn check_place(
+    file: &dyn Storage,
+    blame: &Blame,
+    what: &str,
+    offset: u64,
+    bytes: u64,
+) -> Result<(), Error> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let end = offset.checked_add(bytes);
+    let (Some(end), Ok(_)) = (end, usize::try_from(bytes)) else {
+        return Err(blame.corrupt(format!("{what} at {offset:#x} has an impossible length ({bytes} bytes)")));
+    };
+    if end > file.length() {
+        return Err(blame.corrupt(format!(
+            "{what} ends at {end:#x}, past the end of the file ({:#x}); the file may be truncated",
+            file.length()
+        )));
+    }
+    Ok(())
+}
+
+/// Calls `take` with each word of a table that lies inside the file, in host byte order.
+pub(crate) async fn each_word(
+    file: &dyn Storage,
+    blame: &Blame,
+    offset: u64,
+    bytes: u64,
+    mut take: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (mut at, end) = (offset, offset + bytes);
+    while at < end {
+        let piece = (end - at).min(PIECE_BYTES);
+        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
+        result.map_err(blame.io("reading a table"))?;
+        buf.as_chunks::<8>().0.iter().try_for_each(|word| take(u64::from_be_bytes(*word)))?;
+        at += piece;
+    }
+    Ok(())
 }

@@ -34,17 +34,17 @@ impl Inner {
         self.announce().await?;
         let pass = self.enter().await?;
         self.check_inside(offset, data.len() as u64)?;
-        if let Mapped::Extent(extent) = self.try_map(offset, data.len() as u64)?
+        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, data.len() as u64)?
             && let Kind::Data { host, in_place: true } = extent.kind
             && extent.len == data.len() as u64
-            && (!self.raw_data || deliberate::has(Bug::RawRangeShared))
+            && (!self.medium.raw_data || deliberate::has(Bug::RawRangeShared))
         {
             return self.write_in_place(pass, host, data).await;
         }
         let (image, pass) = (Arc::clone(self), pass.detach());
-        let write = HandedOver::new(&*self.host, async move {
-            let _pass = image.gate.attach(pass);
-            match image.raw_data {
+        let write = HandedOver::new(&*self.medium.host, async move {
+            let _pass = image.turns.gate.attach(pass);
+            match image.medium.raw_data {
                 true => image.write_raw(offset, data).await,
                 false => image.write_anywhere(offset, data).await,
             }
@@ -54,13 +54,13 @@ impl Inner {
 
     /// The pass is held until the write has landed, whoever waits for it.
     async fn write_in_place(self: &Arc<Self>, pass: Pass<'_>, host: u64, data: IoVec) -> Result<(), Error> {
-        self.check_data(host, data.len() as u64)?;
+        self.medium.check_data(host, data.len() as u64)?;
         let (image, pass) = (Arc::clone(self), pass.detach());
-        let write = HandedOver::new(&*self.host, async move {
-            let _pass = image.gate.attach(pass);
-            image.data.write(host, data).await
+        let write = HandedOver::new(&*self.medium.host, async move {
+            let _pass = image.turns.gate.attach(pass);
+            image.medium.data.write(host, data).await
         });
-        write.await.map_err(self.blame.io("writing data"))
+        write.await.map_err(self.medium.blame.io("writing data"))
     }
 
     /// A write in place must not land in a raw data file between the zeroing of its range there and the entry
@@ -68,13 +68,18 @@ impl Inner {
     async fn write_raw(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
         let len = data.len() as u64;
         {
-            let _owned = self.raw_ranges.own(offset, offset + len).await;
-            if let Mapped::Extent(extent) = self.try_map(offset, len)?
+            let _owned = self.turns.raw_ranges.own(offset, offset + len).await;
+            if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, len)?
                 && let Kind::Data { host, in_place: true } = extent.kind
                 && extent.len == len
             {
-                self.check_data(host, len)?;
-                return self.data.write(host, data).await.map_err(self.blame.io("writing data"));
+                self.medium.check_data(host, len)?;
+                return self
+                    .medium
+                    .data
+                    .write(host, data)
+                    .await
+                    .map_err(self.medium.blame.io("writing data"));
             }
         }
         self.write_anywhere(offset, data).await
@@ -98,14 +103,14 @@ impl Inner {
     /// other subclusters.
     async fn write_beside_others(self: &Arc<Self>, offset: u64, data: &IoVec) -> Result<bool, Error> {
         let end = offset + data.len() as u64;
-        if !self.geometry.extended_l2
-            || self.geometry.cluster_start(offset) != self.geometry.cluster_start(end - 1)
+        if !self.medium.geometry.extended_l2
+            || self.medium.geometry.cluster_start(offset) != self.medium.geometry.cluster_start(end - 1)
         {
             return Ok(false);
         }
-        let bits = self.geometry.subcluster_bits();
-        let _owned = self.subclusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
-        let has_place = self.reusable_host(&self.entry(offset).await?).is_some();
+        let bits = self.medium.geometry.subcluster_bits();
+        let _owned = self.turns.subclusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
+        let has_place = self.reusable_host(&self.map.entry(&self.medium, offset).await?).is_some();
         if has_place {
             self.write_owned(offset, data).await?;
         }
@@ -114,10 +119,10 @@ impl Inner {
 
     /// Nobody else changes what maps the clusters that `start..end` touches until this is dropped.
     pub(crate) async fn own_clusters(&self, start: u64, end: u64) -> Owned<'_> {
-        let bits = self.geometry.subcluster_bits();
-        let first = self.geometry.cluster_start(start) >> bits;
-        let last = self.geometry.cluster_start(end - 1) >> bits;
-        self.subclusters.own(first, last + u64::from(self.geometry.subclusters())).await
+        let bits = self.medium.geometry.subcluster_bits();
+        let first = self.medium.geometry.cluster_start(start) >> bits;
+        let last = self.medium.geometry.cluster_start(end - 1) >> bits;
+        self.turns.subclusters.own(first, last + u64::from(self.medium.geometry.subclusters())).await
     }
 
     /// Writes all of `data` to guest clusters, or subclusters of one, that the caller owns.
@@ -133,14 +138,13 @@ impl Inner {
 
     /// Writes from the front of `data` as much as goes to one place, and says how much that was.
     async fn write_some(self: &Arc<Self>, guest: u64, data: IoVec) -> Result<u64, Error> {
-        let extent = self.map(guest, data.len() as u64).await?;
+        let (extent, first) = self.map.extent_and_entry(&self.medium, guest, data.len() as u64).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
-            self.check_data(host, extent.len)?;
+            self.medium.check_data(host, extent.len)?;
             let part = data.slice(0, extent.len as usize);
-            self.data.write(host, part).await.map_err(self.blame.io("writing data"))?;
+            self.medium.data.write(host, part).await.map_err(self.medium.blame.io("writing data"))?;
             return Ok(extent.len);
         }
-        let first = self.entry(guest).await?;
         match self.reusable_host(&first) {
             Some(cluster) => self.write_into_place(guest, data, cluster).await,
             None => self.write_to_new_clusters(guest, data, first).await,
@@ -150,7 +154,7 @@ impl Inner {
     /// The cluster that an entry has for itself, if it may be written there.
     fn reusable_host(&self, entry: &L2Entry) -> Option<Cluster> {
         match entry {
-            L2Entry::Standard(cluster) if cluster.host.is_some() && self.in_place(cluster.copied) => {
+            L2Entry::Standard(cluster) if cluster.host.is_some() && self.medium.in_place(cluster.copied) => {
                 Some(*cluster)
             }
             L2Entry::Standard(_) | L2Entry::Compressed(_) => None,
@@ -169,22 +173,11 @@ impl Inner {
 
     /// The subclusters of one cluster that `start..end` touches.
     fn subclusters(&self, start: u64, end: u64) -> std::ops::Range<u32> {
-        let bits = self.geometry.subcluster_bits();
-        let first = self.geometry.in_cluster(start) >> bits;
+        let bits = self.medium.geometry.subcluster_bits();
+        let first = self.medium.geometry.in_cluster(start) >> bits;
         let count = ((end - 1) >> bits) - (start >> bits) + 1;
         // Below 32 by the geometry.
         first as u32..(first + count) as u32
-    }
-
-    /// Frees what an entry that was replaced referred to.
-    pub(crate) fn free_entry(&self, entry: &L2Entry, punch: bool) {
-        match entry {
-            L2Entry::Compressed(cluster) => self.free_compressed(*cluster, punch),
-            L2Entry::Standard(cluster) if !self.geometry.external_data => {
-                cluster.host.into_iter().for_each(|host| self.free_cluster(host.0, punch));
-            }
-            L2Entry::Standard(_) => {}
-        }
     }
 }
 

@@ -43,16 +43,17 @@ impl Inner {
         self.check_writable()?;
         self.announce().await?;
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
-            image.check_inside(offset, len)?;
-            image.zero_range(offset, offset + len, options).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.check_inside(offset, len)?;
+                image.zero_range(offset, offset + len, options).await
+            })
+            .await
     }
 
     async fn zero_range(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
-        let sub = self.geometry.subcluster_size();
+        let sub = self.medium.geometry.subcluster_size();
         let whole_start = start.next_multiple_of(sub);
         // The last subcluster of the disk may be cut off by its end: then it is whole all the same.
         let whole_end = if end == self.size() { end.next_multiple_of(sub) } else { end / sub * sub };
@@ -76,7 +77,7 @@ impl Inner {
 
     /// Version 2 has no zero flag: only where nothing lies below can metadata say "zeroes" there.
     async fn needs_data(&self, start: u64, end: u64) -> Result<bool, Error> {
-        if self.geometry.version == Version::V3 {
+        if self.medium.geometry.version == Version::V3 {
             return Ok(false);
         }
         match &self.backing {
@@ -90,10 +91,10 @@ impl Inner {
         while guest < end {
             let upto = (guest + WRITTEN_AT_ONCE).min(end);
             // A write that failed may have left something in a raw data file that the map knows nothing of.
-            if self.raw_data || !self.is_zero(guest, upto).await? {
-                let small = upto - guest < self.geometry.subcluster_size();
+            if self.medium.raw_data || !self.is_zero(guest, upto).await? {
+                let small = upto - guest < self.medium.geometry.subcluster_size();
                 if options.fast_only && !small {
-                    return Err(self.blame.unsupported("zeroes would have to be written one by one"));
+                    return Err(self.medium.blame.unsupported("zeroes would have to be written one by one"));
                 }
                 let data = IoVec::from(IoBytes::zeroed((upto - guest) as usize));
                 self.write_anywhere(guest, data).await?;
@@ -106,7 +107,7 @@ impl Inner {
     /// See [`crate::Qcow2::discard`].
     pub(crate) async fn discard(self: &Arc<Self>, offset: u64, len: u64) -> Result<(), Error> {
         self.check_writable()?;
-        let size = self.geometry.cluster_size();
+        let size = self.medium.geometry.cluster_size();
         let start = offset.next_multiple_of(size);
         let end = if offset + len == self.size() {
             (offset + len).next_multiple_of(size)
@@ -118,21 +119,22 @@ impl Inner {
         }
         self.announce().await?;
         let image = Arc::clone(self);
-        self.to_the_end(async move {
-            let _pass = image.enter().await?;
-            image.check_inside(offset, len)?;
-            // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
-            // backing file's old content back. Nothing is the right thing to do.
-            if image.geometry.version == Version::V2 && image.backing.is_some() {
-                return Ok(());
-            }
-            let space = match image.discards().discard_no_unref {
-                true => Space::PunchOnly,
-                false => Space::Free { punch: image.discards().pass_discard_request },
-            };
-            image.zero_subclusters(start, end, space).await
-        })
-        .await
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.check_inside(offset, len)?;
+                // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
+                // backing file's old content back. Nothing is the right thing to do.
+                if image.medium.geometry.version == Version::V2 && image.backing.is_some() {
+                    return Ok(());
+                }
+                let space = match image.discards().discard_no_unref {
+                    true => Space::PunchOnly,
+                    false => Space::Free { punch: image.discards().pass_discard_request },
+                };
+                image.zero_subclusters(start, end, space).await
+            })
+            .await
     }
 
     /// Makes whole subclusters read as zeroes. `start` and `end` are multiples of the subcluster size.
@@ -142,16 +144,16 @@ impl Inner {
         end: u64,
         space: Space,
     ) -> Result<(), Error> {
-        let size = self.geometry.cluster_size();
+        let size = self.medium.geometry.cluster_size();
         let mut guest = start;
         while guest < end {
-            let table_end = (guest / self.geometry.bytes_per_l2_table() + 1)
-                .saturating_mul(self.geometry.bytes_per_l2_table());
+            let table_end = (guest / self.medium.geometry.bytes_per_l2_table() + 1)
+                .saturating_mul(self.medium.geometry.bytes_per_l2_table());
             if self.reads_as_zeroes_without_table(guest)? {
                 guest = end.min(table_end);
                 continue;
             }
-            let batch_end = self.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
+            let batch_end = self.medium.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
             let upto = end.min(table_end).min(batch_end);
             {
                 let owned = self.own_clusters(guest, upto).await;
@@ -168,33 +170,33 @@ impl Inner {
 
     /// Whether all that the L2 table of `guest` would map reads as zeroes because there is no such table.
     fn reads_as_zeroes_without_table(&self, guest: u64) -> Result<bool, Error> {
-        if self.backing.is_some() || self.raw_data {
+        if self.backing.is_some() || self.medium.raw_data {
             return Ok(false);
         }
-        Ok(self.l1_entry(self.geometry.l1_index(guest), guest)?.table.is_none())
+        Ok(self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(guest), guest)?.table.is_none())
     }
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
     /// freed after that.
     async fn zero_batch(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
-        let size = self.geometry.cluster_size();
+        let size = self.medium.geometry.cluster_size();
         // Beyond the end of the disk there is nothing that anybody reads.
         let inside = end.min(self.size()).saturating_sub(start);
         let mut _raw = None;
-        if self.raw_data && inside > 0 {
+        if self.medium.raw_data && inside > 0 {
             // Until the entries say so too.
-            _raw = Some(self.raw_ranges.own(start, start + inside).await);
-            let zeroed = self.data.zero(start, inside, self.raw_zeroing(space)).await;
-            zeroed.map_err(self.blame.io("zeroing in the data file"))?;
+            _raw = Some(self.turns.raw_ranges.own(start, start + inside).await);
+            let zeroed = self.medium.data.zero(start, inside, self.raw_zeroing(space)).await;
+            zeroed.map_err(self.medium.blame.io("zeroing in the data file"))?;
         }
         let mut guest = start;
         let mut changed: Vec<L2Entry> = Vec::new();
         let mut replaced: Vec<(u64, L2Entry)> = Vec::new();
-        let mut changed_from = self.geometry.cluster_start(start);
+        let mut changed_from = self.medium.geometry.cluster_start(start);
         while guest < end {
-            let cluster_start = self.geometry.cluster_start(guest);
+            let cluster_start = self.medium.geometry.cluster_start(guest);
             let cluster_end = (cluster_start + size).min(end);
-            let old = self.entry(guest).await?;
+            let old = self.map.entry(&self.medium, guest).await?;
             let part = cluster_end - guest < size;
             if part && matches!(old, L2Entry::Compressed(_)) {
                 self.replace(changed_from, &mut changed, &mut replaced, space).await?;
@@ -233,7 +235,7 @@ impl Inner {
             found => found?,
         }
         // Nothing has to be there before what leads nowhere.
-        self.put_entries(from, entries, Needs::Nothing).await?;
+        self.map.put_entries(&self.medium, from, entries, Needs::Nothing).await?;
         for ((guest, old), new) in old.iter().zip(entries.iter()) {
             self.give_up(*guest, old, new, space).await;
         }
@@ -245,20 +247,20 @@ impl Inner {
     /// Whether each page of the L2 table that `old` entries from `from` on are in holds something, in the file or in memory with
     /// its room taken: then it can be written on a full device.
     fn is_rewriting(&self, from: u64, old: &[(u64, L2Entry)]) -> Result<bool, Error> {
-        let in_place = self.l1_entry(self.geometry.l1_index(from), from)?.copied;
-        let whole_pages = self.shape.slice_bytes() <= SMALLEST_WRITE_BYTES;
+        let in_place = self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(from), from)?.copied;
+        let whole_pages = self.map.shape.slice_bytes() <= SMALLEST_WRITE_BYTES;
         Ok(in_place && whole_pages && old.iter().all(|(_, old)| *old != L2Entry::UNALLOCATED))
     }
 
     /// What the entry of a cluster becomes when `start..end` of it is to read as zeroes; `None` if it
     /// does already, as the caller wants it.
     fn zeroed(&self, old: &L2Entry, start: u64, end: u64, space: Space) -> Option<L2Entry> {
-        let sub = self.geometry.subcluster_bits();
-        let first = (self.geometry.in_cluster(start) >> sub) as u32;
+        let sub = self.medium.geometry.subcluster_bits();
+        let first = (self.medium.geometry.in_cluster(start) >> sub) as u32;
         let count = ((end - start) >> sub) as u32;
         let zeroed = mask(first..first + count);
-        let whole = zeroed == self.geometry.subcluster_mask();
-        let zero_flag = if self.geometry.version == Version::V3 { zeroed } else { 0 };
+        let whole = zeroed == self.medium.geometry.subcluster_mask();
+        let zero_flag = if self.medium.geometry.version == Version::V3 { zeroed } else { 0 };
         let old = match old {
             L2Entry::Standard(cluster) => *cluster,
             L2Entry::Compressed(_) => {
@@ -273,8 +275,8 @@ impl Inner {
         // Without the zero flag an entry that has a place is data.
         let keeps_place = zero_flag != 0
             && old.host.is_some()
-            && self.in_place(old.copied)
-            && (!whole || space == Space::Keep || space == Space::PunchOnly || self.raw_data);
+            && self.medium.in_place(old.copied)
+            && (!whole || space == Space::Keep || space == Space::PunchOnly || self.medium.raw_data);
         let new = match (keeps_place, whole) {
             (true, _) => {
                 Cluster { alloc: old.alloc & !zeroed, zero: (old.zero & !zeroed) | zero_flag, ..old }
@@ -291,15 +293,19 @@ impl Inner {
     /// Frees or punches what an entry that now reads as zeroes referred to.
     async fn give_up(&self, guest: u64, old: &L2Entry, new: &L2Entry, space: Space) {
         let kept = matches!(new, L2Entry::Standard(Cluster { host: Some(_), .. }));
-        let size = self.geometry.cluster_size();
-        if self.geometry.external_data {
+        let size = self.medium.geometry.cluster_size();
+        if self.medium.geometry.external_data {
             if let (false, Space::Free { punch: true }, L2Entry::Standard(Cluster { host: Some(host), .. })) =
-                (kept || self.raw_data, space, old)
+                (kept || self.medium.raw_data, space, old)
             {
                 self.punch_data(host.0, size.min(self.size().saturating_sub(guest))).await;
             }
         } else if !kept {
-            self.free_entry(old, matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly);
+            self.space.free_entry(
+                &self.medium,
+                old,
+                matches!(space, Space::Free { punch: true }) || space == Space::PunchOnly,
+            );
         } else if let (Space::PunchOnly, L2Entry::Standard(Cluster { alloc: 0, host: Some(host), .. })) =
             (space, new)
         {
@@ -322,8 +328,11 @@ impl Inner {
     }
 
     async fn punch_data(&self, host: u64, len: u64) {
-        if let Err(error) = self.data.discard(host, len).await {
-            tracing::debug!("{}: cannot give space back to the file system: {error}", self.blame.name());
+        if let Err(error) = self.medium.data.discard(host, len).await {
+            tracing::debug!(
+                "{}: cannot give space back to the file system: {error}",
+                self.medium.blame.name()
+            );
         }
     }
 }

@@ -231,7 +231,7 @@ impl Below {
     /// log2 of the bytes that this layer can map on their own; `None` if it maps nothing.
     fn unit_bits(&self) -> Option<u32> {
         match self {
-            Below::Image(image) => Some(image.inner.geometry.subcluster_bits()),
+            Below::Image(image) => Some(image.inner.medium.geometry.subcluster_bits()),
             Below::Block(_) => None,
         }
     }
@@ -239,7 +239,7 @@ impl Below {
     /// Where the bytes of this layer end in its file.
     fn host_end(&self) -> u64 {
         match self {
-            Below::Image(image) => image.inner.data.length(),
+            Below::Image(image) => image.inner.medium.data.length(),
             Below::Block(block) => block.size(),
         }
     }

@@ -166,20 +166,20 @@ impl<'a> Draft<'a> {
             Table::Bad => return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index })),
             Table::Entries(entries) => entries,
         };
-        let size = layer.geometry.l2_entry_bytes() as usize;
-        let clusters = (part.guest..part.end).step_by(1 << layer.geometry.cluster_bits);
+        let size = layer.medium.geometry.l2_entry_bytes() as usize;
+        let clusters = (part.guest..part.end).step_by(1 << layer.medium.geometry.cluster_bits);
         for (guest, entry) in clusters.zip(entries.chunks_exact(size)) {
             let word = |at: usize| {
                 entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
             };
-            let entry = L2Entry::decode_at([word(0), word(8)], guest, &layer.geometry).ok();
+            let entry = L2Entry::decode_at([word(0), word(8)], guest, &layer.medium.geometry).ok();
             self.ask_entry(index, layer, guest, entry);
         }
     }
 
     /// Enters what the entry of the cluster at `guest` says; `None` if it makes no sense.
     fn ask_entry(&mut self, index: usize, layer: &Inner, guest: u64, entry: Option<L2Entry>) {
-        let units = self.units(guest, guest + layer.geometry.cluster_size());
+        let units = self.units(guest, guest + layer.medium.geometry.cluster_size());
         let cluster = match entry {
             Some(L2Entry::Standard(Cluster::UNALLOCATED)) => {
                 return units.for_each(|unit| self.pass_down(unit, index));
@@ -192,7 +192,7 @@ impl<'a> Draft<'a> {
         for unit in units {
             let in_cluster = self.guest(unit) - guest;
             // Below 32.
-            let subcluster = (in_cluster >> layer.geometry.subcluster_bits()) as u32;
+            let subcluster = (in_cluster >> layer.medium.geometry.subcluster_bits()) as u32;
             match (cluster.state(subcluster), cluster.host) {
                 (Subcluster::Normal, Some(host)) => self.set_data(unit, index, layer, host.0 + in_cluster),
                 (Subcluster::ZeroPlain, _) => self.set(unit, index, Place::Zero { layer: index }),
@@ -210,7 +210,7 @@ impl<'a> Draft<'a> {
 
     fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: u64) {
         let bytes = 1 << self.chain.unit_bits;
-        let place = match layer.metadata_at(host, bytes) {
+        let place = match layer.medium.metadata_at(host, bytes) {
             None => Place::Data { layer: index, unit: host >> self.chain.unit_bits },
             Some(_) => Place::Ask { layer: index },
         };
@@ -260,9 +260,11 @@ impl Below {
     /// Whether asking this layer about a part of the disk means reading a table.
     fn has_table(&self, from: u64, to: u64) -> bool {
         let Below::Image(image) = self else { return false };
-        let geometry = &image.inner.geometry;
+        let geometry = &image.inner.medium.geometry;
         let mut indices = geometry.l1_index(from)..=geometry.l1_index(to.saturating_sub(1));
-        indices.any(|index| matches!(image.inner.l1.get(index, geometry), Ok(L1Entry { table: Some(_), .. })))
+        indices.any(|index| {
+            matches!(image.inner.map.l1.get(index, geometry), Ok(L1Entry { table: Some(_), .. }))
+        })
     }
 
     /// The entries that map `from..to`, which holds whole clusters of the smallest layer only.
@@ -277,12 +279,12 @@ impl Below {
 impl Inner {
     async fn read_entries(&self, from: u64, to: u64) -> Result<Parts, Error> {
         let mut parts = Parts::new();
-        let mut guest = self.geometry.cluster_start(from);
+        let mut guest = self.medium.geometry.cluster_start(from);
         while guest < to {
-            let table_end = (guest / self.geometry.bytes_per_l2_table() + 1)
-                .saturating_mul(self.geometry.bytes_per_l2_table());
-            let end = table_end.min(to.next_multiple_of(self.geometry.cluster_size()));
-            let entry = self.l1.get(self.geometry.l1_index(guest), &self.geometry);
+            let table_end = (guest / self.medium.geometry.bytes_per_l2_table() + 1)
+                .saturating_mul(self.medium.geometry.bytes_per_l2_table());
+            let end = table_end.min(to.next_multiple_of(self.medium.geometry.cluster_size()));
+            let entry = self.map.l1.get(self.medium.geometry.l1_index(guest), &self.medium.geometry);
             let table = match entry {
                 Err(_) => Table::Bad,
                 Ok(L1Entry { table: None, .. }) => Table::None,
@@ -296,16 +298,16 @@ impl Inner {
 
     /// The entries of the clusters from `guest` to `end` of the table at `table`.
     async fn read_part(&self, table: u64, guest: u64, end: u64) -> Result<Table, Error> {
-        let size = self.geometry.l2_entry_bytes();
-        let first = (guest >> self.geometry.cluster_bits) & (self.geometry.l2_entries() - 1);
+        let size = self.medium.geometry.l2_entry_bytes();
+        let first = (guest >> self.medium.geometry.cluster_bits) & (self.medium.geometry.l2_entries() - 1);
         let offset = table + first * size;
-        let bytes = ((end - guest) >> self.geometry.cluster_bits) * size;
-        if !is_in_file(&*self.file, self.geometry.cluster_size(), offset, bytes) {
+        let bytes = ((end - guest) >> self.medium.geometry.cluster_bits) * size;
+        if !is_in_file(&*self.medium.file, self.medium.geometry.cluster_size(), offset, bytes) {
             return Ok(Table::Bad);
         }
         // At most a slice of words: 16 KiB.
-        let (result, entries) = self.file.read(offset, IoBuf::uninit(bytes as usize)).await;
-        result.map_err(self.blame.io("reading an L2 table"))?;
+        let (result, entries) = self.medium.file.read(offset, IoBuf::uninit(bytes as usize)).await;
+        result.map_err(self.medium.blame.io("reading an L2 table"))?;
         Ok(Table::Entries(entries))
     }
 }

@@ -14,21 +14,21 @@ impl Inner {
         // Table before blocks: what the copied sectors lead to is then in the copies or in the file. A
         // block that is made later belongs to the next commit, table entry and all.
         let sectors = self.dirty_table_sectors().await?;
-        let blocks = self.refcounts.copy_dirty()?;
+        let blocks = self.space.refcounts.copy_dirty()?;
         let pieces =
             blocks.iter().flat_map(|(at, block)| block.changed().map(|(from, bytes)| (at.0 + from, bytes)));
-        let write = |(offset, bytes)| self.write_table(offset, bytes, Section::RefcountBlock);
+        let write = |(offset, bytes)| self.medium.write_table(offset, bytes, Section::RefcountBlock);
         all_of(pieces.map(write)).await?;
         blocks.iter().for_each(|(_, block)| block.written());
-        self.refcounts.relieve();
+        self.space.refcounts.relieve();
         if sectors.is_empty() {
             return Ok(());
         }
-        self.barrier().await?;
+        self.medium.barrier().await?;
         for (offset, bytes) in &sectors {
-            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+            self.medium.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
-        self.refcounts.table.write().written(&sectors);
+        self.space.refcounts.table.write().written(&sectors);
         Ok(())
     }
 
@@ -37,7 +37,7 @@ impl Inner {
     async fn dirty_table_sectors(self: &Arc<Self>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
         loop {
             self.make_room_for_table().await?;
-            let dirty = self.refcounts.table.read().dirty();
+            let dirty = self.space.refcounts.table.read().dirty();
             match dirty {
                 DirtyTable::Clean => return Ok(Vec::new()),
                 DirtyTable::Sectors(sectors) => return Ok(sectors),
@@ -50,27 +50,27 @@ impl Inner {
     /// medium before the header leads to it, the old one is freed after that.
     async fn make_room_for_table(self: &Arc<Self>) -> Result<(), Error> {
         loop {
-            let dirty = self.refcounts.table.read().dirty();
+            let dirty = self.space.refcounts.table.read().dirty();
             let DirtyTable::Outgrown(clusters) = dirty else { return Ok(()) };
-            let run = match self.claim_table_aside().await? {
+            let run = match self.space.claim_table_aside(&self.medium).await? {
                 Some(run) => run,
-                None => self.allocate_exactly(clusters).await?,
+                None => self.space.allocate_exactly(&self.medium, clusters).await?,
             };
             let clusters = run.len;
             // The allocation may have made blocks that need a still larger table. Less room than a new one would
             // get is no reason: every attempt takes clusters that need blocks, and there might be no end.
-            if self.refcounts.table.read().clusters_needed() > clusters {
-                self.give_back(run).await;
+            if self.space.refcounts.table.read().clusters_needed() > clusters {
+                self.space.give_back(&self.medium, run).await;
                 continue;
             }
-            let offset = run.start << self.geometry.cluster_bits;
+            let offset = run.start << self.medium.geometry.cluster_bits;
             match self.write_new_table(offset, clusters).await {
                 Ok(bytes) => {
-                    self.free_aside(self.room.clear_rest_aside());
+                    self.space.free_aside(self.space.room.clear_rest_aside());
                     return self.move_table(offset, clusters, &bytes).await;
                 }
                 Err(error) => {
-                    self.give_back(run).await;
+                    self.space.give_back(&self.medium, run).await;
                     return Err(error);
                 }
             }
@@ -81,16 +81,16 @@ impl Inner {
     /// when this returns.
     async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
         // Table before blocks, as in write_refcounts.
-        let bytes = self.refcounts.table.read().encode_all(clusters);
-        let bytes = bytes.map_err(|_| self.blame.no_memory("the refcount table"))?;
-        let blocks = self.refcounts.copy_dirty()?;
+        let bytes = self.space.refcounts.table.read().encode_all(clusters);
+        let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the refcount table"))?;
+        let blocks = self.space.refcounts.copy_dirty()?;
         for (at, block) in &blocks {
             for (from, bytes) in block.changed() {
-                self.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
+                self.medium.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
             }
         }
-        self.write_table(offset, &bytes, Section::RefcountTable).await?;
-        self.barrier().await?;
+        self.medium.write_table(offset, &bytes, Section::RefcountTable).await?;
+        self.medium.barrier().await?;
         blocks.iter().for_each(|(_, block)| block.written());
         Ok(bytes)
     }
@@ -98,16 +98,20 @@ impl Inner {
     /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
     /// the old header or the new one: neither table is given back, one of them is leaked.
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.point_header_at_refcount_table(offset, clusters).await?;
+        self.header.point_header_at_refcount_table(&self.medium, offset, clusters).await?;
         let (old_offset, old_clusters) = {
-            let mut table = self.refcounts.table.write();
+            let mut table = self.space.refcounts.table.write();
             let old = (table.offset(), table.clusters());
             table.moved(offset, clusters, bytes);
             old
         };
-        self.overlap.remove(old_offset, Section::RefcountTable);
-        self.overlap.add(offset, clusters << self.geometry.cluster_bits, Section::RefcountTable);
-        let start = old_offset >> self.geometry.cluster_bits;
+        self.medium.overlap.remove(old_offset, Section::RefcountTable);
+        self.medium.overlap.add(
+            offset,
+            clusters << self.medium.geometry.cluster_bits,
+            Section::RefcountTable,
+        );
+        let start = old_offset >> self.medium.geometry.cluster_bits;
         self.reclaim(vec![crate::free::Free {
             start,
             len: old_clusters,

@@ -23,8 +23,8 @@ impl Owned {
         let inner = &self.world.image.inner;
         let run = block_on(async {
             match wanted {
-                3 => inner.allocate_exactly(wanted).await,
-                _ => inner.allocate(wanted).await,
+                3 => inner.space.allocate_exactly(&inner.medium, wanted).await,
+                _ => inner.space.allocate(&inner.medium, wanted).await,
             }
         })
         .unwrap();
@@ -41,7 +41,7 @@ impl Owned {
             let mut clusters = self.clusters.lock();
             (run.start..run.end()).for_each(|cluster| assert!(clusters.remove(&cluster)));
         }
-        block_on(self.world.image.inner.give_back(run));
+        block_on(self.world.image.inner.space.give_back(&self.world.image.inner.medium, run));
     }
 }
 
@@ -50,7 +50,7 @@ fn check(threads: &'static [Wishes]) {
     explore(move || {
         let owned = Arc::new(Owned { world: World::new(), clusters: Mutex::default() });
         let inner = &owned.world.image.inner;
-        let used = inner.geometry.clusters_for(owned.world.medium.length());
+        let used = inner.medium.geometry.clusters_for(owned.world.medium.length());
         let start = |wishes: Wishes| {
             let owned = Arc::clone(&owned);
             thread::spawn(move || {
@@ -67,8 +67,8 @@ fn check(threads: &'static [Wishes]) {
         let clusters = owned.clusters.lock();
         let asked = clusters.last().copied().unwrap_or(used).max(used) + 8;
         for cluster in used..asked {
-            let refcount = block_on(inner.refcounts.get(cluster)).unwrap();
-            let is_block = inner.overlap.touched(cluster * super::CLUSTER, 1, None).is_some();
+            let refcount = block_on(inner.space.refcounts.get(cluster)).unwrap();
+            let is_block = inner.medium.overlap.touched(cluster * super::CLUSTER, 1, None).is_some();
             let expected = u64::from(clusters.contains(&cluster) || is_block);
             assert_eq!(refcount, expected, "refcount of cluster {cluster}");
         }
@@ -111,7 +111,9 @@ fn two_who_need_a_new_refcount_block_make_one() {
 fn a_cluster_that_is_freed_while_it_is_scanned_is_known_twice_and_handed_out_once() {
     explore(|| {
         let before = World::new();
-        let old: Vec<Run> = (0..3).map(|_| block_on(before.image.inner.allocate(1)).unwrap()).collect();
+        let old: Vec<Run> = (0..3)
+            .map(|_| block_on(before.image.inner.space.allocate(&before.image.inner.medium, 1)).unwrap())
+            .collect();
         before.write(0, 1);
         before.close();
         let world = World::on(&before.medium.durable());
@@ -133,7 +135,7 @@ fn a_cluster_that_is_freed_while_it_is_scanned_is_known_twice_and_handed_out_onc
         let threads = [free, allocate(), allocate()];
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         for &cluster in &*owned.clusters.lock() {
-            assert_eq!(block_on(owned.world.image.inner.refcounts.get(cluster)).unwrap(), 1);
+            assert_eq!(block_on(owned.world.image.inner.space.refcounts.get(cluster)).unwrap(), 1);
         }
     });
 }

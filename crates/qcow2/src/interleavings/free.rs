@@ -112,6 +112,6 @@ fn closing_gives_back_everything_that_was_freed() {
         together(&world, [discard_low as fn(&World), discard_high]);
         let world = Arc::clone(&world);
         world.close_and_check();
-        assert!(!world.image.inner.frees.any_open() && !world.image.inner.frees.is_reclaiming());
+        assert!(!world.image.inner.space.frees.any_open() && !world.image.inner.space.frees.is_reclaiming());
     });
 }

@@ -24,7 +24,7 @@ fn a_table_that_a_shrink_freed_never_comes_back_from_reading_ahead() {
         (0..2).for_each(|cluster| world.write(cluster, 1));
         world.write(FAR, 2);
         world.flush();
-        world.image.inner.cache.forget_all();
+        world.image.inner.map.cache.forget_all();
         let read_ahead = |world: &World| block_on(world.image.prefetch()).unwrap();
         let cut_and_grow = |world: &World| {
             resize(world, NEAR);

@@ -1,6 +1,10 @@
 //! Which kinds of metadata fill which clusters, in eight bytes a cluster: an image can have millions of tables.
 
-use std::collections::{BTreeMap, TryReserveError};
+use std::collections::TryReserveError;
+use std::sync::Arc;
+
+// Words are single and change alone: there is no order among them to explore.
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Section, Sections};
 use crate::lists;
@@ -8,14 +12,13 @@ use crate::lists;
 /// Bits of a word below the cluster's number. Clusters have 512 bytes at least, so the number fits above them.
 const SECTION_BITS: u32 = Section::ALL.len() as u32;
 
-/// Additions and removals are merged when there are more of them than this part of all clusters: a merge moves 8 bytes
-/// a cluster, so 128 bytes are moved for each change.
-const CHANGES_PART: usize = 16;
+/// What is gone is taken out when it is more than this part of all clusters: that moves 8 bytes a cluster, so 128 bytes are
+/// moved for each that went.
+const GONE_PART: usize = 16;
 /// So many never are too many.
 const CHANGES_FEW: usize = 64;
-
-/// Bytes of an addition: a leaf of the map has room for eleven and is two thirds full, more or less.
-const ADDED_BYTES: u64 = size_of::<(u64, Sections)>() as u64 * 3 / 2;
+/// Additions are merged when there are more: each copies those before it, 8 KiB at most, and a merge moves all clusters.
+const ADDED_MAX: usize = 1024;
 
 /// A cluster's number and what is there, sorted by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,15 +80,35 @@ impl Gathered {
     }
 }
 
-/// Clusters by number.
-#[derive(Debug, Default)]
+/// A word that changes in place, while others look.
+#[derive(Debug)]
+struct Slot(AtomicU64);
+
+impl Slot {
+    fn new(word: Word) -> Self {
+        Self(AtomicU64::new(word.0))
+    }
+
+    #[inline]
+    fn get(&self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Whoever changes words does it alone.
+    fn set(&self, word: Word) {
+        self.0.store(word.0, Ordering::Release);
+    }
+}
+
+/// Clusters by number. A clone is a snapshot of which clusters there are; what is there still changes in both.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Clusters {
     /// Sorted, each cluster once. One without sections is gone.
-    merged: Vec<Word>,
+    merged: Arc<Vec<Slot>>,
     /// How many are gone.
     gone: usize,
-    /// What was added since and is not among those.
-    added: BTreeMap<u64, Sections>,
+    /// What was added since and is not among those. Sorted, each cluster once.
+    added: Arc<Vec<Word>>,
 }
 
 impl Clusters {
@@ -96,128 +119,138 @@ impl Clusters {
             word.sections() != Sections::NONE
         });
         gathered.join();
-        gathered.0.shrink_to_fit();
-        Self { merged: gathered.0, gone: 0, added: BTreeMap::new() }
+        let mut merged: Vec<Slot> = gathered.0.into_iter().map(Slot::new).collect();
+        merged.shrink_to_fit();
+        Self { merged: Arc::new(merged), gone: 0, added: Arc::default() }
     }
 
     /// Bytes of memory, more or less.
     pub(super) fn footprint(&self) -> u64 {
-        self.merged.capacity() as u64 * size_of::<Word>() as u64 + self.added.len() as u64 * ADDED_BYTES
+        ((self.merged.capacity() + self.added.capacity()) * size_of::<Word>()) as u64
     }
 
     /// Adds a section to a cluster.
     pub(super) fn enter(&mut self, cluster: u64, section: Section) {
         let section = Sections::of(&[section]);
-        match self.merged_mut(cluster) {
-            Some(word) => {
-                let before = word.sections();
-                *word = Word::new(cluster, before.with(section));
-                self.gone -= usize::from(before == Sections::NONE);
-            }
-            None => {
-                let there = self.added.entry(cluster).or_default();
-                *there = there.with(section);
-                // What is gone may come again one by one, as with `forget` and the tables that were kept.
-                if self.added.len() > self.few() {
-                    self.merge_many();
-                }
-            }
+        if let Some(slot) = self.slot(cluster) {
+            let before = slot.get().sections();
+            slot.set(Word::new(cluster, before.with(section)));
+            self.gone -= usize::from(before == Sections::NONE);
+            return;
         }
+        let added = Arc::make_mut(&mut self.added);
+        match added.binary_search_by_key(&cluster, |word| word.cluster()) {
+            Ok(at) => added[at] = Word::new(cluster, added[at].sections().with(section)),
+            Err(at) => added.insert(at, Word::new(cluster, section)),
+        }
+        // What is gone may come again one by one, as with `forget` and the tables that were kept.
+        self.merge_many();
     }
 
     /// Takes a section from a cluster; says whether it was there.
     pub(super) fn leave(&mut self, cluster: u64, section: Section) -> bool {
         let gone = Sections::of(&[section]);
-        if let Some(word) = self.merged_mut(cluster) {
-            let before = word.sections();
+        if let Some(slot) = self.slot(cluster) {
+            let before = slot.get().sections();
             let left = before.without(gone);
-            *word = Word::new(cluster, left);
+            slot.set(Word::new(cluster, left));
             self.gone += usize::from(before != Sections::NONE && left == Sections::NONE);
             self.merge_many();
             return before.has(section);
         }
-        let Some(there) = self.added.get_mut(&cluster) else { return false };
-        let before = *there;
-        *there = before.without(gone);
-        if *there == Sections::NONE {
-            self.added.remove(&cluster);
+        let Ok(at) = self.added.binary_search_by_key(&cluster, |word| word.cluster()) else { return false };
+        let added = Arc::make_mut(&mut self.added);
+        let before = added[at].sections();
+        match before.without(gone) {
+            Sections::NONE => _ = added.remove(at),
+            left => added[at] = Word::new(cluster, left),
         }
         before.has(section)
     }
 
-    /// Takes sections from all clusters.
-    pub(super) fn forget(&mut self, sections: Sections) {
-        self.gone = 0;
-        for word in &mut self.merged {
-            *word = Word::new(word.cluster(), word.sections().without(sections));
-            self.gone += usize::from(word.sections() == Sections::NONE);
+    /// What is `from` at a cluster is `to` from now on, in one step. Nothing happens where there is no `from`.
+    pub(super) fn turn(&mut self, cluster: u64, from: Section, to: Section) {
+        let turned = |word: Word| {
+            let others = word.sections().without(Sections::of(&[from]));
+            Word::new(cluster, others.with(Sections::of(&[to])))
+        };
+        if let Some(slot) = self.slot(cluster) {
+            if slot.get().sections().has(from) {
+                slot.set(turned(slot.get()));
+            }
+        } else if let Ok(at) = self.added.binary_search_by_key(&cluster, |word| word.cluster())
+            && self.added[at].sections().has(from)
+        {
+            let added = Arc::make_mut(&mut self.added);
+            added[at] = turned(added[at]);
         }
-        self.added.retain(|_, there| {
-            *there = there.without(sections);
-            *there != Sections::NONE
+    }
+
+    /// Takes sections from all clusters. Who looks at a snapshot that was taken before sees no half of it, unless there is no memory
+    /// for another list.
+    pub(super) fn forget(&mut self, sections: Sections) {
+        let left = |word: Word| Word::new(word.cluster(), word.sections().without(sections));
+        let mut merged = Vec::new();
+        if merged.try_reserve_exact(self.merged.len()).is_ok() {
+            merged.extend(self.merged.iter().map(|slot| Slot::new(left(slot.get()))));
+            self.merged = Arc::new(merged);
+        } else {
+            self.merged.iter().for_each(|slot| slot.set(left(slot.get())));
+        }
+        self.gone = self.merged.iter().filter(|slot| slot.get().sections() == Sections::NONE).count();
+        Arc::make_mut(&mut self.added).retain_mut(|word| {
+            *word = left(*word);
+            word.sections() != Sections::NONE
         });
     }
 
     /// The last of the clusters from `start` up to and without `end` that has a section other than `except`.
     #[inline]
     pub(super) fn last_in(&self, start: u64, end: u64, except: Sections) -> Option<(u64, Section)> {
-        let below = self.merged.partition_point(|word| word.cluster() < end);
-        let merged = self.merged.iter().take(below).rev().map(|word| (word.cluster(), word.sections()));
-        let mut merged = merged.take_while(|(cluster, _)| *cluster >= start);
-        let merged = merged.find_map(|(cluster, there)| Some((cluster, there.without(except).first()?)));
-        if self.added.is_empty() || start >= end {
-            return merged;
-        }
-        let mut added = self.added.range(start..end).rev();
-        let added = added.find_map(|(&cluster, there)| Some((cluster, there.without(except).first()?)));
+        let there = |word: Word| Some((word.cluster(), word.sections().without(except).first()?));
+        let below = self.merged.partition_point(|slot| slot.get().cluster() < end);
+        let merged = self.merged.iter().take(below).rev().map(Slot::get);
+        let merged = merged.take_while(|word| word.cluster() >= start).find_map(there);
+        let below = self.added.partition_point(|word| word.cluster() < end);
+        let added = self.added.iter().take(below).rev().copied();
+        let added = added.take_while(|word| word.cluster() >= start).find_map(there);
         merged.max(added)
     }
 
     /// Clusters with `section`, in no order.
     pub(super) fn with(&self, section: Section) -> impl Iterator<Item = u64> {
-        let merged = self.merged.iter().map(|word| (word.cluster(), word.sections()));
-        let all = merged.chain(self.added.iter().map(|(&cluster, &there)| (cluster, there)));
-        all.filter_map(move |(cluster, there)| there.has(section).then_some(cluster))
+        let all = self.merged.iter().map(Slot::get).chain(self.added.iter().copied());
+        all.filter_map(move |word| word.sections().has(section).then_some(word.cluster()))
     }
 
     #[inline]
-    fn merged_mut(&mut self, cluster: u64) -> Option<&mut Word> {
-        let at = self.merged.binary_search_by_key(&cluster, |word| word.cluster()).ok()?;
-        self.merged.get_mut(at)
+    fn slot(&self, cluster: u64) -> Option<&Slot> {
+        let at = self.merged.binary_search_by_key(&cluster, |slot| slot.get().cluster()).ok()?;
+        self.merged.get(at)
     }
 
-    /// Merges what was added if it is much, or much is gone. Without memory it stays as it is.
+    /// Merges what was added if it is much, or much is gone, into another list: snapshots keep theirs. Without memory it stays as
+    /// it is.
     pub(super) fn merge_many(&mut self) {
-        let few = self.few();
-        if self.added.len() <= few && self.gone <= few {
+        let few = (self.merged.len() / GONE_PART).max(CHANGES_FEW);
+        if self.added.len() <= few.min(ADDED_MAX) && self.gone <= few {
             return;
         }
-        if self.merged.try_reserve_exact(self.added.len().saturating_sub(self.gone)).is_err() {
+        let mut merged = Vec::new();
+        if merged.try_reserve_exact(self.merged.len() - self.gone + self.added.len()).is_err() {
             return;
         }
-        self.merged.retain(|word| word.sections() != Sections::NONE);
+        let mut added = self.added.iter().copied().peekable();
+        let stays = self.merged.iter().map(Slot::get).filter(|word| word.sections() != Sections::NONE);
+        for word in stays {
+            while let Some(before) = added.next_if(|added| *added < word) {
+                merged.push(Slot::new(before));
+            }
+            merged.push(Slot::new(word));
+        }
+        merged.extend(added.map(Slot::new));
+        self.merged = Arc::new(merged);
+        self.added = Arc::default();
         self.gone = 0;
-        self.merge();
-        if self.merged.capacity() / 2 > self.merged.len() {
-            self.merged.shrink_to_fit();
-        }
-    }
-
-    fn few(&self) -> usize {
-        (self.merged.len() / CHANGES_PART).max(CHANGES_FEW)
-    }
-
-    /// Moves what is merged towards the end, from its end on, and puts what was added between.
-    fn merge(&mut self) {
-        let mut from = self.merged.len();
-        let mut to = from + self.added.len();
-        self.merged.resize(to, Word(0));
-        while let Some((cluster, sections)) = self.added.pop_last() {
-            let stays = self.merged[..from].partition_point(|word| word.cluster() < cluster);
-            let moved = from - stays;
-            self.merged.copy_within(stays..from, to - moved);
-            (from, to) = (stays, to - moved - 1);
-            self.merged[to] = Word::new(cluster, sections);
-        }
     }
 }

@@ -3,25 +3,33 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use sync::RwLock;
+use sync::{Arc, ArcSwapOption, Mutex};
 
 use super::clusters::Clusters;
 use super::places::is_one_cluster;
 use super::{OverlapCheck, Places, Section, Sections};
 
 /// The place of every piece of metadata of one image.
+///
+/// Law: who asks takes no lock, and sees every piece that was entered before; one that is entered meanwhile belongs to clusters that
+/// no request has yet.
 #[derive(Debug)]
-pub(crate) struct MetadataMap(RwLock<Known>);
+pub(crate) struct MetadataMap {
+    /// Held by who changes something.
+    known: Mutex<Known>,
+    /// What it was after the last change, for those who ask.
+    shown: ArcSwapOption<Known>,
+}
 
-/// What is looked at, and where it is.
-#[derive(Debug)]
+/// What is looked at, and where it is. Clones share what did not change.
+#[derive(Clone, Debug)]
 struct Known {
     check: OverlapCheck,
     cluster_bits: u32,
     /// Pieces that are one whole cluster: all L2 tables and refcount blocks.
     clusters: Clusters,
     /// The others. Start -> end (excluded) and sections; two meet in a corrupt image only.
-    others: BTreeMap<u64, (u64, Sections)>,
+    others: Arc<BTreeMap<u64, (u64, Sections)>>,
 }
 
 /// Memory of one of those others: a leaf of the map has room for eleven and is two thirds full, more or less.
@@ -29,18 +37,29 @@ const OTHER_BYTES: u64 = size_of::<(u64, (u64, Sections))>() as u64 * 3 / 2;
 
 impl MetadataMap {
     pub(crate) fn new(check: OverlapCheck, places: Places) -> Self {
-        Self(RwLock::new(Known::new(check, places)))
+        let known = Known::new(check, places);
+        let shown = ArcSwapOption::empty();
+        shown.store(Some(Arc::new(known.clone())));
+        Self { known: Mutex::new(known), shown }
+    }
+
+    /// Changes what is known, and shows it.
+    fn changing<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        let mut known = self.known.lock();
+        let result = change(&mut known);
+        self.shown.store(Some(Arc::new(known.clone())));
+        result
     }
 
     /// Looks at other sections from now on; `places` are all there are of them.
     pub(crate) fn change(&self, check: OverlapCheck, places: Places) {
-        let known = Known::new(check, places);
-        *self.0.write() = known;
+        let other = Known::new(check, places);
+        self.changing(|known| *known = other);
     }
 
     /// The sections that are looked at.
     pub(crate) fn check(&self) -> OverlapCheck {
-        self.0.read().check
+        self.known.lock().check
     }
 
     /// Whether `section` is looked at.
@@ -50,68 +69,68 @@ impl MetadataMap {
 
     /// Bytes of memory, more or less.
     pub(crate) fn footprint(&self) -> u64 {
-        let known = self.0.read();
+        let known = self.known.lock();
         known.clusters.footprint() + known.others.len() as u64 * OTHER_BYTES
     }
 
     /// Enters a new piece.
     pub(crate) fn add(&self, start: u64, len: u64, section: Section) {
-        let mut known = self.0.write();
-        if known.check.checks(section) {
-            known.enter(start, len, section);
-        }
+        self.changing(|known| {
+            if known.check.checks(section) {
+                known.enter(start, len, section);
+            }
+        });
     }
 
     /// Forgets a piece of one section. What else begins there stays.
     pub(crate) fn remove(&self, start: u64, section: Section) {
-        self.0.write().leave(start, section);
+        self.changing(|known| known.leave(start, section));
     }
 
     /// An L2 table is no longer the active image's, but still a snapshot's. Its place is known without reading
     /// anything, so it is looked at from now on as it was before, whatever is said of [`Section::InactiveL2`].
     pub(crate) fn leave_to_snapshot(&self, start: u64) {
-        let mut known = self.0.write();
-        if known.leave(start, Section::ActiveL2) {
+        self.changing(|known| {
             let cluster = start >> known.cluster_bits;
-            known.clusters.enter(cluster, Section::InactiveL2);
-        }
+            known.clusters.turn(cluster, Section::ActiveL2, Section::InactiveL2);
+        });
     }
 
     /// Enters such a table.
     pub(crate) fn add_to_snapshot(&self, start: u64) {
-        let mut known = self.0.write();
-        let cluster = start >> known.cluster_bits;
-        known.clusters.enter(cluster, Section::InactiveL2);
+        self.changing(|known| known.clusters.enter(start >> known.cluster_bits, Section::InactiveL2));
     }
 
     /// Where L2 tables of snapshots are, as far as it is known, in no order.
     pub(crate) fn inactive_l2(&self) -> Vec<u64> {
-        let known = self.0.read();
+        let known = self.known.lock();
         known.clusters.with(Section::InactiveL2).map(|cluster| cluster << known.cluster_bits).collect()
     }
 
     /// Forgets all pieces of `sections`, and enters `pieces` of them: section, offset and length.
     pub(crate) fn replace(&self, sections: &[Section], pieces: impl Iterator<Item = (Section, u64, u64)>) {
-        let mut known = self.0.write();
-        let gone = Sections::of(sections);
-        known.clusters.forget(gone);
-        known.others.retain(|_, (_, there)| {
-            *there = there.without(gone);
-            *there != Sections::NONE
+        self.changing(|known| {
+            let gone = Sections::of(sections);
+            known.clusters.forget(gone);
+            Arc::make_mut(&mut known.others).retain(|_, (_, there)| {
+                *there = there.without(gone);
+                *there != Sections::NONE
+            });
+            let check = known.check;
+            for (section, start, len) in pieces.filter(|(section, ..)| check.checks(*section)) {
+                known.enter(start, len, section);
+            }
+            known.clusters.merge_many();
         });
-        let check = known.check;
-        for (section, start, len) in pieces.filter(|(section, ..)| check.checks(*section)) {
-            known.enter(start, len, section);
-        }
-        known.clusters.merge_many();
     }
 
-    /// The metadata, other than `except`, that `start..start + len` would touch.
+    /// The metadata, other than `except`, that `start..start + len` would touch. Takes no lock.
     #[inline]
     pub(crate) fn touched(&self, start: u64, len: u64, except: Option<Section>) -> Option<(u64, Section)> {
         let except = except.map_or(Sections::NONE, |section| Sections::of(&[section]));
         let end = start.saturating_add(len);
-        let known = self.0.read();
+        let shown = self.shown.load();
+        let known = shown.as_ref()?;
         let bits = known.cluster_bits;
         let cluster = known.clusters.last_in(start >> bits, end.div_ceil(1 << bits), except);
         let cluster = cluster.map(|(cluster, section)| (cluster << bits, section));
@@ -126,7 +145,7 @@ impl Known {
     fn new(check: OverlapCheck, places: Places) -> Self {
         let Places { cluster_bits, clusters, others, .. } = places;
         let clusters = Clusters::new(clusters, check.into());
-        let mut known = Self { check, cluster_bits, clusters, others: BTreeMap::new() };
+        let mut known = Self { check, cluster_bits, clusters, others: Default::default() };
         for (start, end, section) in others.into_iter().filter(|(.., section)| check.checks(*section)) {
             known.enter(start, end - start, section);
         }
@@ -138,7 +157,8 @@ impl Known {
             self.clusters.enter(start >> self.cluster_bits, section);
         } else if len > 0 {
             let end = start.saturating_add(len);
-            let (there, sections) = self.others.entry(start).or_insert((end, Sections::NONE));
+            let (there, sections) =
+                Arc::make_mut(&mut self.others).entry(start).or_insert((end, Sections::NONE));
             *there = end.max(*there);
             *sections = sections.with(Sections::of(&[section]));
         }
@@ -149,11 +169,15 @@ impl Known {
         let cluster = start >> self.cluster_bits;
         let is_aligned = cluster << self.cluster_bits == start;
         let was_cluster = is_aligned && self.clusters.leave(cluster, section);
-        let Some((_, sections)) = self.others.get_mut(&start) else { return was_cluster };
+        if !self.others.contains_key(&start) {
+            return was_cluster;
+        }
+        let others = Arc::make_mut(&mut self.others);
+        let Some((_, sections)) = others.get_mut(&start) else { return was_cluster };
         let was = sections.has(section);
         *sections = sections.without(Sections::of(&[section]));
         if *sections == Sections::NONE {
-            self.others.remove(&start);
+            others.remove(&start);
         }
         was_cluster || was
     }

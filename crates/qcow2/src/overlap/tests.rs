@@ -267,3 +267,37 @@ proptest! {
         prop_assert_eq!(inactive, of_snapshots.map(|piece| piece.0).collect::<Vec<_>>());
     }
 }
+
+/// A request that looked while a table was entered, or left to a snapshot, could take another table's place for its data: so the
+/// rest of the map is as it was at every moment.
+#[test]
+#[cfg(not(shuttle))]
+fn who_asks_while_others_change_the_map_finds_every_piece_that_stays() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const TABLES: u64 = 5000;
+    let map = map_of(OverlapCheck::ALL, &[]);
+    // Even clusters stay, odd ones come and go; of those that stay some are left to a snapshot.
+    (0..TABLES).for_each(|at| map.add(2 * at * 1024, 1024, Section::ActiveL2));
+    let (ended, asked) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            while !ended.load(Ordering::Acquire) {
+                for at in 0..TABLES {
+                    let found = map.touched(2 * at * 1024, 1024, None).map(|(start, _)| start);
+                    assert_eq!(found, Some(2 * at * 1024));
+                }
+                asked.store(true, Ordering::Release);
+            }
+        });
+        let mut rounds = 0;
+        while rounds < 2 || !asked.load(Ordering::Acquire) && !asking.is_finished() {
+            for at in 0..TABLES {
+                map.add((2 * at + 1) * 1024, 1024, Section::RefcountBlock);
+                map.leave_to_snapshot(2 * (at / 2) * 1024);
+            }
+            (0..TABLES).for_each(|at| map.remove((2 * at + 1) * 1024, Section::RefcountBlock));
+            rounds += 1;
+        }
+        ended.store(true, Ordering::Release);
+    });
+}

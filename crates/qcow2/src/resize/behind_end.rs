@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::entries::bad_entry;
 use crate::image::Inner;
 use crate::map::Kind;
 use crate::zero::Space;
@@ -15,10 +14,10 @@ impl Inner {
     /// Makes everything between the end of the disk at `old` and `new` read as zeroes once the disk
     /// reaches there. L1 covers it.
     pub(super) async fn make_zero_behind_end(self: &Arc<Self>, old: u64, new: u64) -> Result<(), Error> {
-        let cluster = self.geometry.cluster_size();
+        let cluster = self.medium.geometry.cluster_size();
         let backing = self.backing.as_ref().map_or(0, |backing| backing.size()).min(new);
-        if backing > old && self.geometry.version == qcow2_layout::Version::V2 {
-            return Err(self.blame.unsupported(format!(
+        if backing > old && self.medium.geometry.version == qcow2_layout::Version::V2 {
+            return Err(self.medium.blame.unsupported(format!(
                 "the backing file has {backing} bytes, more than the disk ({old}): a version 2 image (compat=0.10) cannot hide the rest"
             )));
         }
@@ -26,7 +25,7 @@ impl Inner {
         if old < whole {
             self.make_tail_zero(old, whole).await?;
         }
-        let table = self.geometry.bytes_per_l2_table();
+        let table = self.medium.geometry.bytes_per_l2_table();
         let mut from = whole;
         while from < new {
             let table_end = (from / table + 1).saturating_mul(table);
@@ -51,7 +50,7 @@ impl Inner {
         let backing = self.backing.as_ref().map_or(0, |backing| backing.size());
         let mut guest = start;
         while guest < end {
-            let extent = self.map(guest, end - guest).await?;
+            let extent = self.map.extent(&self.medium, guest, end - guest).await?;
             let behind = guest + extent.len;
             match extent.kind {
                 Kind::Data { .. } | Kind::Compressed { .. } => {
@@ -66,8 +65,7 @@ impl Inner {
     }
 
     fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
-        let entry = self.l1.get(self.geometry.l1_index(guest), &self.geometry);
-        let entry = entry.map_err(|error| bad_entry(&self.blame, guest, &error));
-        self.noticing_corruption(entry).map(|entry| entry.table)
+        let index = self.medium.geometry.l1_index(guest);
+        Ok(self.map.l1_entry(&self.medium, index, guest)?.table)
     }
 }

@@ -6,7 +6,6 @@ use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
-use crate::entries::bad_entry;
 use crate::image::Inner;
 
 impl Inner {
@@ -21,11 +20,11 @@ impl Inner {
 
     /// Everything that an image of `size` bytes does not need any more. Can be done again where it failed half-way.
     pub(super) async fn give_back_behind_end(self: &Arc<Self>, size: u64) -> Result<(), Error> {
-        if self.raw_data && self.data.capabilities().resizable {
-            let shortened = self.data.shorten_to(size).await;
-            shortened.map_err(self.blame.io("shortening the data file"))?;
+        if self.medium.raw_data && self.medium.data.capabilities().resizable {
+            let shortened = self.medium.data.shorten_to(size).await;
+            shortened.map_err(self.medium.blame.io("shortening the data file"))?;
             // One that was shorter than the disk is as long as it from now on.
-            self.data.grow_to(size).await.map_err(self.blame.io("growing the data file"))?;
+            self.medium.data.grow_to(size).await.map_err(self.medium.blame.io("growing the data file"))?;
         }
         self.free_behind_end(size).await?;
         self.shorten_file().await
@@ -34,21 +33,19 @@ impl Inner {
     /// Frees every cluster and every L2 table that only the part of the disk behind `size` needs. Nobody
     /// inside can reach there any more.
     async fn free_behind_end(self: &Arc<Self>, size: u64) -> Result<(), Error> {
-        let table = self.geometry.bytes_per_l2_table();
-        let start = size.next_multiple_of(self.geometry.cluster_size());
+        let table = self.medium.geometry.bytes_per_l2_table();
+        let start = size.next_multiple_of(self.medium.geometry.cluster_size());
         let first_whole = start.div_ceil(table);
-        if start < first_whole.saturating_mul(table) && start / table < self.l1.len() as u64 {
+        if start < first_whole.saturating_mul(table) && start / table < self.map.l1.len() as u64 {
             let _pass = self.enter().await?;
             self.free_entries(start, (start / table + 1).saturating_mul(table)).await?;
         }
         // Slices of the tables that go must not be dirty: where they belong is soon forgotten.
         self.commit().await?;
         self.forget_behind(first_whole);
-        for index in first_whole..self.l1.len() as u64 {
+        for index in first_whole..self.map.l1.len() as u64 {
             let _pass = self.enter().await?;
-            let entry = self.l1.get(index, &self.geometry);
-            let entry = entry.map_err(|error| bad_entry(&self.blame, index.saturating_mul(table), &error));
-            if let Some(at) = self.noticing_corruption(entry)?.table {
+            if let Some(at) = self.map.l1_entry(&self.medium, index, index.saturating_mul(table))?.table {
                 self.free_table(index, at).await?;
             }
             if self.wants_commit() {
@@ -56,7 +53,7 @@ impl Inner {
             }
         }
         if deliberate::has(Bug::TablesForgottenAtTheEnd) {
-            self.cache.clear();
+            self.map.cache.clear();
         }
         Ok(())
     }
@@ -65,21 +62,21 @@ impl Inner {
     /// instead of one a table. Only what is loaded between this and the end of its table is left to [`Inner::free_table`].
     fn forget_behind(&self, first: u64) {
         // L1 tables have at most 2^22 entries.
-        let tables = first.min(self.l1.len() as u64) as u32..self.l1.len() as u32;
+        let tables = first.min(self.map.l1.len() as u64) as u32..self.map.l1.len() as u32;
         if !tables.is_empty() && !deliberate::has(Bug::TablesForgottenAtTheEnd) {
-            self.cache.forget_tables(tables);
+            self.map.cache.forget_tables(tables);
         }
     }
 
     /// Frees the clusters from `start` to `end`, which one L2 table maps, and leaves the table.
     async fn free_entries(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
-        let size = self.geometry.cluster_size();
+        let size = self.medium.geometry.cluster_size();
         let mut guest = start;
         while guest < end {
-            let old = self.entry(guest).await?;
+            let old = self.map.entry(&self.medium, guest).await?;
             if old != L2Entry::UNALLOCATED {
                 self.set_entries(guest, &[L2Entry::UNALLOCATED]).await?;
-                self.free_entry(&old, self.options.pass_discard_request);
+                self.space.free_entry(&self.medium, &old, self.options.pass_discard_request);
             }
             guest += size;
         }
@@ -88,19 +85,19 @@ impl Inner {
 
     /// Frees a whole L2 table and what it leads to: all of it, or with an error nothing.
     async fn free_table(self: &Arc<Self>, index: u64, at: HostOffset) -> Result<(), Error> {
-        let entries = self.read_table(at).await?;
+        let entries = self.map.read_table(&self.medium, at).await?;
         let shared = self.is_shared(Some(at)).await?;
         // Below 2^22 by the limit on L1 tables.
-        self.l1.set(index as usize, L1Entry::UNALLOCATED);
+        self.map.l1.set(index as usize, L1Entry::UNALLOCATED);
         // Right behind that: the cache is asked before L1. A slice that stays, or that a load under way puts back, would lead
         // the next table of this L1 entry to clusters that somebody else has by then.
         if !deliberate::has(Bug::TablesForgottenAtTheEnd) {
-            self.cache.forget_tables(index as u32..index as u32 + 1);
+            self.map.cache.forget_tables(index as u32..index as u32 + 1);
         }
         self.table_left(at, shared);
         let punch = self.options.pass_discard_request;
-        entries.iter().for_each(|entry| self.free_entry(entry, punch));
-        self.free_cluster(at.0, self.options.pass_discard_other);
+        entries.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, punch));
+        self.space.free_cluster(&self.medium, at.0, self.options.pass_discard_other);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ impl Inner {
     ) -> Result<(), Error> {
         self.cover(size).await?;
         self.make_zero_behind_end(old, size).await?;
-        let preallocation = match self.geometry.external_data {
+        let preallocation = match self.medium.geometry.external_data {
             true => self.grow_data_file(old, size, preallocation).await?,
             false => preallocation,
         };
@@ -41,24 +41,26 @@ impl Inner {
         size: u64,
         preallocation: Preallocation,
     ) -> Result<Preallocation, Error> {
-        let capabilities = self.data.capabilities();
+        let capabilities = self.medium.data.capabilities();
         if capabilities.resizable {
-            self.data.grow_to(size).await.map_err(self.blame.io("growing the data file"))?;
+            self.medium.data.grow_to(size).await.map_err(self.medium.blame.io("growing the data file"))?;
         }
         let (start, len) = (old, size - old);
         let done = match preallocation {
-            Preallocation::Off | Preallocation::Metadata if !self.raw_data => Ok(()),
+            Preallocation::Off | Preallocation::Metadata if !self.medium.raw_data => Ok(()),
             // What a longer data file has there is not what was asked for.
-            Preallocation::Off | Preallocation::Metadata => self.data.zero(start, len, Zeroing::Unmap).await,
-            Preallocation::Falloc if capabilities.grows_zeroed => {
-                self.data.allocate(start, len, Allocation::Reserve).await
+            Preallocation::Off | Preallocation::Metadata => {
+                self.medium.data.zero(start, len, Zeroing::Unmap).await
             }
-            Preallocation::Falloc => self.data.zero(start, len, Zeroing::Keep).await,
-            Preallocation::Full => self.data.allocate(start, len, Allocation::Write).await,
+            Preallocation::Falloc if capabilities.grows_zeroed => {
+                self.medium.data.allocate(start, len, Allocation::Reserve).await
+            }
+            Preallocation::Falloc => self.medium.data.zero(start, len, Zeroing::Keep).await,
+            Preallocation::Full => self.medium.data.allocate(start, len, Allocation::Write).await,
         };
-        done.map_err(self.blame.io("preallocating the data file"))?;
+        done.map_err(self.medium.blame.io("preallocating the data file"))?;
         Ok(match preallocation {
-            Preallocation::Off if !self.raw_data => Preallocation::Off,
+            Preallocation::Off if !self.medium.raw_data => Preallocation::Off,
             _ => Preallocation::Metadata,
         })
     }
@@ -67,48 +69,49 @@ impl Inner {
     /// too short moves: the copy is complete and counted on the medium before the header leads to it.
     pub(crate) async fn cover(self: &Arc<Self>, size: u64) -> Result<(), Error> {
         // Below 2^22 by the limit on L1 tables.
-        let entries = self.geometry.l1_entries_for(size) as usize;
-        if entries <= self.l1.len() {
+        let entries = self.medium.geometry.l1_entries_for(size) as usize;
+        if entries <= self.map.l1.len() {
             return Ok(());
         }
         debug_assert!(entries as u64 <= L1_BYTES_MAX / 8);
-        self.l1.reserve(entries).map_err(|_| self.blame.no_memory("the L1 table"))?;
+        self.map.l1.reserve(entries).map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         let pause = self.pause().await?;
-        let mut words = self.l1.words().map_err(|_| self.blame.no_memory("the L1 table"))?;
+        let mut words = self.map.l1.words().map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         let more = words.try_reserve_exact(entries - words.len());
-        more.map_err(|_| self.blame.no_memory("the L1 table"))?;
+        more.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         words.resize(entries, 0);
-        let clusters = self.geometry.clusters_for(entries as u64 * 8);
-        let run = self.allocate_exactly(clusters).await?;
-        let offset = run.start << self.geometry.cluster_bits;
+        let clusters = self.medium.geometry.clusters_for(entries as u64 * 8);
+        let run = self.space.allocate_exactly(&self.medium, clusters).await?;
+        let offset = run.start << self.medium.geometry.cluster_bits;
         let moved = self.move_l1(offset, clusters, &words).await;
-        if moved.is_err() && self.check_not_stopped().is_ok() {
-            self.give_back(run).await;
+        if moved.is_err() && self.medium.check_not_stopped().is_ok() {
+            self.space.give_back(&self.medium, run).await;
         }
         drop(pause);
         moved
     }
 
     async fn move_l1(self: &Arc<Self>, offset: u64, clusters: u64, words: &[u64]) -> Result<(), Error> {
-        let len = (clusters << self.geometry.cluster_bits) as usize;
+        let len = (clusters << self.medium.geometry.cluster_bits) as usize;
         let bytes = encode_words(words.iter().copied(), len);
-        let bytes = bytes.map_err(|_| self.blame.no_memory("the L1 table"))?;
-        self.write_table(offset, &bytes, Section::ActiveL1).await?;
+        let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
+        self.medium.write_table(offset, &bytes, Section::ActiveL1).await?;
         // The barrier covers the table; the refcounts of its clusters are before it.
         self.commit().await?;
-        let (old, old_bytes) = (self.l1.offset(), self.l1.len() as u64 * 8);
-        self.switch_header(|header| {
-            header.l1_table_offset = HostOffset(offset);
-            // Below 2^22, see above.
-            header.l1_size = words.len() as u32;
-        })
-        .await?;
-        self.l1.replace(offset, words);
-        self.overlap.remove(old, Section::ActiveL1);
-        self.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);
+        let (old, old_bytes) = (self.map.l1.offset(), self.map.l1.len() as u64 * 8);
+        self.header
+            .switch_header(&self.medium, |header| {
+                header.l1_table_offset = HostOffset(offset);
+                // Below 2^22, see above.
+                header.l1_size = words.len() as u32;
+            })
+            .await?;
+        self.map.l1.replace(offset, words);
+        self.medium.overlap.remove(old, Section::ActiveL1);
+        self.medium.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);
         if old_bytes > 0 {
-            let start = old >> self.geometry.cluster_bits;
-            let len = self.geometry.clusters_for(old_bytes);
+            let start = old >> self.medium.geometry.cluster_bits;
+            let len = self.medium.geometry.clusters_for(old_bytes);
             self.reclaim(vec![Free { start, len, punch: self.options.pass_discard_other }]);
         }
         Ok(())

@@ -70,17 +70,18 @@ impl Inner {
     async fn check_new_size(&self, old: u64, size: u64, options: ResizeOptions) -> Result<(), Error> {
         if !size.is_multiple_of(SECTOR_BYTES) {
             return Err(self
+                .medium
                 .blame
                 .invalid(format!("the new size is {size}; must be a multiple of {SECTOR_BYTES}")));
         }
         self.check_covered(size)?;
         if size < old && !options.shrink {
-            return Err(self.blame.invalid(format!(
+            return Err(self.medium.blame.invalid(format!(
                 "the new size ({size}) is below the old one ({old}): what lies beyond would be lost, so shrinking must be asked for"
             )));
         }
         if size < old && options.preallocation != Preallocation::Off {
-            return Err(self.blame.invalid(format!(
+            return Err(self.medium.blame.invalid(format!(
                 "preallocation={} while shrinking; nothing is added that could be preallocated",
                 options.preallocation.name()
             )));
@@ -92,13 +93,13 @@ impl Inner {
     pub(crate) async fn check_size_may_change(&self) -> Result<(), Error> {
         let header = self.header.lock().await;
         if header.version == Version::V2 && header.snapshots > 0 {
-            return Err(self.blame.unsupported(
+            return Err(self.medium.blame.unsupported(
                 "the size of a version 2 image (compat=0.10) with snapshots cannot change: its snapshots may not say how large the disk was",
             ));
         }
         let bitmaps = header.extensions.bitmaps.is_some_and(|bitmaps| bitmaps.count > 0);
         if bitmaps && header.autoclear.contains(Autoclear::BITMAPS) {
-            return Err(self.blame.unsupported(
+            return Err(self.medium.blame.unsupported(
                 "the image has persistent bitmaps, which would no longer fit the disk; remove them first",
             ));
         }
@@ -107,10 +108,10 @@ impl Inner {
 
     /// Whether an L1 table may be large enough for a disk of `size` bytes.
     pub(crate) fn check_covered(&self, size: u64) -> Result<(), Error> {
-        let entries = self.geometry.l1_entries_for(size);
+        let entries = self.medium.geometry.l1_entries_for(size);
         let max = L1_BYTES_MAX / 8;
         if entries > max || i64::try_from(size).is_err() {
-            return Err(self.blame.invalid(format!(
+            return Err(self.medium.blame.invalid(format!(
                 "a disk of {size} bytes needs an L1 table of {entries} entries; at most {max} are allowed"
             )));
         }
@@ -119,7 +120,7 @@ impl Inner {
 
     /// The header says that the disk has `size` bytes, and then so do we.
     async fn set_size(&self, size: u64) -> Result<(), Error> {
-        self.switch_header(|header| header.size = size).await?;
+        self.header.switch_header(&self.medium, |header| header.size = size).await?;
         self.size.store(size, sync::atomic::Ordering::Relaxed);
         Ok(())
     }

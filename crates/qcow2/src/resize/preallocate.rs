@@ -20,8 +20,8 @@ impl Inner {
         size: u64,
         how: Preallocation,
     ) -> Result<(), Error> {
-        let cluster = self.geometry.cluster_size();
-        let table = self.geometry.bytes_per_l2_table();
+        let cluster = self.medium.geometry.cluster_size();
+        let table = self.medium.geometry.bytes_per_l2_table();
         let end = size.next_multiple_of(cluster);
         let mut guest = old.next_multiple_of(cluster);
         while guest < end {
@@ -45,13 +45,13 @@ impl Inner {
         how: Preallocation,
     ) -> Result<u64, Error> {
         self.table_for_writing(guest).await?;
-        let bits = self.geometry.cluster_bits;
-        let run = match self.geometry.external_data {
+        let bits = self.medium.geometry.cluster_bits;
+        let run = match self.medium.geometry.external_data {
             true => Run { start: guest >> bits, len: wanted, fresh: true, settled: false },
             false => {
-                let run = self.allocate(wanted).await?;
+                let run = self.space.allocate(&self.medium, wanted).await?;
                 if let Err(error) = self.prepare_run(run, how).await {
-                    self.give_back(run).await;
+                    self.space.give_back(&self.medium, run).await;
                     return Err(error);
                 }
                 run
@@ -59,7 +59,7 @@ impl Inner {
         };
         let entry = |index: u64| {
             let host = Some(HostOffset((run.start + index) << bits));
-            let alloc = self.geometry.subcluster_mask();
+            let alloc = self.medium.geometry.subcluster_mask();
             L2Entry::Standard(Cluster { host, copied: true, alloc, zero: 0 })
         };
         let entries: Vec<_> = (0..run.len).map(entry).collect();
@@ -69,20 +69,20 @@ impl Inner {
 
     /// The clusters read as zeroes, lie inside the file, and have the space that was asked for.
     async fn prepare_run(&self, run: Run, how: Preallocation) -> Result<(), Error> {
-        let bits = self.geometry.cluster_bits;
+        let bits = self.medium.geometry.cluster_bits;
         let (start, len) = (run.start << bits, run.len << bits);
-        self.check_data(start, len)?;
+        self.medium.check_data(start, len)?;
         let done = match how {
-            Preallocation::Full => self.file.allocate(start, len, Allocation::Write).await,
-            _ if !run.fresh => self.file.zero(start, len, Zeroing::Keep).await,
-            Preallocation::Falloc if self.file.capabilities().resizable => {
-                self.file.allocate(start, len, Allocation::Reserve).await
+            Preallocation::Full => self.medium.file.allocate(start, len, Allocation::Write).await,
+            _ if !run.fresh => self.medium.file.zero(start, len, Zeroing::Keep).await,
+            Preallocation::Falloc if self.medium.file.capabilities().resizable => {
+                self.medium.file.allocate(start, len, Allocation::Reserve).await
             }
             // The file ends behind the run, and what lies before its end is a hole.
             Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => {
-                self.file.zero(start + len - 1, 1, Zeroing::Keep).await
+                self.medium.file.zero(start + len - 1, 1, Zeroing::Keep).await
             }
         };
-        done.map_err(self.blame.io("preallocating"))
+        done.map_err(self.medium.blame.io("preallocating"))
     }
 }

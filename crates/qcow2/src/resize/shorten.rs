@@ -12,20 +12,20 @@ use crate::pause::Pause;
 impl Inner {
     /// Gives the space behind the last cluster in use back, where the file can become shorter.
     pub(super) async fn shorten_file(self: &Arc<Self>) -> Result<(), Error> {
-        if !self.file.capabilities().resizable {
+        if !self.medium.file.capabilities().resizable {
             return Ok(());
         }
-        self.empty_reserve(false).await;
+        self.space.empty_reserve(&self.medium, false).await;
         // Most is freed while requests go on.
         self.commit().await?;
-        self.frees.idle().await;
+        self.space.frees.idle().await;
         let pause = self.pause().await?;
         let mut end = self.end_of_clusters_in_use(&pause).await?;
         // The place of a block may have been the last cluster in use.
         while self.drop_blocks_behind(&pause, end).await? {
             end = self.end_of_clusters_in_use(&pause).await?;
         }
-        if end << self.geometry.cluster_bits < self.file.length() {
+        if end << self.medium.geometry.cluster_bits < self.medium.file.length() {
             self.cut_file(&pause, end).await?;
         }
         Ok(())
@@ -35,25 +35,25 @@ impl Inner {
     /// them before memory does: until then their places are in use, whatever fails. Says whether places before the end
     /// became free.
     async fn drop_blocks_behind(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<bool, Error> {
-        let without = self.refcounts.without_blocks_behind(end)?;
+        let without = self.space.refcounts.without_blocks_behind(end)?;
         if deliberate::has(Bug::BlocksForgottenFirst) {
-            self.refcounts.forget_blocks(&without);
+            self.space.refcounts.forget_blocks(&without);
         }
         for (offset, bytes) in &without.sectors {
-            self.write_table(*offset, bytes, Section::RefcountTable).await?;
+            self.medium.write_table(*offset, bytes, Section::RefcountTable).await?;
         }
         if without.blocks.is_empty() {
             return Ok(false);
         }
-        self.barrier().await?;
-        self.refcounts.forget_blocks(&without);
+        self.medium.barrier().await?;
+        self.space.refcounts.forget_blocks(&without);
         let mut counted = Vec::new();
         for (_, at) in without.blocks {
-            self.overlap.remove(at.0, Section::RefcountBlock);
-            let start = at.0 >> self.geometry.cluster_bits;
+            self.medium.overlap.remove(at.0, Section::RefcountBlock);
+            let start = at.0 >> self.medium.geometry.cluster_bits;
             match start < end {
                 true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
-                false => self.allocator.lock().give(start, 1),
+                false => self.space.allocator.lock().give(start, 1),
             }
         }
         let any = !counted.is_empty();
@@ -66,23 +66,23 @@ impl Inner {
     /// file grow again: the order of the two would be anybody's.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.
-        self.free_aside(self.room.clear_aside());
-        let length = end << self.geometry.cluster_bits;
-        self.file.shorten_to(length).await.map_err(self.blame.io("shortening the file"))?;
-        self.file.flush().await.map_err(self.blame.io("flushing"))?;
-        self.allocator.lock().cut(end);
+        self.space.free_aside(self.space.room.clear_aside());
+        let length = end << self.medium.geometry.cluster_bits;
+        self.medium.file.shorten_to(length).await.map_err(self.medium.blame.io("shortening the file"))?;
+        self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))?;
+        self.space.allocator.lock().cut(end);
         Ok(())
     }
 
     /// First cluster of the file behind which none is in use, but for refcount blocks that count
     /// nothing but themselves. A block that counts anything before the end lies before it too.
     async fn end_of_clusters_in_use(&self, _pause: &Pause<'_>) -> Result<u64, Error> {
-        let entries = self.geometry.refcount_block_entries();
-        let frontier = self.allocator.lock().frontier();
+        let entries = self.medium.geometry.refcount_block_entries();
+        let frontier = self.space.allocator.lock().frontier();
         // Blocks may count clusters that the file is too short for: those read as zeroes, and are in use.
-        let blocks = frontier.div_ceil(entries).max(self.refcounts.table.read().len());
+        let blocks = frontier.div_ceil(entries).max(self.space.refcounts.table.read().len());
         for index in (0..blocks).rev() {
-            let last = self.refcounts.last_in_use(index).await?;
+            let last = self.space.refcounts.last_in_use(index).await?;
             if let Some(last) = last {
                 return Ok(last + 1);
             }

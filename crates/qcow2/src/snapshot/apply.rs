@@ -40,12 +40,12 @@ impl Shadow {
         let mut words = image.l1_of_snapshot(snapshot).await?;
         // Raised before anything is lowered: what both lead to never comes near 0.
         image.raise_references(&words).await?;
-        let old = image.l1.words().map_err(|_| image.blame.no_memory("the L1 table"))?;
+        let old = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
         image.lower_references(&old, &mut self.freed).await?;
         // Below 2^22 by the limit on L1 tables.
-        let needed = image.geometry.l1_entries_for(size) as usize;
+        let needed = image.medium.geometry.l1_entries_for(size) as usize;
         let more = words.try_reserve_exact(needed.saturating_sub(words.len()));
-        more.map_err(|_| image.blame.no_memory("the L1 table"))?;
+        more.map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
         words.resize(words.len().max(needed), 0);
         Ok(Change { l1: words, l1_is_taken_over: false, size, snapshots })
     }

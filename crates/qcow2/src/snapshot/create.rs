@@ -18,6 +18,7 @@ impl Inner {
             let snapshots = image.snapshots().await?;
             if snapshots.len() >= SNAPSHOTS_MAX as usize {
                 return Err(image
+                    .medium
                     .blame
                     .invalid(format!("the image has {SNAPSHOTS_MAX} snapshots, the most there can be")));
             }
@@ -32,9 +33,9 @@ impl Inner {
 
     fn new_entry(&self, snapshots: &[SnapshotEntry], new: NewSnapshot) -> SnapshotEntry {
         SnapshotEntry {
-            l1_table_offset: HostOffset(self.l1.offset()),
+            l1_table_offset: HostOffset(self.map.l1.offset()),
             // Below 2^22 by the limit on L1 tables.
-            l1_size: self.l1.len() as u32,
+            l1_size: self.map.l1.len() as u32,
             id: free_id(snapshots).to_string().into_bytes(),
             name: new.name.into_bytes(),
             date_sec: new.date_sec,
@@ -54,10 +55,11 @@ impl Shadow {
         mut snapshots: Vec<SnapshotEntry>,
         entry: &SnapshotEntry,
     ) -> Result<Change, Error> {
-        let words = self.image.l1.words().map_err(|_| self.image.blame.no_memory("the L1 table"))?;
+        let words =
+            self.image.map.l1.words().map_err(|_| self.image.medium.blame.no_memory("the L1 table"))?;
         self.image.raise_references(&words).await?;
         lists::push(&mut snapshots, entry.clone())
-            .map_err(|_| self.image.blame.no_memory("the snapshot table"))?;
+            .map_err(|_| self.image.medium.blame.no_memory("the snapshot table"))?;
         Ok(Change { l1: words, l1_is_taken_over: true, size: self.image.size(), snapshots })
     }
 }

@@ -37,10 +37,10 @@ impl Shadow {
         let image = Arc::clone(&self.image);
         let words = image.l1_of_snapshot(deleted).await?;
         image.lower_references(&words, &mut self.freed).await?;
-        let bits = image.geometry.cluster_bits;
-        let clusters = image.geometry.clusters_for(u64::from(deleted.l1_size) * 8);
+        let bits = image.medium.geometry.cluster_bits;
+        let clusters = image.medium.geometry.clusters_for(u64::from(deleted.l1_size) * 8);
         image.lower_or_free(deleted.l1_table_offset.0 >> bits, clusters, &mut self.freed).await?;
-        let l1 = image.l1.words().map_err(|_| image.blame.no_memory("the L1 table"))?;
+        let l1 = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
         Ok(Change { l1, l1_is_taken_over: false, size: image.size(), snapshots })
     }
 }

@@ -123,14 +123,14 @@ impl Inner {
     pub(crate) async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
         // Held while the table is read: it moves whenever it changes.
         let header = self.header.lock().await;
-        list(&*self.file, &header).await
+        list(&*self.medium.file, &header).await
     }
 
     /// Refuses what cannot have snapshots, and says that the image is about to change.
     async fn begin_snapshot_change(self: &Arc<Self>) -> Result<(), Error> {
         self.check_writable()?;
-        if self.geometry.external_data {
-            return Err(self.blame.unsupported(
+        if self.medium.geometry.external_data {
+            return Err(self.medium.blame.unsupported(
                 "an image with an external data file has no internal snapshots: its data cannot be shared",
             ));
         }
@@ -141,7 +141,7 @@ impl Inner {
         let snapshots = self.snapshots().await?;
         match name.find(&snapshots) {
             Some(index) => Ok((snapshots, index)),
-            None => Err(self.blame.invalid(format!("no snapshot has {name}"))),
+            None => Err(self.medium.blame.invalid(format!("no snapshot has {name}"))),
         }
     }
 }

@@ -6,7 +6,7 @@ use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
 
 use crate::free::Free;
 use crate::image::Inner;
-use crate::open::read_words;
+use crate::table_io::read_words;
 use crate::{Error, lists};
 
 /// Consecutive clusters with one reference each.
@@ -27,9 +27,9 @@ impl Runs {
 impl Inner {
     /// The clusters that the L2 table at `at` leads to, and itself. As long as one table.
     async fn references_of_table(&self, at: HostOffset) -> Result<Vec<(u64, u64)>, Error> {
-        let bits = self.geometry.cluster_bits;
+        let bits = self.medium.geometry.cluster_bits;
         let mut runs = Runs { runs: vec![(at.0 >> bits, 1)] };
-        for entry in self.read_table(at).await? {
+        for entry in self.map.read_table(&self.medium, at).await? {
             match entry {
                 L2Entry::Standard(cluster) => {
                     cluster.host.into_iter().for_each(|host| runs.add(host.0 >> bits, 1));
@@ -45,8 +45,10 @@ impl Inner {
 
     /// The entry in the word of an L1 table.
     pub(super) fn l1_entry_of(&self, word: u64) -> Result<L1Entry, Error> {
-        let entry = L1Entry::decode(word, &self.geometry);
-        self.noticing_corruption(entry.map_err(|error| self.blame.corrupt(format!("an L1 table: {error}"))))
+        let entry = L1Entry::decode(word, &self.medium.geometry);
+        self.medium.noticing_corruption(
+            entry.map_err(|error| self.medium.blame.corrupt(format!("an L1 table: {error}"))),
+        )
     }
 
     /// One reference more for everything that these L1 entries lead to. In memory.
@@ -54,8 +56,8 @@ impl Inner {
         for &word in words {
             let Some(table) = self.l1_entry_of(word)?.table else { continue };
             for (start, len) in self.references_of_table(table).await? {
-                let raised = self.refcounts.raise(start, len).await;
-                self.noticing_corruption(raised)?;
+                let raised = self.space.refcounts.raise(start, len).await;
+                self.medium.noticing_corruption(raised)?;
             }
         }
         Ok(())
@@ -86,20 +88,20 @@ impl Inner {
     ) -> Result<(), Error> {
         let punch = self.options.pass_discard_snapshot;
         for cluster in start..start + len {
-            let count = self.refcounts.get(cluster).await?;
+            let count = self.space.refcounts.get(cluster).await?;
             if count > 1 {
-                self.refcounts.lower(cluster).await?;
+                self.space.refcounts.lower(cluster).await?;
                 continue;
             }
             if count == 0 {
-                let at = HostOffset(cluster << self.geometry.cluster_bits);
+                let at = HostOffset(cluster << self.medium.geometry.cluster_bits);
                 let detail = format!("the cluster at {at} is in use, but its refcount is 0");
-                return self.noticing_corruption(Err(self.blame.corrupt(detail)));
+                return self.medium.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
             }
             match freed.last_mut() {
                 Some(last) if last.start + last.len == cluster && last.punch == punch => last.len += 1,
                 _ => lists::push(freed, Free { start: cluster, len: 1, punch })
-                    .map_err(|_| self.blame.no_memory("the list of freed clusters"))?,
+                    .map_err(|_| self.medium.blame.no_memory("the list of freed clusters"))?,
             }
         }
         Ok(())
@@ -107,8 +109,10 @@ impl Inner {
 
     /// The L1 table of a snapshot, in host byte order.
     pub(super) async fn l1_of_snapshot(&self, snapshot: &SnapshotEntry) -> Result<Vec<u64>, Error> {
-        snapshot.check(&self.geometry).map_err(|error| self.blame.corrupt(error.to_string()))?;
+        snapshot
+            .check(&self.medium.geometry)
+            .map_err(|error| self.medium.blame.corrupt(error.to_string()))?;
         let (offset, bytes) = (snapshot.l1_table_offset.0, u64::from(snapshot.l1_size) * 8);
-        read_words(&*self.file, &self.blame, "the L1 table of a snapshot", offset, bytes).await
+        read_words(&*self.medium.file, &self.medium.blame, "the L1 table of a snapshot", offset, bytes).await
     }
 }

@@ -78,8 +78,9 @@ impl Inner {
         _pause: &Pause<'_>,
         plan: impl AsyncFnOnce(&mut Shadow) -> Result<Change, Error>,
     ) -> Result<(), Error> {
-        let before = self.refcounts.save().map_err(|_| self.blame.no_memory("the refcount table"))?;
-        let reserve = self.reserve.save();
+        let before =
+            self.space.refcounts.save().map_err(|_| self.medium.blame.no_memory("the refcount table"))?;
+        let reserve = self.space.reserve.save();
         let mut shadow =
             Shadow { image: Arc::clone(self), before, reserve, taken: Vec::new(), freed: Vec::new() };
         let switched = match shadow.complete(plan).await {
@@ -87,7 +88,7 @@ impl Inner {
             Err(error) => Err(error),
         };
         // The new refcount table, or the old one, is long enough.
-        self.free_aside(self.room.clear_aside());
+        self.space.free_aside(self.space.room.clear_aside());
         match switched {
             Ok(complete) => {
                 shadow.take_effect(complete);
@@ -109,13 +110,13 @@ impl Shadow {
     ) -> Result<Complete, Error> {
         let mut change = plan(self).await?;
         let image = Arc::clone(&self.image);
-        image.l1.reserve(change.l1.len()).map_err(|_| image.blame.no_memory("the L1 table"))?;
+        image.map.l1.reserve(change.l1.len()).map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
         self.set_copied_flags(&mut change.l1).await?;
         let l1_offset = self.write_l1(&change).await?;
         let (snapshots_offset, snapshots_bytes) = self.write_snapshot_table(&change.snapshots).await?;
         let inactive_l2 = image.inactive_l2_tables(&change.snapshots).await?;
         let (refcount_table, refcount_table_bytes, blocks) = self.write_refcounts().await?;
-        image.barrier().await?;
+        image.medium.barrier().await?;
         Ok(Complete {
             change,
             l1_offset,
@@ -130,28 +131,30 @@ impl Shadow {
 
     /// Consecutive clusters for a new table, and their offset.
     async fn place(&mut self, clusters: u64) -> Result<u64, Error> {
-        let run = self.image.allocate_exactly(clusters).await?;
+        let run = self.image.space.allocate_exactly(&self.image.medium, clusters).await?;
         self.taken.push(run);
-        Ok(run.start << self.image.geometry.cluster_bits)
+        Ok(run.start << self.image.medium.geometry.cluster_bits)
     }
 
     /// Gives each L1 entry and each entry of the tables the COPIED flag that goes with the refcounts. A
     /// table in which a flag changes is written to a place of the image's own.
     async fn set_copied_flags(&mut self, l1: &mut [u64]) -> Result<(), Error> {
         let image = Arc::clone(&self.image);
-        let bits = image.geometry.cluster_bits;
+        let bits = image.medium.geometry.cluster_bits;
         for word in l1 {
             let Some(table) = image.l1_entry_of(*word)?.table else { continue };
-            let mut entries = image.read_table(table).await?;
-            let mut entry =
-                L1Entry { table: Some(table), copied: image.refcounts.get(table.0 >> bits).await? == 1 };
+            let mut entries = image.map.read_table(&image.medium, table).await?;
+            let mut entry = L1Entry {
+                table: Some(table),
+                copied: image.space.refcounts.get(table.0 >> bits).await? == 1,
+            };
             if image.set_copied(&mut entries).await? {
                 let offset = self.place(1).await?;
                 let words = entries.iter().flat_map(|entry| {
-                    entry.encode(&image.geometry).into_iter().take(image.shape.entry_words())
+                    entry.encode(&image.medium.geometry).into_iter().take(image.map.shape.entry_words())
                 });
                 let bytes: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
-                image.write_table(offset, &bytes, Section::ActiveL2).await?;
+                image.medium.write_table(offset, &bytes, Section::ActiveL2).await?;
                 image.lower_or_free(table.0 >> bits, 1, &mut self.freed).await?;
                 entry = L1Entry { table: Some(HostOffset(offset)), copied: true };
             }
@@ -163,19 +166,19 @@ impl Shadow {
     async fn write_l1(&mut self, change: &Change) -> Result<u64, Error> {
         let image = Arc::clone(&self.image);
         let bytes = change.l1.len() as u64 * 8;
-        let clusters = image.geometry.clusters_for(bytes);
-        let old_bytes = image.l1.len() as u64 * 8;
+        let clusters = image.medium.geometry.clusters_for(bytes);
+        let old_bytes = image.map.l1.len() as u64 * 8;
         if !change.l1_is_taken_over && old_bytes > 0 {
-            self.free_place(image.l1.offset(), image.geometry.clusters_for(old_bytes));
+            self.free_place(image.map.l1.offset(), image.medium.geometry.clusters_for(old_bytes));
         }
         if clusters == 0 {
-            return Ok(image.l1.offset());
+            return Ok(image.map.l1.offset());
         }
         let offset = self.place(clusters).await?;
-        let len = (clusters << image.geometry.cluster_bits) as usize;
+        let len = (clusters << image.medium.geometry.cluster_bits) as usize;
         let table = encode_words(change.l1.iter().copied(), len);
-        let table = table.map_err(|_| image.blame.no_memory("the L1 table"))?;
-        image.write_table(offset, &table, Section::ActiveL1).await?;
+        let table = table.map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
+        image.medium.write_table(offset, &table, Section::ActiveL1).await?;
         Ok(offset)
     }
 
@@ -184,28 +187,29 @@ impl Shadow {
         let image = Arc::clone(&self.image);
         let (old, old_bytes) = image.snapshot_table_place().await?;
         if old_bytes > 0 {
-            self.free_place(old, image.geometry.clusters_for(old_bytes));
+            self.free_place(old, image.medium.geometry.clusters_for(old_bytes));
         }
         if snapshots.is_empty() {
             return Ok((0, 0));
         }
-        let mut bytes = encode_snapshots(snapshots, image.geometry.version).map_err(|error| match error {
-            SnapshotError::NoMemory(_) => image.blame.no_memory("the snapshot table"),
-            error => image.blame.invalid(error.to_string()),
-        })?;
+        let mut bytes =
+            encode_snapshots(snapshots, image.medium.geometry.version).map_err(|error| match error {
+                SnapshotError::NoMemory(_) => image.medium.blame.no_memory("the snapshot table"),
+                error => image.medium.blame.invalid(error.to_string()),
+            })?;
         let len = bytes.len() as u64;
-        let clusters = image.geometry.clusters_for(len);
-        let padded = (clusters << image.geometry.cluster_bits) as usize;
+        let clusters = image.medium.geometry.clusters_for(len);
+        let padded = (clusters << image.medium.geometry.cluster_bits) as usize;
         let room = bytes.try_reserve_exact(padded - bytes.len());
-        room.map_err(|_| image.blame.no_memory("the snapshot table"))?;
+        room.map_err(|_| image.medium.blame.no_memory("the snapshot table"))?;
         bytes.resize(padded, 0);
         let offset = self.place(clusters).await?;
-        image.write_table(offset, &bytes, Section::SnapshotTable).await?;
+        image.medium.write_table(offset, &bytes, Section::SnapshotTable).await?;
         Ok((offset, len))
     }
 
     fn free_place(&mut self, offset: u64, clusters: u64) {
-        let start = offset >> self.image.geometry.cluster_bits;
+        let start = offset >> self.image.medium.geometry.cluster_bits;
         self.freed.push(Free { start, len: clusters, punch: self.image.options.pass_discard_other });
     }
 
@@ -213,48 +217,51 @@ impl Shadow {
     /// them, and writes blocks and table.
     async fn write_refcounts(&mut self) -> Result<(Run, Vec<u8>, Vec<(HostOffset, DirtyBlock)>), Error> {
         let image = Arc::clone(&self.image);
-        let bits = image.geometry.cluster_bits;
+        let bits = image.medium.geometry.cluster_bits;
         let mut home: Option<Run> = None;
         loop {
-            let in_place = image.refcounts.changed_in_place(&self.before);
+            let in_place = image.space.refcounts.changed_in_place(&self.before);
             for index in &in_place {
                 let offset = self.place(1).await?;
-                if let Some(old) = image.refcounts.relocate(*index, HostOffset(offset))? {
+                if let Some(old) = image.space.refcounts.relocate(*index, HostOffset(offset))? {
                     self.free_place(old.0, 1);
                 }
             }
-            let needed = image.refcounts.table.read().clusters_needed();
+            let needed = image.space.refcounts.table.read().clusters_needed();
             if home.is_some_and(|home| home.len >= needed) && in_place.is_empty() {
                 break;
             }
             if home.is_none_or(|home| home.len < needed) {
                 if let Some(home) = home.take() {
                     self.taken.retain(|run| *run != home);
-                    image.give_back(home).await;
+                    image.space.give_back(&image.medium, home).await;
                 }
                 self.place(needed).await?;
                 home = self.taken.last().copied();
             }
         }
-        let Some(home) = home else { return Err(image.blame.invalid("no place for the refcount table")) };
+        let Some(home) = home else {
+            return Err(image.medium.blame.invalid("no place for the refcount table"));
+        };
         let (old, old_clusters) = self.before.place();
         self.free_place(old, old_clusters);
-        let blocks = image.refcounts.copy_dirty()?;
+        let blocks = image.space.refcounts.copy_dirty()?;
         for (offset, block) in &blocks {
-            image.write_table(offset.0, &block.bytes, Section::RefcountBlock).await?;
+            image.medium.write_table(offset.0, &block.bytes, Section::RefcountBlock).await?;
         }
-        let bytes = image.refcounts.table.read().encode_all(home.len);
-        let bytes = bytes.map_err(|_| image.blame.no_memory("the refcount table"))?;
-        image.write_table(home.start << bits, &bytes, Section::RefcountTable).await?;
+        let bytes = image.space.refcounts.table.read().encode_all(home.len);
+        let bytes = bytes.map_err(|_| image.medium.blame.no_memory("the refcount table"))?;
+        image.medium.write_table(home.start << bits, &bytes, Section::RefcountTable).await?;
         Ok((home, bytes, blocks))
     }
 
     /// The one write that counts.
     async fn switch(&self, complete: &Complete) -> Result<(), Error> {
-        let bits = self.image.geometry.cluster_bits;
+        let bits = self.image.medium.geometry.cluster_bits;
         let change = &complete.change;
         self.image
-            .switch_header(|header| {
+            .header
+            .switch_header(&self.image.medium, |header| {
                 header.size = change.size;
                 // Below 2^22, 2^20 and 2^16 by the limits on the tables.
                 header.l1_size = change.l1.len() as u32;
@@ -270,15 +277,19 @@ impl Shadow {
     /// Memory follows the medium; what is not needed any more is freed.
     fn take_effect(self, complete: Complete) {
         let image = &self.image;
-        let bits = image.geometry.cluster_bits;
-        let cluster = image.geometry.cluster_size();
+        let bits = image.medium.geometry.cluster_bits;
+        let cluster = image.medium.geometry.cluster_size();
         let Complete { change, .. } = complete;
         complete.blocks.iter().for_each(|(_, block)| block.written());
         let table = complete.refcount_table;
-        image.refcounts.table.write().moved(table.start << bits, table.len, &complete.refcount_table_bytes);
+        image.space.refcounts.table.write().moved(
+            table.start << bits,
+            table.len,
+            &complete.refcount_table_bytes,
+        );
         let left_to_snapshots =
             if change.l1_is_taken_over { image.left_to_snapshots(&change.l1) } else { Vec::new() };
-        image.l1.replace(complete.l1_offset, &change.l1);
+        image.map.l1.replace(complete.l1_offset, &change.l1);
         image.size.store(change.size, Ordering::Relaxed);
         image.forget_map();
         let singles = [
@@ -287,17 +298,18 @@ impl Shadow {
             (Section::RefcountTable, table.start << bits, table.len << bits),
         ];
         let active_l2 =
-            change.l1.iter().filter_map(|&word| L1Entry::decode(word, &image.geometry).ok()?.table);
+            change.l1.iter().filter_map(|&word| L1Entry::decode(word, &image.medium.geometry).ok()?.table);
         let active_l2 = active_l2.map(|table| (Section::ActiveL2, table.0, cluster));
         let inactive_l1 = change.snapshots.iter().map(|snapshot| {
             (Section::InactiveL1, snapshot.l1_table_offset.0, u64::from(snapshot.l1_size) * 8)
         });
         let inactive_l2 = complete.inactive_l2.iter().map(|&at| (Section::InactiveL2, at, cluster));
-        let refcounts = image.refcounts.table.read();
-        let blocks = refcounts.blocks(&image.geometry).map(|at| (Section::RefcountBlock, at.0, cluster));
+        let refcounts = image.space.refcounts.table.read();
+        let blocks =
+            refcounts.blocks(&image.medium.geometry).map(|at| (Section::RefcountBlock, at.0, cluster));
         let tables = active_l2.chain(inactive_l1).chain(inactive_l2).chain(blocks);
-        image.overlap.replace(&MOVED, singles.into_iter().chain(tables));
-        left_to_snapshots.iter().for_each(|&at| image.overlap.add_to_snapshot(at));
+        image.medium.overlap.replace(&MOVED, singles.into_iter().chain(tables));
+        left_to_snapshots.iter().for_each(|&at| image.medium.overlap.add_to_snapshot(at));
         drop(refcounts);
         image.reclaim(self.freed);
     }
@@ -305,14 +317,14 @@ impl Shadow {
     /// Memory is as before. What was allocated is free again, unless the medium may lead there.
     fn roll_back(self) {
         let image = &self.image;
-        let bits = image.geometry.cluster_bits;
-        let made = image.refcounts.restore(self.before);
-        made.iter().for_each(|at| image.overlap.remove(at.0, Section::RefcountBlock));
-        if image.check_not_stopped().is_err() {
+        let bits = image.medium.geometry.cluster_bits;
+        let made = image.space.refcounts.restore(self.before);
+        made.iter().for_each(|at| image.medium.overlap.remove(at.0, Section::RefcountBlock));
+        if image.medium.check_not_stopped().is_err() {
             return;
         }
-        image.reserve.restore(self.reserve);
-        let mut allocator = image.allocator.lock();
+        image.space.reserve.restore(self.reserve);
+        let mut allocator = image.space.allocator.lock();
         self.taken.iter().for_each(|run| allocator.give(run.start, run.len));
         made.iter().for_each(|at| allocator.give(at.0 >> bits, 1));
     }
@@ -325,7 +337,7 @@ impl Inner {
         for entry in entries {
             let L2Entry::Standard(cluster @ Cluster { host: Some(_), .. }) = entry else { continue };
             let host = cluster.host.map_or(0, |host| host.0);
-            let copied = self.refcounts.get(host >> self.geometry.cluster_bits).await? == 1;
+            let copied = self.space.refcounts.get(host >> self.medium.geometry.cluster_bits).await? == 1;
             changed |= cluster.copied != copied;
             cluster.copied = copied;
         }
@@ -338,21 +350,21 @@ impl Inner {
         if header.snapshots == 0 {
             return Ok((0, 0));
         }
-        let (_, bytes) = super::read_table(&*self.file, &header, &self.blame).await?;
+        let (_, bytes) = super::read_table(&*self.medium.file, &header, &self.medium.blame).await?;
         Ok((header.snapshots_offset.0, bytes))
     }
 
     /// The L2 tables of snapshots, where anybody asks before writing.
     async fn inactive_l2_tables(&self, snapshots: &[SnapshotEntry]) -> Result<Vec<u64>, Error> {
         let mut tables = Vec::new();
-        if !self.overlap.checks(Section::InactiveL2) {
+        if !self.medium.overlap.checks(Section::InactiveL2) {
             return Ok(tables);
         }
         for snapshot in snapshots {
             for word in self.l1_of_snapshot(snapshot).await? {
                 if let Some(table) = self.l1_entry_of(word)?.table {
                     lists::push(&mut tables, table.0)
-                        .map_err(|_| self.blame.no_memory("the place of all tables"))?;
+                        .map_err(|_| self.medium.blame.no_memory("the place of all tables"))?;
                 }
             }
         }
@@ -362,11 +374,11 @@ impl Inner {
     /// The L2 tables whose places are known and that only snapshots have once `l1` is the active table and a new snapshot
     /// has the old one. None of those known before goes with that.
     fn left_to_snapshots(&self, l1: &[u64]) -> Vec<u64> {
-        let mut left = self.overlap.inactive_l2();
-        if self.overlap.checks(Section::ActiveL2) {
+        let mut left = self.medium.overlap.inactive_l2();
+        if self.medium.overlap.checks(Section::ActiveL2) {
             let table = |entry: Result<L1Entry, EntryError>| Some(entry.ok()?.table?.0);
-            let old = |index| table(self.l1.get(index, &self.geometry));
-            let new = l1.iter().map(|&word| table(L1Entry::decode(word, &self.geometry)));
+            let old = |index| table(self.map.l1.get(index, &self.medium.geometry));
+            let new = l1.iter().map(|&word| table(L1Entry::decode(word, &self.medium.geometry)));
             left.extend((0..).zip(new).filter_map(|(index, new)| old(index).filter(|old| new != Some(*old))));
         }
         left
@@ -374,9 +386,9 @@ impl Inner {
 
     /// Forgets what was read of the map: the file has another one from now on.
     fn forget_map(&self) {
-        debug_assert_eq!(self.cache.dirty_slices(), 0, "a dirty slice would be written to its old place");
-        self.cache.forget_all();
+        debug_assert_eq!(self.map.cache.dirty_slices(), 0, "a dirty slice would be written to its old place");
+        self.map.cache.forget_all();
         self.decompressed.clear();
-        self.room.forget_tables();
+        self.space.room.forget_tables();
     }
 }

@@ -19,12 +19,12 @@ impl Inner {
         data: IoVec,
         cluster: Cluster,
     ) -> Result<u64, Error> {
-        let start_of_cluster = self.geometry.cluster_start(guest);
-        let end = (guest + data.len() as u64).min(start_of_cluster + self.geometry.cluster_size());
+        let start_of_cluster = self.medium.geometry.cluster_start(guest);
+        let end = (guest + data.len() as u64).min(start_of_cluster + self.medium.geometry.cluster_size());
         let touched = self.subclusters(guest, end);
         // Subclusters at the edges that hold nothing yet are filled up; those in use are left alone.
         let in_use = |at: u32| cluster.state(at) == Subcluster::Normal;
-        let sub = self.geometry.subcluster_size();
+        let sub = self.medium.geometry.subcluster_size();
         let start = if in_use(touched.start) { guest } else { guest / sub * sub };
         let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
         let host = cluster.host.map_or(0, |host| host.0);
@@ -35,11 +35,11 @@ impl Inner {
             start,
             end: fill_end,
             fresh: self.never_held(&cluster, touched.clone()),
-            blank: self.is_zero(start, fill_end).await?,
+            before: self.before(start, fill_end).await?,
         };
         let written = async {
             self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
-            let needs = self.needs(place.fresh, place.blank);
+            let needs = self.needs(place.fresh, place.before.blank);
             if deliberate::has(Bug::EntryNotMerged) {
                 let (alloc, zero) = (cluster.alloc | mask(touched.clone()), cluster.zero & !mask(touched));
                 let entry = L2Entry::Standard(Cluster { alloc, zero, ..cluster });
@@ -51,7 +51,7 @@ impl Inner {
             Ok(()) => Ok(end - guest),
             Err(error) => {
                 // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
-                self.allocator.lock().taint(host >> self.geometry.cluster_bits, 1);
+                self.space.allocator.lock().taint(host >> self.medium.geometry.cluster_bits, 1);
                 Err(error)
             }
         }
@@ -60,8 +60,8 @@ impl Inner {
     /// Whether those of the subclusters that are not in use never held anything: they read as zeroes at
     /// their place. One with the zero flag may have held something before.
     fn never_held(&self, cluster: &Cluster, mut subclusters: std::ops::Range<u32>) -> bool {
-        let Some(host) = cluster.host.filter(|_| !self.geometry.external_data) else { return false };
+        let Some(host) = cluster.host.filter(|_| !self.medium.geometry.external_data) else { return false };
         subclusters.all(|at| matches!(cluster.state(at), Subcluster::Normal | Subcluster::UnallocatedAlloc))
-            && self.allocator.lock().is_pristine(host.0 >> self.geometry.cluster_bits)
+            && self.space.allocator.lock().is_pristine(host.0 >> self.medium.geometry.cluster_bits)
     }
 }

@@ -21,26 +21,32 @@ impl Inner {
         data: IoVec,
         first: L2Entry,
     ) -> Result<u64, Error> {
-        let first_cluster = self.geometry.cluster_start(guest);
+        let first_cluster = self.medium.geometry.cluster_start(guest);
         let old = self.clusters_to_replace(first_cluster, guest + data.len() as u64, first).await?;
         // Before anything is written: a table that cannot be had must fail the request early.
         self.table_for_writing(first_cluster).await?;
-        let run = match self.geometry.external_data {
+        let run = match self.medium.geometry.external_data {
             // The place of a guest cluster in a data file is its own offset.
-            true => Run::used(guest >> self.geometry.cluster_bits, old.len() as u64),
-            false => self.allocate_for(guest >> self.geometry.cluster_bits, old.len() as u64).await?,
+            true => Run::used(guest >> self.medium.geometry.cluster_bits, old.len() as u64),
+            false => {
+                self.space
+                    .allocate_for(&self.medium, guest >> self.medium.geometry.cluster_bits, old.len() as u64)
+                    .await?
+            }
         };
         let old = &old[..run.len as usize];
         match self.write_run(guest, data, old, run).await {
             // If this fails, some entries may lead to the run by now: better leaked than freed.
             Ok((written, entries, needs)) => {
                 self.set_entries_that_need(first_cluster, &entries, needs).await?;
-                old.iter().for_each(|entry| self.free_entry(entry, self.discards().pass_discard_other));
+                old.iter().for_each(|entry| {
+                    self.space.free_entry(&self.medium, entry, self.discards().pass_discard_other)
+                });
                 Ok(written)
             }
             Err(error) => {
-                if !self.geometry.external_data {
-                    self.give_back(run).await;
+                if !self.medium.geometry.external_data {
+                    self.space.give_back(&self.medium, run).await;
                 }
                 Err(error)
             }
@@ -55,15 +61,15 @@ impl Inner {
         end: u64,
         first: L2Entry,
     ) -> Result<Vec<L2Entry>, Error> {
-        let table = self.geometry.bytes_per_l2_table();
+        let table = self.medium.geometry.bytes_per_l2_table();
         let end = end.min((first_cluster / table + 1).saturating_mul(table));
         let mut old = vec![first];
         loop {
-            let next = first_cluster + old.len() as u64 * self.geometry.cluster_size();
+            let next = first_cluster + old.len() as u64 * self.medium.geometry.cluster_size();
             if next >= end {
                 return Ok(old);
             }
-            let entry = self.entry(next).await?;
+            let entry = self.map.entry(&self.medium, next).await?;
             if self.reusable_host(&entry).is_some() {
                 return Ok(old);
             }
@@ -80,9 +86,9 @@ impl Inner {
         old: &[L2Entry],
         run: Run,
     ) -> Result<(u64, Vec<L2Entry>, Needs), Error> {
-        let size = self.geometry.cluster_size();
-        let first_cluster = self.geometry.cluster_start(guest);
-        let host = run.start << self.geometry.cluster_bits;
+        let size = self.medium.geometry.cluster_size();
+        let first_cluster = self.medium.geometry.cluster_start(guest);
+        let host = run.start << self.medium.geometry.cluster_bits;
         let run_end = first_cluster + run.len * size;
         let end = (guest + data.len() as u64).min(run_end);
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
@@ -97,10 +103,10 @@ impl Inner {
             start,
             end: fill_end,
             fresh: run.fresh,
-            blank: self.is_zero(start, fill_end).await?,
+            before: self.before(start, fill_end).await?,
         };
         let settled = run.settled || deliberate::has(Bug::RefcountNotAwaited);
-        let needs = if settled { self.needs(place.fresh, place.blank) } else { Needs::Barrier };
+        let needs = if settled { self.needs(place.fresh, place.before.blank) } else { Needs::Barrier };
         let entries = (0..run.len).zip(old).map(|(index, old)| {
             let at = first_cluster + index * size;
             let alloc = mask(self.subclusters(start.max(at), fill_end.min(at + size)));
@@ -122,8 +128,8 @@ impl Inner {
     /// The guest range of the cluster at `cluster` that its new place must hold: the request's part
     /// in whole subclusters, and what the old place held.
     fn needed(&self, old: &L2Entry, cluster: u64, guest: u64, end: u64) -> (u64, u64) {
-        let size = self.geometry.cluster_size();
-        let sub = self.geometry.subcluster_size();
+        let size = self.medium.geometry.cluster_size();
+        let sub = self.medium.geometry.subcluster_size();
         let start = guest.max(cluster) / sub * sub;
         let end = end.min(cluster + size).next_multiple_of(sub);
         match old {

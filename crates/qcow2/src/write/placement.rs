@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use storage::{IoBytes, IoVec, Zeroing};
+use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
 use crate::Error;
 use crate::image::Inner;
+use crate::locate::Located;
 
 /// Zeroes around the data of a cluster that are longer than this are made by the file system, not
 /// written: a 4 KiB write into a 2 MiB cluster must not cost 2 MiB.
@@ -13,7 +14,7 @@ const ZERO_FILL_WRITTEN_MAX: u64 = 64 << 10;
 
 /// What one host write puts where, and what the map says afterwards.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub(super) struct Placement<'a> {
     /// First guest cluster.
     pub(super) guest: u64,
     /// Where it goes: consecutive in the data file.
@@ -25,15 +26,41 @@ pub(super) struct Placement {
     pub(super) end: u64,
     /// The new place reads as zeroes.
     pub(super) fresh: bool,
-    /// `start..end` reads as zeroes before this write.
+    /// What `start..end` reads as before this write.
+    pub(super) before: Before<'a>,
+}
+
+/// What a guest range reads as before a write, looked up once for all who want to know.
+#[derive(Debug)]
+pub(super) struct Before<'a> {
+    /// Where the range begins ...
+    start: u64,
+    /// ... and where the bytes there are: usually all of the range.
+    first: Located<'a>,
+    /// The map alone says that all of it reads as zeroes.
     pub(super) blank: bool,
 }
 
+impl<'a> Before<'a> {
+    /// Where `start..end` is, as far as it is known.
+    fn part(&self, start: u64, end: u64) -> Option<Located<'a>> {
+        self.first.part(start - self.start, end - start)
+    }
+}
+
 impl Inner {
+    /// Looks up what `start..end` reads as, which is not empty. The caller owns the clusters, so it stays true.
+    pub(super) async fn before(&self, start: u64, end: u64) -> Result<Before<'_>, Error> {
+        let first = self.locate(start, end - start).await?;
+        let behind = start + first.len;
+        let blank = first.is_zero() && (behind >= end || self.is_zero(behind, end).await?);
+        Ok(Before { start, first, blank })
+    }
+
     /// One host write: what is copied before, the data, what is copied behind.
     pub(super) async fn write_placed(
         self: &Arc<Self>,
-        place: &Placement,
+        place: &Placement<'_>,
         guest: u64,
         data: IoVec,
     ) -> Result<(), Error> {
@@ -51,10 +78,11 @@ impl Inner {
         bytes.append(data);
         tail.into_iter().for_each(|tail| bytes.push(tail));
         debug_assert!(
-            at(start) + bytes.len() as u64 <= place.host + place.clusters * self.geometry.cluster_size()
+            at(start) + bytes.len() as u64
+                <= place.host + place.clusters * self.medium.geometry.cluster_size()
         );
-        self.check_data(at(start), bytes.len() as u64)?;
-        self.data.write(at(start), bytes).await.map_err(self.blame.io("writing data"))
+        self.medium.check_data(at(start), bytes.len() as u64)?;
+        self.medium.data.write(at(start), bytes).await.map_err(self.medium.blame.io("writing data"))
     }
 
     /// What must be written at `host` so that it reads as `start..end` of the guest did: the bytes,
@@ -63,26 +91,36 @@ impl Inner {
         &self,
         start: u64,
         end: u64,
-        place: &Placement,
+        place: &Placement<'_>,
         host: u64,
     ) -> Result<Option<IoBytes>, Error> {
         if start >= end {
             return Ok(None);
         }
         let len = end - start;
-        if place.blank || self.is_zero(start, end).await? {
+        let known = place.before.part(start, end);
+        let is_zero = match known {
+            _ if place.before.blank => true,
+            Some(located) => located.is_zero(),
+            None => self.is_zero(start, end).await?,
+        };
+        if is_zero {
             if place.fresh {
                 return Ok(None);
             }
             if len > ZERO_FILL_WRITTEN_MAX {
-                self.check_data(host, len)?;
-                let zeroed = self.data.zero(host, len, Zeroing::Keep).await;
-                zeroed.map_err(self.blame.io("zeroing the rest of a cluster"))?;
+                self.medium.check_data(host, len)?;
+                let zeroed = self.medium.data.zero(host, len, Zeroing::Keep).await;
+                zeroed.map_err(self.medium.blame.io("zeroing the rest of a cluster"))?;
                 return Ok(None);
             }
             return Ok(Some(IoBytes::zeroed(len as usize)));
         }
-        let (result, buf) = self.read(start, storage::IoBuf::uninit(len as usize)).await;
+        let buf = IoBuf::uninit(len as usize);
+        let (result, buf) = match known {
+            Some(located) => self.read_piece(start, located, buf).await,
+            None => self.read(start, buf).await,
+        };
         result?;
         Ok(Some(buf.freeze()))
     }
@@ -92,7 +130,7 @@ impl Inner {
         let mut guest = start;
         while guest < end {
             let located = self.locate(guest, end - guest).await?;
-            if !matches!(located.source, crate::locate::Source::Zero { .. }) {
+            if !located.is_zero() {
                 return Ok(false);
             }
             guest += located.len;

@@ -12,6 +12,7 @@ mod engine;
 mod full_medium;
 mod given_back;
 mod harness;
+mod look_ups;
 mod on_reactor;
 mod overlap;
 mod prefetch;

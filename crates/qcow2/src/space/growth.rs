@@ -8,7 +8,9 @@ use sync::AsyncMutex;
 use sync::atomic::{AtomicBool, Ordering};
 
 use crate::Error;
-use crate::image::Inner;
+use crate::header_update::FileHeader;
+use crate::medium::Medium;
+use crate::space::Space;
 
 /// Longest step: a second's worth of allocating writes, and little to carry along in a copy that
 /// does not know holes.
@@ -28,16 +30,16 @@ pub(crate) struct Growth {
     given_up: AtomicBool,
 }
 
-impl Inner {
+impl Space {
     /// Makes the file at least `end` clusters long. Every cluster goes through here before anything is written to it,
     /// data and metadata alike: a write beyond the end happens only where the file could not be made longer. None
     /// can be cut off either way, because [`storage::Storage::grow_to`] never shortens.
-    pub(crate) async fn make_room(&self, end: u64) {
-        let bits = self.geometry.cluster_bits;
+    pub(crate) async fn make_room(&self, medium: &Medium, end: u64) {
+        let bits = medium.geometry.cluster_bits;
         let enough = || {
-            self.file.length() >> bits >= end
+            medium.file.length() >> bits >= end
                 || self.growth.given_up.load(Ordering::Acquire)
-                || !self.file.capabilities().resizable
+                || !medium.file.capabilities().resizable
         };
         if enough() {
             return;
@@ -49,30 +51,30 @@ impl Inner {
         let needed = end << bits;
         let step =
             (needed / 4).clamp(STEP_CLUSTERS_MIN << bits, STEP_BYTES_MAX.max(STEP_CLUSTERS_MIN << bits));
-        if let Err(error) = self.file.grow_to((needed + step) >> bits << bits).await {
-            tracing::debug!("{}: cannot make the file longer ahead of writes: {error}", self.blame.name());
+        if let Err(error) = medium.file.grow_to((needed + step) >> bits << bits).await {
+            tracing::debug!("{}: cannot make the file longer ahead of writes: {error}", medium.blame.name());
             self.growth.given_up.store(true, Ordering::Release);
         }
     }
 
     /// Cuts off what nothing refers to at the end of the file. The medium must know that it is free, and
     /// nobody may be inside.
-    pub(crate) async fn cut_tail(&self) -> Result<(), Error> {
-        if !self.file.capabilities().resizable || !self.announced.load(Ordering::Acquire) {
+    pub(crate) async fn cut_tail(&self, medium: &Medium, header: &FileHeader) -> Result<(), Error> {
+        if !medium.file.capabilities().resizable || !header.announced.load(Ordering::Acquire) {
             return Ok(());
         }
-        let length = self.end_of_use().await? << self.geometry.cluster_bits;
-        if length >= self.file.length() {
+        let length = self.end_of_use(medium).await? << medium.geometry.cluster_bits;
+        if length >= medium.file.length() {
             return Ok(());
         }
-        self.file.shorten_to(length).await.map_err(self.blame.io("cutting off the end of the file"))
+        medium.file.shorten_to(length).await.map_err(medium.blame.io("cutting off the end of the file"))
     }
 
     /// The first cluster behind all that is in use, as far as this process made it so: what was
     /// unused when the image was opened stays as it was found.
-    async fn end_of_use(&self) -> Result<u64, Error> {
+    async fn end_of_use(&self, medium: &Medium) -> Result<u64, Error> {
         let mut end = self.allocator.lock().frontier();
-        let entries = self.geometry.refcount_block_entries();
+        let entries = medium.geometry.refcount_block_entries();
         for _ in 0..BLOCKS_READ_MAX {
             let Some(last) = end.checked_sub(1) else { return Ok(end) };
             let index = self.refcounts.block_of(last);
@@ -82,7 +84,7 @@ impl Inner {
                 None => false,
                 Some(block) => block.read(|bytes| {
                     let refcount =
-                        qcow2_layout::refcount_get(bytes, cluster - first, self.geometry.refcount_order);
+                        qcow2_layout::refcount_get(bytes, cluster - first, medium.geometry.refcount_order);
                     refcount != Some(0)
                 }),
             };

@@ -10,10 +10,11 @@ use qcow2_layout::HOST_OFFSET_LIMIT;
 
 use crate::Error;
 use crate::allocator::{Allocator, Run};
-use crate::image::Inner;
+use crate::medium::Medium;
 use crate::overlap::Section;
 use crate::refcount::{Claim, Lowered};
 use crate::reserve::Reserved;
+use crate::space::Space;
 
 /// Clusters allocated at a time at most: bounds the metadata that one request dirties at once.
 const RUN_CLUSTERS_MAX: u64 = 1 << 16;
@@ -39,75 +40,80 @@ enum Claimant {
     RefcountTable,
 }
 
-impl Inner {
+impl Space {
     /// Between 1 and `wanted` consecutive clusters, with refcount 1 from now on.
-    pub(crate) async fn allocate(&self, wanted: u64) -> Result<Run, Error> {
+    pub(crate) async fn allocate(&self, medium: &Medium, wanted: u64) -> Result<Run, Error> {
         let run = match self.reserve.take(wanted) {
             Some(run) => run,
-            None => self.claim_free(wanted).await?,
+            None => self.claim_free(medium, wanted).await?,
         };
-        Ok(self.hand_out(run).await)
+        Ok(self.hand_out(medium, run).await)
     }
 
     /// The same for guest clusters from number `guest` on: behind those of the guest clusters before them, where
     /// one is written after the other.
-    pub(crate) async fn allocate_for(&self, guest: u64, wanted: u64) -> Result<Run, Error> {
+    pub(crate) async fn allocate_for(&self, medium: &Medium, guest: u64, wanted: u64) -> Result<Run, Error> {
         let run = match self.reserve.take_for(guest, wanted) {
             Reserved::Run(run) => run,
             Reserved::Nothing { wanted, ahead, row } => {
-                let run = self.claim_free(wanted + ahead).await?;
+                let run = self.claim_free(medium, wanted + ahead).await?;
                 self.reserve.keep_rest(guest, run, wanted, row)
             }
         };
         // After the rest is kept: those who go on there meanwhile find their places, and wait for room too.
-        Ok(self.hand_out(run).await)
+        Ok(self.hand_out(medium, run).await)
     }
 
     /// The one way out for clusters, wherever they come from: the file is long enough for them, so that writing to them
     /// does not make it longer. What is in the reserve may lie beyond the end.
-    async fn hand_out(&self, run: Run) -> Run {
-        self.make_room(run.end()).await;
+    async fn hand_out(&self, medium: &Medium, run: Run) -> Run {
+        self.make_room(medium, run.end()).await;
         run
     }
 
     /// Clusters that are not of the reserve; the file may be too short for them yet.
-    async fn claim_free(&self, wanted: u64) -> Result<Run, Error> {
+    async fn claim_free(&self, medium: &Medium, wanted: u64) -> Result<Run, Error> {
         for _ in 0..SCANS_MAX {
-            if !self.scan_for_free_clusters().await? || !self.allocator.lock().should_look_further() {
+            if !self.scan_for_free_clusters(medium).await? || !self.allocator.lock().should_look_further() {
                 break;
             }
         }
         loop {
-            let run = self.taken(|allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
-            if let Some(run) = self.claim(run).await? {
+            let run = self.taken(medium, |allocator| allocator.take(wanted.min(RUN_CLUSTERS_MAX))).await?;
+            if let Some(run) = self.claim(medium, run).await? {
                 return Ok(run);
             }
         }
     }
 
     /// What `take` takes. Where the medium ends, every refcount block is looked at before giving up.
-    pub(crate) async fn taken(&self, take: impl Fn(&mut Allocator) -> Option<Run>) -> Result<Run, Error> {
+    pub(crate) async fn taken(
+        &self,
+        medium: &Medium,
+        take: impl Fn(&mut Allocator) -> Option<Run>,
+    ) -> Result<Run, Error> {
         // The header that the medium may have leads to clusters that memory takes for free.
-        self.check_not_stopped()?;
+        medium.check_not_stopped()?;
         loop {
             let run = take(&mut self.allocator.lock());
             match run {
                 Some(run) => return Ok(run),
-                None if self.scan_for_free_clusters().await? || self.empty_reserve(false).await => {}
+                None if self.scan_for_free_clusters(medium).await?
+                    || self.empty_reserve(medium, false).await => {}
                 None => {
-                    return Err(self.blame.io("looking for free clusters")(ErrorKind::StorageFull.into()));
+                    return Err(medium.blame.io("looking for free clusters")(ErrorKind::StorageFull.into()));
                 }
             }
         }
     }
 
     /// Exactly `wanted` consecutive clusters, with refcount 1 from now on.
-    pub(crate) async fn allocate_exactly(&self, wanted: u64) -> Result<Run, Error> {
+    pub(crate) async fn allocate_exactly(&self, medium: &Medium, wanted: u64) -> Result<Run, Error> {
         loop {
-            let run = self.taken(|allocator| allocator.take_exactly(wanted)).await?;
-            match self.claim(run).await? {
-                Some(claimed) if claimed.len == wanted => return Ok(self.hand_out(claimed).await),
-                Some(claimed) => self.give_back(claimed).await,
+            let run = self.taken(medium, |allocator| allocator.take_exactly(wanted)).await?;
+            match self.claim(medium, run).await? {
+                Some(claimed) if claimed.len == wanted => return Ok(self.hand_out(medium, claimed).await),
+                Some(claimed) => self.give_back(medium, claimed).await,
                 None => {}
             }
         }
@@ -116,9 +122,9 @@ impl Inner {
     /// Looks for free clusters in a part of one more refcount block: a little work for each allocation, so
     /// that none waits for all of a large file. Says whether there was one left. The allocator is locked for no longer than
     /// it takes to enter [`FOUND_MAX`] runs.
-    async fn scan_for_free_clusters(&self) -> Result<bool, Error> {
+    async fn scan_for_free_clusters(&self, medium: &Medium) -> Result<bool, Error> {
         let Some((from, end)) = self.allocator.lock().next_scan() else { return Ok(false) };
-        let entries = self.geometry.refcount_block_entries();
+        let entries = medium.geometry.refcount_block_entries();
         let index = from / entries;
         let first = index * entries;
         let end = end.min(first + entries);
@@ -129,7 +135,7 @@ impl Inner {
                 self.allocator.lock().scanned(from, end, &found);
             }
             Some(block) => {
-                let order = self.geometry.refcount_order;
+                let order = medium.geometry.refcount_order;
                 let range = from - first..(end - first).min(from - first + SCANNED_MAX);
                 let (to, found) = block.read(|bytes| free_runs(bytes, range, order));
                 let found = found.into_iter().map(|(start, len)| (first + start, len));
@@ -153,17 +159,17 @@ impl Inner {
 
     /// Raises the refcounts of `run` to 1, up to the first cluster that turns out to be in use. What
     /// is left of the run goes back. `None` if the first cluster is in use.
-    pub(crate) async fn claim(&self, run: Run) -> Result<Option<Run>, Error> {
-        self.claim_for(run, Claimant::Anybody).await
+    pub(crate) async fn claim(&self, medium: &Medium, run: Run) -> Result<Option<Run>, Error> {
+        self.claim_for(medium, run, Claimant::Anybody).await
     }
 
     /// The clusters that were set aside for a larger refcount table.
-    pub(crate) async fn claim_table_aside(&self) -> Result<Option<Run>, Error> {
+    pub(crate) async fn claim_table_aside(&self, medium: &Medium) -> Result<Option<Run>, Error> {
         let Some(run) = self.room.take_table_aside() else { return Ok(None) };
-        match self.claim_for(run, Claimant::RefcountTable).await? {
+        match self.claim_for(medium, run, Claimant::RefcountTable).await? {
             Some(claimed) if claimed.len == run.len => Ok(Some(claimed)),
             Some(claimed) => {
-                self.give_back(claimed).await;
+                self.give_back(medium, claimed).await;
                 Ok(None)
             }
             None => Ok(None),
@@ -177,9 +183,9 @@ impl Inner {
         }
     }
 
-    async fn claim_for(&self, run: Run, claimant: Claimant) -> Result<Option<Run>, Error> {
+    async fn claim_for(&self, medium: &Medium, run: Run, claimant: Claimant) -> Result<Option<Run>, Error> {
         let mut claimed = 0;
-        let result = self.claim_all(run, &mut claimed, claimant).await;
+        let result = self.claim_all(medium, run, &mut claimed, claimant).await;
         let got = Run { len: claimed, ..run };
         let next = run.start + claimed;
         match result {
@@ -191,7 +197,7 @@ impl Inner {
                 allocator.find(next + in_use, run.end().saturating_sub(next + in_use));
             }
             Err(error) => {
-                self.give_back(got).await;
+                self.give_back(medium, got).await;
                 self.allocator.lock().find(next, run.len - claimed);
                 return Err(error);
             }
@@ -200,18 +206,24 @@ impl Inner {
     }
 
     /// Claims until all of `run` is, or a cluster is in use: says how many are from there on.
-    async fn claim_all(&self, run: Run, claimed: &mut u64, claimant: Claimant) -> Result<u64, Error> {
-        if run.end() > HOST_OFFSET_LIMIT >> self.geometry.cluster_bits {
+    async fn claim_all(
+        &self,
+        medium: &Medium,
+        run: Run,
+        claimed: &mut u64,
+        claimant: Claimant,
+    ) -> Result<u64, Error> {
+        if run.end() > HOST_OFFSET_LIMIT >> medium.geometry.cluster_bits {
             let limit = format!("it would have more than {HOST_OFFSET_LIMIT} bytes, the limit of the format");
             let error = io::Error::new(ErrorKind::FileTooLarge, limit);
-            return Err(self.blame.io("growing the image file")(error));
+            return Err(medium.blame.io("growing the image file")(error));
         }
         while *claimed < run.len {
-            self.take_room_of_block(self.refcounts.block_of(run.start + *claimed)).await?;
+            self.take_room_of_block(medium, self.refcounts.block_of(run.start + *claimed)).await?;
             match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
                 Claim::Claimed(len) => *claimed += len,
                 Claim::InUse(len) => return Ok(len),
-                Claim::NoBlock(index) => self.make_block(index, claimant).await?,
+                Claim::NoBlock(index) => self.make_block(medium, index, claimant).await?,
             }
         }
         Ok(0)
@@ -219,14 +231,14 @@ impl Inner {
 
     /// Makes refcount block `index`. Its cluster is a fresh one, as long as there are any: in the range of the block itself, of
     /// a block that exists, or of one that is then made in it as well.
-    async fn make_block(&self, index: u64, claimant: Claimant) -> Result<(), Error> {
+    async fn make_block(&self, medium: &Medium, index: u64, claimant: Claimant) -> Result<(), Error> {
         let _one_at_a_time = self.making_blocks.lock().await;
         while self.refcounts.table_entry(index)?.is_none() {
-            let run = self.hand_out(self.cluster_of_block(claimant).await?).await;
+            let run = self.hand_out(medium, self.cluster_of_block(medium, claimant).await?).await;
             let home = self.refcounts.block_of(run.start);
             let counted = home != index && self.refcounts.table_entry(home)?.is_some();
             let made = if counted { index } else { home };
-            if let Err(error) = self.take_room_of_new_block(&run, made, claimant).await {
+            if let Err(error) = self.take_room_of_new_block(medium, &run, made, claimant).await {
                 self.allocator.lock().give(run.start, run.len);
                 return Err(error);
             }
@@ -235,27 +247,33 @@ impl Inner {
                 continue;
             }
             self.refcounts.add_block(made, run.start).await?;
-            let offset = run.start << self.geometry.cluster_bits;
-            self.overlap.add(offset, self.geometry.cluster_size(), Section::RefcountBlock);
+            let offset = run.start << medium.geometry.cluster_bits;
+            medium.overlap.add(offset, medium.geometry.cluster_size(), Section::RefcountBlock);
         }
         Ok(())
     }
 
-    async fn cluster_of_block(&self, claimant: Claimant) -> Result<Run, Error> {
+    async fn cluster_of_block(&self, medium: &Medium, claimant: Claimant) -> Result<Run, Error> {
         if claimant == Claimant::RefcountTable
             && let Some(run) = self.room.take_block_aside()
         {
             return Ok(run);
         }
-        self.taken(|allocator| allocator.take_fresh(1).or_else(|| allocator.take(1))).await
+        self.taken(medium, |allocator| allocator.take_fresh(1).or_else(|| allocator.take(1))).await
     }
 
     /// Room for a block, for the refcount of its cluster, and for what leads to it.
-    async fn take_room_of_new_block(&self, run: &Run, made: u64, claimant: Claimant) -> Result<(), Error> {
-        self.take_room_of_new(run).await?;
-        self.take_room_of_block(self.refcounts.block_of(run.start)).await?;
+    async fn take_room_of_new_block(
+        &self,
+        medium: &Medium,
+        run: &Run,
+        made: u64,
+        claimant: Claimant,
+    ) -> Result<(), Error> {
+        self.take_room_of_new(medium, run).await?;
+        self.take_room_of_block(medium, self.refcounts.block_of(run.start)).await?;
         match claimant {
-            Claimant::Anybody => self.take_room_in_refcount_table(made).await,
+            Claimant::Anybody => self.take_room_in_refcount_table(medium, made).await,
             // It is about to move.
             Claimant::RefcountTable => Ok(()),
         }
@@ -263,13 +281,13 @@ impl Inner {
 
     /// Undoes an allocation whose clusters nothing refers to and no request uses any more. What
     /// cannot be undone is leaked.
-    pub(crate) async fn give_back(&self, run: Run) {
+    pub(crate) async fn give_back(&self, medium: &Medium, run: Run) {
         // Not fresh any more: the failed request may have written there.
-        self.lower_and_give(run.start, run.len).await;
+        self.lower_and_give(medium, run.start, run.len).await;
     }
 
     /// Takes one reference from each cluster, and gives those that have none left to the allocator.
-    pub(crate) async fn lower_and_give(&self, start: u64, len: u64) {
+    pub(crate) async fn lower_and_give(&self, medium: &Medium, start: u64, len: u64) {
         let mut at = start;
         while at < start + len {
             match self.refcounts.lower_run(at, start + len - at).await {
@@ -279,7 +297,7 @@ impl Inner {
                 }
                 Ok(Lowered { len, .. }) => at += len,
                 Err(error) => {
-                    self.leaked(error);
+                    self.leaked(medium, error);
                     at += 1;
                 }
             }
@@ -340,15 +358,15 @@ mod tests {
     fn every_cluster_that_is_handed_out_lies_inside_the_file() {
         let image = image();
         let inner = &image.inner;
-        let beyond = (inner.file.length() >> inner.geometry.cluster_bits) + 100;
+        let beyond = (inner.medium.file.length() >> inner.medium.geometry.cluster_bits) + 100;
         let run = |start| Run { start, len: 2, fresh: true, settled: false };
-        inner.reserve.keep_rest(0, run(beyond), 1, 1);
+        inner.space.reserve.keep_rest(0, run(beyond), 1, 1);
         // The same place for another: its rest is anybody's.
-        inner.reserve.keep_rest(0, run(beyond + 2), 1, 1);
-        let table = inner.allocate(1).now_or_never().unwrap().unwrap();
+        inner.space.reserve.keep_rest(0, run(beyond + 2), 1, 1);
+        let table = inner.space.allocate(&inner.medium, 1).now_or_never().unwrap().unwrap();
         assert_eq!(table.start, beyond + 3, "the rest is what is handed out");
         assert!(
-            inner.file.length() >> inner.geometry.cluster_bits >= table.end(),
+            inner.medium.file.length() >> inner.medium.geometry.cluster_bits >= table.end(),
             "{table:?} is beyond the end"
         );
     }

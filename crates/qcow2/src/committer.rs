@@ -22,7 +22,7 @@ struct State {
 }
 
 /// What to do to be sure of a commit that starts from now on.
-pub(super) enum Turn {
+pub(crate) enum Turn {
     Start,
     Wait(EventListener),
     Done(Result<(), Error>),
@@ -40,11 +40,11 @@ impl Committer {
         }
     }
 
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.state.lock().started + 1
     }
 
-    pub(super) fn turn(&self, target: u64) -> Turn {
+    pub(crate) fn turn(&self, target: u64) -> Turn {
         let mut state = self.state.lock();
         if state.finished >= target {
             let failed = state.failed.as_ref().filter(|(number, _)| *number >= target);
@@ -58,7 +58,7 @@ impl Committer {
         Turn::Start
     }
 
-    pub(super) fn finish(&self, result: Result<(), Error>) {
+    pub(crate) fn finish(&self, result: Result<(), Error>) {
         let mut state = self.state.lock();
         state.running = false;
         state.finished = state.started;

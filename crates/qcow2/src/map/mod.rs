@@ -1,0 +1,237 @@
+//! Guest range -> extent of one layer, from slices in memory.
+
+mod change;
+mod load;
+mod prefetch;
+
+use std::sync::Arc;
+
+use block::Blame;
+use map_cache::{Budget, MapCache, Slice, SliceKey};
+use qcow2_layout::{CompressedCluster, EntryError, Geometry, HostOffset, L1Entry, L2Entry, Subcluster};
+use sync::RwLock;
+
+use crate::Error;
+use crate::cache_sizes::CacheSizes;
+use crate::in_flight::InFlight;
+use crate::l1::L1Table;
+use crate::medium::Medium;
+use crate::options::Prefetch;
+use crate::shape::SliceShape;
+use crate::waiting::Waiting;
+
+/// What one layer knows of a guest range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Bytes, never 0.
+    pub(crate) len: u64,
+    pub(crate) kind: Kind,
+}
+
+/// What the map says of a guest range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// At `host` of the data file; writable there if nothing else refers to it.
+    Data { host: u64, in_place: bool },
+    /// Reads as zeroes; space may be reserved at `host`.
+    Zero { host: Option<u64> },
+    /// The layer below knows; space may be reserved at `host`.
+    Unallocated { host: Option<u64> },
+    /// Part of a compressed cluster, from `skip` bytes into its content on.
+    Compressed { cluster: CompressedCluster, skip: u64 },
+}
+
+/// An extent, or the slice that must be loaded first.
+#[derive(Debug)]
+pub(crate) enum Mapped {
+    Extent(Extent),
+    Missing(SliceKey),
+}
+
+impl Extent {
+    /// Appends `next` if it continues this extent.
+    fn join(&mut self, next: Extent) -> bool {
+        let follows = |here: Option<u64>, there: Option<u64>| here.map(|host| host + self.len) == there;
+        let joins = match (self.kind, next.kind) {
+            (Kind::Data { host, in_place }, Kind::Data { host: there, in_place: also }) => {
+                host + self.len == there && in_place == also
+            }
+            (Kind::Zero { host }, Kind::Zero { host: there })
+            | (Kind::Unallocated { host }, Kind::Unallocated { host: there }) => follows(host, there),
+            (Kind::Compressed { .. }, _) | (_, Kind::Compressed { .. }) => false,
+            (Kind::Data { .. } | Kind::Zero { .. } | Kind::Unallocated { .. }, _) => false,
+        };
+        if joins {
+            self.len += next.len;
+        }
+        joins
+    }
+}
+
+/// The guest's view of one layer: L1 as a whole, slices of its L2 tables as they are needed.
+///
+/// Law: what memory has is what the file has or is about to have; a changed slice or L1 sector is dirty until a commit has written
+/// it, and waits for a barrier if what it leads to may not be on the medium yet.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(crate) l1: L1Table,
+    pub(crate) cache: MapCache<Error>,
+    pub(crate) shape: SliceShape,
+    pub(crate) cache_sizes: RwLock<CacheSizes>,
+    /// What is read before anybody asks for it.
+    pub(crate) prefetch: Prefetch,
+    /// What this image's caches share with those of others.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) waiting: Waiting,
+    /// L2 tables that are being made, by L1 index.
+    pub(crate) tables: InFlight,
+}
+
+impl Map {
+    /// What this layer has at `guest`, for at most `len` bytes, as far as one slice tells. No I/O,
+    /// no lock on a hit. `len` is not 0 and the range lies inside the disk.
+    #[inline]
+    pub(crate) fn try_extent(&self, medium: &Medium, guest: u64, len: u64) -> Result<Mapped, Error> {
+        let key = self.shape.key(guest);
+        let end = (guest + len).min(self.shape.slice_end(guest));
+        if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, guest, end)) {
+            return medium.noticing_corruption(extent).map(Mapped::Extent);
+        }
+        match self.l1_entry(medium, u64::from(key.l1_index), guest)?.table {
+            Some(_) => Ok(Mapped::Missing(key)),
+            None => Ok(Mapped::Extent(without_table(&medium.geometry, guest, len))),
+        }
+    }
+
+    /// As [`Map::try_extent`], loading what is missing.
+    pub(crate) async fn extent(&self, medium: &Medium, guest: u64, len: u64) -> Result<Extent, Error> {
+        loop {
+            match self.try_extent(medium, guest, len)? {
+                Mapped::Extent(extent) => return Ok(extent),
+                Mapped::Missing(key) => self.load(medium, key).await?,
+            }
+        }
+    }
+
+    /// As [`Map::extent`], with the entry of the cluster at `guest`: one look-up for both.
+    pub(crate) async fn extent_and_entry(
+        &self,
+        medium: &Medium,
+        guest: u64,
+        len: u64,
+    ) -> Result<(Extent, L2Entry), Error> {
+        let key = self.shape.key(guest);
+        let end = (guest + len).min(self.shape.slice_end(guest));
+        loop {
+            let found = self.cache.with(key, |slice| {
+                let entry = self.decode(medium, slice, guest);
+                let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error))?;
+                Ok((self.longest(medium, slice, guest, end)?, entry))
+            });
+            if let Some(found) = found {
+                return medium.noticing_corruption(found);
+            }
+            if self.l1_entry(medium, u64::from(key.l1_index), guest)?.table.is_none() {
+                return Ok((without_table(&medium.geometry, guest, len), L2Entry::UNALLOCATED));
+            }
+            self.load(medium, key).await?;
+        }
+    }
+
+    /// The entry of the cluster at `guest`.
+    pub(crate) async fn entry(&self, medium: &Medium, guest: u64) -> Result<L2Entry, Error> {
+        let key = self.shape.key(guest);
+        loop {
+            if let Some(entry) = self.cache.with(key, |slice| self.decode(medium, slice, guest)) {
+                let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error));
+                return medium.noticing_corruption(entry);
+            }
+            if self.l1_entry(medium, u64::from(key.l1_index), guest)?.table.is_none() {
+                return Ok(L2Entry::UNALLOCATED);
+            }
+            self.load(medium, key).await?;
+        }
+    }
+
+    /// L1 entry `index`, which leads to what maps `guest`.
+    #[inline]
+    pub(crate) fn l1_entry(&self, medium: &Medium, index: u64, guest: u64) -> Result<L1Entry, Error> {
+        let entry =
+            self.l1.get(index, &medium.geometry).map_err(|error| bad_entry(&medium.blame, guest, &error));
+        medium.noticing_corruption(entry)
+    }
+
+    #[inline]
+    fn decode(&self, medium: &Medium, slice: &Slice, guest: u64) -> Result<L2Entry, EntryError> {
+        let index = self.shape.index(guest);
+        let words = if self.shape.entry_words() == 2 {
+            slice.entry::<2>(index)
+        } else {
+            let [word] = slice.entry::<1>(index);
+            [word, 0]
+        };
+        L2Entry::decode_at(words, guest, &medium.geometry)
+    }
+
+    /// The longest extent of one kind from `guest` to at most `end`.
+    #[inline]
+    fn longest(&self, medium: &Medium, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
+        let mut extent = self.piece(medium, slice, guest, end)?;
+        while guest + extent.len < end {
+            let next = self.piece(medium, slice, guest + extent.len, end)?;
+            if !extent.join(next) {
+                break;
+            }
+        }
+        Ok(extent)
+    }
+
+    /// The part of one cluster, from `guest` on, that is in one state.
+    #[inline]
+    fn piece(&self, medium: &Medium, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
+        let entry =
+            self.decode(medium, slice, guest).map_err(|error| bad_entry(&medium.blame, guest, &error))?;
+        let in_cluster = medium.geometry.in_cluster(guest);
+        let to_end = (medium.geometry.cluster_size() - in_cluster).min(end - guest);
+        let cluster = match entry {
+            L2Entry::Compressed(cluster) => {
+                return Ok(Extent { len: to_end, kind: Kind::Compressed { cluster, skip: in_cluster } });
+            }
+            L2Entry::Standard(cluster) => cluster,
+        };
+        // At most 31: one of 32 subclusters.
+        let subcluster = (in_cluster >> medium.geometry.subcluster_bits()) as u32;
+        let (state, run) = cluster.run(subcluster, &medium.geometry);
+        let run_end = u64::from(subcluster + run) << medium.geometry.subcluster_bits();
+        let len = (run_end - in_cluster).min(to_end);
+        let host = cluster.host.map(|host| host.0 + in_cluster);
+        let kind = match (state, host) {
+            (Subcluster::Normal, Some(host)) => {
+                Kind::Data { host, in_place: medium.in_place(cluster.copied) }
+            }
+            // A data file's first cluster: a standard zero entry cannot tell "at 0" from "nowhere".
+            (Subcluster::ZeroAlloc, _)
+                if cluster.host == Some(HostOffset(0)) && !medium.geometry.extended_l2 =>
+            {
+                Kind::Zero { host: None }
+            }
+            (Subcluster::ZeroPlain | Subcluster::ZeroAlloc, host) => Kind::Zero { host },
+            (Subcluster::UnallocatedPlain | Subcluster::UnallocatedAlloc | Subcluster::Normal, host) => {
+                Kind::Unallocated { host }
+            }
+        };
+        Ok(Extent { len, kind })
+    }
+}
+
+/// Where there is no L2 table all of its range is unallocated.
+fn without_table(geometry: &Geometry, guest: u64, len: u64) -> Extent {
+    let table = geometry.bytes_per_l2_table();
+    let end = (guest + len).min((guest / table + 1).saturating_mul(table));
+    Extent { len: end - guest, kind: Kind::Unallocated { host: None } }
+}
+
+/// The map entry of `guest` makes no sense.
+pub(crate) fn bad_entry(blame: &Blame, guest: u64, error: &EntryError) -> Error {
+    blame.corrupt(format!("the map entry of guest offset {guest:#x}: {error}"))
+}

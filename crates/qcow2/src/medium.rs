@@ -1,0 +1,108 @@
+//! What an image stands on: its files, the program around it, and the places that are not for data.
+
+use std::sync::Arc;
+
+use block::Blame;
+use qcow2_layout::Geometry;
+use storage::Storage;
+
+use crate::Error;
+use crate::health::Health;
+use crate::host::Host;
+use crate::overlap::{MetadataMap, Section};
+use crate::table_io::write_bytes;
+
+/// What an image stands on. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open.
+#[derive(Debug)]
+pub(crate) struct Medium {
+    pub(crate) blame: Blame,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) file: Arc<dyn Storage>,
+    /// Where guest data lies: the image file itself or the external data file.
+    pub(crate) data: Arc<dyn Storage>,
+    /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
+    pub(crate) raw_data: bool,
+    pub(crate) geometry: Geometry,
+    /// Where metadata lies in the file.
+    pub(crate) overlap: MetadataMap,
+    pub(crate) health: Health,
+}
+
+impl Medium {
+    /// Whether a cluster may be written where it lies. Clusters of an external data file have no
+    /// refcounts: each belongs to its guest cluster.
+    pub(crate) fn in_place(&self, copied: bool) -> bool {
+        copied || self.geometry.external_data
+    }
+
+    /// Passes `result` on; a contradiction found in the image stops all further writes.
+    #[inline]
+    pub(crate) fn noticing_corruption<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(Error::Corrupt { .. }) = &result {
+            self.health.set_corrupt();
+        }
+        result
+    }
+
+    /// Whether the medium is known to lead to what memory holds.
+    pub(crate) fn check_not_stopped(&self) -> Result<(), Error> {
+        match self.health.is_stopped() {
+            false => Ok(()),
+            true => Err(self.blame.refused(
+                "writing the header failed and the file may have the old one or the new one: no more writes \
+                 until the image is opened again",
+            )),
+        }
+    }
+
+    /// Refuses to take metadata for data.
+    #[inline]
+    pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
+        match self.metadata_at(host, len) {
+            None => Ok(()),
+            Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
+                "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
+            )))),
+        }
+    }
+
+    /// The metadata that so many bytes of the data file touch.
+    #[inline]
+    pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
+        if self.geometry.external_data { None } else { self.overlap.touched(host, len, None) }
+    }
+
+    /// Writes metadata of one kind, unless metadata of another kind is in the way.
+    pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
+        if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
+            return self.noticing_corruption(Err(self
+                .blame
+                .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
+        }
+        write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
+    }
+
+    /// Everything that completed before is on the medium when this returns.
+    pub(crate) async fn barrier(&self) -> Result<(), Error> {
+        if self.geometry.external_data {
+            self.data.flush().await.map_err(self.blame.io("flushing the data file"))?;
+        }
+        self.file.flush().await.map_err(self.blame.io("flushing"))
+    }
+
+    /// Hands work that must run to its end to the host, and waits for its result.
+    pub(crate) async fn to_the_end<T: 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + 'static,
+    ) -> Result<T, Error> {
+        let (done, result) = futures_channel::oneshot::channel();
+        self.host.spawn(Box::pin(async move {
+            // Nobody may be waiting any more; the work counts all the same.
+            let _ = done.send(work.await);
+        }));
+        match result.await {
+            Ok(result) => result,
+            Err(_) => Err(self.blame.refused("the program is stopping")),
+        }
+    }
+}

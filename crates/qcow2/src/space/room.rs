@@ -1,0 +1,149 @@
+//! Taking room for metadata before it changes.
+
+use storage::{Allocation, ExtentKind};
+
+use crate::Error;
+use crate::allocator::Run;
+use crate::l1::L1Table;
+use crate::medium::Medium;
+use crate::refcount::RefcountTable;
+use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Place};
+use crate::space::Space;
+
+impl Space {
+    /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
+    pub(crate) async fn take_room_of_table(&self, medium: &Medium, index: u64, at: u64) -> Result<(), Error> {
+        self.take_room(medium, Place::Table(index), at, medium.geometry.cluster_size()).await
+    }
+
+    /// Takes the room that L1 entry `index` needs in its table.
+    pub(crate) async fn take_room_in_l1(
+        &self,
+        medium: &Medium,
+        l1: &L1Table,
+        index: u64,
+    ) -> Result<(), Error> {
+        let page = index / PAGE_ENTRIES;
+        let first = page * PAGE_ENTRIES;
+        let len = (l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
+        self.take_room(medium, Place::L1Page(page), l1.offset() + first * ENTRY_BYTES, len).await
+    }
+
+    /// Takes the room of refcount block `index`, if there is such a block.
+    pub(crate) async fn take_room_of_block(&self, medium: &Medium, index: u64) -> Result<(), Error> {
+        if self.room.has(Place::Block(index)) {
+            return Ok(());
+        }
+        match self.refcounts.table_entry(index)? {
+            Some(at) => {
+                self.take_room(medium, Place::Block(index), at.0, medium.geometry.cluster_size()).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the room that the refcount table needs to lead to block `index`: in the table as it is, or for a larger one.
+    pub(crate) async fn take_room_in_refcount_table(&self, medium: &Medium, index: u64) -> Result<(), Error> {
+        let (at, capacity) = self.refcounts.table.read().place();
+        if !RefcountTable::may_lead_to(index) {
+            // Whoever enters the block is told.
+            return Ok(());
+        }
+        if index >= capacity {
+            return self.set_table_aside(medium, index).await;
+        }
+        let page = index / PAGE_ENTRIES;
+        let first = page * PAGE_ENTRIES;
+        let len = (capacity - first).min(PAGE_ENTRIES) * ENTRY_BYTES;
+        self.take_room(medium, Place::RefcountPage(page), at + first * ENTRY_BYTES, len).await
+    }
+
+    /// Clusters for a refcount table that leads to block `index`, and for the blocks that count them.
+    async fn set_table_aside(&self, medium: &Medium, index: u64) -> Result<(), Error> {
+        let lead_to = |table: u64| (table << medium.geometry.cluster_bits) / ENTRY_BYTES;
+        if let Some(Aside { run, table }) = self.room.aside()
+            && lead_to(table) > index.max(self.refcounts.block_of(run.end()))
+        {
+            return Ok(());
+        }
+        // The blocks that count the run are led to as well. There is half as much again in the table, for them and for those that
+        // others make until the table moves: or each of them would set aside a longer run, further behind.
+        let index = index.max(self.refcounts.block_of(self.allocator.lock().frontier()));
+        let table = self.refcounts.table.read().clusters_to_lead_to(index);
+        // The run may begin and end inside a block, and each block may be one more to count.
+        let len = table + 2 + table.div_ceil(medium.geometry.refcount_block_entries() - 1);
+        let run = self
+            .taken(medium, |allocator| allocator.take_fresh(len).or_else(|| allocator.take_exactly(len)))
+            .await?;
+        self.make_room(medium, run.end()).await;
+        if let Err(error) = self.take_room_of_new(medium, &run).await {
+            self.allocator.lock().give(run.start, run.len);
+            return Err(error);
+        }
+        if let Some(old) = self.room.set_aside(Aside { run, table }) {
+            self.allocator.lock().give(old.start, old.len);
+        }
+        Ok(())
+    }
+
+    /// Takes the room of clusters that nothing leads to yet.
+    pub(crate) async fn take_room_of_new(&self, medium: &Medium, run: &Run) -> Result<(), Error> {
+        let bits = medium.geometry.cluster_bits;
+        let (offset, len) = (run.start << bits, run.len << bits);
+        match run.fresh {
+            // Not every file system tells its holes.
+            true => reserve_range(medium, offset, len).await,
+            false => fill_holes(medium, offset, offset + len).await,
+        }
+    }
+
+    async fn take_room(&self, medium: &Medium, place: Place, offset: u64, len: u64) -> Result<(), Error> {
+        if self.room.has(place) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.room.one_at_a_time.lock().await;
+        if !self.room.has(place) {
+            fill_holes(medium, offset, offset + len).await?;
+            self.room.note(place);
+        }
+        Ok(())
+    }
+}
+
+/// Takes room for the holes in a range of the file. Where there is none what is there is overwritten in place.
+async fn fill_holes(medium: &Medium, start: u64, end: u64) -> Result<(), Error> {
+    if !medium.file.capabilities().resizable {
+        return Ok(());
+    }
+    let mut at = start;
+    while at < end {
+        let length = medium.file.length();
+        let (len, is_hole) = match at < length {
+            true => {
+                let extent = medium.file.extent(at, (end - at).min(length - at)).await;
+                let extent = extent.map_err(medium.blame.io("looking for holes in metadata"))?;
+                (extent.len, extent.kind == ExtentKind::Hole)
+            }
+            false => (end - at, true),
+        };
+        if is_hole {
+            reserve_range(medium, at, len).await?;
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+/// Takes room for a range that reads as zeroes, by writing them if need be.
+async fn reserve_range(medium: &Medium, offset: u64, len: u64) -> Result<(), Error> {
+    if !medium.file.capabilities().resizable {
+        return Ok(());
+    }
+    let reserved = match medium.file.allocate(offset, len, Allocation::Reserve).await {
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            medium.file.allocate(offset, len, Allocation::Write).await
+        }
+        reserved => reserved,
+    };
+    reserved.map_err(medium.blame.io("reserving room for metadata"))
+}
