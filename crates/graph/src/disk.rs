@@ -95,13 +95,13 @@ impl Disk {
     }
 
     /// The chain's top.
-    pub fn root(&self) -> &dyn Block {
-        &*self.root
+    pub fn root(&self) -> Arc<dyn Block> {
+        Arc::clone(&self.root)
     }
 
-    /// The chain's top, if it is a qcow2 image.
-    pub fn image(&self) -> Option<&Qcow2> {
-        self.root.downcast_ref()
+    /// The chain's top, if it is a qcow2 image: a handle of it.
+    pub fn image(&self) -> Option<Qcow2> {
+        self.root.downcast_ref().cloned()
     }
 
     /// What requests should look like.
@@ -111,7 +111,7 @@ impl Disk {
 
     /// Counters and cache sizes of a qcow2 image.
     pub fn status(&self) -> Option<Status> {
-        self.image().map(Qcow2::status)
+        self.image().map(|image| image.status())
     }
 
     /// Reads into `buf` from `offset` if that needs no waiting, neither for a file nor for a limit. Zeroes

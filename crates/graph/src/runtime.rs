@@ -103,7 +103,7 @@ impl Disk {
         if options.read_only && !self.read_only() {
             self.flush_inside().await.map_err(ReopenError::Flush)?;
         }
-        if let Some(image) = self.image() {
+        if let Some(image) = &self.image() {
             let before = self.runtime.get();
             if let Err(error) = change(image, &before, &options).await {
                 if let Err(again) = change(image, &options, &before).await {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Block;
 use futures_util::future::{Either, select};
 use qcow2::{Prefetch, Qcow2};
 
@@ -61,9 +60,10 @@ impl Disk {
     }
 
     fn clean_caches(&self) {
-        let layers = std::iter::successors(Some(self.root()), |layer| layer.below());
-        for image in layers.filter_map(<dyn Block>::downcast_ref::<Qcow2>) {
-            image.clean_cache();
+        for layer in block::layers(self.root()) {
+            if let Some(image) = layer.downcast_ref::<Qcow2>() {
+                image.clean_cache();
+            }
         }
     }
 }

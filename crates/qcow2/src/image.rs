@@ -9,10 +9,10 @@ use map_cache::{Budget, Charge, MapCache};
 use qcow2_layout::{BitmapFlags, Compression, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
+use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::allocator::Allocator;
-use crate::below::Below;
+use crate::below::Lower;
 use crate::bitmap::Bitmap;
 use crate::cache_sizes::CacheSizes;
 use crate::chain::Chain;
@@ -54,11 +54,8 @@ pub(crate) struct Inner {
     pub(crate) file: Arc<dyn Storage>,
     /// Where guest data lies: the image file itself or the external data file.
     pub(crate) data: Arc<dyn Storage>,
-    pub(crate) backing: Option<Below>,
-    /// Data of this image, or of a block below, may be in memory.
-    pub(crate) has_cached_data: bool,
-    /// The map of all that lies below.
-    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
+    /// All that lies below; another list is put there only by [`crate::HeldStill`].
+    pub(crate) below: ArcSwapOption<Lower>,
     pub(crate) options: Options,
     /// Those of the options that can change.
     pub(crate) discards: RwLock<DiscardOptions>,
@@ -184,7 +181,7 @@ impl Qcow2 {
     /// Drops clean map slices and refcount blocks that were not used since the last call
     /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        let below = self.inner.ask_chain(Chain::clean).unwrap_or(0);
         self.inner.cache.clean() + below + self.inner.refcounts.clean()
     }
 
@@ -260,11 +257,6 @@ impl Qcow2 {
 }
 
 impl Inner {
-    /// The map of what lies below, if anybody has asked it yet.
-    pub(crate) fn chain_if_made(&self) -> Option<&Chain> {
-        self.chain.get()?.as_deref()
-    }
-
     /// Tells the budget what L1, the refcount table and the places of all metadata take. After opening and with each commit:
     /// in between they grow by what one commit brings.
     pub(crate) fn count_tables(&self) {

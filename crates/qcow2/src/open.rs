@@ -10,9 +10,9 @@ use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible};
 use storage::{IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64};
-use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
+use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
-use crate::below::Below;
+use crate::below::Lower;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::change::LAZY_NEEDS_V3;
@@ -227,8 +227,6 @@ fn assemble(
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
     let data = files.data.unwrap_or_else(|| Arc::clone(&file));
-    let has_cached_data =
-        data.capabilities().cached || files.backing.as_ref().is_some_and(|below| below.capabilities().cached);
     let refcounts = Refcounts::new(
         Arc::clone(&file),
         blame.clone(),
@@ -239,9 +237,7 @@ fn assemble(
     );
     Ok(Inner {
         data,
-        has_cached_data,
-        backing: files.backing.map(Below::new),
-        chain: OnceLock::new(),
+        below: ArcSwapOption::from(files.backing.map(Lower::new)),
         compression: header.compression,
         raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
         lazy_refcounts: AtomicBool::new(options.lazy_refcounts.unwrap_or(lazy_bit)),

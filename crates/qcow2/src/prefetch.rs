@@ -6,6 +6,8 @@
 //! a write can come to no harm. Neither lets anything leave memory for what nobody asked for yet: where the
 //! cache is full the pass ends.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt;
 use futures_util::stream;
 use map_cache::{LoadTicket, SliceKey};
@@ -58,16 +60,20 @@ impl Qcow2 {
     /// # Errors
     /// When a table cannot be read. Requests are not harmed: who needs it tries again.
     pub async fn prefetch(&self) -> Result<(), Error> {
-        let mut image = self;
+        let mut image = self.clone();
         loop {
             image.inner.prefetch_tables().await?;
-            if let Some(chain) = image.inner.chain() {
-                return chain.prefetch(|| self.inner.reads_ahead()).await;
+            let Some(lower) = image.inner.below.load_full() else { return Ok(()) };
+            if let Some(chain) = lower.chain(&image.inner) {
+                // What another backing layer has replaced is read for nobody.
+                let is_below =
+                    || image.inner.below.load().as_ref().is_some_and(|now| Arc::ptr_eq(now, &lower));
+                return chain.prefetch(|| self.inner.reads_ahead() && is_below()).await;
             }
-            match &image.inner.backing {
-                Some(Below::Image(below)) if self.inner.reads_ahead() => image = below,
-                Some(_) | None => return Ok(()),
-            }
+            image = match lower.layer() {
+                Below::Image(below) if self.inner.reads_ahead() => below.clone(),
+                Below::Image(_) | Below::Block(_) => return Ok(()),
+            };
         }
     }
 }

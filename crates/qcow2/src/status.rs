@@ -42,7 +42,7 @@ impl Qcow2 {
         let map = self.inner.cache.counters();
         let covered =
             (map.resident_slices << self.inner.shape.entry_bits()) << self.inner.geometry.cluster_bits;
-        let chain = self.inner.chain_if_made().map(Chain::status);
+        let chain = self.inner.ask_chain(Chain::status);
         let (free_clusters, free_space_bytes) = {
             let allocator = self.inner.allocator.lock();
             (allocator.free_clusters(), allocator.memory_bytes())

@@ -25,11 +25,11 @@ impl Disk {
 
     /// Names of the persistent bitmaps that the first change put out of date; empty before it.
     pub fn bitmaps_out_of_date(&self) -> Vec<String> {
-        self.image().map_or_else(Vec::new, Qcow2::bitmaps_out_of_date)
+        self.image().map_or_else(Vec::new, |image| image.bitmaps_out_of_date())
     }
 
     fn was_changed(&self) -> bool {
-        self.image().is_some_and(Qcow2::was_changed)
+        self.image().is_some_and(|image| image.was_changed())
     }
 
     /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no
@@ -76,7 +76,7 @@ impl Disk {
     }
 
     /// The qcow2 image; `otherwise` says why a disk that is none cannot do it.
-    fn image_or(&self, otherwise: &'static str) -> Result<&Qcow2, Error> {
+    fn image_or(&self, otherwise: &'static str) -> Result<Qcow2, Error> {
         self.image().ok_or_else(|| Blame::new(self.root.name()).unsupported(otherwise))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
+use crate::below::BelowHeld;
 use crate::image::Inner;
 
 /// Zeroes around the data of a cluster that are longer than this are made by the file system, not
@@ -90,8 +91,9 @@ impl Inner {
     /// Whether the map alone says that `start..end` reads as zeroes.
     pub(crate) async fn is_zero(&self, start: u64, end: u64) -> Result<bool, Error> {
         let mut guest = start;
+        let held = BelowHeld::default();
         while guest < end {
-            let located = self.locate(guest, end - guest).await?;
+            let located = self.locate(&held, guest, end - guest).await?;
             if !matches!(located.source, crate::locate::Source::Zero { .. }) {
                 return Ok(false);
             }
