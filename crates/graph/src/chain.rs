@@ -22,6 +22,8 @@ use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 /// One image of a chain, looked at but not opened by the engine yet.
 #[derive(Debug)]
 pub struct FoundImage {
+    /// Which file it is.
+    pub(crate) identity: Identity,
     pub(crate) file: OpenFile,
     pub(crate) data: Option<OpenFile>,
     /// How it is to be opened.
@@ -111,6 +113,7 @@ impl<'a> ChainWalk<'a> {
         active: bool,
     ) -> Result<FoundImage, OpenError> {
         let writable = active && !options.read_only;
+        let identity = located.identity();
         let path = located.path().to_owned();
         let shown: &Path = if active { &self.given } else { &path };
         let name = shown.display().to_string();
@@ -131,7 +134,7 @@ impl<'a> ChainWalk<'a> {
             }
             _ => None,
         };
-        Ok(FoundImage { file, data, options, header })
+        Ok(FoundImage { identity, file, data, options, header })
     }
 }
 

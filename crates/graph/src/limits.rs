@@ -133,7 +133,7 @@ impl Disk {
         self.front.hold();
         let drained = Drained { front: &self.front };
         self.front.emptied().await;
-        self.house.idle().await;
+        self.idle().await;
         drained
     }
 

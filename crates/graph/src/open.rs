@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Block, Raw};
+use qcow2::bitmap::Bitmap;
 use qcow2::{Budget, Files, Qcow2};
 use qcow2_layout::Header;
 use storage::{FileLock, Storage};
@@ -15,6 +16,7 @@ use crate::fd_sets::FdSets;
 use crate::file::{by_user, open_file};
 use crate::front::Groups;
 use crate::house::House;
+use crate::layers::{Layer, Layers};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::options::{DiskOptions, LayerOptions};
@@ -58,32 +60,47 @@ impl Default for OpenRules {
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
-    let mut chain = find_chain(options, rules).await?;
-    let mut locks = Vec::new();
     let house = House::new(Arc::clone(&rules.map_budget));
-    let mut layer: Option<Arc<dyn Block>> = None;
+    let list = open_layers(options, rules, &house).await?;
+    let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
+        return Err(OpenError::ChainTooLong { max: rules.chain_max });
+    };
+    let bitmaps = bitmaps_of(&*top).await?;
+    Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
+}
+
+/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `house`.
+pub(crate) async fn open_layers(
+    options: &DiskOptions,
+    rules: &OpenRules,
+    house: &House,
+) -> Result<Vec<Arc<Layer>>, OpenError> {
+    let mut chain = find_chain(options, rules).await?;
+    let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(mut found) = chain.pop() {
-        locks.extend(found.take_locks());
-        let FoundImage { file, data, options, header } = found;
+        let locks = found.take_locks().collect();
+        let FoundImage { identity, file, data, options, header } = found;
         let data = data.map(|data| data.storage);
-        layer = Some(match header {
+        let block: Arc<dyn Block> = match header {
             None => Arc::new(raw_layer(file.storage, &options)?),
             Some(header) => {
-                let active = chain.is_empty();
-                let files = Files { file: file.storage, data, backing: layer.take() };
-                Arc::new(open_qcow2(files, &header, &options, active, &house).await?)
+                let backing = list.last().map(|layer| Arc::clone(&layer.block));
+                let files = Files { file: file.storage, data, backing };
+                Arc::new(open_qcow2(files, &header, &options, chain.is_empty(), house).await?)
             }
-        });
+        };
+        let (identity, house) = (Some(identity), house.clone());
+        list.push(Arc::new(Layer { block, identity, house, closes_below: false, _locks: locks }));
     }
-    match layer {
-        Some(layer) => {
-            let bitmaps = match layer.downcast_ref::<Qcow2>() {
-                Some(image) => image.bitmaps().await?,
-                None => Vec::new(),
-            };
-            Ok(Disk::new(layer, bitmaps, options, rules, locks, house))
-        }
-        None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
+    list.reverse();
+    Ok(list)
+}
+
+/// The bitmaps that a disk over `top` has.
+pub(crate) async fn bitmaps_of(top: &dyn Block) -> Result<Vec<Arc<Bitmap>>, qcow2::Error> {
+    match top.downcast_ref::<Qcow2>() {
+        Some(image) => Ok(image.bitmaps().await?.into_iter().map(Arc::new).collect()),
+        None => Ok(Vec::new()),
     }
 }
 

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::Graph;
+use super::description::Described;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::fd_sets::{FdSetError, FdSets};
-use crate::open::open;
+use crate::house::House;
+use crate::layers::OpenedLayers;
+use crate::open::{bitmaps_of, open, open_layers};
 use crate::options::DiskOptions;
 
 impl Graph {
@@ -70,17 +74,45 @@ impl Graph {
         options: &Map<String, Value>,
         implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
-        let described = self.describe(options)?;
-        for part in &described.parts {
-            check_node_name(part)?;
-        }
+        let described = self.describe_named(options)?;
         let node = Arc::new(self.open_disk(name.clone(), described.tree).await?);
         let disk = Arc::clone(&node.disk);
         let kind = NodeKind::Disk(node);
-        let (parts, uses) = (described.parts, described.uses);
-        let node = self.insert(Node { parts, uses, implicit, ..Node::new(name, kind) })?;
+        let links = Mutex::new(described.links);
+        let node = self.insert(Node { links, implicit, ..Node::new(name, kind) })?;
         disk.keep_house();
         Ok(node)
+    }
+
+    /// As [`Graph::describe`], with parts whose names they may have.
+    fn describe_named(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
+        let described = self.describe(options)?;
+        described.links.parts.iter().try_for_each(|part| check_node_name(part))?;
+        Ok(described)
+    }
+
+    /// Opens what `options` describe (names and types are blockdev-add's) for a disk that is there already: [`Graph::replace`] puts it
+    /// there. Limits have no meaning in them.
+    ///
+    /// # Errors
+    /// As [`Graph::add`].
+    pub async fn open_layers(
+        &self,
+        _change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<OpenedLayers, NodeError> {
+        let Described { tree, links } = self.describe_named(options)?;
+        links.parts.iter().try_for_each(|part| self.check_free(part))?;
+        let options = DiskOptions::of_tree(tree.clone())?;
+        let path = options.filename.clone();
+        let failed = |source| NodeError::Open { path: path.clone(), source: Box::new(source) };
+        let house = House::new(Arc::clone(&self.rules.map_budget));
+        let list = open_layers(&options, &self.rules, &house).await.map_err(failed)?;
+        let bitmaps = match list.first() {
+            Some(top) => bitmaps_of(&*top.block).await.map_err(|error| failed(error.into()))?,
+            None => Vec::new(),
+        };
+        Ok(OpenedLayers { list, bitmaps, path, tree, links })
     }
 
     async fn open_disk(&self, name: String, tree: OptionTree) -> Result<DiskNode, NodeError> {

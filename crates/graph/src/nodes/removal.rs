@@ -15,11 +15,8 @@ impl Graph {
     /// When it is in use; when closing fails.
     pub async fn remove(&self, name: &str) -> Result<(), NodeError> {
         let node = self.node(name)?;
-        let above = self.users(&node).first().map(|user| User { kind: "node", name: user.name.clone() });
-        match above.or_else(|| node.holders.first()) {
-            Some(by) => Err(NodeError::InUse { name: node.name.clone(), by }),
-            None => self.close(&node).await,
-        }
+        self.check_unused(&node)?;
+        self.close(&node).await
     }
 
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
@@ -29,7 +26,7 @@ impl Graph {
             NodeKind::Disk(disk) => {
                 disk.disk.idle().await;
                 let closed = disk.disk.close().await;
-                closed.map_err(|source| NodeError::Close { path: disk.path.clone(), source })
+                closed.map_err(|source| NodeError::Close { path: disk.path(), source })
             }
             NodeKind::Throttle { child, .. } => {
                 let child = self.node(child)?;

@@ -25,7 +25,7 @@ impl Graph {
         match &node.kind {
             NodeKind::Disk(disk) => {
                 let mut tree = self.describe(options)?.tree;
-                tree.fill_for_reopen(&disk.tree.lock());
+                tree.fill_for_reopen(&disk.asked.lock().tree);
                 disk.reopen(tree).await
             }
             NodeKind::Throttle { group, child } => self.reopen_filter(&node.name, (group, child), options),
@@ -40,7 +40,7 @@ impl DiskNode {
     /// # Errors
     /// As [`Graph::reopen`].
     pub async fn change_options(&self, text: &str) -> Result<(), NodeError> {
-        let mut tree = self.tree.lock().clone();
+        let mut tree = self.asked.lock().tree.clone();
         tree.replace_all(OsStr::new(text))?;
         self.reopen(tree).await
     }
@@ -54,13 +54,13 @@ impl DiskNode {
         }
         let set = self.disk.set_runtime_options(RuntimeOptions::of(&new.layer)).await;
         set.map_err(|source| NodeError::Reopen { name: name(), source })?;
-        *self.tree.lock() = tree;
+        self.asked.lock().tree = tree;
         Ok(())
     }
 
     /// What is so of the open disk.
     fn opened(&self) -> Opened<'_> {
-        let is_device = self.path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+        let is_device = self.path().metadata().is_ok_and(|found| found.file_type().is_block_device());
         let (format, has_data_file) = match self.disk.image() {
             Some(image) => (Format::Qcow2, image.geometry().external_data),
             None => (Format::Raw, false),

@@ -58,7 +58,7 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
             values.push(disk_value(&node.name, disk, &snapshots));
-            for part in &node.parts {
+            for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
                 (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
                 values.push(value);
@@ -92,7 +92,7 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     let mut value = json!({
         "node-name": name,
         "drv": node.driver(),
-        "file": node.path.to_string_lossy(),
+        "file": node.path().to_string_lossy(),
         "ro": node.disk.read_only(),
         "encrypted": false,
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
