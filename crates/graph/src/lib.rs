@@ -6,6 +6,7 @@ pub mod cache_mode;
 mod chain;
 mod disk;
 pub mod drive;
+pub mod drivers;
 mod error;
 pub mod fd_sets;
 mod file;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::description::Described;
+use super::description::{Described, DescriptionError};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
@@ -13,6 +13,7 @@ use super::name::check_node_name;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::drive::OptionTree;
+use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
 use crate::house::House;
 use crate::layers::OpenedLayers;
@@ -24,7 +25,7 @@ impl Graph {
     ///
     /// # Errors
     /// When its name is in use.
-    pub fn add_disk(&self, disk: DiskNode) -> Result<Arc<Node>, NodeError> {
+    pub fn add_disk(&self, _change: &Change<'_>, disk: DiskNode) -> Result<Arc<Node>, NodeError> {
         self.insert(Node::new(disk.name.clone(), NodeKind::Disk(Arc::new(disk))))
     }
 
@@ -33,7 +34,11 @@ impl Graph {
     ///
     /// # Errors
     /// When a name is in use or leads nowhere, or the disk cannot be opened.
-    pub async fn add(&self, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+    pub async fn add(
+        &self,
+        _change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
         let name = text(options, "node-name")?;
         check_node_name(name)?;
         self.add_named(name.to_owned(), options, false).await
@@ -47,14 +52,24 @@ impl Graph {
     ) -> Result<Arc<Node>, NodeError> {
         // Looked at before anything is opened, and again when it is put in.
         self.check_free(&name)?;
-        match options.get("driver").and_then(Value::as_str) {
-            Some("file" | "host_device") => self.add_file(name, options),
-            Some("throttle") => Box::pin(self.add_filter(name, options)).await,
-            _ => self.add_opened(name, options, implicit).await,
+        let found = text(options, "driver")?;
+        match driver(found) {
+            Some(Driver::Storage(driver)) => self.add_file(name, driver, options),
+            Some(Driver::Format) => self.add_opened(name, options, implicit).await,
+            Some(Driver::Filter(filter)) => (filter.add)(self, name, options).await,
+            None => Err(DescriptionError::UnknownDriver { found: found.to_owned() }.into()),
         }
     }
 
-    fn add_file(&self, name: String, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+    fn add_file(
+        &self,
+        name: String,
+        driver: &StorageDriver,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
+        if driver.elsewhere().is_some() {
+            return self.insert(Node::new(name, NodeKind::File(options.clone())));
+        }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
         // Nothing is opened yet, but a name that leads nowhere is told at once.
         match FdSets::number(path.as_ref()).transpose()? {

@@ -7,6 +7,7 @@ use super::Graph;
 use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
+use crate::drivers::{self, driver, storage};
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,6 +17,12 @@ pub enum DescriptionError {
     Missing {
         /// The option.
         argument: &'static str,
+    },
+    /// Nothing opens it.
+    #[error("there is no driver {found:?}; known: {}", drivers::names().collect::<Vec<_>>().join(", "))]
+    UnknownDriver {
+        /// As given.
+        found: String,
     },
     /// Something else than a file stands where a file must.
     #[error("argument '{member}' must be a node of driver file")]
@@ -148,10 +155,13 @@ impl Graph {
             }
             _ => return Err(wrong()),
         };
-        if !matches!(file.get("driver").and_then(Value::as_str), Some("file" | "host_device")) {
-            return Err(wrong());
+        match file.get("driver").and_then(Value::as_str) {
+            Some(name) if storage(name).is_some() => Ok(file),
+            Some(name) if driver(name).is_none() => {
+                Err(DescriptionError::UnknownDriver { found: name.to_owned() }.into())
+            }
+            Some(_) | None => Err(wrong()),
         }
-        Ok(file)
     }
 
     fn resolve_backing(

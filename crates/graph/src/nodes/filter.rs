@@ -16,7 +16,7 @@ impl Graph {
     ///
     /// # Errors
     /// When there is no such group or node, or the disk cannot be opened or has a filter already.
-    pub(super) async fn add_filter(
+    pub(crate) async fn add_throttle(
         &self,
         name: String,
         options: &Map<String, Value>,

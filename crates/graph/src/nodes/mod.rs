@@ -1,6 +1,6 @@
 //! Disks under names: nodes, what uses them, and the operations that change which there are.
 //!
-//! Whoever changes the graph holds [`Graph::change`], one at a time, so that nobody sees a name that is half there; who asks holds
+//! Whoever changes the graph holds a [`Change`], one at a time, so that nobody sees a name that is half there; who asks holds
 //! nothing. Nothing here is on the way of a request.
 
 mod add;
@@ -45,8 +45,9 @@ pub struct Graph {
     names_made: AtomicU64,
 }
 
-/// The right to change the graph.
+/// The right to change the graph: what changes it asks for this. Of those who have it one is at work at a time.
 #[derive(Debug)]
+#[must_use = "others may change the graph as soon as this is dropped"]
 pub struct Change<'a> {
     _alone: MutexGuard<'a, ()>,
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Graph;
 use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
+use super::{Change, Graph};
 
 impl Graph {
     /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
@@ -13,7 +13,7 @@ impl Graph {
     ///
     /// # Errors
     /// When it is in use; when closing fails.
-    pub async fn remove(&self, name: &str) -> Result<(), NodeError> {
+    pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
         let node = self.node(name)?;
         self.check_unused(&node)?;
         self.close(&node).await
@@ -37,7 +37,7 @@ impl Graph {
     }
 
     /// Closes every disk, also after one has failed, whoever uses it; gives what failed.
-    pub async fn close_all(&self) -> Vec<NodeError> {
+    pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
         for node in self.nodes().iter().filter(|node| node.disk().is_ok()) {
             failed.extend(self.close(node).await.err());

@@ -5,13 +5,14 @@ use std::os::unix::fs::FileTypeExt;
 
 use serde_json::{Map, Value};
 
-use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
 use super::node::NodeKind;
+use super::{Change, Graph};
 use crate::drive::OptionTree;
-use crate::options::{DiskOptions, FileDriver, Opened, first_fixed};
+use crate::drivers::of_file;
+use crate::options::{DiskOptions, Opened, first_fixed};
 use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
@@ -20,7 +21,7 @@ impl Graph {
     ///
     /// # Errors
     /// Names the first option that cannot change while the node is open; then nothing has changed.
-    pub async fn reopen(&self, options: &Map<String, Value>) -> Result<(), NodeError> {
+    pub async fn reopen(&self, _change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let node = self.node(text(options, "node-name")?)?;
         match &node.kind {
             NodeKind::Disk(disk) => {
@@ -39,7 +40,7 @@ impl DiskNode {
     ///
     /// # Errors
     /// As [`Graph::reopen`].
-    pub async fn change_options(&self, text: &str) -> Result<(), NodeError> {
+    pub async fn change_options(&self, _change: &Change<'_>, text: &str) -> Result<(), NodeError> {
         let mut tree = self.asked.lock().tree.clone();
         tree.replace_all(OsStr::new(text))?;
         self.reopen(tree).await
@@ -68,7 +69,7 @@ impl DiskNode {
         Opened {
             node_name: &self.name,
             format,
-            file_driver: if is_device { FileDriver::HostDevice } else { FileDriver::File },
+            file_driver: of_file(is_device),
             has_backing: self.disk.root().below().is_some(),
             has_data_file,
         }

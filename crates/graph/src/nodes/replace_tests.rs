@@ -48,7 +48,7 @@ impl World {
     }
 
     async fn add(&self, options: Value) -> Arc<Disk> {
-        let added = self.graph.add(options.as_object().unwrap()).await.unwrap();
+        let added = self.graph.add(&self.graph.change().await, options.as_object().unwrap()).await.unwrap();
         Arc::clone(&added.disk().unwrap().disk)
     }
 
@@ -229,7 +229,7 @@ fn an_overlay_is_put_over_a_disk_at_work_and_no_write_is_lost() {
         }
         // Every layer is closed in order: no file needs a repair, and together they hold everything.
         let change = world.graph.change().await;
-        world.graph.remove("d").await.unwrap();
+        world.graph.remove(&change, "d").await.unwrap();
         drop(change);
         drop(disk);
         let mut chain = json!(null);
