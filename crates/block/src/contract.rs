@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
 
@@ -13,7 +14,7 @@ use crate::{BlockStatus, Error};
 /// time: the request then still happens, or does not, and nobody is told.
 pub type BlockFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What requests on a block cost least, and what is known of it. Constant while it is open.
+/// What requests on a block cost least, and what is known of it. Constant while it is open and nothing else is put below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Nothing can be written.
@@ -67,8 +68,9 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// What requests should look like.
     fn capabilities(&self) -> Capabilities;
 
-    /// The block that answers for what this one does not know: a backing image, or what a filter is put over.
-    fn below(&self) -> Option<&dyn Block> {
+    /// The block that answers for what this one does not know: a backing image, or what a filter is put over. Another one may
+    /// be put there while the block is open, so this is the one of now; it stays whole as long as it is held.
+    fn below(&self) -> Option<Arc<dyn Block>> {
         None
     }
 
@@ -101,6 +103,11 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
     /// come afterwards may fail.
     fn close(&self) -> BlockFuture<'_, Result<(), Error>>;
+}
+
+/// `top` and all blocks below it, from the upper to the lower.
+pub fn layers(top: Arc<dyn Block>) -> impl Iterator<Item = Arc<dyn Block>> {
+    std::iter::successors(Some(top), |layer| layer.below())
 }
 
 impl dyn Block {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
 
@@ -17,7 +18,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     fn driver(&self) -> &'static str;
 
     /// What it is put over.
-    fn over(&self) -> &dyn Block;
+    fn over(&self) -> &Arc<dyn Block>;
 
     /// In place of [`Block::size`].
     fn size(&self) -> u64 {
@@ -87,8 +88,8 @@ impl<F: Filter> Block for F {
         Filter::capabilities(self)
     }
 
-    fn below(&self) -> Option<&dyn Block> {
-        Some(self.over())
+    fn below(&self) -> Option<Arc<dyn Block>> {
+        Some(Arc::clone(self.over()))
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {

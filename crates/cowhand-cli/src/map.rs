@@ -5,6 +5,7 @@ pub mod show;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use block::Block;
 use graph::{Disk, OpenRules};
@@ -109,7 +110,6 @@ impl Iterator for Walk<'_> {
     }
 }
 
-fn file_names(top: &dyn Block) -> Vec<String> {
-    let layers = std::iter::successors(Some(top), |layer| layer.below());
-    layers.map(|layer| layer.name().to_owned()).collect()
+fn file_names(top: Arc<dyn Block>) -> Vec<String> {
+    block::layers(top).map(|layer| layer.name().to_owned()).collect()
 }

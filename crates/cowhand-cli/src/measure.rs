@@ -181,7 +181,8 @@ async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::E
 fn bitmaps(disk: &Disk, target: &CreateOptions) -> Option<u64> {
     let image = disk.image().filter(|image| image.geometry().version >= Version::V3)?;
     debug_assert_eq!(image.size(), target.size);
-    target.measure_bitmaps(disk.bitmaps().map(|(bitmap, _)| (bitmap.name(), bitmap.granularity_bytes())))
+    let bitmaps = disk.bitmaps();
+    target.measure_bitmaps(bitmaps.iter().map(|(bitmap, _)| (bitmap.name(), bitmap.granularity_bytes())))
 }
 
 fn measure(

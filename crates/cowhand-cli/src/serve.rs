@@ -40,8 +40,8 @@ use std::sync::Arc;
 use control::Events;
 use door_nbd::{Server, ServerOptions, TlsPolicy};
 use export::{Exports, Loops, Shutdown};
-use graph::OpenRules;
 use graph::trace::Recorder;
+use graph::{Change, OpenRules};
 use reactor::{Backend, Reactor};
 
 use self::announcement::{Reach, announce};
@@ -99,7 +99,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         settings.socket_mode,
     );
     let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
-    fill(&inventory, disks)?;
+    fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
     // Last of what can fail: whoever can connect is served.
@@ -155,12 +155,13 @@ fn list_options(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
 }
 
 /// Puts the disks of the command line where commands find them, and exports each.
-fn fill(inventory: &Inventory, disks: Vec<OpenedDisk>) -> Result<(), Failure> {
+fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> Result<(), Failure> {
     const FAILED: &str = "cannot serve all disks";
     for OpenedDisk { export: name, node, .. } in disks {
         let shown = ExportView::everything(&node.disk);
         let description = node.description();
-        let node = inventory.graph.add_disk(node).map_err(|error| Failure::because(FAILED, &error))?;
+        let node =
+            inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
         let export = NewExport { id: name.clone(), node: node.name.clone(), name, description, shown };
         inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
     }

@@ -13,8 +13,8 @@ use qcow2_layout::{Header, Incompatible};
 use storage::{FileLock, IoBuf, Storage};
 
 use crate::error::OpenError;
-use crate::file::{OpenFile, by_user, open_file};
-use crate::names::{Identity, Located, Role};
+use crate::file::{OpenFile, Source, by_user};
+use crate::names::{Identity, Role};
 use crate::open::OpenRules;
 use crate::options::{DiskOptions, LayerOptions, OptionError};
 use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
@@ -22,8 +22,11 @@ use crate::probe::{Access, Format, PROBE_BYTES, decide, probe};
 /// One image of a chain, looked at but not opened by the engine yet.
 #[derive(Debug)]
 pub struct FoundImage {
+    /// Which file it is.
+    pub(crate) identity: Identity,
     pub(crate) file: OpenFile,
     pub(crate) data: Option<OpenFile>,
+    pub(crate) format: Format,
     /// How it is to be opened.
     pub options: LayerOptions,
     /// `None` for raw.
@@ -36,9 +39,9 @@ impl FoundImage {
         &self.file.storage
     }
 
-    /// QEMU's name of what the file is: `file` or `host_device`.
+    /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
-        if self.file.is_block_device { "host_device" } else { "file" }
+        self.file.driver.name
     }
 
     pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
@@ -63,7 +66,7 @@ pub struct ChainWalk<'a> {
     data_files: DataFiles,
     /// What the user calls the active image.
     given: PathBuf,
-    next: Option<(Located, LayerOptions)>,
+    next: Option<(Source, LayerOptions)>,
     met: Vec<Identity>,
 }
 
@@ -77,8 +80,10 @@ impl<'a> ChainWalk<'a> {
         rules: &'a OpenRules,
         data_files: DataFiles,
     ) -> Result<Self, OpenError> {
-        let located = by_user(&options.filename, &rules.fd_sets, !options.layer.read_only)?;
-        let next = Some((located, options.layer.clone()));
+        let writable = !options.layer.read_only;
+        let source = Source::by_options(&options.layer.file, &rules.fd_sets, writable)?;
+        let source = source.map_or_else(|| by_user(&options.filename, &rules.fd_sets, writable), Ok)?;
+        let next = Some((source, options.layer.clone()));
         Ok(Self { rules, data_files, given: options.filename.clone(), next, met: Vec::new() })
     }
 
@@ -91,30 +96,31 @@ impl<'a> ChainWalk<'a> {
         if let Some(above) = above {
             self.next = below(above, self.rules)?;
         }
-        let Some((located, options)) = self.next.take() else { return Ok(None) };
-        let identity = located.identity();
+        let Some((source, options)) = self.next.take() else { return Ok(None) };
+        let identity = source.identity();
         if let Some(at) = self.met.iter().position(|met| *met == identity) {
-            return Err(OpenError::Cycle { path: located.path().to_owned(), down: self.met.len(), at });
+            return Err(OpenError::Cycle { path: source.path(), down: self.met.len(), at });
         }
         if self.met.len() == self.rules.chain_max {
             return Err(OpenError::ChainTooLong { max: self.rules.chain_max });
         }
         let active = self.met.is_empty();
         self.met.push(identity);
-        self.look_at(located, options, active).await.map(Some)
+        self.look_at(source, options, active).await.map(Some)
     }
 
     async fn look_at(
         &self,
-        located: Located,
+        source: Source,
         options: LayerOptions,
         active: bool,
     ) -> Result<FoundImage, OpenError> {
         let writable = active && !options.read_only;
-        let path = located.path().to_owned();
+        let identity = source.identity();
+        let path = source.path();
         let shown: &Path = if active { &self.given } else { &path };
         let name = shown.display().to_string();
-        let file = open_file(&located, &name, &options.file, &options, writable).await?;
+        let file = source.open(&name, &options.file, &options, writable).await?;
         let format = format_of(&file, &options, writable).await?;
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
@@ -126,28 +132,30 @@ impl<'a> ChainWalk<'a> {
             Some(header) if header.incompatible.contains(Incompatible::EXTERNAL_DATA) => {
                 Some(open_data_file(&file, header, &options, writable, self.rules).await?)
             }
-            _ if options.data_file.filename.is_some() => {
+            _ if options.data_file.is_named() => {
                 return Err(OpenError::Options { path, source: OptionError::NoDataFile });
             }
             _ => None,
         };
-        Ok(FoundImage { file, data, options, header })
+        Ok(FoundImage { identity, file, data, format, options, header })
     }
 }
 
 /// Where the image below `above` is and how it is opened, if there is one.
-fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Located, LayerOptions)>, OpenError> {
+fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerOptions)>, OpenError> {
     let Some(header) = &above.header else { return Ok(None) };
     let Some(mut layer) = above.options.below() else { return Ok(None) };
-    let located = match (&layer.file.filename, &header.backing) {
-        (Some(by_option), _) => by_user(by_option, &rules.fd_sets, false)?,
-        (None, Some(name)) => rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?,
+    let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
+        (Some(by_option), _) => by_option,
+        (None, Some(name)) => {
+            Source::Path(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
+        }
         (None, None) => return Ok(None),
     };
     if layer.format.is_none() {
         layer.format = named_format(above, header)?;
     }
-    Ok(Some((located, layer)))
+    Ok(Some((source, layer)))
 }
 
 /// The format that the overlay's header gives its backing file; without one, the content decides.
@@ -178,9 +186,12 @@ async fn open_data_file(
     writable: bool,
     rules: &OpenRules,
 ) -> Result<OpenFile, OpenError> {
-    let located = match (&options.data_file.filename, &header.extensions.data_file) {
-        (Some(by_option), _) => by_user(by_option, &rules.fd_sets, writable)?,
-        (None, Some(name)) => rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?,
+    let by_options = Source::by_options(&options.data_file, &rules.fd_sets, writable)?;
+    let source = match (by_options, &header.extensions.data_file) {
+        (Some(by_option), _) => by_option,
+        (None, Some(name)) => {
+            Source::Path(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
+        }
         (None, None) => {
             let error = std::io::Error::new(
                 std::io::ErrorKind::NotFound,
@@ -189,9 +200,9 @@ async fn open_data_file(
             return Err(OpenError::Find { path: image.place.real().to_owned(), source: error });
         }
     };
-    if located.path() == image.place.real() {
+    if source.path() == image.place.real() {
         return Err(OpenError::DataIsImage { path: image.place.real().to_owned() });
     }
-    let name = located.path().display().to_string();
-    open_file(&located, &name, &options.data_file, options, writable).await
+    let name = source.path().display().to_string();
+    source.open(&name, &options.data_file, options, writable).await
 }

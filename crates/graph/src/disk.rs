@@ -4,15 +4,17 @@ mod whole;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwap;
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
-use qcow2::bitmap::Bitmap;
 use qcow2::{Prefetch, Qcow2, Status};
-use storage::{FileLock, IoBuf, IoVec};
+use storage::{IoBuf, IoVec};
 use throttle::Request;
 
 use crate::front::{Charge, Front, Kind};
-use crate::house::House;
+use crate::layers::Layers;
+use crate::limits::Drained;
 use crate::open::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
 use crate::pace::{Pace, Unpaced, step_bytes};
@@ -31,22 +33,16 @@ const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
 /// back while the disk is drained ([`Disk::drain`]).
 #[derive(Debug)]
 pub struct Disk {
-    root: Arc<dyn Block>,
+    /// A request takes them once, when it is inside, and keeps them to its end. Others are put there only while the disk is drained.
+    layers: ArcSwap<Layers>,
+    /// [`Layers::cached`] of those; [`Disk::stand_on`] keeps it true. Looked at outside: an old value costs a try, or a task.
+    has_cached_data: AtomicBool,
     pub(crate) front: Front,
     pub(crate) runtime: Arc<Runtime>,
-    /// The image was opened for writing.
-    pub(crate) writable: bool,
-    /// Some layer's data may be in memory: reads are worth a try that does not wait. With O_DIRECT all the way
-    /// down a try only repeats what the read that follows it does.
-    has_cached_data: bool,
     /// What of the map is read before it is asked for.
     pub(crate) prefetch: Prefetch,
     /// What a discard is charged at most.
     discard_charge: DiscardCharge,
-    bitmaps: Vec<Bitmap>,
-    pub(crate) house: House,
-    /// Held until the disk goes.
-    _locks: Vec<FileLock>,
 }
 
 /// What requests should look like, in bytes.
@@ -59,34 +55,24 @@ pub struct BlockSizes {
 }
 
 impl Disk {
-    pub(crate) fn new(
-        root: Arc<dyn Block>,
-        bitmaps: Vec<Bitmap>,
-        options: &DiskOptions,
-        rules: &OpenRules,
-        locks: Vec<FileLock>,
-        house: House,
-    ) -> Self {
-        let runtime = RuntimeOptions::of(&options.layer);
+    pub(crate) fn new(layers: Layers, options: &DiskOptions, rules: &OpenRules) -> Self {
         let mut front = Front::new(rules.groups.clone(), &options.throttling);
-        front.trace(rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &*root))));
+        front.trace(
+            rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &*layers.top))),
+        );
         Self {
-            has_cached_data: root.capabilities().cached,
-            root,
+            has_cached_data: AtomicBool::new(layers.cached),
+            layers: ArcSwap::from_pointee(layers),
             front,
-            writable: !runtime.read_only,
-            runtime: Runtime::new(runtime),
+            runtime: Runtime::new(RuntimeOptions::of(&options.layer)),
             prefetch: options.layer.qcow2.prefetch,
             discard_charge: options.throttling.discard,
-            bitmaps,
-            house,
-            _locks: locks,
         }
     }
 
     /// Size in bytes.
     pub fn size(&self) -> u64 {
-        self.root.size()
+        self.layers.load().top.size()
     }
 
     /// Whether writes are refused.
@@ -95,34 +81,50 @@ impl Disk {
     }
 
     /// The chain's top.
-    pub fn root(&self) -> &dyn Block {
-        &*self.root
+    pub fn root(&self) -> Arc<dyn Block> {
+        Arc::clone(&self.layers.load().top)
     }
 
-    /// The chain's top, if it is a qcow2 image.
-    pub fn image(&self) -> Option<&Qcow2> {
-        self.root.downcast_ref()
+    /// The chain's top, if it is a qcow2 image: a handle of it.
+    pub fn image(&self) -> Option<Qcow2> {
+        self.layers.load().image().cloned()
+    }
+
+    /// What the disk stands on.
+    pub(crate) fn layers(&self) -> Arc<Layers> {
+        self.layers.load_full()
+    }
+
+    /// Puts the disk on other layers. It is drained.
+    pub(crate) fn stand_on(&self, layers: Arc<Layers>, _drained: &Drained<'_>) {
+        self.has_cached_data.store(layers.cached, Ordering::Relaxed);
+        self.layers.store(layers);
+    }
+
+    /// Whether the image was opened for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.layers.load().top.capabilities().read_only
     }
 
     /// What requests should look like.
     pub fn block_sizes(&self) -> BlockSizes {
-        BlockSizes { minimum: 1, preferred: self.root.capabilities().alignment.max(4096) }
+        BlockSizes { minimum: 1, preferred: self.root().capabilities().alignment.max(4096) }
     }
 
     /// Counters and cache sizes of a qcow2 image.
     pub fn status(&self) -> Option<Status> {
-        self.image().map(Qcow2::status)
+        self.image().map(|image| image.status())
     }
 
     /// Reads into `buf` from `offset` if that needs no waiting, neither for a file nor for a limit. Zeroes
     /// leave `buf` as it was; after `None` part of it may have changed.
     #[inline]
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        if !self.has_cached_data {
+        if !self.has_cached_data.load(Ordering::Relaxed) {
             return None;
         }
         let inline = self.front.try_begin_read(buf.len() as u64)?;
-        let read = self.root.try_read(offset, buf);
+        let read = self.layers.load().top.try_read(offset, buf);
         if read.is_some() {
             self.front.note(Kind::Read, offset, buf.len() as u64);
         }
@@ -158,15 +160,16 @@ impl Disk {
         let len = buf.len() as u64;
         let first = step_bytes(offset, len);
         pace.step(first).await;
+        let layers = self.layers.load();
         if first == len {
-            return self.root.read(offset, buf).await;
+            return layers.top.read(offset, buf).await;
         }
         let (mut done, mut step, mut kind) = (0, first, ReadKind::Zeroes);
         loop {
             // Both fit a length in memory, `len`.
             let mut part = buf.split_off(done as usize);
             let rest = part.split_off(step as usize);
-            let (result, part) = self.root.read(offset + done, part).await;
+            let (result, part) = layers.top.read(offset + done, part).await;
             buf.rejoin(part);
             buf.rejoin(rest);
             match result {
@@ -215,6 +218,7 @@ impl Disk {
 
     async fn write_in_steps(&self, offset: u64, data: IoVec, pace: &impl Pace) -> Result<(), Error> {
         let len = data.len() as u64;
+        let layers = self.layers.load();
         let mut done = 0;
         while done < len {
             let step = step_bytes(offset + done, len - done);
@@ -222,7 +226,7 @@ impl Disk {
             // Both fit a length in memory, `len`.
             let part =
                 if step == len { data.clone() } else { data.slice(done as usize, (done + step) as usize) };
-            self.root.write(offset + done, part).await?;
+            layers.top.write(offset + done, part).await?;
             done += step;
         }
         Ok(())
@@ -239,7 +243,7 @@ impl Disk {
         // Space goes back only where the disk was opened so that it may.
         let unmap = options.unmap && self.writable_now()?.discard == Discard::Unmap;
         let options = ZeroOptions { unmap, ..options };
-        self.root.zero(offset, len, options).await?;
+        self.layers.load().top.zero(offset, len, options).await?;
         self.settle(fua).await
     }
 
@@ -253,14 +257,14 @@ impl Disk {
 
     async fn discard_inside(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
         match self.writable_now()?.discard {
-            Discard::Unmap => self.root.discard(offset, len).await?,
+            Discard::Unmap => self.layers.load().top.discard(offset, len).await?,
             Discard::Ignore => self.check_inside(offset, len)?,
         }
         self.settle(fua).await
     }
 
     fn charge_of_discard(&self, len: u64) -> Charge {
-        let cluster_bytes = self.root.capabilities().cluster_bytes.unwrap_or(RAW_DISCARD_BYTES_MAX);
+        let cluster_bytes = self.root().capabilities().cluster_bytes.unwrap_or(RAW_DISCARD_BYTES_MAX);
         match self.discard_charge {
             DiscardCharge::Cluster => Charge::Whole(Request::write(len.min(cluster_bytes))),
             DiscardCharge::Full => Charge::Pieces(Request::write(len)),
@@ -273,7 +277,7 @@ impl Disk {
         let size = self.size();
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),
-            _ => Err(Blame::new(self.root.name()).past_end(offset, len, size)),
+            _ => Err(Blame::new(self.root().name()).past_end(offset, len, size)),
         }
     }
 
@@ -282,7 +286,7 @@ impl Disk {
         let runtime = self.runtime.get();
         if runtime.read_only {
             return Err(Error::Refused {
-                image: self.root.name().into(),
+                image: self.root().name().into(),
                 detail: "the disk is read-only".into(),
             });
         }
@@ -297,7 +301,7 @@ impl Disk {
     }
 
     pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
-        self.root.flush().await
+        self.layers.load().top.flush().await
     }
 
     async fn settle(&self, fua: bool) -> Result<(), Error> {
@@ -308,7 +312,7 @@ impl Disk {
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
         self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
-        let status = self.root.block_status(offset, len).await;
+        let status = self.layers.load().top.block_status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
         inside.end(status, bytes)
     }
@@ -334,12 +338,12 @@ impl Disk {
     /// Waits until nothing that requests left behind is at work any more. A loop on which requests
     /// ran must go on running until then.
     pub async fn idle(&self) {
-        self.house.idle().await;
+        self.layers.load_full().idle().await;
     }
 
-    /// Waits for the requests inside, writes what is in memory and makes it durable.
+    /// Waits for the requests inside, writes what is in memory and makes it durable: of all layers that were opened for writing.
     pub async fn close(&self) -> Result<(), Error> {
-        self.root.close().await
+        self.layers.load_full().close().await
     }
 }
 

@@ -3,7 +3,7 @@
 //! Three forms are understood, tried in this order:
 //!
 //! 1. `json:{...}`: a JSON object; nested objects and dotted keys mean the same.
-//! 2. The name of something that exists, whatever characters it holds: a path.
+//! 2. The name of something that exists, whatever characters it holds: a path. So is a name with the prefix of a storage driver.
 //! 3. `key=value,key=value`: QEMU's drive syntax, if the text before the first `=` is an option's
 //!    name. A comma inside a value is written twice; `backing.l2-cache-size=1M` reaches into the chain.
 //!
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::drivers::storage_of;
 use crate::options::table::{is_file, is_flat, is_option_name};
 
 /// Nesting of a key (`backing.backing.file.filename` has four parts) or of a `json:` object: four
@@ -128,7 +129,7 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
         let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
         return parse_json(json);
     }
-    if exists(Path::new(text)) {
+    if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
     }
     if first_key(bytes).is_some_and(is_option_name) {
@@ -207,6 +208,15 @@ fn json_kind(value: &serde_json::Value) -> &'static str {
         serde_json::Value::String(_) => "a string",
         serde_json::Value::Array(_) => "a list",
         serde_json::Value::Object(_) => "an object",
+    }
+}
+
+impl IntoIterator for OptionTree {
+    type Item = (String, Entry);
+    type IntoIter = std::collections::btree_map::IntoIter<String, Entry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.into_iter()
     }
 }
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use storage::{FileLock, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked};
 
+use crate::drivers::{Access, StorageDriver, Target, of_file};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::names::{Located, Place};
-use crate::options::{Aio, FileDriver, FileOptions, LayerOptions};
+use crate::names::{Identity, Located, Place};
+use crate::options::{Aio, FileOptions, LayerOptions};
 
 /// A file of the chain, open and locked.
 #[derive(Debug)]
@@ -19,11 +20,70 @@ pub(crate) struct OpenFile {
     pub(crate) lock: Option<FileLock>,
     /// Names in the image start here.
     pub(crate) place: Place,
-    pub(crate) is_block_device: bool,
+    pub(crate) driver: &'static StorageDriver,
+}
+
+/// Where a file is, before it is opened.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// At a path on this machine.
+    Path(Located),
+    /// Where its driver finds it.
+    Elsewhere(&'static StorageDriver, Arc<dyn Target>),
+}
+
+impl Source {
+    /// What `options` name themselves, if they do.
+    pub(crate) fn by_options(
+        options: &FileOptions,
+        fd_sets: &FdSets,
+        writable: bool,
+    ) -> Result<Option<Self>, OpenError> {
+        match (options.driver, &options.target, &options.filename) {
+            (Some(driver), Some(target), _) => Ok(Some(Self::Elsewhere(driver, Arc::clone(target)))),
+            (_, _, Some(path)) => by_user(path, fd_sets, writable).map(Some),
+            (_, _, None) => Ok(None),
+        }
+    }
+
+    /// Which storage it is, under whatever name.
+    pub(crate) fn identity(&self) -> Identity {
+        match self {
+            Self::Path(located) => located.identity(),
+            Self::Elsewhere(_, target) => Identity::elsewhere(target.name()),
+        }
+    }
+
+    /// Where it is, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Self::Path(located) => located.path().to_owned(),
+            Self::Elsewhere(_, target) => PathBuf::from(target.name()),
+        }
+    }
+
+    /// Opens it, and locks it if it is a file of this machine. Messages call it `name`.
+    pub(crate) async fn open(
+        &self,
+        name: &str,
+        options: &FileOptions,
+        layer: &LayerOptions,
+        writable: bool,
+    ) -> Result<OpenFile, OpenError> {
+        match self {
+            Self::Path(located) => open_file(located, name, options, layer, writable).await,
+            Self::Elsewhere(driver, target) => {
+                let access = Access { writable, direct: options.direct, no_flush: options.no_flush };
+                let opened = target.open(access).await;
+                let storage = opened.map_err(|source| OpenError::Find { path: name.into(), source })?;
+                Ok(OpenFile { storage, lock: None, place: Place::elsewhere(target.name()), driver })
+            }
+        }
+    }
 }
 
 /// A file that the user named, or one of a set of descriptors that is opened as it will be used.
-pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<Located, OpenError> {
+pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<Source, OpenError> {
     let located = match FdSets::number(path) {
         None => Located::by_user(path),
         Some(set) => set
@@ -31,10 +91,10 @@ pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<L
             .map_err(std::io::Error::other)
             .and_then(|fd| Located::descriptor(path, fd, fd_sets)),
     };
-    located.map_err(|source| OpenError::Find { path: path.to_owned(), source })
+    located.map(Source::Path).map_err(|source| OpenError::Find { path: path.to_owned(), source })
 }
 
-pub(crate) async fn open_file(
+async fn open_file(
     located: &Located,
     name: &str,
     options: &FileOptions,
@@ -64,14 +124,15 @@ pub(crate) async fn open_file(
         },
     )?;
     let is_block_device = file.is_block_device();
-    FileDriver::check(options.driver, is_block_device)
+    let driver = of_file(is_block_device);
+    StorageDriver::check(options.driver, is_block_device)
         .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })?;
     if let Some((_, fd_sets)) = located.opened() {
         fd_sets.note_use(file.fd());
     }
     if !options.locking {
         let storage = Arc::new(file.measured(None)?);
-        return Ok(OpenFile { storage, lock: None, place, is_block_device });
+        return Ok(OpenFile { storage, lock: None, place, driver });
     }
     let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
     let (storage, lock) = opened.map_err(|error| match error {
@@ -80,7 +141,7 @@ pub(crate) async fn open_file(
     })?;
     // Whoever held the lock may have put another file in its place.
     located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
-    Ok(OpenFile { storage: Arc::new(storage), lock: Some(lock), place, is_block_device })
+    Ok(OpenFile { storage: Arc::new(storage), lock: Some(lock), place, driver })
 }
 
 /// The time of the loop that opens.

@@ -6,11 +6,13 @@ pub mod cache_mode;
 mod chain;
 mod disk;
 pub mod drive;
+pub mod drivers;
 mod error;
 pub mod fd_sets;
 mod file;
 pub mod front;
 mod house;
+mod layers;
 mod limits;
 mod map_memory;
 pub mod names;
@@ -28,9 +30,13 @@ mod upkeep;
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
 pub use crate::disk::{BlockSizes, Disk};
 pub use crate::error::OpenError;
+pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nearest::nearest;
-pub use crate::nodes::{Change, DescriptionError, DiskNode, Graph, Hold, Node, NodeError, NodeKind, User};
+pub use crate::nodes::{
+    Change, DescriptionError, DiskNode, Edge, Graph, Hold, Node, NodeError, NodeKind, Put, PutOver,
+    ReplaceError, Replaced, User,
+};
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::Raw;
+use qcow2::Qcow2;
 use storage::Medium;
 use throttle::{GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
 
@@ -42,8 +43,9 @@ impl Disk {
     /// What the medium of the disk's file does, as far as it was asked or tried. Of an image with a data file: that of the
     /// image file.
     pub fn medium(&self) -> Medium {
-        let file = self.image().map(|image| image.file());
-        let file = file.or_else(|| self.root().downcast_ref::<Raw>().map(|raw| &raw.storage));
+        let root = self.root();
+        let file = root.downcast_ref::<Qcow2>().map(Qcow2::file);
+        let file = file.or_else(|| root.downcast_ref::<Raw>().map(|raw| &raw.storage));
         file.map_or_else(Medium::default, |file| file.medium())
     }
 
@@ -131,7 +133,7 @@ impl Disk {
         self.front.hold();
         let drained = Drained { front: &self.front };
         self.front.emptied().await;
-        self.house.idle().await;
+        self.idle().await;
         drained
     }
 

@@ -48,11 +48,17 @@ pub struct Located {
 pub struct Place {
     given: PathBuf,
     real: PathBuf,
-    /// It was handed over as a descriptor: it lies in no directory.
+    /// It was handed over as a descriptor, or is no file of this machine: it lies in no directory.
     is_descriptor: bool,
 }
 
 impl Place {
+    /// Of storage that is no file of this machine, called `name`.
+    pub(crate) fn elsewhere(name: String) -> Self {
+        let given = PathBuf::from(name);
+        Self { real: given.clone(), given, is_descriptor: true }
+    }
+
     /// The path it was found by, links and all.
     pub fn given(&self) -> &Path {
         &self.given
@@ -77,10 +83,29 @@ impl Place {
 }
 
 /// Which file it is, under whatever name: two equal ones in a chain are a cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(Known);
+
+/// What a file is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Known {
+    Inode {
+        device: u64,
+        inode: u64,
+    },
+    /// Storage that is no file of this machine: by its name.
+    Elsewhere(String),
+}
+
+impl Identity {
+    fn of(stat: &rustix::fs::Stat) -> Self {
+        Self(Known::Inode { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Of storage that is no file of this machine, and has one name.
+    pub(crate) fn elsewhere(name: String) -> Self {
+        Self(Known::Elsewhere(name))
+    }
 }
 
 /// A name that is not followed.
@@ -279,7 +304,7 @@ impl Located {
     /// When the system does not say which file it is.
     pub(crate) fn descriptor(path: &Path, descriptor: OwnedFd, from: &FdSets) -> io::Result<Self> {
         let stat = rustix::fs::fstat(&descriptor)?;
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        let identity = Identity::of(&stat);
         let place = Place { given: path.to_owned(), real: path.to_owned(), is_descriptor: true };
         Ok(Self { descriptor, place, identity, from: Some(from.clone()) })
     }
@@ -306,7 +331,7 @@ impl Located {
 
     /// Which file it is.
     pub fn identity(&self) -> Identity {
-        self.identity
+        self.identity.clone()
     }
 
     /// Whether the path by which the file was found still leads to it. Ask it under the file's lock: until then whoever
@@ -323,7 +348,7 @@ impl Located {
             io::Error::new(io::ErrorKind::NotFound, message)
         };
         match rustix::fs::stat(&self.place.given) {
-            Ok(stat) if (Identity { device: stat.st_dev, inode: stat.st_ino }) == self.identity => Ok(()),
+            Ok(stat) if Identity::of(&stat) == self.identity => Ok(()),
             Ok(_) => Err(gone("another file took its place")),
             Err(rustix::io::Errno::NOENT) => Err(gone("it was deleted")),
             Err(errno) => Err(errno.into()),
@@ -375,7 +400,7 @@ fn open_path(path: &Path) -> Result<Located, Reason> {
     if stat.st_nlink == 0 {
         return Err(Reason::Deleted);
     }
-    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+    let identity = Identity::of(&stat);
     let place = Place { given: path.to_owned(), real: resolved, is_descriptor: false };
     Ok(Located { descriptor, place, identity, from: None })
 }

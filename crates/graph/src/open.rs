@@ -1,23 +1,24 @@
 //! From options to an open disk: the chain is found from the top down and opened from the bottom up.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use block::{Block, Raw};
-use qcow2::{Budget, Files, Qcow2};
-use qcow2_layout::Header;
+use block::Block;
+use qcow2::bitmap::Bitmap;
+use qcow2::{Budget, Qcow2};
 use storage::{FileLock, Storage};
 
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::disk::Disk;
+use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::file::{by_user, open_file};
+use crate::file::{Source, by_user};
 use crate::front::Groups;
 use crate::house::House;
+use crate::layers::{Layer, Layers};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
-use crate::options::{DiskOptions, LayerOptions};
+use crate::options::DiskOptions;
 use crate::probe::Format;
 use crate::trace::Recorder;
 
@@ -58,32 +59,48 @@ impl Default for OpenRules {
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
-    let mut chain = find_chain(options, rules).await?;
-    let mut locks = Vec::new();
     let house = House::new(Arc::clone(&rules.map_budget));
-    let mut layer: Option<Arc<dyn Block>> = None;
+    let list = open_layers(options, rules, &house).await?;
+    let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
+        return Err(OpenError::ChainTooLong { max: rules.chain_max });
+    };
+    let bitmaps = bitmaps_of(&*top).await?;
+    Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
+}
+
+/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `house`.
+pub(crate) async fn open_layers(
+    options: &DiskOptions,
+    rules: &OpenRules,
+    house: &House,
+) -> Result<Vec<Arc<Layer>>, OpenError> {
+    let mut chain = find_chain(options, rules).await?;
+    let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(mut found) = chain.pop() {
-        locks.extend(found.take_locks());
-        let FoundImage { file, data, options, header } = found;
-        let data = data.map(|data| data.storage);
-        layer = Some(match header {
-            None => Arc::new(raw_layer(file.storage, &options)?),
-            Some(header) => {
-                let active = chain.is_empty();
-                let files = Files { file: file.storage, data, backing: layer.take() };
-                Arc::new(open_qcow2(files, &header, &options, active, &house).await?)
-            }
-        });
+        let locks = found.take_locks().collect();
+        let FoundImage { identity, file, data, format, options, header } = found;
+        let opening = Opening {
+            file: file.storage,
+            data: data.map(|data| data.storage),
+            backing: list.last().map(|layer| Arc::clone(&layer.block)),
+            options: &options,
+            header: header.as_ref(),
+            active: chain.is_empty(),
+            house,
+        };
+        let block = (drivers::format(format).open)(opening).await?;
+        let (identity, house) = (Some(identity), house.clone());
+        list.push(Arc::new(Layer { block, identity, house, closes_below: false, _locks: locks }));
     }
-    match layer {
-        Some(layer) => {
-            let bitmaps = match layer.downcast_ref::<Qcow2>() {
-                Some(image) => image.bitmaps().await?,
-                None => Vec::new(),
-            };
-            Ok(Disk::new(layer, bitmaps, options, rules, locks, house))
-        }
-        None => Err(OpenError::ChainTooLong { max: rules.chain_max }),
+    list.reverse();
+    Ok(list)
+}
+
+/// The bitmaps that a disk over `top` has.
+pub(crate) async fn bitmaps_of(top: &dyn Block) -> Result<Vec<Arc<Bitmap>>, qcow2::Error> {
+    match top.downcast_ref::<Qcow2>() {
+        Some(image) => Ok(image.bitmaps().await?.into_iter().map(Arc::new).collect()),
+        None => Ok(Vec::new()),
     }
 }
 
@@ -102,48 +119,12 @@ pub struct BareImage {
 pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     let layer = &options.layer;
     let writable = !layer.read_only;
-    let located = by_user(&options.filename, &FdSets::default(), writable)?;
+    let source = Source::by_options(&layer.file, &FdSets::default(), writable)?;
+    let source = source.map_or_else(|| by_user(&options.filename, &FdSets::default(), writable), Ok)?;
     let name = options.filename.display().to_string();
-    let file = open_file(&located, &name, &layer.file, layer, writable).await?;
+    let file = source.open(&name, &layer.file, layer, writable).await?;
     let format = format_of(&file, layer, writable).await?;
     Ok(BareImage { file: file.storage, format, _lock: file.lock })
-}
-
-fn raw_layer(file: Arc<dyn Storage>, options: &LayerOptions) -> Result<Raw, OpenError> {
-    let window = options.raw.window(file.length()).map_err(|source| {
-        let path = PathBuf::from(file.name());
-        OpenError::Options { path, source }
-    })?;
-    Ok(Raw { storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
-}
-
-async fn open_qcow2(
-    files: Files,
-    header: &Header,
-    options: &LayerOptions,
-    active: bool,
-    house: &House,
-) -> Result<Qcow2, OpenError> {
-    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
-    if engine.writable && qcow2::is_dirty(header) {
-        repair(&*files.file).await?;
-    }
-    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
-}
-
-/// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the
-/// first write.
-async fn repair(file: &dyn Storage) -> Result<(), OpenError> {
-    let path = PathBuf::from(file.name());
-    tracing::warn!("{}: the image was not closed; repairing it", path.display());
-    match qcow2::check(file, qcow2::Repair::All, &mut |_| ()).await {
-        Ok(report) if report.is_clean() => Ok(()),
-        Ok(report) => {
-            let reason = format!("{} corruptions and {} leaks remain", report.corruptions, report.leaks);
-            Err(OpenError::Repair { path, reason })
-        }
-        Err(error) => Err(OpenError::Repair { path, reason: error.to_string() }),
-    }
 }
 
 /// All images of the chain, the active one first.

@@ -3,7 +3,7 @@
 //! Names, defaults and rules are QEMU's (FACTS 1.4, 1.5). What depends on the image itself (a cache
 //! entry larger than its clusters, lazy refcounts in version 2) is checked when it is opened.
 
-mod entry;
+pub(crate) mod entry;
 mod error;
 mod file;
 mod fixed;
@@ -26,13 +26,13 @@ use std::path::PathBuf;
 pub use self::entry::Entry;
 use self::entry::read_all;
 pub use self::error::OptionError;
-pub use self::file::{Aio, FileDriver, FileOptions};
+pub use self::file::{Aio, FileOptions};
 pub use self::fixed::{Opened, first_fixed};
 use self::layer::Inherited;
 pub use self::layer::{Backing, DetectZeroes, Discard, LayerOptions};
 pub use self::qcow2::{CACHE_CLEAN_INTERVAL_S_DEFAULT, Qcow2Options};
 pub use self::raw::{RawOptions, Window};
-use self::reader::Reader;
+pub use self::reader::Reader;
 pub use self::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 pub use self::throttling::{DiscardCharge, ThrottleOptions};
 use crate::drive::OptionTree;
@@ -61,7 +61,9 @@ impl DiskOptions {
         read_all(table::DISK, &mut reader, &mut options)?;
         options.throttling = throttling::read(&mut reader)?;
         options.layer = LayerOptions::read(reader, Inherited::by_nobody())?;
-        options.filename = options.layer.file.filename.clone().ok_or(OptionError::NoFile)?;
+        let file = &options.layer.file;
+        let named = file.filename.clone().or_else(|| Some(PathBuf::from(file.target.as_ref()?.name())));
+        options.filename = named.ok_or(OptionError::NoFile)?;
         Ok(options)
     }
 

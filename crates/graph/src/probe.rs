@@ -8,6 +8,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::drivers;
+
 /// Bytes from the start of a file that [`probe`] wants to see.
 pub const PROBE_BYTES: usize = 512;
 
@@ -26,10 +28,7 @@ impl Format {
 
     /// QEMU's name of the format.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Qcow2 => "qcow2",
-            Self::Raw => "raw",
-        }
+        drivers::format(self).name
     }
 
     /// The format of that name, if it is one that is served.

@@ -89,6 +89,15 @@ impl Disk {
         self.runtime.get()
     }
 
+    /// The disk stands on something else, whose options these are: the image below takes those that it has not yet.
+    pub(crate) fn note_options(&self, options: RuntimeOptions) {
+        if let Some(Err(error)) = self.image().map(|image| image.set_discards(options.discards())) {
+            tracing::warn!("what becomes of unused space stays as the image was opened: {error}");
+        }
+        *self.runtime.options.write() = options;
+        self.runtime.tell();
+    }
+
     /// Puts `options` in force, between two requests: those inside end under the old ones, those that
     /// come wait for the change. A disk that becomes read-only is flushed first.
     ///
@@ -96,14 +105,14 @@ impl Disk {
     /// When writes are to be allowed on an image that was opened for reading, when the flush fails, or
     /// when the image does not take the options; then the old ones stay in force.
     pub async fn set_runtime_options(&self, options: RuntimeOptions) -> Result<(), ReopenError> {
-        if !options.read_only && !self.writable {
+        if !options.read_only && !self.is_writable() {
             return Err(ReopenError::OpenedReadOnly);
         }
         let _drained = self.drain().await;
         if options.read_only && !self.read_only() {
             self.flush_inside().await.map_err(ReopenError::Flush)?;
         }
-        if let Some(image) = self.image() {
+        if let Some(image) = &self.image() {
             let before = self.runtime.get();
             if let Err(error) = change(image, &before, &options).await {
                 if let Err(again) = change(image, &options, &before).await {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Block;
 use futures_util::future::{Either, select};
 use qcow2::{Prefetch, Qcow2};
 
@@ -18,9 +17,8 @@ impl Disk {
     /// `prefetch=all` the map is read, unused map slices are dropped after each `cache-clean-interval`,
     /// and metadata is written now and then.
     pub fn keep_house(self: &Arc<Self>) {
-        let Some(image) = self.image() else { return };
-        if self.prefetch == Prefetch::All {
-            reactor::spawn(read_ahead(image.clone())).detach();
+        if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
+            reactor::spawn(read_ahead(image)).detach();
         }
         let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
         reactor::spawn(async move {
@@ -41,10 +39,6 @@ impl Disk {
             }
         })
         .detach();
-        if !self.writable {
-            return;
-        }
-        let name = image.file().name().to_owned();
         let disk = Arc::downgrade(self);
         reactor::spawn(async move {
             loop {
@@ -53,7 +47,7 @@ impl Disk {
                 if let Some(image) = disk.image()
                     && let Err(error) = image.write_back().await
                 {
-                    tracing::warn!("{name}: writing metadata in the background: {error}");
+                    tracing::warn!("{}: writing metadata in the background: {error}", image.file().name());
                 }
             }
         })
@@ -61,9 +55,10 @@ impl Disk {
     }
 
     fn clean_caches(&self) {
-        let layers = std::iter::successors(Some(self.root()), |layer| layer.below());
-        for image in layers.filter_map(<dyn Block>::downcast_ref::<Qcow2>) {
-            image.clean_cache();
+        for layer in block::layers(self.root()) {
+            if let Some(image) = layer.downcast_ref::<Qcow2>() {
+                image.clean_cache();
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! An image as a block: the contract that doors, jobs and filters know.
 
+use std::sync::Arc;
+
 use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, ZeroOptions};
 use storage::{IoBuf, IoVec};
 
-use crate::below::Below;
 use crate::{Error, Qcow2};
 
 impl Block for Qcow2 {
@@ -24,13 +25,13 @@ impl Block for Qcow2 {
         Capabilities {
             read_only: !image.options.writable,
             alignment: image.medium.file.capabilities().alignment,
-            cached: image.has_cached_data,
+            cached: image.has_cached_data(),
             cluster_bytes: Some(image.medium.geometry.cluster_size()),
         }
     }
 
-    fn below(&self) -> Option<&dyn Block> {
-        self.inner.backing.as_ref().map(Below::as_block)
+    fn below(&self) -> Option<Arc<dyn Block>> {
+        self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block()))
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {

@@ -3,6 +3,7 @@
 use block::BlockStatus;
 
 use crate::Error;
+use crate::below::BelowHeld;
 use crate::image::Qcow2;
 use crate::locate::Source;
 
@@ -15,7 +16,8 @@ impl Qcow2 {
         }
         let _pass = self.inner.enter().await?;
         self.inner.check_range(offset, len)?;
-        let located = self.inner.locate(offset, len).await?;
+        let held = BelowHeld::default();
+        let located = self.inner.locate(&held, offset, len).await?;
         let status = BlockStatus::data(located.len, located.depth, None);
         Ok(match located.source {
             Source::Zero { explicit, host } => {

@@ -48,9 +48,7 @@ impl Inner {
         }
         let ceiling = l2_ceiling(&request, &sizes);
         self.map.cache.set_bytes_max(ceiling);
-        if let Some(chain) = self.chain_if_made() {
-            chain.set_bytes_max(ceiling);
-        }
+        self.ask_chain(|chain| chain.set_bytes_max(ceiling));
         self.space.refcounts.set_blocks_max(usize::try_from(sizes.refcount_count).unwrap_or(usize::MAX));
         *self.map.cache_sizes.write() = sizes;
         Ok(sizes)

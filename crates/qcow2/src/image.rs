@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use map_cache::Charge;
 use sync::atomic::{AtomicU64, Ordering};
-use sync::{OnceLock, RwLock};
+use sync::{ArcSwapOption, RwLock};
 
 use crate::Error;
-use crate::below::Below;
-use crate::chain::Chain;
+use crate::below::Lower;
 use crate::compressed::Decompressed;
 use crate::gate::Pass;
 use crate::header_update::FileHeader;
@@ -38,11 +37,8 @@ pub(crate) struct Inner {
     pub(crate) space: Space,
     pub(crate) turns: Turns,
     pub(crate) decompressed: Decompressed,
-    pub(crate) backing: Option<Below>,
-    /// Data of this image, or of a block below, may be in memory.
-    pub(crate) has_cached_data: bool,
-    /// The map of all that lies below.
-    pub(crate) chain: OnceLock<Option<Box<Chain>>>,
+    /// All that lies below; another list is put there only by [`crate::HeldStill`].
+    pub(crate) below: ArcSwapOption<Lower>,
     pub(crate) options: Options,
     /// Those of the options that can change.
     pub(crate) discards: RwLock<DiscardOptions>,
@@ -53,11 +49,6 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// The map of what lies below, if anybody has asked it yet.
-    pub(crate) fn chain_if_made(&self) -> Option<&Chain> {
-        self.chain.get()?.as_deref()
-    }
-
     /// Tells the budget what L1, the refcount table and the places of all metadata take. After opening and with each commit:
     /// in between they grow by what one commit brings.
     pub(crate) fn count_tables(&self) {

@@ -74,5 +74,6 @@ pub use map_slices::MapSlice;
 pub use open::{Files, read_header};
 pub use options::{DiscardOptions, Options, Prefetch};
 pub use overlap::{OverlapCheck, Section};
+pub use pause::HeldStill;
 pub use resize::ResizeOptions;
 pub use status::Status;

@@ -6,7 +6,7 @@ use qcow2_layout::CompressedCluster;
 use storage::Storage;
 
 use crate::Error;
-use crate::below::Below;
+use crate::below::{Below, BelowHeld, Lower};
 use crate::chain::{Chain, Found, Place};
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
@@ -78,8 +78,8 @@ pub(crate) enum Missing<'a> {
 enum Onward<'a> {
     /// At the end: this is the answer.
     Here(Located<'a>),
-    /// In this layer, `depth` below the active one, for at most `len` bytes.
-    Layer { layer: &'a Inner, depth: u32, len: u64 },
+    /// In this image, the upper of `lower`, `depth` below the active one, for at most `len` bytes.
+    Layer { layer: &'a Inner, lower: &'a Lower, depth: u32, len: u64 },
     /// First something must be loaded.
     Missing(Missing<'a>),
 }
@@ -89,8 +89,15 @@ impl Inner {
     /// of this layer and one in that of all layers below; where that map does not know, they are walked in
     /// a loop: their depth costs no stack.
     #[inline]
-    pub(crate) fn try_locate(&self, guest: u64, len: u64) -> Result<Step<'_>, Error> {
+    pub(crate) fn try_locate<'a>(
+        &'a self,
+        held: &'a BelowHeld,
+        guest: u64,
+        len: u64,
+    ) -> Result<Step<'a>, Error> {
         let (mut layer, mut len, mut depth, mut walking) = (self, len, 0, false);
+        // Where `layer` stands in the list of what lies below this image.
+        let mut reached: Option<&Lower> = None;
         loop {
             let size = layer.size();
             if guest >= size {
@@ -110,48 +117,46 @@ impl Inner {
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
-                Kind::Unallocated { host } => match &layer.backing {
-                    Some(below) if guest < below.size() => {
-                        len = len.min(below.size() - guest);
-                        let chain = if walking { None } else { layer.chain() };
-                        let known = chain.and_then(|chain| chain.onward(guest, &mut len, depth + 1));
-                        match known.unwrap_or_else(|| below.onward(len, depth + 1)) {
-                            Onward::Here(located) => return Ok(Step::Located(located)),
-                            Onward::Missing(missing) => return Ok(Step::Missing(missing)),
-                            Onward::Layer { layer: next, depth: at, len: upto } => {
-                                // What this chain's map cannot tell, that of a part of it cannot either.
-                                walking = chain.is_some();
-                                (layer, depth, len) = (next, at, upto);
-                                continue;
+                Kind::Unallocated { host } => {
+                    let below = match reached {
+                        None => held.of(self),
+                        Some(lower) => lower.next().map(|next| &**next),
+                    };
+                    match below {
+                        Some(below) if guest < below.size() => {
+                            len = len.min(below.size() - guest);
+                            let chain = if walking { None } else { below.chain(layer) };
+                            let known =
+                                chain.and_then(|chain| chain.onward(below, guest, &mut len, depth + 1));
+                            match known.unwrap_or_else(|| below.onward(len, depth + 1)) {
+                                Onward::Here(located) => return Ok(Step::Located(located)),
+                                Onward::Missing(missing) => return Ok(Step::Missing(missing)),
+                                Onward::Layer { layer: next, lower, depth: at, len: upto } => {
+                                    // What this chain's map cannot tell, that of a part of it cannot either.
+                                    walking = chain.is_some();
+                                    (layer, reached, depth, len) = (next, Some(lower), at, upto);
+                                    continue;
+                                }
                             }
                         }
+                        // Nothing below, or what is below is shorter: this layer has the last word.
+                        Some(_) | None => Source::Zero { explicit: false, host },
                     }
-                    // Nothing below, or what is below is shorter: this layer has the last word.
-                    Some(_) | None => Source::Zero { explicit: false, host },
-                },
+                }
             };
             return Ok(Step::Located(Located { len, depth, source }));
         }
     }
 
-    /// The map of what lies below this layer, made at the first question; `None` if there is too little
-    /// for one.
-    #[inline]
-    pub(crate) fn chain(&self) -> Option<&Chain> {
-        let make = || {
-            Some(Box::new(Chain::below(
-                self.backing.as_ref()?,
-                self.map.cache.bytes_max(),
-                &self.map.budget,
-            )?))
-        };
-        self.chain.get_or_init(make).as_deref()
-    }
-
     /// As [`Inner::try_locate`], loading what is missing.
-    pub(crate) async fn locate(&self, guest: u64, len: u64) -> Result<Located<'_>, Error> {
+    pub(crate) async fn locate<'a>(
+        &'a self,
+        held: &'a BelowHeld,
+        guest: u64,
+        len: u64,
+    ) -> Result<Located<'a>, Error> {
         loop {
-            match self.try_locate(guest, len)? {
+            match self.try_locate(held, guest, len)? {
                 Step::Located(located) => return Ok(located),
                 Step::Missing(Missing::Layer(layer, key)) => layer.map.load(&layer.medium, key).await?,
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
@@ -160,22 +165,22 @@ impl Inner {
     }
 }
 
-impl Below {
+impl Lower {
     /// From an image above into this layer.
     #[inline]
     fn onward(&self, len: u64, depth: u32) -> Onward<'_> {
-        match self {
-            Below::Image(image) => Onward::Layer { layer: &image.inner, depth, len },
+        match self.layer() {
+            Below::Image(image) => Onward::Layer { layer: &image.inner, lower: self, depth, len },
             Below::Block(block) => Onward::Here(Located { len, depth, source: Source::Block(&**block) }),
         }
     }
 }
 
 impl Chain {
-    /// From the image above into the layers that this map covers; `depth` is that of the first. `None`:
-    /// the layers must be walked from there, for `len` bytes.
+    /// From the image above into the layers that this map covers; `depth` is that of the first, which is the upper of `lower`.
+    /// `None`: the layers must be walked from there, for `len` bytes.
     #[inline]
-    fn onward(&self, guest: u64, len: &mut u64, depth: u32) -> Option<Onward<'_>> {
+    fn onward<'a>(&'a self, lower: &'a Lower, guest: u64, len: &mut u64, depth: u32) -> Option<Onward<'a>> {
         if guest >= self.covered() {
             return None;
         }
@@ -191,7 +196,7 @@ impl Chain {
             Place::Nothing { layer } => (layer, Source::Zero { explicit: false, host: None }),
             Place::Zero { layer } => (layer, Source::Zero { explicit: true, host: None }),
             // A chain has at most word::LAYERS_MAX layers.
-            Place::Ask { layer } => return Some(self.layer(layer)?.onward(*len, depth + layer as u32)),
+            Place::Ask { layer } => return Some(self.from(lower, layer)?.onward(*len, depth + layer as u32)),
             Place::Data { layer, unit } => match self.layer(layer)? {
                 Below::Block(block) => (layer, Source::Block(&**block)),
                 Below::Image(image) => {

@@ -12,9 +12,9 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::atomic::AtomicU64;
-use sync::{AsyncMutex, Mutex, OnceLock, RwLock};
+use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
-use crate::below::Below;
+use crate::below::Lower;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::check::leaks::{self, GivenBack};
@@ -233,8 +233,6 @@ fn assemble(
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
     let data = files.data.unwrap_or_else(|| Arc::clone(&file));
-    let has_cached_data =
-        data.capabilities().cached || files.backing.as_ref().is_some_and(|below| below.capabilities().cached);
     let refcounts = Refcounts::new(
         Arc::clone(&file),
         blame.clone(),
@@ -269,9 +267,7 @@ fn assemble(
         },
         turns: Turns::default(),
         decompressed: Decompressed::new(header.compression),
-        backing: files.backing.map(Below::new),
-        has_cached_data,
-        chain: OnceLock::new(),
+        below: ArcSwapOption::from(files.backing.map(Lower::new)),
         discards: RwLock::new(options.discards()),
         size: AtomicU64::new(header.guest_size()),
         medium: Medium {

@@ -2,15 +2,75 @@
 
 use std::sync::Arc;
 
+use block::Block;
+use sync::AsyncMutexGuard;
+
 use crate::Error;
+use crate::below::Lower;
 use crate::gate::Closed;
-use crate::image::Inner;
+use crate::image::{Inner, Qcow2};
 
 /// Nobody is inside, and the file has everything that memory has, until this is dropped.
 #[derive(Debug)]
 #[must_use = "requests wait until a pause is dropped"]
 pub(crate) struct Pause<'a> {
     _closed: Closed<'a>,
+}
+
+/// Nobody is inside an image, and nobody changes it as a whole, until this is dropped: another backing layer can be put below it.
+///
+/// Requests that come wait. Whoever holds this and awaits one to the same image waits for ever.
+#[derive(Debug)]
+#[must_use = "the image works on as soon as this is dropped"]
+pub struct HeldStill<'a> {
+    image: &'a Inner,
+    _managing: AsyncMutexGuard<'a, ()>,
+    _closed: Closed<'a>,
+}
+
+impl Qcow2 {
+    /// Waits until nobody changes the image as a whole any more and the requests inside have left, and keeps both out. Writes
+    /// nothing. Dropped before its end, it leaves everything as it was.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Refused`] when the image was closed.
+    pub async fn hold_still(&self) -> Result<HeldStill<'_>, Error> {
+        let image = &*self.inner;
+        let _managing = image.turns.managing.lock().await;
+        drop(image.enter().await?);
+        let _closed = image.turns.gate.close().await;
+        Ok(HeldStill { image, _managing, _closed })
+    }
+}
+
+impl HeldStill<'_> {
+    /// Whether the image takes a backing layer at all.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] for an image whose data file can be read by itself: what it does not have is zeroes there.
+    pub fn check_takes_backing(&self) -> Result<(), Error> {
+        match self.image.medium.raw_data {
+            true => {
+                Err(self.image.medium.blame.invalid("an image with data-file-raw=on has no backing layer"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Puts `backing` below the image, with what lies below that now; nothing on the medium changes. The map of the layers
+    /// below is made anew when it is needed.
+    ///
+    /// An image further up in a chain has seen this one with its old backing layer: it is given this one again.
+    ///
+    /// # Errors
+    /// As [`HeldStill::check_takes_backing`]; then nothing has changed.
+    pub fn set_backing(&self, backing: Option<Arc<dyn Block>>) -> Result<(), Error> {
+        if backing.is_some() {
+            self.check_takes_backing()?;
+        }
+        self.image.below.store(backing.map(Lower::new));
+        Ok(())
+    }
 }
 
 impl Inner {

@@ -1,5 +1,7 @@
 //! The map of a whole chain read before anybody asks for it.
 
+use std::sync::Arc;
+
 use crate::Error;
 use crate::below::Below;
 use crate::image::Qcow2;
@@ -11,16 +13,20 @@ impl Qcow2 {
     /// # Errors
     /// When a table cannot be read. Requests are not harmed: who needs it tries again.
     pub async fn prefetch(&self) -> Result<(), Error> {
-        let mut image = self;
+        let mut image = self.clone();
         loop {
             image.inner.map.prefetch_tables(&image.inner.medium, &image.inner.turns).await?;
-            if let Some(chain) = image.inner.chain() {
-                return chain.prefetch(|| self.inner.map.reads_ahead(&self.inner.turns)).await;
+            let Some(lower) = image.inner.below.load_full() else { return Ok(()) };
+            if let Some(chain) = lower.chain(&image.inner) {
+                // What another backing layer has replaced is read for nobody.
+                let is_below =
+                    || image.inner.below.load().as_ref().is_some_and(|now| Arc::ptr_eq(now, &lower));
+                return chain.prefetch(|| self.inner.map.reads_ahead(&self.inner.turns) && is_below()).await;
             }
-            match &image.inner.backing {
-                Some(Below::Image(below)) if self.inner.map.reads_ahead(&self.inner.turns) => image = below,
-                Some(_) | None => return Ok(()),
-            }
+            image = match lower.layer() {
+                Below::Image(below) if self.inner.map.reads_ahead(&self.inner.turns) => below.clone(),
+                Below::Image(_) | Below::Block(_) => return Ok(()),
+            };
         }
     }
 }

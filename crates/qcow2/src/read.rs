@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 use storage::IoBuf;
 
 use crate::Error;
+use crate::below::BelowHeld;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
 
@@ -20,8 +21,9 @@ impl Inner {
             return None;
         }
         let (mut guest, mut rest) = (offset, buf);
+        let held = BelowHeld::default();
         while !rest.is_empty() {
-            let Ok(Step::Located(located)) = self.try_locate(guest, rest.len() as u64) else {
+            let Ok(Step::Located(located)) = self.try_locate(&held, guest, rest.len() as u64) else {
                 return None;
             };
             let (piece, behind) = rest.split_at_mut(located.len as usize);
@@ -48,9 +50,10 @@ impl Inner {
     pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
         let mut done: Option<IoBuf> = None;
         let mut guest = offset;
+        let held = BelowHeld::default();
         loop {
             // The usual request is one piece and needs neither splitting nor a list.
-            let located = match self.locate_if_any(guest, buf.len() as u64).await {
+            let located = match self.locate_if_any(&held, guest, buf.len() as u64).await {
                 Ok(Some(located)) => located,
                 Ok(None) => return (Ok(ReadKind::Data), joined(done, buf)),
                 Err(error) => return (Err(error), joined(done, buf)),
@@ -58,7 +61,7 @@ impl Inner {
             if done.is_none() && located.len == buf.len() as u64 {
                 return self.read_piece(guest, located, buf).await;
             }
-            let (result, filled, rest) = self.read_pieces(guest, located, buf).await;
+            let (result, filled, rest) = self.read_pieces(&held, guest, located, buf).await;
             guest += filled.len() as u64;
             buf = rest;
             done = Some(joined(done, filled));
@@ -68,14 +71,20 @@ impl Inner {
         }
     }
 
-    async fn locate_if_any(&self, guest: u64, len: u64) -> Result<Option<Located<'_>>, Error> {
-        if len == 0 { Ok(None) } else { self.locate(guest, len).await.map(Some) }
+    async fn locate_if_any<'a>(
+        &'a self,
+        held: &'a BelowHeld,
+        guest: u64,
+        len: u64,
+    ) -> Result<Option<Located<'a>>, Error> {
+        if len == 0 { Ok(None) } else { self.locate(held, guest, len).await.map(Some) }
     }
 
     /// Reads up to [`PIECES_AT_ONCE`] pieces from the front of `buf` in parallel; gives back what
     /// was read and the rest.
     async fn read_pieces(
         &self,
+        held: &BelowHeld,
         guest: u64,
         first: Located<'_>,
         mut buf: IoBuf,
@@ -87,7 +96,7 @@ impl Inner {
         reads.push(self.read_piece(guest - first_len, first, piece));
         let mut located = Ok(());
         while !buf.is_empty() && reads.len() < PIECES_AT_ONCE {
-            match self.locate(guest, buf.len() as u64).await {
+            match self.locate(held, guest, buf.len() as u64).await {
                 Ok(next) => {
                     let len = next.len;
                     guest += len;

@@ -82,7 +82,7 @@ impl Qcow2 {
     /// Drops clean map slices and refcount blocks that were not used since the last call
     /// (`cache-clean-interval`). Returns how many went.
     pub fn clean_cache(&self) -> usize {
-        let below = self.inner.chain_if_made().map_or(0, Chain::clean);
+        let below = self.inner.ask_chain(Chain::clean).unwrap_or(0);
         self.inner.map.cache.clean() + below + self.inner.space.refcounts.clean()
     }
 

@@ -41,7 +41,7 @@ impl Qcow2 {
         let map = self.inner.map.cache.counters();
         let covered = (map.resident_slices << self.inner.map.shape.entry_bits())
             << self.inner.medium.geometry.cluster_bits;
-        let chain = self.inner.chain_if_made().map(Chain::status);
+        let chain = self.inner.ask_chain(Chain::status);
         let (free_clusters, free_space_bytes) = {
             let allocator = self.inner.space.allocator.lock();
             (allocator.free_clusters(), allocator.memory_bytes())

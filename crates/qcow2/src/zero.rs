@@ -80,10 +80,7 @@ impl Inner {
         if self.medium.geometry.version == Version::V3 {
             return Ok(false);
         }
-        match &self.backing {
-            Some(backing) => Ok(start < backing.size() && !self.is_zero(start, end).await?),
-            None => Ok(false),
-        }
+        Ok(start < self.backing_size() && !self.is_zero(start, end).await?)
     }
 
     async fn zero_as_data(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
@@ -125,7 +122,7 @@ impl Inner {
                 image.check_inside(offset, len)?;
                 // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
                 // backing file's old content back. Nothing is the right thing to do.
-                if image.medium.geometry.version == Version::V2 && image.backing.is_some() {
+                if image.medium.geometry.version == Version::V2 && image.has_backing() {
                     return Ok(());
                 }
                 let space = match image.discards().discard_no_unref {
@@ -170,7 +167,7 @@ impl Inner {
 
     /// Whether all that the L2 table of `guest` would map reads as zeroes because there is no such table.
     fn reads_as_zeroes_without_table(&self, guest: u64) -> Result<bool, Error> {
-        if self.backing.is_some() || self.medium.raw_data {
+        if self.has_backing() || self.medium.raw_data {
             return Ok(false);
         }
         Ok(self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(guest), guest)?.table.is_none())
@@ -269,7 +266,7 @@ impl Inner {
             }
         };
         let unallocated = old.alloc == 0 && old.zero == 0 && old.host.is_none();
-        if unallocated && self.backing.is_none() {
+        if unallocated && !self.has_backing() {
             return None;
         }
         // Without the zero flag an entry that has a place is data.

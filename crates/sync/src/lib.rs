@@ -13,8 +13,11 @@ mod explored;
 
 #[cfg(not(shuttle))]
 pub use arc_swap::ArcSwapOption;
+/// What an [`ArcSwapOption`] held when it was loaded; stays alive while this does.
 #[cfg(not(shuttle))]
-pub use async_lock::Mutex as AsyncMutex;
+pub type Loaded<T> = arc_swap::Guard<Option<std::sync::Arc<T>>>;
+#[cfg(not(shuttle))]
+pub use async_lock::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 #[cfg(not(shuttle))]
 pub use core::sync::atomic;
 #[cfg(not(shuttle))]
@@ -28,6 +31,8 @@ pub use std::sync::{Arc, OnceLock};
 pub use async_lock::Semaphore;
 
 #[cfg(shuttle)]
-pub use explored::{ArcSwapOption, AsyncMutex, Event, EventListener, Mutex, OnceLock, RwLock};
+pub use explored::{
+    ArcSwapOption, AsyncMutex, AsyncMutexGuard, Event, EventListener, Loaded, Mutex, OnceLock, RwLock,
+};
 #[cfg(shuttle)]
 pub use shuttle::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use block::Block;
 use graph::{Disk, OpenRules};
@@ -57,7 +58,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     let disk = reactor.run(graph::open(&options, &rules)).map_err(|error| failed(&error))?;
-    let Some(first) = disk.image().map(cached) else {
+    let Some(first) = disk.image().as_ref().map(cached) else {
         return Err(Failure::new(format!(
             "{name} is a raw image: it has no map, and needs no memory for one"
         )));
@@ -79,7 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         reactor.run(image.prefetch()).map_err(|error| failed(&error))?;
     }
     let advice = advice(name, &disk, &first, args.memory);
-    let curve = match (&args.trace, disk.image()) {
+    let curve = match (&args.trace, &disk.image()) {
         (Some(path), Some(image)) => {
             let played = Played {
                 image,
@@ -109,8 +110,8 @@ fn cached(image: &Qcow2) -> CachedImage {
 }
 
 fn advice(image: String, disk: &Disk, first: &CachedImage, memory: Option<u64>) -> Settled {
-    let layers = || std::iter::successors(Some(disk.root()), |layer| layer.below());
-    let images = || layers().filter_map(<dyn Block>::downcast_ref::<Qcow2>);
+    let layers: Vec<Arc<dyn Block>> = block::layers(disk.root()).collect();
+    let images = || layers.iter().filter_map(|layer| layer.downcast_ref::<Qcow2>());
     let maps: Vec<Counters> = images()
         .map(Qcow2::status)
         .flat_map(|status| [Some(status.map), status.chain.map(|chain| chain.map)])
@@ -125,7 +126,7 @@ fn advice(image: String, disk: &Disk, first: &CachedImage, memory: Option<u64>) 
         image,
         disk_bytes: disk.size(),
         cluster_bytes: first.cluster_bytes,
-        layers: layers().count(),
+        layers: layers.len(),
         map_bytes: maps.iter().map(|map| map.resident_bytes).sum(),
         forms: Form::ALL.iter().enumerate().map(form).filter(|form| form.bytes > 0).collect(),
         complete: maps.iter().all(|map| map.evictions == 0),

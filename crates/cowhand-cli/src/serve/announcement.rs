@@ -83,7 +83,8 @@ pub fn announce(
 fn write_disk(out: &mut dyn Write, name: &str, node: &DiskNode, created: bool) -> io::Result<()> {
     let created = if created { ", created" } else { "" };
     let read_only = if node.disk.read_only() { ", read-only" } else { "" };
-    let (size, path) = (human_size(node.disk.size()), node.path.to_string_lossy());
+    let (size, path) = (human_size(node.disk.size()), node.path());
+    let path = path.to_string_lossy();
     let (name, path) = (printable(name), printable(&path));
     writeln!(out, "{name}: {size}, {path}{created}{read_only}")?;
     match node.disk.status() {

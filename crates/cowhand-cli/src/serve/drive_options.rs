@@ -22,9 +22,6 @@ pub enum ListFormat {
 /// Columns of the lines in the help.
 const COLUMNS_MAX: usize = 100;
 
-const GROUPS: [Group; 6] =
-    [Group::Layer, Group::Qcow2, Group::Raw, Group::File, Group::Disk, Group::Throttling];
-
 /// An option, for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -111,7 +108,7 @@ fn of_group(group: Group) -> impl Iterator<Item = &'static Spec> {
 
 fn human() -> String {
     let mut text = String::new();
-    for group in GROUPS {
+    for group in table::groups() {
         text += &format!("Options of {}:\n", group.title());
         for spec in of_group(group) {
             let changed =
@@ -129,7 +126,7 @@ fn human() -> String {
 /// Names and values, several on a line, for the help of `serve`.
 pub fn usage() -> String {
     let mut lines = vec![String::new()];
-    for word in GROUPS.into_iter().flat_map(of_group).map(Spec::usage) {
+    for word in table::groups().flat_map(of_group).map(Spec::usage) {
         match lines.last_mut() {
             Some(line) if line.len() + 2 + word.len() <= COLUMNS_MAX => *line += &format!("  {word}"),
             _ => lines.push(format!("  {word}")),
@@ -154,7 +151,7 @@ change whatever `blockdev-reopen` does.
 
 fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
-    for group in GROUPS {
+    for group in table::groups() {
         text += &format!("\n## Options of {}\n\n", group.title());
         text += "| option | says | takes | default | changed by | QMP |\n|---|---|---|---|---|---|\n";
         for spec in of_group(group) {

@@ -57,15 +57,15 @@ impl Steering {
             }
             _ => {}
         }
-        let _change = inventory.graph.change().await;
+        let change = inventory.graph.change().await;
         if self.quit.is_triggered() {
             return Err(QmpError::generic("the program is ending"));
         }
         match command.name.as_str() {
-            "blockdev-add" => blockdev::add(inventory, &command.arguments).await,
-            "blockdev-del" => blockdev::del(inventory, arguments).await,
-            "blockdev-reopen" => blockdev::reopen(inventory, arguments).await,
-            "x-blockdev-set" => blockdev::change(inventory, arguments).await,
+            "blockdev-add" => blockdev::add(inventory, &change, &command.arguments).await,
+            "blockdev-del" => blockdev::del(inventory, &change, arguments).await,
+            "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
+            "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
             "block_resize" => blockdev::resize(inventory, arguments).await,
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,

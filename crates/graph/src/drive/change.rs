@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::{DriveError, Entry, OptionTree, is_short_for_filename, key_and_value, split_commas};
+use crate::RuntimeOptions;
 use crate::options::table::{has_no_word, is_flat, other_name};
+use crate::options::{DetectZeroes, Discard};
 
 impl OptionTree {
     /// Sets the option with the dotted name `key`, whatever it was before, also under its other name.
@@ -44,6 +46,30 @@ impl OptionTree {
         self.remove_at(&parts);
         if let Some(other) = other {
             self.remove_at(&[group, &[other]].concat());
+        }
+    }
+
+    /// Says of the options that change while a disk is open what is so, whatever was said before.
+    pub(crate) fn say(&mut self, options: &RuntimeOptions) {
+        let switch = |on: bool| if on { "on" } else { "off" };
+        let discard = match options.discard {
+            Discard::Ignore => "ignore",
+            Discard::Unmap => "unmap",
+        };
+        let detect_zeroes = match options.detect_zeroes {
+            DetectZeroes::Off => "off",
+            DetectZeroes::On => "on",
+            DetectZeroes::Unmap => "unmap",
+        };
+        let said = [
+            ("read-only", switch(options.read_only)),
+            ("cache.writeback", switch(!options.writethrough)),
+            ("discard", discard),
+            ("detect-zeroes", detect_zeroes),
+        ];
+        for (name, value) in said {
+            // None of the names is malformed.
+            let _ = self.replace(name, value);
         }
     }
 

@@ -339,6 +339,11 @@ impl Front {
         self.gate.open();
     }
 
+    /// The time on the clock of the limits.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
     /// Waits until no request is inside. They are being kept out.
     pub(crate) async fn emptied(&self) {
         self.gate.emptied(|| self.counting.in_flight()).await;

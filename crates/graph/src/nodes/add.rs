@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::Graph;
+use super::description::{Described, DescriptionError};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
+use super::{Change, Graph};
 use crate::drive::OptionTree;
+use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
-use crate::open::open;
+use crate::house::House;
+use crate::layers::OpenedLayers;
+use crate::open::{bitmaps_of, open, open_layers};
 use crate::options::DiskOptions;
 
 impl Graph {
@@ -20,7 +25,7 @@ impl Graph {
     ///
     /// # Errors
     /// When its name is in use.
-    pub fn add_disk(&self, disk: DiskNode) -> Result<Arc<Node>, NodeError> {
+    pub fn add_disk(&self, _change: &Change<'_>, disk: DiskNode) -> Result<Arc<Node>, NodeError> {
         self.insert(Node::new(disk.name.clone(), NodeKind::Disk(Arc::new(disk))))
     }
 
@@ -29,7 +34,11 @@ impl Graph {
     ///
     /// # Errors
     /// When a name is in use or leads nowhere, or the disk cannot be opened.
-    pub async fn add(&self, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+    pub async fn add(
+        &self,
+        _change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
         let name = text(options, "node-name")?;
         check_node_name(name)?;
         self.add_named(name.to_owned(), options, false).await
@@ -43,14 +52,24 @@ impl Graph {
     ) -> Result<Arc<Node>, NodeError> {
         // Looked at before anything is opened, and again when it is put in.
         self.check_free(&name)?;
-        match options.get("driver").and_then(Value::as_str) {
-            Some("file" | "host_device") => self.add_file(name, options),
-            Some("throttle") => Box::pin(self.add_filter(name, options)).await,
-            _ => self.add_opened(name, options, implicit).await,
+        let found = text(options, "driver")?;
+        match driver(found) {
+            Some(Driver::Storage(driver)) => self.add_file(name, driver, options),
+            Some(Driver::Format) => self.add_opened(name, options, implicit).await,
+            Some(Driver::Filter(filter)) => (filter.add)(self, name, options).await,
+            None => Err(DescriptionError::UnknownDriver { found: found.to_owned() }.into()),
         }
     }
 
-    fn add_file(&self, name: String, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+    fn add_file(
+        &self,
+        name: String,
+        driver: &StorageDriver,
+        options: &Map<String, Value>,
+    ) -> Result<Arc<Node>, NodeError> {
+        if driver.elsewhere().is_some() {
+            return self.insert(Node::new(name, NodeKind::File(options.clone())));
+        }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
         // Nothing is opened yet, but a name that leads nowhere is told at once.
         match FdSets::number(path.as_ref()).transpose()? {
@@ -70,17 +89,45 @@ impl Graph {
         options: &Map<String, Value>,
         implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
-        let described = self.describe(options)?;
-        for part in &described.parts {
-            check_node_name(part)?;
-        }
+        let described = self.describe_named(options)?;
         let node = Arc::new(self.open_disk(name.clone(), described.tree).await?);
         let disk = Arc::clone(&node.disk);
         let kind = NodeKind::Disk(node);
-        let (parts, uses) = (described.parts, described.uses);
-        let node = self.insert(Node { parts, uses, implicit, ..Node::new(name, kind) })?;
+        let links = Mutex::new(described.links);
+        let node = self.insert(Node { links, implicit, ..Node::new(name, kind) })?;
         disk.keep_house();
         Ok(node)
+    }
+
+    /// As [`Graph::describe`], with parts whose names they may have.
+    fn describe_named(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
+        let described = self.describe(options)?;
+        described.links.parts.iter().try_for_each(|part| check_node_name(part))?;
+        Ok(described)
+    }
+
+    /// Opens what `options` describe (names and types are blockdev-add's) for a disk that is there already: [`Graph::replace`] puts it
+    /// there. Limits have no meaning in them.
+    ///
+    /// # Errors
+    /// As [`Graph::add`].
+    pub async fn open_layers(
+        &self,
+        _change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<OpenedLayers, NodeError> {
+        let Described { tree, links } = self.describe_named(options)?;
+        links.parts.iter().try_for_each(|part| self.check_free(part))?;
+        let options = DiskOptions::of_tree(tree.clone())?;
+        let path = options.filename.clone();
+        let failed = |source| NodeError::Open { path: path.clone(), source: Box::new(source) };
+        let house = House::new(Arc::clone(&self.rules.map_budget));
+        let list = open_layers(&options, &self.rules, &house).await.map_err(failed)?;
+        let bitmaps = match list.first() {
+            Some(top) => bitmaps_of(&*top.block).await.map_err(|error| failed(error.into()))?,
+            None => Vec::new(),
+        };
+        Ok(OpenedLayers { list, bitmaps, path, tree, links })
     }
 
     async fn open_disk(&self, name: String, tree: OptionTree) -> Result<DiskNode, NodeError> {

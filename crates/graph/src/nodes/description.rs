@@ -5,8 +5,9 @@ use thiserror::Error;
 
 use super::Graph;
 use super::error::NodeError;
-use super::node::NodeKind;
+use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
+use crate::drivers::{self, driver, storage};
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,6 +17,12 @@ pub enum DescriptionError {
     Missing {
         /// The option.
         argument: &'static str,
+    },
+    /// Nothing opens it.
+    #[error("there is no driver {found:?}; known: {}", drivers::names().collect::<Vec<_>>().join(", "))]
+    UnknownDriver {
+        /// As given.
+        found: String,
     },
     /// Something else than a file stands where a file must.
     #[error("argument '{member}' must be a node of driver file")]
@@ -63,10 +70,8 @@ pub enum DescriptionError {
 pub(super) struct Described {
     /// Under the names of the drive line.
     pub(super) tree: OptionTree,
-    /// Names of parts.
-    pub(super) parts: Vec<String>,
-    /// Nodes that are named in it.
-    pub(super) uses: Vec<String>,
+    /// Names of parts, and nodes that are named in it.
+    pub(super) links: Links,
 }
 
 /// Members of a file's options that say nothing beyond what the node over it says (docs/qmp.md).
@@ -101,7 +106,7 @@ impl Graph {
     pub(super) fn describe(&self, options: &Map<String, Value>) -> Result<Described, NodeError> {
         let (mut parts, mut uses) = (Vec::new(), Vec::new());
         let resolved = self.resolve(options, &mut parts, &mut uses)?;
-        Ok(Described { tree: OptionTree::of_json(resolved)?, parts, uses })
+        Ok(Described { tree: OptionTree::of_json(resolved)?, links: Links { parts, uses } })
     }
 
     /// The options with those of other nodes in the place of their names.
@@ -150,10 +155,13 @@ impl Graph {
             }
             _ => return Err(wrong()),
         };
-        if !matches!(file.get("driver").and_then(Value::as_str), Some("file" | "host_device")) {
-            return Err(wrong());
+        match file.get("driver").and_then(Value::as_str) {
+            Some(name) if storage(name).is_some() => Ok(file),
+            Some(name) if driver(name).is_none() => {
+                Err(DescriptionError::UnknownDriver { found: name.to_owned() }.into())
+            }
+            Some(_) | None => Err(wrong()),
         }
-        Ok(file)
     }
 
     fn resolve_backing(
@@ -182,8 +190,8 @@ impl Graph {
             return Err(DescriptionError::BackingIsWritable { name: name.to_owned() }.into());
         }
         uses.push(name.to_owned());
-        let path = disk.path.to_str();
-        let path = path.ok_or_else(|| DescriptionError::PathNotUtf8 { name: name.to_owned() })?;
+        let path = disk.path();
+        let path = path.to_str().ok_or_else(|| DescriptionError::PathNotUtf8 { name: name.to_owned() })?;
         let file = serde_json::json!({ "driver": "file", "filename": path });
         Ok(serde_json::json!({ "driver": disk.driver(), "file": file }))
     }

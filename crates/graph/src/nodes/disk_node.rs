@@ -15,14 +15,20 @@ use crate::options::DiskOptions;
 pub struct DiskNode {
     /// The node's name.
     pub name: String,
-    /// The image, as it was named.
-    pub path: PathBuf,
     /// The disk.
     pub disk: Arc<Disk>,
-    /// What was asked for: what changes later is compared with it.
-    pub(super) tree: Mutex<OptionTree>,
+    pub(super) asked: Mutex<Asked>,
     /// Whoever manages the disks was told that its bitmaps are out of date.
     told_of_bitmaps: AtomicBool,
+}
+
+/// What was asked for, of what the disk stands on now.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// The image, as it was named.
+    pub(super) path: PathBuf,
+    /// What changes later is compared with it.
+    pub(super) tree: OptionTree,
 }
 
 impl DiskNode {
@@ -30,16 +36,20 @@ impl DiskNode {
     pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: Disk) -> Self {
         Self {
             name,
-            path,
             disk: Arc::new(disk),
-            tree: Mutex::new(tree),
+            asked: Mutex::new(Asked { path, tree }),
             told_of_bitmaps: AtomicBool::new(false),
         }
     }
 
+    /// The image, as it was named.
+    pub fn path(&self) -> PathBuf {
+        self.asked.lock().path.clone()
+    }
+
     /// For people who list exports: the file's name.
     pub fn description(&self) -> String {
-        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        self.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
     /// The driver's name.
@@ -50,7 +60,7 @@ impl DiskNode {
     /// The options in force.
     pub fn options(&self) -> Option<DiskOptions> {
         // They were accepted when the disk was opened.
-        DiskOptions::of_tree(self.tree.lock().clone()).ok()
+        DiskOptions::of_tree(self.asked.lock().tree.clone()).ok()
     }
 
     /// Names of the bitmaps that the first change put out of date; given once, empty before and afterwards.

@@ -9,14 +9,14 @@ use super::Graph;
 use super::description::DescriptionError;
 use super::error::NodeError;
 use super::name::check_node_name;
-use super::node::{Node, NodeKind};
+use super::node::{Links, Node, NodeKind};
 
 impl Graph {
     /// Adds a filter over a node, or over one that is made for it.
     ///
     /// # Errors
     /// When there is no such group or node, or the disk cannot be opened or has a filter already.
-    pub(super) async fn add_filter(
+    pub(crate) async fn add_throttle(
         &self,
         name: String,
         options: &Map<String, Value>,
@@ -57,8 +57,8 @@ impl Graph {
             return Err(NodeError::HasFilter { name: child.name.clone() });
         }
         let kind = NodeKind::Throttle { group: Mutex::new(group.to_owned()), child: child.name.clone() };
-        let uses = vec![child.name.clone()];
-        let node = self.insert(Node { uses, ..Node::new(name, kind) })?;
+        let links = Links { uses: vec![child.name.clone()], ..Links::default() };
+        let node = self.insert(Node { links: Mutex::new(links), ..Node::new(name, kind) })?;
         disk.disk.set_throttle_group(Some(group));
         Ok(node)
     }

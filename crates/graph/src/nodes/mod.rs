@@ -1,6 +1,6 @@
 //! Disks under names: nodes, what uses them, and the operations that change which there are.
 //!
-//! Whoever changes the graph holds [`Graph::change`], one at a time, so that nobody sees a name that is half there; who asks holds
+//! Whoever changes the graph holds a [`Change`], one at a time, so that nobody sees a name that is half there; who asks holds
 //! nothing. Nothing here is on the way of a request.
 
 mod add;
@@ -13,6 +13,9 @@ mod name;
 mod node;
 mod removal;
 mod reopen;
+mod replace;
+#[cfg(test)]
+mod replace_tests;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +30,9 @@ pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;
 pub use self::hold::{Hold, User};
+pub(crate) use self::node::Links;
 pub use self::node::{Node, NodeKind};
+pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use crate::front::ThrottleGroup;
 use crate::open::OpenRules;
 
@@ -40,8 +45,9 @@ pub struct Graph {
     names_made: AtomicU64,
 }
 
-/// The right to change the graph.
+/// The right to change the graph: what changes it asks for this. Of those who have it one is at work at a time.
 #[derive(Debug)]
+#[must_use = "others may change the graph as soon as this is dropped"]
 pub struct Change<'a> {
     _alone: MutexGuard<'a, ()>,
 }
@@ -105,7 +111,7 @@ impl Graph {
 
     /// The nodes that stand on `node`.
     pub(crate) fn users(&self, node: &Node) -> Vec<Arc<Node>> {
-        self.nodes.lock().iter().filter(|user| user.uses.contains(&node.name)).cloned().collect()
+        self.nodes.lock().iter().filter(|user| user.uses(&node.name)).cloned().collect()
     }
 
     /// A name that nobody gave, for what has none. `#` begins no name that a user may give.
@@ -123,10 +129,10 @@ impl Graph {
     /// Puts a node in, if none of its names is in use.
     fn insert(&self, node: Node) -> Result<Arc<Node>, NodeError> {
         let mut names = BTreeSet::new();
-        for name in node.names() {
-            self.check_free(name)?;
-            if !names.insert(name) {
-                return Err(NodeError::NameTaken { name: name.to_owned() });
+        for name in node.parts().into_iter().chain([node.name.clone()]) {
+            self.check_free(&name)?;
+            if let Some(name) = names.replace(name) {
+                return Err(NodeError::NameTaken { name });
             }
         }
         let node = Arc::new(node);

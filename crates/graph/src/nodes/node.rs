@@ -14,16 +14,31 @@ use super::hold::Holders;
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Other names that stand for parts of it.
-    pub parts: Vec<String>,
-    /// Nodes under it, which must stay as long as it does.
-    pub uses: Vec<String>,
     /// It belongs to the node over it and goes with it.
     pub implicit: bool,
     /// What it is.
     pub kind: NodeKind,
+    /// Grows when something else is put into its disk ([`super::Graph::replace`]).
+    pub(super) links: Mutex<Links>,
     /// Who needs it, apart from nodes over it.
     pub(super) holders: Holders,
+}
+
+/// Names that a node has to do with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Links {
+    /// Other names that stand for parts of it.
+    pub(crate) parts: Vec<String>,
+    /// Nodes under it, which must stay as long as it does.
+    pub(crate) uses: Vec<String>,
+}
+
+impl Links {
+    /// Those of `more`, too.
+    pub(super) fn add(&mut self, more: Self) {
+        self.parts.extend(more.parts);
+        self.uses.extend(more.uses);
+    }
 }
 
 /// What a node is.
@@ -45,7 +60,7 @@ pub enum NodeKind {
 impl Node {
     /// A node by itself: no parts, nothing under it.
     pub(super) fn new(name: String, kind: NodeKind) -> Self {
-        Self { name, parts: Vec::new(), uses: Vec::new(), implicit: false, kind, holders: Holders::default() }
+        Self { name, implicit: false, kind, links: Mutex::default(), holders: Holders::default() }
     }
 
     /// The open disk.
@@ -61,14 +76,19 @@ impl Node {
         }
     }
 
-    /// Its name, and those of its parts.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().chain([&self.name]).map(String::as_str)
+    /// Other names that stand for parts of it.
+    pub fn parts(&self) -> Vec<String> {
+        self.links.lock().parts.clone()
+    }
+
+    /// Whether the node called `name` is under it, and must stay as long as it does.
+    pub(super) fn uses(&self, name: &str) -> bool {
+        self.links.lock().uses.iter().any(|used| used == name)
     }
 
     /// Whether `name` is its, or that of a part of it.
     pub fn is_called(&self, name: &str) -> bool {
-        self.names().any(|own| own == name)
+        self.name == name || self.links.lock().parts.iter().any(|part| part == name)
     }
 
     /// Whether it is a filter that puts its disk into the group called `name`.

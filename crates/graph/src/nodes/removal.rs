@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Graph;
 use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
+use super::{Change, Graph};
 
 impl Graph {
     /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
@@ -13,13 +13,10 @@ impl Graph {
     ///
     /// # Errors
     /// When it is in use; when closing fails.
-    pub async fn remove(&self, name: &str) -> Result<(), NodeError> {
+    pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
         let node = self.node(name)?;
-        let above = self.users(&node).first().map(|user| User { kind: "node", name: user.name.clone() });
-        match above.or_else(|| node.holders.first()) {
-            Some(by) => Err(NodeError::InUse { name: node.name.clone(), by }),
-            None => self.close(&node).await,
-        }
+        self.check_unused(&node)?;
+        self.close(&node).await
     }
 
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
@@ -29,7 +26,7 @@ impl Graph {
             NodeKind::Disk(disk) => {
                 disk.disk.idle().await;
                 let closed = disk.disk.close().await;
-                closed.map_err(|source| NodeError::Close { path: disk.path.clone(), source })
+                closed.map_err(|source| NodeError::Close { path: disk.path(), source })
             }
             NodeKind::Throttle { child, .. } => {
                 let child = self.node(child)?;
@@ -40,7 +37,7 @@ impl Graph {
     }
 
     /// Closes every disk, also after one has failed, whoever uses it; gives what failed.
-    pub async fn close_all(&self) -> Vec<NodeError> {
+    pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
         for node in self.nodes().iter().filter(|node| node.disk().is_ok()) {
             failed.extend(self.close(node).await.err());

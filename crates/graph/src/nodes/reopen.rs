@@ -5,13 +5,14 @@ use std::os::unix::fs::FileTypeExt;
 
 use serde_json::{Map, Value};
 
-use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter::text;
 use super::node::NodeKind;
+use super::{Change, Graph};
 use crate::drive::OptionTree;
-use crate::options::{DiskOptions, FileDriver, Opened, first_fixed};
+use crate::drivers::of_file;
+use crate::options::{DiskOptions, Opened, first_fixed};
 use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
@@ -20,12 +21,12 @@ impl Graph {
     ///
     /// # Errors
     /// Names the first option that cannot change while the node is open; then nothing has changed.
-    pub async fn reopen(&self, options: &Map<String, Value>) -> Result<(), NodeError> {
+    pub async fn reopen(&self, _change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let node = self.node(text(options, "node-name")?)?;
         match &node.kind {
             NodeKind::Disk(disk) => {
                 let mut tree = self.describe(options)?.tree;
-                tree.fill_for_reopen(&disk.tree.lock());
+                tree.fill_for_reopen(&disk.asked.lock().tree);
                 disk.reopen(tree).await
             }
             NodeKind::Throttle { group, child } => self.reopen_filter(&node.name, (group, child), options),
@@ -39,8 +40,8 @@ impl DiskNode {
     ///
     /// # Errors
     /// As [`Graph::reopen`].
-    pub async fn change_options(&self, text: &str) -> Result<(), NodeError> {
-        let mut tree = self.tree.lock().clone();
+    pub async fn change_options(&self, _change: &Change<'_>, text: &str) -> Result<(), NodeError> {
+        let mut tree = self.asked.lock().tree.clone();
         tree.replace_all(OsStr::new(text))?;
         self.reopen(tree).await
     }
@@ -54,13 +55,13 @@ impl DiskNode {
         }
         let set = self.disk.set_runtime_options(RuntimeOptions::of(&new.layer)).await;
         set.map_err(|source| NodeError::Reopen { name: name(), source })?;
-        *self.tree.lock() = tree;
+        self.asked.lock().tree = tree;
         Ok(())
     }
 
     /// What is so of the open disk.
     fn opened(&self) -> Opened<'_> {
-        let is_device = self.path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+        let is_device = self.path().metadata().is_ok_and(|found| found.file_type().is_block_device());
         let (format, has_data_file) = match self.disk.image() {
             Some(image) => (Format::Qcow2, image.geometry().external_data),
             None => (Format::Raw, false),
@@ -68,7 +69,7 @@ impl DiskNode {
         Opened {
             node_name: &self.name,
             format,
-            file_driver: if is_device { FileDriver::HostDevice } else { FileDriver::File },
+            file_driver: of_file(is_device),
             has_backing: self.disk.root().below().is_some(),
             has_data_file,
         }

@@ -17,11 +17,15 @@ fn raw(name: &str, path: &str) -> Value {
 }
 
 async fn add(graph: &Graph, options: Value) -> Result<Arc<Node>, NodeError> {
-    graph.add(options.as_object().unwrap()).await
+    graph.add(&graph.change().await, options.as_object().unwrap()).await
+}
+
+async fn remove(graph: &Graph, name: &str) -> Result<(), NodeError> {
+    graph.remove(&graph.change().await, name).await
 }
 
 async fn reopen(graph: &Graph, options: Value) -> Result<(), NodeError> {
-    graph.reopen(options.as_object().unwrap()).await
+    graph.reopen(&graph.change().await, options.as_object().unwrap()).await
 }
 
 fn names(graph: &Graph) -> Vec<String> {
@@ -51,12 +55,12 @@ fn a_node_stays_until_its_last_user_has_gone() {
         add(graph, raw("d", path)).await.unwrap();
         let holds = ["a", "b"].map(|name| graph.hold("d", export(name)).unwrap());
         let [first, second] = holds;
-        assert_eq!(refused(graph.remove("d").await), "node \"d\" is in use by export \"a\"");
+        assert_eq!(refused(remove(graph, "d").await), "node \"d\" is in use by export \"a\"");
         drop(first);
-        assert_eq!(refused(graph.remove("d").await), "node \"d\" is in use by export \"b\"");
+        assert_eq!(refused(remove(graph, "d").await), "node \"d\" is in use by export \"b\"");
         assert_eq!(names(graph), ["d"]);
         drop(second);
-        graph.remove("d").await.unwrap();
+        remove(graph, "d").await.unwrap();
         assert!(names(graph).is_empty());
         assert!(matches!(graph.hold("d", export("a")), Err(NodeError::Unknown { name }) if name == "d"));
         // Its lock is gone with it.
@@ -98,12 +102,12 @@ fn a_filter_keeps_its_disk_and_its_group_and_takes_the_disk_that_was_made_for_it
             (disk.name.as_str(), disk.disk.throttle_group().name()),
             ("#block000", Some("of-this-test"))
         );
-        assert_eq!(refused(graph.remove("#block000").await), "node \"#block000\" is in use by node \"t\"");
+        assert_eq!(refused(remove(graph, "#block000").await), "node \"#block000\" is in use by node \"t\"");
         assert_eq!(
             refused(graph.check_group_unused("of-this-test")),
             "object \"of-this-test\" is in use by node \"t\""
         );
-        graph.remove("t").await.unwrap();
+        remove(graph, "t").await.unwrap();
         assert!(names(graph).is_empty());
         graph.check_group_unused("of-this-test").unwrap();
     });
@@ -150,9 +154,9 @@ fn an_option_takes_effect_or_is_refused_by_its_name_and_the_next_change_is_compa
             matches!(reopen(graph, moved).await, Err(NodeError::Fixed { name, option }) if (&*name, &*option) == ("d", "offset"))
         );
         assert_eq!(disk.disk.runtime_options(), before);
-        disk.change_options("read-only=on").await.unwrap();
+        disk.change_options(&graph.change().await, "read-only=on").await.unwrap();
         assert!(disk.disk.read_only());
-        disk.change_options("discard=unmap").await.unwrap();
+        disk.change_options(&graph.change().await, "discard=unmap").await.unwrap();
         assert!(disk.disk.read_only() && disk.options().unwrap().layer.read_only);
         // All options: what is not given has its default.
         reopen(graph, raw("d", path)).await.unwrap();
@@ -171,9 +175,9 @@ fn a_bare_file_is_no_disk_and_stays_while_a_disk_is_over_it() {
         assert!(matches!(graph.disk("f"), Err(NodeError::BareFile { name }) if name == "f"));
         assert!(matches!(reopen(graph, file).await, Err(NodeError::FileReopened { .. })));
         add(graph, json!({ "driver": "raw", "node-name": "d", "file": "f" })).await.unwrap();
-        assert_eq!(refused(graph.remove("f").await), "node \"f\" is in use by node \"d\"");
-        assert!(graph.close_all().await.is_empty());
+        assert_eq!(refused(remove(graph, "f").await), "node \"f\" is in use by node \"d\"");
+        assert!(graph.close_all(&graph.change().await).await.is_empty());
         assert_eq!(names(graph), ["f"]);
-        graph.remove("f").await.unwrap();
+        remove(graph, "f").await.unwrap();
     });
 }

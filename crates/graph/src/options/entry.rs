@@ -15,14 +15,14 @@ pub struct Entry<O: 'static> {
 
 /// How a value of type `T` is put into `O`, and read from it: `None` where nothing was given.
 #[derive(Debug)]
-pub(super) struct At<O: 'static, T> {
-    pub(super) set: fn(&mut O, T),
-    pub(super) get: fn(&O) -> Option<T>,
+pub(crate) struct At<O: 'static, T> {
+    pub(crate) set: fn(&mut O, T),
+    pub(crate) get: fn(&O) -> Option<T>,
 }
 
 /// The field of an option, by what it holds.
 #[derive(Debug)]
-pub(super) enum Field<O: 'static> {
+pub(crate) enum Field<O: 'static> {
     Switch(At<O, bool>),
     /// The place of a name in the list of choices.
     Choice(At<O, usize>),
@@ -36,7 +36,7 @@ pub(super) enum Field<O: 'static> {
 
 /// A value, to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Switch(bool),
     Choice(usize),
     Number(u64),
@@ -67,10 +67,10 @@ macro_rules! choice_at {
     };
 }
 
-pub(super) use {at, choice_at};
+pub(crate) use {at, choice_at};
 
 /// The names in a list of choices.
-pub(super) const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> [&'static str; N] {
+pub(crate) const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut place = 0;
     while place < N {
@@ -81,7 +81,7 @@ pub(super) const fn names<T, const N: usize>(known: &[(&'static str, T); N]) -> 
 }
 
 /// The first place of `value` in a list of choices.
-pub(super) fn place_of<T: PartialEq, const N: usize>(
+pub(crate) fn place_of<T: PartialEq, const N: usize>(
     known: &[(&'static str, T); N],
     value: impl Into<Option<T>>,
 ) -> Option<usize> {
@@ -93,81 +93,81 @@ pub(super) fn place_of<T: PartialEq, const N: usize>(
 type Choice<O> = (&'static [&'static str], At<O, usize>);
 
 impl<O> Entry<O> {
-    pub(super) const fn switch(name: &'static str, at: At<O, bool>, help: &'static str) -> Self {
+    pub(crate) const fn switch(name: &'static str, at: At<O, bool>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Switch, help), field: Field::Switch(at) }
     }
 
-    pub(super) const fn choice(name: &'static str, choice: Choice<O>, help: &'static str) -> Self {
+    pub(crate) const fn choice(name: &'static str, choice: Choice<O>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Choice(choice.0), help), field: Field::Choice(choice.1) }
     }
 
-    pub(super) const fn size(name: &'static str, at: At<O, u64>, help: &'static str) -> Self {
+    pub(crate) const fn size(name: &'static str, at: At<O, u64>, help: &'static str) -> Self {
         let kind = Kind::Size { multiple_of: 1, max: u64::MAX };
         Self { spec: Spec::new(name, kind, help), field: Field::Size(at) }
     }
 
-    pub(super) const fn seconds(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
+    pub(crate) const fn seconds(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
         let kind = Kind::Whole { min: 0, max: u32::MAX as u64 };
         Self { spec: Spec::new(name, kind, help), field: Field::Seconds(at) }
     }
 
-    pub(super) const fn text(name: &'static str, at: At<O, String>, help: &'static str) -> Self {
+    pub(crate) const fn text(name: &'static str, at: At<O, String>, help: &'static str) -> Self {
         let spec = Spec::new(name, Kind::Text { bytes_max: None }, help);
         Self { spec, field: Field::Text(at) }
     }
 
-    pub(super) const fn path(name: &'static str, at: At<O, PathBuf>, help: &'static str) -> Self {
+    pub(crate) const fn path(name: &'static str, at: At<O, PathBuf>, help: &'static str) -> Self {
         Self { spec: Spec::new(name, Kind::Path, help), field: Field::Path(at) }
     }
 
     /// A file or an image, whose options are read by themselves.
-    pub(super) const fn part(name: &'static str, kind: Kind, help: &'static str) -> Self {
+    pub(crate) const fn part(name: &'static str, kind: Kind, help: &'static str) -> Self {
         Self { spec: Spec::new(name, kind, help), field: Field::Part }
     }
 
     /// What holds where it is not given, if that is not `off`.
-    pub(super) const fn default(mut self, value: &'static str) -> Self {
+    pub(crate) const fn default(mut self, value: &'static str) -> Self {
         self.spec.default = DefaultValue::Is(value);
         self
     }
 
     /// Likewise, where it is not one value.
-    pub(super) const fn default_follows(mut self, words: &'static str) -> Self {
+    pub(crate) const fn default_follows(mut self, words: &'static str) -> Self {
         self.spec.default = DefaultValue::Follows(words);
         self
     }
 
     /// It must be given.
-    pub(super) const fn needed(mut self) -> Self {
+    pub(crate) const fn needed(mut self) -> Self {
         self.spec.default = DefaultValue::None;
         self
     }
 
     /// When it can change, if it is not fixed.
-    pub(super) const fn changes(mut self, changes: Changes) -> Self {
+    pub(crate) const fn changes(mut self, changes: Changes) -> Self {
         self.spec.changes = changes;
         self
     }
 
     /// It can change at blockdev-reopen.
-    pub(super) const fn reopens(self) -> Self {
+    pub(crate) const fn reopens(self) -> Self {
         self.changes(Changes::AtReopen)
     }
 
     /// Another name of it.
-    pub(super) const fn alias(mut self, alias: &'static str) -> Self {
+    pub(crate) const fn alias(mut self, alias: &'static str) -> Self {
         self.spec.alias = Some(alias);
         self
     }
 
     /// What QMP calls it, if that is different.
-    pub(super) const fn qmp(mut self, qmp: Qmp) -> Self {
+    pub(crate) const fn qmp(mut self, qmp: Qmp) -> Self {
         self.spec.qmp = qmp;
         self
     }
 
     /// It takes multiples of this only.
-    pub(super) const fn multiple_of(mut self, multiple_of: u64) -> Self {
+    pub(crate) const fn multiple_of(mut self, multiple_of: u64) -> Self {
         self.spec.kind = Kind::Size { multiple_of, max: u64::MAX };
         self
     }
@@ -178,7 +178,7 @@ impl<O> Entry<O> {
     }
 
     /// Takes the option from `reader`, if it was given there, and puts it into `options`.
-    pub(super) fn read(&self, reader: &mut Reader, options: &mut O) -> Result<(), OptionError> {
+    pub(crate) fn read(&self, reader: &mut Reader, options: &mut O) -> Result<(), OptionError> {
         match &self.field {
             Field::Switch(at) => self.put(at, reader, options, Reader::switch),
             Field::Choice(at) => self.put(at, reader, options, |reader, name| self.place(reader, name)),
@@ -222,7 +222,7 @@ impl<O> Entry<O> {
     }
 
     /// What `options` have there.
-    pub(super) fn value(&self, options: &O) -> Option<Value> {
+    pub(crate) fn value(&self, options: &O) -> Option<Value> {
         match &self.field {
             Field::Switch(at) => (at.get)(options).map(Value::Switch),
             Field::Choice(at) => (at.get)(options).map(Value::Choice),
@@ -236,7 +236,7 @@ impl<O> Entry<O> {
 }
 
 /// A part of the table: options that stand together.
-pub(super) const fn in_group<O, const N: usize>(group: Group, mut entries: [Entry<O>; N]) -> [Entry<O>; N] {
+pub(crate) const fn in_group<O, const N: usize>(group: Group, mut entries: [Entry<O>; N]) -> [Entry<O>; N] {
     let mut place = 0;
     while place < N {
         entries[place].spec.group = group;
@@ -246,7 +246,7 @@ pub(super) const fn in_group<O, const N: usize>(group: Group, mut entries: [Entr
 }
 
 /// Takes all options of a part of the table from `reader`.
-pub(super) fn read_all<O>(
+pub(crate) fn read_all<O>(
     entries: &[Entry<O>],
     reader: &mut Reader,
     options: &mut O,
@@ -255,7 +255,7 @@ pub(super) fn read_all<O>(
 }
 
 /// The first option that is fixed while a disk is open, and that `new` has otherwise than `old`.
-pub(super) fn first_fixed_of<O>(entries: &[Entry<O>], old: &O, new: &O) -> Option<String> {
+pub(crate) fn first_fixed_of<O>(entries: &[Entry<O>], old: &O, new: &O) -> Option<String> {
     let differs =
         |entry: &&Entry<O>| entry.spec.changes == Changes::AtOpen && entry.value(old) != entry.value(new);
     entries.iter().find(differs).map(|entry| entry.spec.full_name())

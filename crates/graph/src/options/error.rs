@@ -95,6 +95,14 @@ pub enum OptionError {
         /// The kind of file that is there.
         found: &'static str,
     },
+    /// An option of a path on this machine, for a file that is elsewhere.
+    #[error("option {option} is for files of this machine, and driver {driver} has none")]
+    NotOfDriver {
+        /// Its name.
+        option: String,
+        /// The driver.
+        driver: &'static str,
+    },
     /// A data file for an image that keeps its data in itself.
     #[error("option data-file is for images with an external data file, and this image has none")]
     NoDataFile,

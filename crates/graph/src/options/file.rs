@@ -1,22 +1,26 @@
 //! `file.*`, `data-file.*`: how the file below an image is opened.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::entry::{Entry, at, choice_at, in_group, read_all};
+use super::entry::{At, Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::reader::Reader;
 use super::spec::Group;
 use crate::cache_mode::CacheMode;
+use crate::drivers::{Elsewhere, STORAGE, STORAGE_NAMES, StorageDriver, Target, storage_of};
 
 /// How the file below an image is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// `driver`; `None`: what the file is.
-    pub driver: Option<FileDriver>,
+    /// `driver`; `None`: what its name means, or what is found there.
+    pub driver: Option<&'static StorageDriver>,
     /// `node-name`.
     pub node_name: Option<String>,
     /// `filename`: instead of the name that the image (or its overlay) gives.
     pub filename: Option<PathBuf>,
+    /// What the driver's own options name, if it is no path.
+    pub(crate) target: Option<Arc<dyn Target>>,
     /// `aio`; `None`: the best that the kernel permits.
     pub aio: Option<Aio>,
     /// `cache.direct`: O_DIRECT.
@@ -25,36 +29,6 @@ pub struct FileOptions {
     pub no_flush: bool,
     /// `locking`: `off` takes no locks.
     pub locking: bool,
-}
-
-/// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileDriver {
-    /// A regular file.
-    File,
-    /// A block device.
-    HostDevice,
-}
-
-impl FileDriver {
-    /// Refuses a driver that is not for what the file is.
-    ///
-    /// # Errors
-    /// When it is for the other kind of file.
-    pub fn check(asked: Option<Self>, is_device: bool) -> Result<(), OptionError> {
-        let refused = |driver, needs, found| {
-            Err(OptionError::FileDriver { option: "file.driver", driver, needs, found })
-        };
-        match (asked, is_device) {
-            (Some(Self::File), true) => {
-                refused("file", "regular files", "a block device: host_device is for it")
-            }
-            (Some(Self::HostDevice), false) => {
-                refused("host_device", "block devices", "a regular file: file is for it")
-            }
-            (None | Some(Self::File | Self::HostDevice), _) => Ok(()),
-        }
-    }
 }
 
 /// How requests reach the kernel.
@@ -67,16 +41,20 @@ pub enum Aio {
 }
 
 pub(super) const AIO: [(&str, Aio); 2] = [("io_uring", Aio::IoUring), ("threads", Aio::Threads)];
-const FILE_DRIVERS: [(&str, FileDriver); 2] =
-    [("file", FileDriver::File), ("host_device", FileDriver::HostDevice)];
+/// The driver's place in the list of them.
+const DRIVER: At<FileOptions, usize> = At {
+    set: |file, place| file.driver = STORAGE.get(place).copied(),
+    get: |file| STORAGE.iter().position(|driver| file.driver == Some(*driver)),
+};
+/// Options of a path on this machine, which mean nothing elsewhere.
+const OF_PATHS: [&str; 2] = ["aio", "locking"];
 const LOCKING: [(&str, bool); 3] = [("auto", true), ("on", true), ("off", false)];
 
 /// The part of the table for the file below an image, and likewise for its data file.
 pub const FILE: &[Entry<FileOptions>] = &in_group(
     Group::File,
     [
-        Entry::choice("driver", choice_at!(FileOptions, FILE_DRIVERS, driver), "what the file is")
-            .default_follows("what it is"),
+        Entry::choice("driver", (STORAGE_NAMES, DRIVER), "what the file is").default_follows("what it is"),
         Entry::text("node-name", at!(FileOptions, node_name), "the file's name among the nodes")
             .default_follows("none"),
         Entry::path("filename", at!(FileOptions, filename), "its path").needed(),
@@ -97,6 +75,7 @@ impl FileOptions {
             driver: None,
             node_name: None,
             filename: None,
+            target: None,
             aio,
             direct: cache.direct,
             no_flush: cache.no_flush,
@@ -111,27 +90,40 @@ impl FileOptions {
     ) -> Result<Self, OptionError> {
         let mut options = Self::defaults(cache, aio);
         let Some(mut reader) = group else { return Ok(options) };
+        let of_paths = reader.first_called(&OF_PATHS);
         read_all(FILE, &mut reader, &mut options)?;
-        reader.finish(FILE.iter().map(|entry| entry.spec().name), &[])?;
+        let mut known: Vec<&str> = FILE.iter().map(|entry| entry.spec().name).collect();
+        if let Some((driver, elsewhere)) = options.elsewhere(&mut reader)? {
+            if let Some(option) = of_paths {
+                return Err(OptionError::NotOfDriver { option, driver: driver.name });
+            }
+            known.extend((elsewhere.specs)().iter().map(|spec| spec.name));
+            options.driver = Some(driver);
+            options.target = Some((elsewhere.read)(&mut reader)?);
+        }
+        reader.finish(known.into_iter(), &[])?;
         Ok(options)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_driver_is_for_one_kind_of_file() {
-        use FileDriver::{File, HostDevice};
-        let check = |asked, is_device| FileDriver::check(asked, is_device).map_err(|error| error.to_string());
-        for (asked, is_device) in [(None, false), (None, true), (Some(File), false), (Some(HostDevice), true)]
-        {
-            assert_eq!(check(asked, is_device), Ok(()));
+    /// The driver that looks elsewhere, if one is asked for or the file's name means one: then the name becomes its options.
+    fn elsewhere(
+        &self,
+        reader: &mut Reader,
+    ) -> Result<Option<(&'static StorageDriver, &'static Elsewhere)>, OptionError> {
+        let meant = self.filename.as_deref().filter(|_| self.driver.is_none()).and_then(storage_of);
+        let Some(driver) = self.driver.or(meant) else { return Ok(None) };
+        let Some(elsewhere) = driver.elsewhere() else { return Ok(None) };
+        if let Some(filename) = &self.filename {
+            let found = filename.to_string_lossy();
+            let named = (elsewhere.options_of)(&found);
+            let named = named.map_err(|allowed| reader.value("filename", &found, allowed))?;
+            reader.add(named)?;
         }
-        let refused = "option file.driver is file, which is for regular files; this is a block device: host_device is for it";
-        assert_eq!(check(Some(File), true).unwrap_err(), refused);
-        let refused = "option file.driver is host_device, which is for block devices; this is a regular file: file is for it";
-        assert_eq!(check(Some(HostDevice), false).unwrap_err(), refused);
+        Ok(Some((driver, elsewhere)))
+    }
+
+    /// Whether they say which file it is.
+    pub(crate) fn is_named(&self) -> bool {
+        self.filename.is_some() || self.target.is_some()
     }
 }

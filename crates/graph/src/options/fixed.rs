@@ -8,7 +8,8 @@ use std::path::Path;
 use super::entry::first_fixed_of;
 use super::spec::Changes;
 use super::table::{DISK, FILE, LAYER, LIMITS, QCOW2, RAW, THROTTLING};
-use super::{Backing, DiskOptions, FileDriver, FileOptions, OptionError};
+use super::{Backing, DiskOptions, FileOptions, OptionError};
+use crate::drivers::StorageDriver;
 use crate::probe::Format;
 
 /// What is so of an open disk, whatever its options said.
@@ -19,7 +20,7 @@ pub struct Opened<'a> {
     /// The image's format.
     pub format: Format,
     /// What the image's file is.
-    pub file_driver: FileDriver,
+    pub file_driver: &'static StorageDriver,
     /// There is an image below.
     pub has_backing: bool,
     /// The image keeps its data in a file of its own.
@@ -39,8 +40,10 @@ pub fn first_fixed(
     new.layer.check_format(opened.format)?;
     let [old, new] = [settled(old, old, opened), settled(new, old, opened)];
     // The image's own before its files', which inherit from it.
+    // Of two that are elsewhere the option is named that differs.
+    let by_name = old.layer.file.target.is_none() || new.layer.file.target.is_none();
     let of_image = first_fixed_of(DISK, &old, &new)
-        .or_else(|| (old.filename != new.filename).then(|| "file".to_owned()))
+        .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| [LAYER, RAW, QCOW2].iter().find_map(|part| first_fixed_of(part, &old.layer, &new.layer)));
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));
@@ -48,6 +51,7 @@ pub fn first_fixed(
         let named = |name: &str, differs: bool| differs.then(|| name.to_owned());
         named("backing", old.layer.backing != new.layer.backing)
             .or_else(|| first_fixed_of(FILE, &old.layer.file, &new.layer.file))
+            .or_else(|| old.layer.file.target.as_ref()?.first_difference(&**new.layer.file.target.as_ref()?))
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
     };
     Ok(of_image.or_else(of_disk).or_else(of_parts))
@@ -104,7 +108,7 @@ mod tests {
     const OPENED: Opened<'_> = Opened {
         node_name: "a",
         format: Format::Qcow2,
-        file_driver: FileDriver::File,
+        file_driver: crate::drivers::STORAGE[0],
         has_backing: false,
         has_data_file: false,
     };

@@ -11,6 +11,7 @@ use super::reader::Reader;
 use super::spec::{Changes, Group, Kind, Qmp};
 use super::table;
 use crate::cache_mode::CacheMode;
+use crate::drivers;
 use crate::probe::Format;
 
 /// How one image of a chain is opened.
@@ -79,7 +80,15 @@ pub enum Backing {
     With(Box<LayerOptions>),
 }
 
-const FORMATS: [(&str, Format); 2] = [("qcow2", Format::Qcow2), ("raw", Format::Raw)];
+const FORMATS: [(&str, Format); drivers::FORMATS.len()] = {
+    let mut formats = [("", Format::Raw); drivers::FORMATS.len()];
+    let mut place = 0;
+    while place < formats.len() {
+        formats[place] = (drivers::FORMATS[place].name, drivers::FORMATS[place].format);
+        place += 1;
+    }
+    formats
+};
 const DISCARD: [(&str, Discard); 4] = [
     ("ignore", Discard::Ignore),
     ("off", Discard::Ignore),

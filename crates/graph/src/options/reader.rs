@@ -21,7 +21,8 @@ const SWITCH: [(&str, bool); 8] = [
 ];
 
 /// One group of options, and where it stands (`backing.` or nothing).
-pub(super) struct Reader {
+#[derive(Debug)]
+pub struct Reader {
     tree: OptionTree,
     prefix: String,
 }
@@ -55,6 +56,27 @@ impl Reader {
     pub(super) fn first_of<O>(&self, entries: &[super::Entry<O>]) -> Option<String> {
         let is_one = |given: &&str| entries.iter().any(|entry| entry.spec().is_called(given));
         self.tree.names().find(is_one).map(|given| self.full(given))
+    }
+
+    /// The first option of these names that was given, by its full name.
+    pub(super) fn first_called(&self, names: &[&str]) -> Option<String> {
+        self.tree.names().find(|given| names.contains(given)).map(|given| self.full(given))
+    }
+
+    /// Options that another one stands for.
+    ///
+    /// # Errors
+    /// When one of them was given, too.
+    pub(super) fn add(&mut self, more: OptionTree) -> Result<(), OptionError> {
+        for (name, entry) in more {
+            let given = self.full(&name);
+            if self.tree.insert(&name, entry).is_err() {
+                let other = self.full("filename");
+                let rule = "the file's name says it already; give one of them";
+                return Err(OptionError::Conflict { option: given, other, rule });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {

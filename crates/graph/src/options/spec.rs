@@ -36,6 +36,8 @@ pub enum Group {
     Raw,
     /// The file below an image, and likewise its data file.
     File,
+    /// Likewise, where the driver of this name finds it.
+    Storage(&'static str),
 }
 
 /// What an option takes.
@@ -115,7 +117,7 @@ impl Group {
         match self {
             Self::Disk | Self::Layer | Self::Qcow2 | Self::Raw => "",
             Self::Throttling => "throttling.",
-            Self::File => "file.",
+            Self::File | Self::Storage(_) => "file.",
         }
     }
 
@@ -128,6 +130,7 @@ impl Group {
             Self::Qcow2 => "a qcow2 image",
             Self::Raw => "a raw image",
             Self::File => "the file below an image",
+            Self::Storage(driver) => driver,
         }
     }
 }

@@ -16,6 +16,7 @@ use super::reader::Reader;
 use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 use super::throttling::GROUP_NAME_BYTES_MAX;
 pub use super::throttling::THROTTLING;
+use crate::drivers::STORAGE;
 
 /// The part of the table for the disk as a whole.
 pub const DISK: &[Entry<DiskOptions>] = &in_group(
@@ -76,7 +77,17 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
     let disk = DISK.iter().map(Entry::spec);
     let layer = LAYER.iter().chain(QCOW2).chain(RAW).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
-    disk.chain(layer).chain(file).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
+    let elsewhere =
+        STORAGE.iter().filter_map(|driver| driver.elsewhere()).flat_map(|driver| (driver.specs)());
+    disk.chain(layer).chain(file).chain(elsewhere).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
+}
+
+/// What the options are of, in the order of the documentation.
+pub fn groups() -> impl Iterator<Item = Group> {
+    let elsewhere = STORAGE.iter().filter(|driver| driver.elsewhere().is_some());
+    let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
+    let images = [Group::Layer, Group::Qcow2, Group::Raw, Group::File];
+    images.into_iter().chain(elsewhere).chain([Group::Disk, Group::Throttling])
 }
 
 /// Options that QEMU's `-drive` takes beside the image's own.
@@ -144,7 +155,7 @@ pub(super) fn finish_layer(reader: Reader, below: bool) -> Result<(), OptionErro
     let has_it = |spec: &&Spec| match spec.group {
         Group::Layer | Group::Qcow2 | Group::Raw => true,
         Group::Disk => !below,
-        Group::Throttling | Group::File => false,
+        Group::Throttling | Group::File | Group::Storage(_) => false,
     };
     let names = all().filter(has_it).flat_map(|spec| [Some(spec.name), spec.alias]).flatten();
     let of_disk = LIMITS.iter().filter_map(|spec| spec.alias).chain(["throttling"]).filter(|_| !below);

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 
 use super::*;
 use crate::drive::{OptionTree, parse_drive};
+use crate::drivers;
 use crate::probe::Format;
 
 /// What must be said beside an option's value for it to be allowed.
@@ -97,12 +98,22 @@ fn of_object(line: &str, nested: bool) -> Result<DiskOptions, String> {
     meant(OptionTree::of_json(object).map_err(|error| error.to_string())?)
 }
 
+/// A file of the driver that has the option.
+fn file_of(spec: &Spec) -> String {
+    match spec.group {
+        Group::Storage(driver) => format!("file.driver={driver}"),
+        _ => "file.filename=x".to_owned(),
+    }
+}
+
 fn line(spec: &Spec, name: &str, value: &str) -> String {
     let full = spec.full_name();
     let file = match &*full {
-        "file" => "",
-        "file.filename" => "",
-        _ => "file.filename=x,",
+        "file" | "file.filename" => String::new(),
+        "file.driver" if drivers::storage(value).is_some_and(|driver| driver.elsewhere().is_some()) => {
+            String::new()
+        }
+        _ => format!("{},", file_of(spec)),
     };
     format!("{file}{name}={value}{}{}", beside(&full, value), burst(&full))
 }
@@ -160,7 +171,7 @@ fn a_mistyped_name_finds_every_option() {
         let (group, last) =
             name.rsplit_once('.').map_or(("", &*name), |(_, last)| (&name[..name.len() - last.len()], last));
         let mistyped = format!("{group}{last}x");
-        let error = of_line(&format!("file.filename=x,{mistyped}=1")).expect_err(&mistyped);
+        let error = of_line(&format!("{},{mistyped}=1", file_of(spec))).expect_err(&mistyped);
         assert!(last.len() < 3 || error.contains(&name), "{mistyped}: {error}");
     }
 }
@@ -168,7 +179,7 @@ fn a_mistyped_name_finds_every_option() {
 const OPENED: Opened<'_> = Opened {
     node_name: "a",
     format: Format::Qcow2,
-    file_driver: FileDriver::File,
+    file_driver: drivers::STORAGE[0],
     has_backing: false,
     has_data_file: true,
 };

@@ -30,7 +30,7 @@ fn a_path_alone_means_the_same_in_every_form() {
         assert_eq!(options(drive).unwrap(), expected, "{drive}");
     }
     let mut with_driver = options("file.filename=x,file.driver=file").unwrap();
-    assert_eq!(with_driver.layer.file.driver.take(), Some(FileDriver::File));
+    assert_eq!(with_driver.layer.file.driver.take(), Some(crate::drivers::STORAGE[0]));
     assert_eq!(with_driver, expected);
     let layer = expected.layer;
     assert_eq!(layer.cache, CacheMode::default());
@@ -188,7 +188,7 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
             "option backing.read-only is \"off\"; allowed: on (nothing below the active layer is written)",
         ),
         ("driver=raw,l2-cache-size=1M", "option l2-cache-size is for qcow2 images, and this image is raw"),
-        ("file.driver=nbd", "option file.driver is \"nbd\"; allowed: file, host_device"),
+        ("file.driver=nbd", "option file.driver is \"nbd\"; allowed: file, host_device, pattern"),
     ];
     for (rest, expected) in table {
         assert_eq!(error(rest), expected, "{rest}");

@@ -17,7 +17,7 @@ use map_cache::{Budget, CacheLimits, Charge, Counters, Load, LoadTicket, MapCach
 use sync::AsyncMutex;
 
 use crate::Error;
-use crate::below::Below;
+use crate::below::{Below, Lower};
 pub(crate) use word::Place;
 use word::{LAYERS_MAX, WordShape};
 
@@ -47,6 +47,8 @@ const PREFETCHED_AT_ONCE: usize = 1;
 pub(crate) struct Chain {
     /// The layers, from the upper to the lower.
     layers: Vec<Below>,
+    /// Where the second and those behind it stand in the list that begins with the first.
+    rest: Vec<Arc<Lower>>,
     /// There is another layer below these, which they do not cover.
     goes_on: bool,
     /// Bytes of the disk that the map answers for.
@@ -82,26 +84,29 @@ pub(crate) enum Found {
 }
 
 impl Chain {
-    /// The map of `top` and what lies below it, with at most `bytes_max` of `budget`; `None` where
-    /// there is too little below to be worth one. Costs a few bytes a layer.
-    pub(crate) fn below(top: &Below, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
-        let chain = || std::iter::successors(Some(top), |layer| layer.below());
+    /// The map of the layers of `top`, with at most `bytes_max` of `budget`; `None` where there are too few to be worth one.
+    /// Costs a few bytes a layer.
+    pub(crate) fn of(top: &Lower, bytes_max: u64, budget: &Arc<Budget>) -> Option<Self> {
+        let behind = || std::iter::successors(top.next(), |lower| lower.next());
+        let chain = || std::iter::once(top).chain(behind().map(|lower| &**lower)).map(Lower::layer);
         let layers: Vec<Below> =
             chain().take_while(|layer| layer.is_immutable()).take(LAYERS_MAX).cloned().collect();
         if layers.len() < LAYERS_MIN {
             return None;
         }
+        let rest: Vec<Arc<Lower>> = behind().take(layers.len() - 1).cloned().collect();
         let goes_on = chain().nth(layers.len()).is_some();
         let unit_bits = layers.iter().filter_map(Below::unit_bits).min()?;
         let host_end = layers.iter().map(Below::host_end).max().unwrap_or(0);
         let table_bits = unit_bits + UNIT_BITS + SLICES_BITS;
-        let covered = top.size().min(DIRECTORY_MAX << table_bits);
+        let covered = top.layer().size().min(DIRECTORY_MAX << table_bits);
         let limits = CacheLimits { slices_per_table: 1 << SLICES_BITS, bytes_max };
         let shape = WordShape::new(host_end.div_ceil(1 << unit_bits));
         let cache = MapCache::new(limits, shape.packing(), budget);
-        let _charge = budget.charge((layers.capacity() * size_of::<Below>()) as u64);
+        let list_bytes = layers.capacity() * size_of::<Below>() + rest.capacity() * size_of::<Arc<Lower>>();
+        let _charge = budget.charge(list_bytes as u64);
         let turns = Default::default();
-        Some(Self { layers, goes_on, covered, unit_bits, shape, cache, _charge, turns })
+        Some(Self { layers, rest, goes_on, covered, unit_bits, shape, cache, _charge, turns })
     }
 
     /// Bytes of the disk, from its start, that the map answers for.
@@ -114,6 +119,15 @@ impl Chain {
     #[inline]
     pub(crate) fn layer(&self, index: usize) -> Option<&Below> {
         self.layers.get(index)
+    }
+
+    /// Where layer `index` stands in the list that begins with `lower`, which is this map's own.
+    #[inline]
+    pub(crate) fn from<'a>(&'a self, lower: &'a Lower, index: usize) -> Option<&'a Lower> {
+        match index.checked_sub(1) {
+            None => Some(lower),
+            Some(behind) => self.rest.get(behind).map(|lower| &**lower),
+        }
     }
 
     /// What slices in memory say of the range, which begins inside [`Chain::covered`]. No lock, no I/O.

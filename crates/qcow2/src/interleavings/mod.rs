@@ -5,6 +5,7 @@
 
 mod allocate;
 mod commit;
+mod exchange;
 mod free;
 mod gate;
 mod in_flight;

@@ -15,7 +15,7 @@ impl Inner {
     /// reaches there. L1 covers it.
     pub(super) async fn make_zero_behind_end(self: &Arc<Self>, old: u64, new: u64) -> Result<(), Error> {
         let cluster = self.medium.geometry.cluster_size();
-        let backing = self.backing.as_ref().map_or(0, |backing| backing.size()).min(new);
+        let backing = self.backing_size().min(new);
         if backing > old && self.medium.geometry.version == qcow2_layout::Version::V2 {
             return Err(self.medium.blame.unsupported(format!(
                 "the backing file has {backing} bytes, more than the disk ({old}): a version 2 image (compat=0.10) cannot hide the rest"
@@ -47,7 +47,7 @@ impl Inner {
     async fn make_tail_zero(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
         let _pass = self.enter().await?;
         let _owned = self.own_clusters(start, start + 1).await;
-        let backing = self.backing.as_ref().map_or(0, |backing| backing.size());
+        let backing = self.backing_size();
         let mut guest = start;
         while guest < end {
             let extent = self.map.extent(&self.medium, guest, end - guest).await?;

@@ -7,6 +7,7 @@ use storage::IoVec;
 
 use super::{Placement, mask};
 use crate::Error;
+use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 
@@ -28,6 +29,7 @@ impl Inner {
         let start = if in_use(touched.start) { guest } else { guest / sub * sub };
         let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
         let host = cluster.host.map_or(0, |host| host.0);
+        let held = BelowHeld::default();
         let place = Placement {
             guest: start_of_cluster,
             host,
@@ -35,7 +37,7 @@ impl Inner {
             start,
             end: fill_end,
             fresh: self.never_held(&cluster, touched.clone()),
-            before: self.before(start, fill_end).await?,
+            before: self.before(&held, start, fill_end).await?,
         };
         let written = async {
             self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;

@@ -8,6 +8,7 @@ use storage::IoVec;
 use super::{Placement, mask};
 use crate::Error;
 use crate::allocator::Run;
+use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::waiting::Needs;
@@ -96,6 +97,7 @@ impl Inner {
         };
         let start = self.needed(first, first_cluster, guest, end).0;
         let fill_end = self.needed(last, run_end - size, guest, end).1;
+        let held = BelowHeld::default();
         let place = Placement {
             guest: first_cluster,
             host,
@@ -103,7 +105,7 @@ impl Inner {
             start,
             end: fill_end,
             fresh: run.fresh,
-            before: self.before(start, fill_end).await?,
+            before: self.before(&held, start, fill_end).await?,
         };
         let settled = run.settled || deliberate::has(Bug::RefcountNotAwaited);
         let needs = if settled { self.needs(place.fresh, place.before.blank) } else { Needs::Barrier };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
 use crate::Error;
+use crate::below::BelowHeld;
 use crate::image::Inner;
 use crate::locate::Located;
 
@@ -50,8 +51,13 @@ impl<'a> Before<'a> {
 
 impl Inner {
     /// Looks up what `start..end` reads as, which is not empty. The caller owns the clusters, so it stays true.
-    pub(super) async fn before(&self, start: u64, end: u64) -> Result<Before<'_>, Error> {
-        let first = self.locate(start, end - start).await?;
+    pub(super) async fn before<'a>(
+        &'a self,
+        held: &'a BelowHeld,
+        start: u64,
+        end: u64,
+    ) -> Result<Before<'a>, Error> {
+        let first = self.locate(held, start, end - start).await?;
         let behind = start + first.len;
         let blank = first.is_zero() && (behind >= end || self.is_zero(behind, end).await?);
         Ok(Before { start, first, blank })
@@ -128,8 +134,9 @@ impl Inner {
     /// Whether the map alone says that `start..end` reads as zeroes.
     pub(crate) async fn is_zero(&self, start: u64, end: u64) -> Result<bool, Error> {
         let mut guest = start;
+        let held = BelowHeld::default();
         while guest < end {
-            let located = self.locate(guest, end - guest).await?;
+            let located = self.locate(&held, guest, end - guest).await?;
             if !located.is_zero() {
                 return Ok(false);
             }

@@ -153,8 +153,8 @@ impl Filter for Through {
         "through"
     }
 
-    fn over(&self) -> &dyn Block {
-        &*self.0
+    fn over(&self) -> &std::sync::Arc<dyn Block> {
+        &self.0
     }
 }
 

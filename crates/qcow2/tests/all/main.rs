@@ -9,6 +9,7 @@ mod check_hostile;
 mod common;
 mod create;
 mod engine;
+mod exchange;
 mod full_medium;
 mod given_back;
 mod harness;

@@ -7,8 +7,8 @@ mod lock;
 mod once_lock;
 mod swap;
 
-pub use async_mutex::AsyncMutex;
+pub use async_mutex::{AsyncMutex, AsyncMutexGuard};
 pub use event::{Event, EventListener};
 pub use lock::{Mutex, RwLock};
 pub use once_lock::OnceLock;
-pub use swap::ArcSwapOption;
+pub use swap::{ArcSwapOption, Loaded};

@@ -21,6 +21,12 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
+impl<T> From<Option<Arc<T>>> for ArcSwapOption<T> {
+    fn from(value: Option<Arc<T>>) -> Self {
+        Self(Mutex::new(value))
+    }
+}
+
 impl<T> ArcSwapOption<T> {
     /// Nothing.
     pub fn empty() -> Self {

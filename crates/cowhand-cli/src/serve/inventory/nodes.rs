@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use control::QmpError;
-use graph::{DiskNode, NodeError};
+use graph::{Change, DiskNode, NodeError};
 use serde_json::{Map, Value};
 
 use super::Inventory;
@@ -28,17 +28,17 @@ impl Inventory {
     ///
     /// # Errors
     /// As [`graph::Graph::add`].
-    pub async fn add_node(&self, options: &Map<String, Value>) -> Result<(), QmpError> {
-        self.graph.add(options).await.map(drop).map_err(|error| self.refused(&error))
+    pub async fn add_node(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), QmpError> {
+        self.graph.add(change, options).await.map(drop).map_err(|error| self.refused(&error))
     }
 
     /// Takes a node away and closes what it opened.
     ///
     /// # Errors
     /// As [`graph::Graph::remove`].
-    pub async fn remove_node(&self, name: &str) -> Result<(), QmpError> {
+    pub async fn remove_node(&self, change: &Change<'_>, name: &str) -> Result<(), QmpError> {
         let disks = self.graph.disks();
-        let removed = self.graph.remove(name).await;
+        let removed = self.graph.remove(change, name).await;
         self.tell_of_bitmaps(&disks);
         removed.map_err(|error| self.refused(&error))
     }
@@ -47,14 +47,18 @@ impl Inventory {
     ///
     /// # Errors
     /// As [`graph::Graph::reopen`].
-    pub async fn reopen_node(&self, options: &Map<String, Value>) -> Result<(), QmpError> {
-        self.graph.reopen(options).await.map_err(|error| self.refused(&error))
+    pub async fn reopen_node(
+        &self,
+        change: &Change<'_>,
+        options: &Map<String, Value>,
+    ) -> Result<(), QmpError> {
+        self.graph.reopen(change, options).await.map_err(|error| self.refused(&error))
     }
 
     /// Closes every disk, also after one has failed; tells of all failures, gives the first.
     pub async fn close_all(&self) -> Result<(), QmpError> {
         let disks = self.graph.disks();
-        let failed = self.graph.close_all().await;
+        let failed = self.graph.close_all(&self.graph.change().await).await;
         self.tell_of_bitmaps(&disks);
         let failed: Vec<_> = failed.iter().map(|error| self.refused(error)).collect();
         failed.iter().for_each(|error| tracing::error!("{error}"));

@@ -43,6 +43,7 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
 /// The first bitmaps of a disk, as Qcow2BitmapInfo. Those that were inconsistent when it was opened are not known.
 pub fn values(disk: &Disk) -> Value {
     disk.bitmaps()
+        .into_iter()
         .take(NAMES_MAX)
         .map(|(bitmap, out_of_date)| {
             let flags = [("in-use", out_of_date), ("auto", bitmap.is_recording())];

@@ -3,35 +3,52 @@
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
+use graph::Change;
 use qcow2::ResizeOptions;
 use serde_json::{Map, Value, json};
 
 use crate::serve::inventory::Inventory;
 
 /// Opens a disk, or puts a filter over one.
-pub async fn add(inventory: &Rc<Inventory>, options: &Map<String, Value>) -> Result<Value, QmpError> {
-    inventory.add_node(options).await?;
+pub async fn add(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    options: &Map<String, Value>,
+) -> Result<Value, QmpError> {
+    inventory.add_node(change, options).await?;
     Ok(json!({}))
 }
 
 /// Closes a disk, or takes a filter away.
-pub async fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    inventory.remove_node(arguments.text("node-name")?).await?;
+pub async fn del(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    inventory.remove_node(change, arguments.text("node-name")?).await?;
     Ok(json!({}))
 }
 
 /// Puts other options in force, node after node; the first that fails ends it, those before stay changed.
-pub async fn reopen(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn reopen(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
     for options in arguments.list("options").iter().filter_map(Value::as_object) {
-        inventory.reopen_node(options).await?;
+        inventory.reopen_node(change, options).await?;
     }
     Ok(json!({}))
 }
 
 /// Changes single options, written as on a drive line; what is not named stays.
-pub async fn change(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn change(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
     let node = inventory.disk(arguments.text("node-name")?)?;
-    let changed = node.change_options(arguments.text("options")?).await;
+    let changed = node.change_options(change, arguments.text("options")?).await;
     changed.map_err(|error| inventory.refused(&error))?;
     Ok(json!({}))
 }

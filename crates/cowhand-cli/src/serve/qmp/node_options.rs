@@ -167,6 +167,7 @@ mod tests {
     fn node(spec: &Spec, value: &Value) -> Map<String, Value> {
         let mut node = match spec.group {
             Group::File => json!({ "driver": "file", "filename": "x" }),
+            Group::Storage(driver) => json!({ "driver": driver }),
             Group::Raw => json!({ "driver": "raw", "file": { "driver": "file", "filename": "x" } }),
             _ => json!({ "driver": "qcow2", "file": { "driver": "file", "filename": "x" } }),
         };
@@ -213,13 +214,25 @@ mod tests {
     }
 
     #[test]
+    fn blockdev_add_knows_every_driver() {
+        for driver in graph::drivers::names() {
+            let node = json!({ "driver": driver, "no-option": 1 });
+            let error = BLOCKDEV.check_members(node.as_object().unwrap(), "").unwrap_err();
+            assert!(!error.desc.contains("'driver'"), "{driver}: {}", error.desc);
+        }
+        let node = json!({ "driver": "floppy" });
+        let error = BLOCKDEV.check_members(node.as_object().unwrap(), "").unwrap_err();
+        assert!(error.desc.contains("'driver'"), "{}", error.desc);
+    }
+
+    #[test]
     fn blockdev_add_takes_every_option_that_the_table_says_it_has() {
         let mut seen = 0;
         for spec in table::all().filter(|spec| spec.is_in_qmp()).filter(is_value) {
             for value in taken(spec) {
                 let node = node(spec, &value);
                 BLOCKDEV.check_members(&node, "").unwrap_or_else(|error| panic!("{node:?}: {}", error.desc));
-                if spec.group != Group::File {
+                if !matches!(spec.group, Group::File | Group::Storage(_)) {
                     let tree = OptionTree::of_json(node.clone()).unwrap();
                     DiskOptions::of_tree(tree).unwrap_or_else(|error| panic!("{node:?}: {error}"));
                 }

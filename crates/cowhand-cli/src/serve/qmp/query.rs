@@ -1,6 +1,6 @@
 //! query-block, query-named-block-nodes: what is open.
 
-use block::Block;
+use block::{Block, layers};
 use graph::options::{DetectZeroes, DiskOptions};
 use graph::{DiskNode, Node, NodeKind};
 use qcow2::Qcow2;
@@ -58,7 +58,7 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
             values.push(disk_value(&node.name, disk, &snapshots));
-            for part in &node.parts {
+            for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
                 (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
                 values.push(value);
@@ -92,13 +92,13 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
     let mut value = json!({
         "node-name": name,
         "drv": node.driver(),
-        "file": node.path.to_string_lossy(),
+        "file": node.path().to_string_lossy(),
         "ro": node.disk.read_only(),
         "encrypted": false,
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
-        "backing_file_depth": depth(layer),
+        "backing_file_depth": layers(node.disk.root()).skip(1).count(),
         "write_threshold": 0,
-        "image": image_value(layer, 0),
+        "image": image_value(&*layer, 0),
     });
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
@@ -158,10 +158,6 @@ fn detect_zeroes(options: &DiskOptions) -> &'static str {
     }
 }
 
-fn depth(layer: &dyn Block) -> usize {
-    std::iter::successors(layer.below(), |layer| layer.below()).count()
-}
-
 fn image_value(layer: &dyn Block, level: usize) -> Value {
     let mut image = Map::new();
     image.insert("filename".to_owned(), json!(layer.name()));
@@ -175,7 +171,7 @@ fn image_value(layer: &dyn Block, level: usize) -> Value {
         && level < LAYERS_SHOWN_MAX
     {
         image.insert("full-backing-filename".to_owned(), json!(below.name()));
-        image.insert("backing-image".to_owned(), image_value(below, level + 1));
+        image.insert("backing-image".to_owned(), image_value(&*below, level + 1));
     }
     Value::Object(image)
 }

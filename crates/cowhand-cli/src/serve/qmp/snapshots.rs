@@ -52,7 +52,7 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
         .map_err(|error| cannot("delete a snapshot of", device, &error))
 }
 
-fn image(node: &DiskNode) -> Result<&Qcow2, QmpError> {
+fn image(node: &DiskNode) -> Result<Qcow2, QmpError> {
     node.disk.image().ok_or_else(|| {
         QmpError::generic(format!("node {:?} is raw: only qcow2 images have snapshots", node.name))
     })

@@ -1,0 +1,147 @@
+//! All drivers, by name. A new one is a file beside this one, and a line here.
+//!
+//! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`elsewhere`]) that its own
+//! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
+//! one. Names that stand in images lead to local files only, whatever drivers there are ([`crate::names`]).
+
+mod elsewhere;
+mod formats;
+mod local;
+#[cfg(test)]
+mod pattern;
+#[cfg(test)]
+mod tests;
+mod throttle;
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+pub use self::elsewhere::{Access, Elsewhere, Target};
+pub(crate) use self::formats::{Opening, format};
+pub(crate) use self::local::of_file;
+use crate::nodes::{Graph, Node, NodeError};
+use crate::probe::Format;
+
+/// Drivers of storage.
+pub const STORAGE: &[&StorageDriver] = &[
+    &local::FILE,
+    &local::HOST_DEVICE,
+    #[cfg(test)]
+    &pattern::PATTERN,
+];
+
+/// Drivers of formats.
+pub const FORMATS: &[&FormatDriver] = &[&formats::QCOW2, &formats::RAW];
+
+/// Drivers of filters.
+pub const FILTERS: &[&FilterDriver] = &[&throttle::THROTTLE];
+
+/// A driver of storage: what `driver` of a file can be.
+#[derive(Debug)]
+pub struct StorageDriver {
+    /// What options call it.
+    pub name: &'static str,
+    /// Beginnings of file names that mean it, where no driver is given (`nbd:`).
+    pub prefixes: &'static [&'static str],
+    /// Where it looks.
+    pub kind: StorageKind,
+}
+
+/// Where a storage driver looks.
+#[derive(Debug)]
+pub enum StorageKind {
+    /// At a path on this machine.
+    Path,
+    /// Where its own options say.
+    Elsewhere(Elsewhere),
+}
+
+/// A driver of a format.
+#[derive(Debug)]
+pub struct FormatDriver {
+    /// What options and headers of overlays call it.
+    pub name: &'static str,
+    /// The same, for who must know them all.
+    pub format: Format,
+    /// Makes a block of a file.
+    pub(crate) open: for<'a> fn(Opening<'a>) -> formats::OpeningFuture<'a>,
+}
+
+/// A driver of a filter over another node.
+#[derive(Debug)]
+pub struct FilterDriver {
+    /// What options call it.
+    pub name: &'static str,
+    /// Adds the node that options describe.
+    pub(crate) add: for<'a> fn(&'a Graph, String, &'a Map<String, Value>) -> Adding<'a>,
+}
+
+/// A node that is being added.
+pub(crate) type Adding<'a> = Pin<Box<dyn Future<Output = Result<Arc<Node>, NodeError>> + 'a>>;
+
+/// A driver of any kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Driver {
+    Storage(&'static StorageDriver),
+    Format,
+    Filter(&'static FilterDriver),
+}
+
+/// The driver called `name`.
+pub(crate) fn driver(name: &str) -> Option<Driver> {
+    let format = || FORMATS.iter().any(|driver| driver.name == name).then_some(Driver::Format);
+    let filter = || FILTERS.iter().find(|driver| driver.name == name).map(|driver| Driver::Filter(driver));
+    storage(name).map(Driver::Storage).or_else(format).or_else(filter)
+}
+
+/// The storage driver called `name`.
+pub(crate) fn storage(name: &str) -> Option<&'static StorageDriver> {
+    STORAGE.iter().find(|driver| driver.name == name).copied()
+}
+
+/// The storage driver that a file name means by its beginning.
+pub(crate) fn storage_of(filename: &Path) -> Option<&'static StorageDriver> {
+    let name = filename.as_os_str().as_encoded_bytes();
+    let means_it =
+        |driver: &&StorageDriver| driver.prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+    STORAGE.iter().copied().find(means_it)
+}
+
+/// Names of all drivers, in the order of the lists.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let formats = FORMATS.iter().map(|driver| driver.name);
+    formats.chain(STORAGE.iter().map(|driver| driver.name)).chain(FILTERS.iter().map(|driver| driver.name))
+}
+
+/// Names of the drivers of storage, for the table of options.
+pub(crate) const STORAGE_NAMES: &[&str] = &{
+    let mut names = [""; STORAGE.len()];
+    let mut place = 0;
+    while place < names.len() {
+        names[place] = STORAGE[place].name;
+        place += 1;
+    }
+    names
+};
+
+impl StorageDriver {
+    /// What it needs to open something that is no path.
+    pub(crate) fn elsewhere(&self) -> Option<&Elsewhere> {
+        match &self.kind {
+            StorageKind::Path => None,
+            StorageKind::Elsewhere(elsewhere) => Some(elsewhere),
+        }
+    }
+}
+
+/// There is one driver of a name.
+impl PartialEq for StorageDriver {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for StorageDriver {}

@@ -1,0 +1,53 @@
+//! Storage that is no path on this machine: what a driver of it brings.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use storage::{IoFuture, Storage};
+
+use crate::drive::OptionTree;
+use crate::options::{OptionError, Reader, Spec};
+
+/// What a driver says of itself.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Its options, beside those that every file has.
+    pub specs: fn() -> Vec<&'static Spec>,
+    /// The options that a file name with its prefix stands for; otherwise what is wrong with the name, as the rest of a sentence.
+    pub options_of: fn(&str) -> Result<OptionTree, String>,
+    /// Takes its options, checked.
+    pub read: fn(&mut Reader) -> Result<Arc<dyn Target>, OptionError>,
+}
+
+/// How it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// It will be written.
+    pub writable: bool,
+    /// Past caches of this machine.
+    pub direct: bool,
+    /// A flush does nothing.
+    pub no_flush: bool,
+}
+
+/// Storage that checked options name.
+pub trait Target: Any + fmt::Debug + Send + Sync {
+    /// What messages call it, and what is the same for the same storage only.
+    fn name(&self) -> String;
+
+    /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
+    fn first_difference(&self, other: &dyn Target) -> Option<String>;
+
+    /// Opens it. Whoever else uses it is the driver's to find out.
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
+}
+
+impl PartialEq for dyn Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.first_difference(other).is_none()
+    }
+}
+
+impl Eq for dyn Target {}

@@ -1,0 +1,85 @@
+//! `qcow2` and `raw`: blocks made of files.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use block::{Block, Raw};
+use qcow2::{Files, Qcow2};
+use qcow2_layout::Header;
+use storage::Storage;
+
+use super::{FORMATS, FormatDriver};
+use crate::error::OpenError;
+use crate::house::House;
+use crate::options::LayerOptions;
+use crate::probe::Format;
+
+/// An image of a chain, about to become a block.
+#[derive(Debug)]
+pub(crate) struct Opening<'a> {
+    pub(crate) file: Arc<dyn Storage>,
+    /// The file of its data, where that is another one.
+    pub(crate) data: Option<Arc<dyn Storage>>,
+    /// What lies below it.
+    pub(crate) backing: Option<Arc<dyn Block>>,
+    pub(crate) options: &'a LayerOptions,
+    /// Of a qcow2 image.
+    pub(crate) header: Option<&'a Header>,
+    /// It is the uppermost one.
+    pub(crate) active: bool,
+    pub(crate) house: &'a House,
+}
+
+/// A block that is being opened.
+pub(crate) type OpeningFuture<'a> = Pin<Box<dyn Future<Output = Result<Arc<dyn Block>, OpenError>> + 'a>>;
+
+pub(super) const QCOW2: FormatDriver = FormatDriver {
+    name: "qcow2",
+    format: Format::Qcow2,
+    open: |opening| Box::pin(async move { Ok(Arc::new(open_qcow2(opening).await?) as Arc<dyn Block>) }),
+};
+
+pub(super) const RAW: FormatDriver = FormatDriver {
+    name: "raw",
+    format: Format::Raw,
+    open: |opening| Box::pin(async move { Ok(Arc::new(raw_layer(opening)?) as Arc<dyn Block>) }),
+};
+
+/// The driver of a format: each has one.
+pub(crate) fn format(format: Format) -> &'static FormatDriver {
+    FORMATS.iter().find(|driver| driver.format == format).copied().unwrap_or(&RAW)
+}
+
+fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenError> {
+    let window = options.raw.window(file.length()).map_err(|source| {
+        let path = PathBuf::from(file.name());
+        OpenError::Options { path, source }
+    })?;
+    Ok(Raw { storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
+}
+
+async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
+    let Opening { file, data, backing, options, header, active, house } = opening;
+    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
+    if engine.writable && header.is_some_and(qcow2::is_dirty) {
+        repair(&*file).await?;
+    }
+    let files = Files { file, data, backing };
+    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
+}
+
+/// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the
+/// first write.
+async fn repair(file: &dyn Storage) -> Result<(), OpenError> {
+    let path = PathBuf::from(file.name());
+    tracing::warn!("{}: the image was not closed; repairing it", path.display());
+    match qcow2::check(file, qcow2::Repair::All, &mut |_| ()).await {
+        Ok(report) if report.is_clean() => Ok(()),
+        Ok(report) => {
+            let reason = format!("{} corruptions and {} leaks remain", report.corruptions, report.leaks);
+            Err(OpenError::Repair { path, reason })
+        }
+        Err(error) => Err(OpenError::Repair { path, reason: error.to_string() }),
+    }
+}

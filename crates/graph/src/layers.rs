@@ -1,0 +1,122 @@
+//! What a disk stands on: its layers, each with what goes when it goes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use block::{Block, Error};
+use qcow2::Qcow2;
+use qcow2::bitmap::Bitmap;
+use storage::FileLock;
+
+use crate::drive::OptionTree;
+use crate::house::House;
+use crate::names::Identity;
+use crate::nodes::Links;
+
+/// A block of a disk. Its files stay locked as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) block: Arc<dyn Block>,
+    /// Which file it is made of; `None` for what has none.
+    pub(crate) identity: Option<Identity>,
+    /// Where what it starts beside requests runs.
+    pub(crate) house: House,
+    /// A filter, which closes what it is put over when it is closed itself.
+    pub(crate) closes_below: bool,
+    pub(crate) _locks: Vec<FileLock>,
+}
+
+/// All layers of a disk. Never changes: a disk on other layers has another one of these.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    pub(crate) top: Arc<dyn Block>,
+    /// Some layer's data may be in memory: reads are worth a try that does not wait. With O_DIRECT all the way
+    /// down a try only repeats what the read that follows it does.
+    pub(crate) cached: bool,
+    /// Those of the top that were consistent when it was opened.
+    pub(crate) bitmaps: Vec<Arc<Bitmap>>,
+    /// From the upper to the lower.
+    pub(crate) list: Vec<Arc<Layer>>,
+}
+
+/// Layers that were opened and that no disk stands on yet: what [`crate::Graph::replace`] puts into a disk. Dropped, nothing of it is
+/// left.
+#[derive(Debug)]
+pub struct OpenedLayers {
+    pub(crate) list: Vec<Arc<Layer>>,
+    /// As a disk over them has them.
+    pub(crate) bitmaps: Vec<Arc<Bitmap>>,
+    /// The image, as it was named.
+    pub(crate) path: PathBuf,
+    /// What was asked for.
+    pub(crate) tree: OptionTree,
+    /// Names of parts of it, and of nodes that it uses.
+    pub(crate) links: Links,
+}
+
+/// Layers that a disk does not stand on any more. Their files stay locked as long as this is there.
+#[derive(Debug)]
+#[must_use = "what was not closed is as after a crash"]
+pub struct RemovedLayers(Vec<Arc<Layer>>);
+
+impl Layers {
+    /// `top`, whose layers are in `list`, perhaps among others.
+    pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Vec<Arc<Bitmap>>) -> Self {
+        let of = |block: Arc<dyn Block>| list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block)).cloned();
+        let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
+        Self { cached: top.capabilities().cached, top, bitmaps, list }
+    }
+
+    /// The top, if it is a qcow2 image.
+    pub(crate) fn image(&self) -> Option<&Qcow2> {
+        self.top.downcast_ref()
+    }
+
+    /// Those of `old` that are not among these.
+    pub(crate) fn missing(&self, old: &Self) -> RemovedLayers {
+        let stays = |layer: &Arc<Layer>| self.list.iter().any(|own| Arc::ptr_eq(own, layer));
+        RemovedLayers(old.list.iter().filter(|layer| !stays(layer)).cloned().collect())
+    }
+
+    /// Waits until nothing that requests left behind is at work any more.
+    pub(crate) async fn idle(&self) {
+        for layer in &self.list {
+            layer.house.idle().await;
+        }
+    }
+
+    /// Closes all layers, the upper ones first, also after one has failed.
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        close(&self.list).await
+    }
+}
+
+impl RemovedLayers {
+    /// What they are called, from the upper to the lower.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|layer| layer.block.name())
+    }
+
+    /// Waits for what they left at work, writes what is in memory of them and gives their locks back. All are closed, also after one
+    /// has failed.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub async fn close(self) -> Result<(), Error> {
+        for layer in &self.0 {
+            layer.house.idle().await;
+        }
+        close(&self.0).await
+    }
+}
+
+async fn close(layers: &[Arc<Layer>]) -> Result<(), Error> {
+    let mut result = Ok(());
+    for (at, layer) in layers.iter().enumerate() {
+        let is_written = at == 0 || !layer.block.capabilities().read_only;
+        if is_written && !layer.closes_below {
+            result = result.and(layer.block.close().await);
+        }
+    }
+    result
+}

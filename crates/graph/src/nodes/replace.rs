@@ -1,0 +1,259 @@
+//! Something else is put where a block of a disk stands, while requests run.
+//!
+//! One function does all of it: requests are kept out and those inside end, the blocks are exchanged, requests go on. Up to the
+//! exchange itself, which is not interrupted, an error or a dropped future leaves everything as it was.
+
+mod error;
+mod found;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{Block, Error};
+use qcow2::bitmap::Bitmap;
+use qcow2::{HeldStill, Qcow2};
+
+pub use self::error::ReplaceError;
+use self::found::Found;
+use super::disk_node::{Asked, DiskNode};
+use super::error::NodeError;
+use super::hold::User;
+use super::node::Node;
+use super::{Change, Graph};
+use crate::layers::{Layer, Layers, OpenedLayers, RemovedLayers};
+use crate::options::DiskOptions;
+use crate::runtime::RuntimeOptions;
+
+/// Where in a disk something else can be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// What the disk itself stands on: its uppermost layer.
+    Root,
+    /// What lies below an image, which may be nothing.
+    Backing {
+        /// The image, counted down from the uppermost layer, which is 0.
+        of: usize,
+    },
+}
+
+/// What is put there.
+pub enum Put {
+    /// Nothing: the image has no backing layer any more.
+    Nothing,
+    /// Layers that were opened for it.
+    Opened(OpenedLayers),
+    /// Likewise, over what is there now: an image that has no backing layer yet gets that one.
+    Over(OpenedLayers),
+    /// A layer further down in the same disk, counted from the uppermost one, which is 0. Those between go.
+    Layer(usize),
+    /// What the disk of another node stands on. The node is gone afterwards.
+    Node(String),
+    /// A filter over what is there now, which it is given.
+    Filter(PutOver),
+}
+
+/// Makes a filter over the block that it is given.
+pub type PutOver = Box<dyn FnOnce(Arc<dyn Block>) -> Arc<dyn Block>>;
+
+/// An exchange that has happened.
+#[derive(Debug)]
+pub struct Replaced {
+    /// For how long requests were kept out, those that were inside included.
+    pub pause: Duration,
+    /// Layers that the disk does not stand on any more.
+    pub removed: RemovedLayers,
+}
+
+/// What a disk stands on afterwards.
+struct Plan {
+    /// Images whose backing layer changes, the lower ones first, each with its new one.
+    backings: Vec<(Qcow2, Option<Arc<dyn Block>>)>,
+    top: Arc<dyn Block>,
+    bitmaps: Vec<Arc<Bitmap>>,
+    /// What the disk is taken to have been asked for.
+    asked: Asked,
+}
+
+impl Graph {
+    /// Puts `put` at `edge` of the disk that `name` leads to, while requests run: those that are inside end on what was there, those
+    /// that come wait and then find the new. What was there and is not needed any more is in the result.
+    ///
+    /// `last_look` runs when nobody is inside any more, just before the exchange: what it finds is so when requests go on. It may use
+    /// the blocks of the disk ([`crate::Disk::root`]); a request to the disk itself would wait for ever. The uppermost layer is flushed
+    /// before the exchange: what is below a new one is durable.
+    ///
+    /// Costs a flush and the time in which requests inside end, which the result tells; nothing on the medium changes: what the header
+    /// of an image says of its backing file is the caller's to write.
+    ///
+    /// # Errors
+    /// When it cannot be put there, when `last_look` or the flush fails. Then, and when the future is dropped, everything is as it was;
+    /// layers that were opened for it are closed.
+    pub async fn replace(
+        &self,
+        _change: &Change<'_>,
+        name: &str,
+        edge: Edge,
+        put: Put,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        let node = self.disk(name)?;
+        let old = node.disk.layers();
+        let found = self.find(&node, &old, edge, put).await?;
+        // Refused without disturbing anybody, and most of what a flush writes is written while requests go on.
+        node.plan(&old, edge, &found)?;
+        node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
+        let begun = node.disk.front.now();
+        let drained = node.disk.drain().await;
+        last_look().await.map_err(ReplaceError::Before)?;
+        node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
+        // The size may have changed while requests were inside.
+        let Plan { backings, top, bitmaps, asked } = node.plan(&old, edge, &found)?;
+        let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
+        for (image, _) in backings.iter().rev() {
+            still.push(image.hold_still().await.map_err(ReplaceError::Before)?);
+        }
+        // From here on nothing waits. The first two may refuse, and then the others have not changed.
+        for (still, (_, backing)) in still.iter().rev().zip(&backings) {
+            still.set_backing(backing.clone()).map_err(ReplaceError::Before)?;
+        }
+        let list: Vec<Arc<Layer>> = old.list.iter().chain(&found.list).cloned().collect();
+        let layers = Arc::new(Layers::new(top, &list, bitmaps));
+        let removed = layers.missing(&old);
+        node.disk.stand_on(layers, &drained);
+        node.put_in_force(asked);
+        self.link(&node.name, &found);
+        drop((still, drained));
+        let pause = node.disk.front.now().since(begun);
+        tracing::debug!(node = node.name, ?edge, ?pause, "the disk stands on other layers");
+        Ok(Replaced { pause, removed })
+    }
+
+    /// The node's names are those of what it stands on, too; a node that gave it goes.
+    fn link(&self, name: &str, found: &Found) {
+        let mut nodes = self.nodes.lock();
+        if let Some(gone) = &found.node {
+            nodes.retain(|node| !Arc::ptr_eq(node, gone));
+        }
+        if let Some(node) = nodes.iter().find(|node| node.name == name) {
+            node.links.lock().add(found.links.clone());
+        }
+    }
+
+    /// Refuses a node that another one or somebody else needs.
+    pub(super) fn check_unused(&self, node: &Node) -> Result<(), NodeError> {
+        let above = self.users(node).first().map(|user| User { kind: "node", name: user.name.clone() });
+        match above.or_else(|| node.holders.first()) {
+            Some(by) => Err(NodeError::InUse { name: node.name.clone(), by }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DiskNode {
+    /// What comes of putting `found` at `edge`, if it may be put there. Changes nothing.
+    fn plan(&self, old: &Layers, edge: Edge, found: &Found) -> Result<Plan, ReplaceError> {
+        let blocks: Vec<Arc<dyn Block>> = block::layers(Arc::clone(&old.top)).collect();
+        if edge.at() > blocks.len() {
+            return Err(self.no_layer(old, edge.at() - 1));
+        }
+        let mut backings = Vec::new();
+        if let Some(over) = &found.over {
+            backings.push((over.clone(), blocks.get(edge.at()).cloned()));
+        }
+        let (above, _) = blocks.split_at(edge.at());
+        check_cycle(above, old, found)?;
+        let mut below = found.block.clone();
+        for (up, block) in above.iter().rev().enumerate() {
+            match block.downcast_ref::<Qcow2>() {
+                Some(image) => backings.push((image.clone(), below)),
+                None if up == 0 => {
+                    let (layer, driver) = (block.name().to_owned(), block.driver());
+                    return Err(ReplaceError::NotAnImage { layer, driver });
+                }
+                // A filter has what it is over, whatever is below that.
+                None => {}
+            }
+            below = Some(Arc::clone(block));
+        }
+        let top = below.ok_or_else(|| ReplaceError::NoRoot { node: self.name.clone() })?;
+        let bitmaps = if edge == Edge::Root { found.bitmaps.clone() } else { old.bitmaps.clone() };
+        if edge == Edge::Root {
+            self.check_root(&*top)?;
+        }
+        Ok(Plan { backings, top, bitmaps, asked: self.asked_after(edge, found) })
+    }
+
+    /// Refuses what clients of the disk would notice.
+    fn check_root(&self, top: &dyn Block) -> Result<(), ReplaceError> {
+        let (layer, found, needed) = (|| top.name().to_owned(), top.size(), self.disk.size());
+        if found != needed {
+            return Err(ReplaceError::OtherSize { layer: layer(), found, needed });
+        }
+        if !self.disk.read_only() && top.capabilities().read_only {
+            return Err(ReplaceError::ReadOnly { layer: layer() });
+        }
+        Ok(())
+    }
+
+    fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
+        let layers = block::layers(Arc::clone(&layers.top)).count();
+        ReplaceError::NoLayer { node: self.name.clone(), at, layers }
+    }
+
+    /// What the disk is taken to have been asked for once `found` is at `edge`: what was said of images below is not so any more.
+    fn asked_after(&self, edge: Edge, found: &Found) -> Asked {
+        let mut asked = match (&found.asked, edge) {
+            (Some(asked), Edge::Root) => asked.clone(),
+            (None, _) | (_, Edge::Backing { .. }) => self.asked.lock().clone(),
+        };
+        if edge != Edge::Root || found.over.is_some() {
+            asked.tree.take("backing");
+        }
+        asked
+    }
+
+    /// Options that change while a disk is open stay the disk's own; those of its image are the new image's.
+    fn put_in_force(&self, asked: Asked) {
+        let Asked { path, mut tree } = asked;
+        let options = self.disk.runtime_options();
+        tree.say(&options);
+        if let Ok(new) = DiskOptions::of_tree(tree.clone()) {
+            self.disk.note_options(RuntimeOptions { qcow2: new.layer.qcow2, ..options });
+        }
+        *self.asked.lock() = Asked { path, tree };
+    }
+}
+
+impl Edge {
+    /// How many layers are above what is there.
+    fn at(self) -> usize {
+        match self {
+            Self::Root => 0,
+            Self::Backing { of } => of.saturating_add(1),
+        }
+    }
+
+    /// What is there.
+    fn block(self, layers: &Layers) -> Option<Arc<dyn Block>> {
+        block::layers(Arc::clone(&layers.top)).nth(self.at())
+    }
+}
+
+/// Refuses to put below the blocks `above` what is one of them, or is made of the same file as what stays.
+fn check_cycle(above: &[Arc<dyn Block>], old: &Layers, found: &Found) -> Result<(), ReplaceError> {
+    let cycle = |block: &Arc<dyn Block>| Err(ReplaceError::Cycle { layer: block.name().to_owned() });
+    let Some(block) = &found.block else { return Ok(()) };
+    if above.iter().any(|above| Arc::ptr_eq(above, block)) {
+        return cycle(block);
+    }
+    let stays = |layer: &&Arc<Layer>| {
+        found.over.is_some() || above.iter().any(|above| Arc::ptr_eq(above, &layer.block))
+    };
+    for layer in old.list.iter().filter(stays) {
+        let is_same = |new: &&Arc<Layer>| new.identity.is_some() && new.identity == layer.identity;
+        if let Some(new) = found.list.iter().find(is_same) {
+            return cycle(&new.block);
+        }
+    }
+    Ok(())
+}

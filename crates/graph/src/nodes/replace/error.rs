@@ -1,0 +1,75 @@
+//! Why a disk stands on what it stood on.
+
+use block::Error;
+use thiserror::Error;
+
+use crate::nodes::error::NodeError;
+
+/// Why a disk stands on what it stood on.
+#[derive(Debug, Error)]
+pub enum ReplaceError {
+    /// A node that is not there, or that somebody uses.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The disk is not that deep.
+    #[error("node {node:?} has {layers} layers, and none {at} down")]
+    NoLayer {
+        /// The disk's node.
+        node: String,
+        /// Layers above the one that was asked for.
+        at: usize,
+        /// Layers that there are.
+        layers: usize,
+    },
+    /// Only an image has a backing layer.
+    #[error("{layer} is a block of driver {driver}, which has no backing layer")]
+    NotAnImage {
+        /// The layer.
+        layer: String,
+        /// Its driver.
+        driver: &'static str,
+    },
+    /// A disk stands on something.
+    #[error("node {node:?} needs a layer to stand on")]
+    NoRoot {
+        /// The disk's node.
+        node: String,
+    },
+    /// The layer would lie below itself.
+    #[error("{layer} would lie below itself")]
+    Cycle {
+        /// The layer.
+        layer: String,
+    },
+    /// Clients were told the disk's size.
+    #[error("{layer} has {found} bytes, and the disk {needed}")]
+    OtherSize {
+        /// The layer.
+        layer: String,
+        /// Its size.
+        found: u64,
+        /// The disk's.
+        needed: u64,
+    },
+    /// The disk can be written, and what it would stand on cannot.
+    #[error("{layer} is open for reading, and the disk is written")]
+    ReadOnly {
+        /// The layer.
+        layer: String,
+    },
+    /// What is read as a backing layer must not change.
+    #[error("{layer} is open for writing; open it with read-only to put it below an image")]
+    Writable {
+        /// The layer.
+        layer: String,
+    },
+    /// What is put over a layer has another one below it already.
+    #[error("{layer} has a backing layer of its own; open it with an empty backing")]
+    HasBacking {
+        /// The layer.
+        layer: String,
+    },
+    /// What must be done before the exchange failed.
+    #[error("nothing is exchanged")]
+    Before(#[source] Error),
+}

@@ -1,0 +1,147 @@
+//! What is to be put into a disk: looked for, and looked at.
+
+use std::sync::Arc;
+
+use block::{Block, Raw};
+use qcow2::Qcow2;
+use qcow2::bitmap::Bitmap;
+
+use super::{Edge, Put, ReplaceError};
+use crate::drive::OptionTree;
+use crate::layers::{Layer, Layers, OpenedLayers};
+use crate::nodes::Graph;
+use crate::nodes::disk_node::{Asked, DiskNode};
+use crate::nodes::node::{Links, Node};
+use crate::open::bitmaps_of;
+
+/// What is to be put, found and open.
+pub(super) struct Found {
+    pub(super) block: Option<Arc<dyn Block>>,
+    /// Layers that the disk may get.
+    pub(super) list: Vec<Arc<Layer>>,
+    /// If it is put over what is there: the image that gets that as its backing layer.
+    pub(super) over: Option<Qcow2>,
+    pub(super) bitmaps: Vec<Arc<Bitmap>>,
+    pub(super) asked: Option<Asked>,
+    pub(super) links: Links,
+    /// A node that goes.
+    pub(super) node: Option<Arc<Node>>,
+}
+
+impl Graph {
+    pub(super) async fn find(
+        &self,
+        node: &DiskNode,
+        old: &Layers,
+        edge: Edge,
+        put: Put,
+    ) -> Result<Found, ReplaceError> {
+        let there = edge.block(old);
+        let nothing = Found {
+            block: None,
+            list: Vec::new(),
+            over: None,
+            bitmaps: Vec::new(),
+            asked: None,
+            links: Links::default(),
+            node: None,
+        };
+        match put {
+            Put::Nothing => Ok(nothing),
+            Put::Opened(opened) => opened_at(edge, opened),
+            Put::Over(opened) => {
+                let over = only_image(&opened)?;
+                Ok(Found { over: Some(over), ..opened_at(edge, opened)? })
+            }
+            Put::Layer(at) => {
+                let block = block::layers(Arc::clone(&old.top)).nth(at);
+                let block = block.ok_or_else(|| node.no_layer(old, at))?;
+                let bitmaps = bitmaps_of(&*block).await.map_err(ReplaceError::Before)?;
+                let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
+                Ok(Found { block: Some(block), bitmaps, asked, ..nothing })
+            }
+            Put::Node(name) => self.find_node(node, edge, &name),
+            Put::Filter(filter) => {
+                let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
+                let house = old.list.first().map(|layer| layer.house.clone());
+                let house = house.ok_or_else(|| ReplaceError::NoRoot { node: node.name.clone() })?;
+                let layer = Layer {
+                    block: Arc::clone(&block),
+                    identity: None,
+                    house,
+                    closes_below: true,
+                    _locks: Vec::new(),
+                };
+                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
+                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..nothing })
+            }
+        }
+    }
+
+    /// What the node called `name` stands on, if nobody needs it there.
+    fn find_node(&self, disk: &DiskNode, edge: Edge, name: &str) -> Result<Found, ReplaceError> {
+        let node = self.node(name)?;
+        let found = node.disk()?;
+        if Arc::ptr_eq(&found.disk, &disk.disk) {
+            return Err(ReplaceError::Cycle { layer: name.to_owned() });
+        }
+        self.check_unused(&node)?;
+        let layers = found.disk.layers();
+        check_readable_below(edge, &*layers.top)?;
+        Ok(Found {
+            block: Some(Arc::clone(&layers.top)),
+            list: layers.list.clone(),
+            over: None,
+            bitmaps: layers.bitmaps.clone(),
+            asked: Some(found.asked.lock().clone()),
+            links: node.links.lock().clone(),
+            node: Some(Arc::clone(&node)),
+        })
+    }
+}
+
+fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
+    let OpenedLayers { list, bitmaps, path, tree, links } = opened;
+    let block = list.first().map(|layer| Arc::clone(&layer.block));
+    if let Some(block) = &block {
+        check_readable_below(edge, &**block)?;
+    }
+    Ok(Found { block, list, over: None, bitmaps, asked: Some(Asked { path, tree }), links, node: None })
+}
+
+/// Refuses to have something read as a backing layer that somebody may write.
+fn check_readable_below(edge: Edge, block: &dyn Block) -> Result<(), ReplaceError> {
+    match edge != Edge::Root && !block.capabilities().read_only {
+        true => Err(ReplaceError::Writable { layer: block.name().to_owned() }),
+        false => Ok(()),
+    }
+}
+
+/// The image that is all of `opened`, and gets a backing layer.
+fn only_image(opened: &OpenedLayers) -> Result<Qcow2, ReplaceError> {
+    let (layer, driver) = match opened.list.as_slice() {
+        [only] => match only.block.downcast_ref::<Qcow2>() {
+            Some(image) => return Ok(image.clone()),
+            None => (only.block.name().to_owned(), only.block.driver()),
+        },
+        _ => return Err(ReplaceError::HasBacking { layer: opened.path.display().to_string() }),
+    };
+    Err(ReplaceError::NotAnImage { layer, driver })
+}
+
+/// How a block would be asked for by itself.
+fn tree_of(block: &dyn Block) -> OptionTree {
+    let mut tree = OptionTree::of_path(block.name());
+    let mut say = |name: &str, value: String| {
+        // Neither name is malformed.
+        let _ = tree.replace(name, value);
+    };
+    say("driver", block.driver().to_owned());
+    if let Some(raw) = block.downcast_ref::<Raw>() {
+        say("offset", raw.offset.to_string());
+        if raw.fixed {
+            say("size", raw.size.to_string());
+        }
+    }
+    tree
+}
