@@ -1,6 +1,7 @@
 //! Places in the guest's disk and in the image file, which must not be confused.
 
 use std::fmt;
+use std::ops::Add;
 
 use thiserror::Error;
 
@@ -16,6 +17,14 @@ pub struct GuestOffset(pub u64);
 /// A place in the image file (or the external data file), in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HostOffset(pub u64);
+
+impl Add<u64> for HostOffset {
+    type Output = Self;
+
+    fn add(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
 
 impl fmt::Display for GuestOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

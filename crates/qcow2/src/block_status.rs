@@ -22,10 +22,17 @@ impl Qcow2 {
         Ok(match located.source {
             Source::Zero { explicit, host } => {
                 let hole = host.is_none() || !explicit || located.depth > 0;
-                BlockStatus { present: explicit, zero: true, hole, data: false, offset: host, ..status }
+                BlockStatus {
+                    present: explicit,
+                    zero: true,
+                    hole,
+                    data: false,
+                    offset: host.map(|host| host.0),
+                    ..status
+                }
             }
             Source::Compressed { .. } => BlockStatus { compressed: true, ..status },
-            Source::Plain { offset: host, .. } => BlockStatus { offset: Some(host), ..status },
+            Source::Plain { offset: host, .. } => BlockStatus { offset: Some(host.0), ..status },
             Source::Block(block) => {
                 let below = block.block_status(offset, located.len).await?;
                 // Space that a layer below reserves for zeroes is not in this image's file.

@@ -48,7 +48,7 @@ impl Decompressed {
         if let Some(bytes) = self.get(cluster.host.0) {
             return Ok(bytes);
         }
-        medium.check_data(cluster.host.0, cluster.len)?;
+        medium.check_data(cluster.host, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
         let buf = IoBuf::uninit(cluster.len as usize);
         let (result, packed) = medium.data.read(cluster.host.0, buf).await;

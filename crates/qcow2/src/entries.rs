@@ -54,7 +54,7 @@ impl Inner {
         let _owned = self.map.tables.own(index, index + 1).await;
         let old = self.map.l1_entry(&self.medium, index, guest)?;
         if let (true, Some(at)) = (old.copied, old.table) {
-            return self.space.take_room_of_table(&self.medium, index, at.0).await;
+            return self.space.take_room_of_table(&self.medium, index, at).await;
         }
         let shared = self.is_shared(old.table).await?;
         self.space.take_room_in_l1(&self.medium, &self.map.l1, index).await?;
@@ -82,7 +82,7 @@ impl Inner {
         self.map.l1.set(index as usize, L1Entry { table: Some(HostOffset(offset)), copied: true });
         if let Some(old) = old.table {
             self.table_left(old, shared);
-            self.space.free_cluster(&self.medium, old.0, self.discards().pass_discard_other);
+            self.space.free_cluster(&self.medium, old, self.discards().pass_discard_other);
         }
         Ok(())
     }

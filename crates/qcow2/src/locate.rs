@@ -2,7 +2,7 @@
 
 use block::Block;
 use map_cache::SliceKey;
-use qcow2_layout::CompressedCluster;
+use qcow2_layout::{CompressedCluster, HostOffset};
 use storage::Storage;
 
 use crate::Error;
@@ -25,9 +25,9 @@ pub(crate) struct Located<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// Nowhere: zeroes. `explicit` if a layer says so, otherwise no layer knows of them.
-    Zero { explicit: bool, host: Option<u64> },
+    Zero { explicit: bool, host: Option<HostOffset> },
     /// In a file, as they are.
-    Plain { storage: &'a dyn Storage, offset: u64 },
+    Plain { storage: &'a dyn Storage, offset: HostOffset },
     /// In a block that is no image, at the guest's own offset.
     Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.

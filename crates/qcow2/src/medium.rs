@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Blame;
-use qcow2_layout::Geometry;
+use qcow2_layout::{Geometry, HostOffset};
 use storage::Storage;
 
 use crate::Error;
@@ -57,19 +57,19 @@ impl Medium {
 
     /// Refuses to take metadata for data.
     #[inline]
-    pub(crate) fn check_data(&self, host: u64, len: u64) -> Result<(), Error> {
+    pub(crate) fn check_data(&self, host: HostOffset, len: u64) -> Result<(), Error> {
         match self.metadata_at(host, len) {
             None => Ok(()),
             Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
-                "guest data at {host:#x} ({len} bytes) overlaps metadata ({section} at {at:#x})"
+                "guest data at {host} ({len} bytes) overlaps metadata ({section} at {at:#x})"
             )))),
         }
     }
 
     /// The metadata that so many bytes of the data file touch.
     #[inline]
-    pub(crate) fn metadata_at(&self, host: u64, len: u64) -> Option<(u64, Section)> {
-        if self.geometry.external_data { None } else { self.overlap.touched(host, len, None) }
+    pub(crate) fn metadata_at(&self, host: HostOffset, len: u64) -> Option<(u64, Section)> {
+        if self.geometry.external_data { None } else { self.overlap.touched(host.0, len, None) }
     }
 
     /// Writes metadata of one kind, unless metadata of another kind is in the way.

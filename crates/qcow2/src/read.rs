@@ -30,7 +30,7 @@ impl Inner {
             match located.source {
                 Source::Zero { .. } if guest == offset && behind.is_empty() => return Some(ReadKind::Zeroes),
                 Source::Zero { .. } => piece.fill(0),
-                Source::Plain { storage, offset } if storage.try_read(offset, piece) => {}
+                Source::Plain { storage, offset } if storage.try_read(offset.0, piece) => {}
                 Source::Block(block) => match block.try_read(guest, piece)? {
                     ReadKind::Data => {}
                     ReadKind::Zeroes if guest == offset && behind.is_empty() => {
@@ -131,7 +131,7 @@ impl Inner {
                 (Ok(ReadKind::Zeroes), buf)
             }
             Source::Plain { storage, offset } => {
-                let (result, buf) = storage.read(offset, buf).await;
+                let (result, buf) = storage.read(offset.0, buf).await;
                 let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
                 (result.map(|()| ReadKind::Data), buf)
             }

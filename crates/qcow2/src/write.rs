@@ -11,7 +11,7 @@ mod placement;
 
 use std::sync::Arc;
 
-use qcow2_layout::{Cluster, L2Entry};
+use qcow2_layout::{Cluster, HostOffset, L2Entry};
 use storage::IoVec;
 
 use crate::Error;
@@ -53,12 +53,17 @@ impl Inner {
     }
 
     /// The pass is held until the write has landed, whoever waits for it.
-    async fn write_in_place(self: &Arc<Self>, pass: Pass<'_>, host: u64, data: IoVec) -> Result<(), Error> {
+    async fn write_in_place(
+        self: &Arc<Self>,
+        pass: Pass<'_>,
+        host: HostOffset,
+        data: IoVec,
+    ) -> Result<(), Error> {
         self.medium.check_data(host, data.len() as u64)?;
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);
-            image.medium.data.write(host, data).await
+            image.medium.data.write(host.0, data).await
         });
         write.await.map_err(self.medium.blame.io("writing data"))
     }
@@ -77,7 +82,7 @@ impl Inner {
                 return self
                     .medium
                     .data
-                    .write(host, data)
+                    .write(host.0, data)
                     .await
                     .map_err(self.medium.blame.io("writing data"));
             }
@@ -142,7 +147,7 @@ impl Inner {
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
             let part = data.slice(0, extent.len as usize);
-            self.medium.data.write(host, part).await.map_err(self.medium.blame.io("writing data"))?;
+            self.medium.data.write(host.0, part).await.map_err(self.medium.blame.io("writing data"))?;
             return Ok(extent.len);
         }
         match self.reusable_host(&first) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::ZeroOptions;
-use qcow2_layout::{Cluster, L2Entry, Version};
+use qcow2_layout::{Cluster, HostOffset, L2Entry, Version};
 use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
@@ -295,7 +295,7 @@ impl Inner {
             if let (false, Space::Free { punch: true }, L2Entry::Standard(Cluster { host: Some(host), .. })) =
                 (kept || self.medium.raw_data, space, old)
             {
-                self.punch_data(host.0, size.min(self.size().saturating_sub(guest))).await;
+                self.punch_data(*host, size.min(self.size().saturating_sub(guest))).await;
             }
         } else if !kept {
             self.space.free_entry(
@@ -307,7 +307,7 @@ impl Inner {
             (space, new)
         {
             // The image owns the cluster while its guest cluster is owned here: nobody writes to it.
-            self.punch_data(host.0, size).await;
+            self.punch_data(*host, size).await;
         }
     }
 
@@ -324,8 +324,8 @@ impl Inner {
         }
     }
 
-    async fn punch_data(&self, host: u64, len: u64) {
-        if let Err(error) = self.medium.data.discard(host, len).await {
+    async fn punch_data(&self, host: HostOffset, len: u64) {
+        if let Err(error) = self.medium.data.discard(host.0, len).await {
             tracing::debug!(
                 "{}: cannot give space back to the file system: {error}",
                 self.medium.blame.name()

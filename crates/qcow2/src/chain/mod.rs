@@ -14,6 +14,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use map_cache::{Budget, CacheLimits, Charge, Counters, Load, LoadTicket, MapCache, SliceKey};
+use qcow2_layout::HostOffset;
 use sync::AsyncMutex;
 
 use crate::Error;
@@ -155,8 +156,8 @@ impl Chain {
 
     /// Where in the file of its layer `guest` is, for a place of data whose unit holds it.
     #[inline]
-    pub(crate) fn host(&self, guest: u64, unit: u64) -> u64 {
-        (unit << self.unit_bits) + (guest & ((1 << self.unit_bits) - 1))
+    pub(crate) fn host(&self, guest: u64, unit: u64) -> HostOffset {
+        HostOffset((unit << self.unit_bits) + (guest & ((1 << self.unit_bits) - 1)))
     }
 
     #[inline]

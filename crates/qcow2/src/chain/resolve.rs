@@ -6,7 +6,7 @@
 //! that layer's own map, so that a contradiction fails exactly the requests that meet it.
 
 use futures_util::future::join_all;
-use qcow2_layout::{Cluster, L1Entry, L2Entry, Subcluster};
+use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, Subcluster};
 use smallvec::SmallVec;
 use storage::IoBuf;
 
@@ -194,7 +194,7 @@ impl<'a> Draft<'a> {
             // Below 32.
             let subcluster = (in_cluster >> layer.medium.geometry.subcluster_bits()) as u32;
             match (cluster.state(subcluster), cluster.host) {
-                (Subcluster::Normal, Some(host)) => self.set_data(unit, index, layer, host.0 + in_cluster),
+                (Subcluster::Normal, Some(host)) => self.set_data(unit, index, layer, host + in_cluster),
                 (Subcluster::ZeroPlain, _) => self.set(unit, index, Place::Zero { layer: index }),
                 (Subcluster::UnallocatedPlain, _) => self.pass_down(unit, index),
                 (Subcluster::UnallocatedAlloc, _) => match self.chain.below_layer(index, self.guest(unit)) {
@@ -208,10 +208,10 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: u64) {
+    fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: HostOffset) {
         let bytes = 1 << self.chain.unit_bits;
         let place = match layer.medium.metadata_at(host, bytes) {
-            None => Place::Data { layer: index, unit: host >> self.chain.unit_bits },
+            None => Place::Data { layer: index, unit: host.0 >> self.chain.unit_bits },
             Some(_) => Place::Ask { layer: index },
         };
         self.set(unit, index, place);

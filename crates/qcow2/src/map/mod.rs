@@ -32,11 +32,11 @@ pub(crate) struct Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// At `host` of the data file; writable there if nothing else refers to it.
-    Data { host: u64, in_place: bool },
+    Data { host: HostOffset, in_place: bool },
     /// Reads as zeroes; space may be reserved at `host`.
-    Zero { host: Option<u64> },
+    Zero { host: Option<HostOffset> },
     /// The layer below knows; space may be reserved at `host`.
-    Unallocated { host: Option<u64> },
+    Unallocated { host: Option<HostOffset> },
     /// Part of a compressed cluster, from `skip` bytes into its content on.
     Compressed { cluster: CompressedCluster, skip: u64 },
 }
@@ -51,7 +51,8 @@ pub(crate) enum Mapped {
 impl Extent {
     /// Appends `next` if it continues this extent.
     fn join(&mut self, next: Extent) -> bool {
-        let follows = |here: Option<u64>, there: Option<u64>| here.map(|host| host + self.len) == there;
+        let follows =
+            |here: Option<HostOffset>, there: Option<HostOffset>| here.map(|host| host + self.len) == there;
         let joins = match (self.kind, next.kind) {
             (Kind::Data { host, in_place }, Kind::Data { host: there, in_place: also }) => {
                 host + self.len == there && in_place == also
@@ -204,7 +205,7 @@ impl Map {
         let (state, run) = cluster.run(subcluster, &medium.geometry);
         let run_end = u64::from(subcluster + run) << medium.geometry.subcluster_bits();
         let len = (run_end - in_cluster).min(to_end);
-        let host = cluster.host.map(|host| host.0 + in_cluster);
+        let host = cluster.host.map(|host| host + in_cluster);
         let kind = match (state, host) {
             (Subcluster::Normal, Some(host)) => {
                 Kind::Data { host, in_place: medium.in_place(cluster.copied) }

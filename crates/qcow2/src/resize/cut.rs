@@ -97,7 +97,7 @@ impl Inner {
         self.table_left(at, shared);
         let punch = self.options.pass_discard_request;
         entries.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, punch));
-        self.space.free_cluster(&self.medium, at.0, self.options.pass_discard_other);
+        self.space.free_cluster(&self.medium, at, self.options.pass_discard_other);
         Ok(())
     }
 }

@@ -71,7 +71,7 @@ impl Inner {
     async fn prepare_run(&self, run: Run, how: Preallocation) -> Result<(), Error> {
         let bits = self.medium.geometry.cluster_bits;
         let (start, len) = (run.start << bits, run.len << bits);
-        self.medium.check_data(start, len)?;
+        self.medium.check_data(HostOffset(start), len)?;
         let done = match how {
             Preallocation::Full => self.medium.file.allocate(start, len, Allocation::Write).await,
             _ if !run.fresh => self.medium.file.zero(start, len, Zeroing::Keep).await,

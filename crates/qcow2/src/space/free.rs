@@ -1,6 +1,6 @@
 //! Giving clusters up, and taking them back once nobody can be using them any more.
 
-use qcow2_layout::{CompressedCluster, L2Entry};
+use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
@@ -14,7 +14,7 @@ impl Space {
         match entry {
             L2Entry::Compressed(cluster) => self.free_compressed(medium, *cluster, punch),
             L2Entry::Standard(cluster) if !medium.geometry.external_data => {
-                cluster.host.into_iter().for_each(|host| self.free_cluster(medium, host.0, punch));
+                cluster.host.into_iter().for_each(|host| self.free_cluster(medium, host, punch));
             }
             L2Entry::Standard(_) => {}
         }
@@ -28,8 +28,8 @@ impl Space {
     }
 
     /// Frees one cluster at `host`.
-    pub(crate) fn free_cluster(&self, medium: &Medium, host: u64, punch: bool) {
-        self.frees.add(Free { start: host >> medium.geometry.cluster_bits, len: 1, punch });
+    pub(crate) fn free_cluster(&self, medium: &Medium, host: HostOffset, punch: bool) {
+        self.frees.add(Free { start: host.0 >> medium.geometry.cluster_bits, len: 1, punch });
     }
 
     /// Takes one reference from each cluster; those that then have none are punched and given to the

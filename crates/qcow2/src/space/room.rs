@@ -1,5 +1,6 @@
 //! Taking room for metadata before it changes.
 
+use qcow2_layout::HostOffset;
 use storage::{Allocation, ExtentKind};
 
 use crate::Error;
@@ -12,8 +13,13 @@ use crate::space::Space;
 
 impl Space {
     /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
-    pub(crate) async fn take_room_of_table(&self, medium: &Medium, index: u64, at: u64) -> Result<(), Error> {
-        self.take_room(medium, Place::Table(index), at, medium.geometry.cluster_size()).await
+    pub(crate) async fn take_room_of_table(
+        &self,
+        medium: &Medium,
+        index: u64,
+        at: HostOffset,
+    ) -> Result<(), Error> {
+        self.take_room(medium, Place::Table(index), at.0, medium.geometry.cluster_size()).await
     }
 
     /// Takes the room that L1 entry `index` needs in its table.

@@ -28,7 +28,7 @@ impl Inner {
         let sub = self.medium.geometry.subcluster_size();
         let start = if in_use(touched.start) { guest } else { guest / sub * sub };
         let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
-        let host = cluster.host.map_or(0, |host| host.0);
+        let host = cluster.host.unwrap_or_default();
         let held = BelowHeld::default();
         let place = Placement {
             guest: start_of_cluster,
@@ -53,7 +53,7 @@ impl Inner {
             Ok(()) => Ok(end - guest),
             Err(error) => {
                 // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
-                self.space.allocator.lock().taint(host >> self.medium.geometry.cluster_bits, 1);
+                self.space.allocator.lock().taint(host.0 >> self.medium.geometry.cluster_bits, 1);
                 Err(error)
             }
         }

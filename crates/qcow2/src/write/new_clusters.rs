@@ -89,7 +89,7 @@ impl Inner {
     ) -> Result<(u64, Vec<L2Entry>, Needs), Error> {
         let size = self.medium.geometry.cluster_size();
         let first_cluster = self.medium.geometry.cluster_start(guest);
-        let host = run.start << self.medium.geometry.cluster_bits;
+        let host = HostOffset(run.start << self.medium.geometry.cluster_bits);
         let run_end = first_cluster + run.len * size;
         let end = (guest + data.len() as u64).min(run_end);
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
@@ -116,7 +116,7 @@ impl Inner {
                 L2Entry::Standard(cluster) => cluster.zero & !alloc,
                 L2Entry::Compressed(_) => 0,
             };
-            let host = Some(HostOffset(host + index * size));
+            let host = Some(host + index * size);
             L2Entry::Standard(Cluster { host, copied: true, alloc, zero })
         });
         let entries: Vec<_> = entries.collect();

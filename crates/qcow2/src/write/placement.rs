@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use qcow2_layout::HostOffset;
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
 use crate::Error;
@@ -19,7 +20,7 @@ pub(super) struct Placement<'a> {
     /// First guest cluster.
     pub(super) guest: u64,
     /// Where it goes: consecutive in the data file.
-    pub(super) host: u64,
+    pub(super) host: HostOffset,
     /// Number of clusters.
     pub(super) clusters: u64,
     /// The guest range whose bytes are written: the request's part plus what must be copied.
@@ -88,7 +89,7 @@ impl Inner {
                 <= place.host + place.clusters * self.medium.geometry.cluster_size()
         );
         self.medium.check_data(at(start), bytes.len() as u64)?;
-        self.medium.data.write(at(start), bytes).await.map_err(self.medium.blame.io("writing data"))
+        self.medium.data.write(at(start).0, bytes).await.map_err(self.medium.blame.io("writing data"))
     }
 
     /// What must be written at `host` so that it reads as `start..end` of the guest did: the bytes,
@@ -98,7 +99,7 @@ impl Inner {
         start: u64,
         end: u64,
         place: &Placement<'_>,
-        host: u64,
+        host: HostOffset,
     ) -> Result<Option<IoBytes>, Error> {
         if start >= end {
             return Ok(None);
@@ -116,7 +117,7 @@ impl Inner {
             }
             if len > ZERO_FILL_WRITTEN_MAX {
                 self.medium.check_data(host, len)?;
-                let zeroed = self.medium.data.zero(host, len, Zeroing::Keep).await;
+                let zeroed = self.medium.data.zero(host.0, len, Zeroing::Keep).await;
                 zeroed.map_err(self.medium.blame.io("zeroing the rest of a cluster"))?;
                 return Ok(None);
             }
