@@ -10,7 +10,8 @@ use crate::allocation::Allocation;
 /// Exclusive owner of a range of an aligned allocation.
 ///
 /// Invariant: no other view of the allocation overlaps `[start, start + len)`. New allocations have
-/// one view; [`IoBuf::split_off`] makes two disjoint ones; [`IoBuf::freeze`] ends the exclusive one.
+/// one view; [`IoBuf::split_off`] makes two disjoint ones; [`IoBuf::freeze`] ends the exclusive one, and
+/// [`IoBytes::thaw`] makes one again of the last view.
 pub struct IoBuf {
     allocation: Arc<Allocation>,
     start: usize,
@@ -44,6 +45,12 @@ impl IoBuf {
         let mut buf = Self::uninit(bytes.len());
         buf.copy_from_slice(bytes);
         buf
+    }
+
+    /// The bytes of the last view there is of `allocation`.
+    pub(crate) fn of_last_view(allocation: Arc<Allocation>, start: usize, len: usize) -> Self {
+        debug_assert_eq!((Arc::strong_count(&allocation), Arc::weak_count(&allocation)), (1, 0));
+        Self { allocation, start, len }
     }
 
     /// Splits at `at`: `self` keeps `[0, at)`, the result has the rest. No copy.
@@ -173,5 +180,16 @@ mod tests {
         let bytes = buf.freeze();
         drop(rest);
         assert_eq!(&bytes[..], b"abc");
+    }
+
+    #[test]
+    fn frozen_bytes_are_filled_again_only_when_nobody_else_sees_them() {
+        let bytes = IoBuf::copy_from(b"abcdef").freeze();
+        let (start, part) = (bytes.as_ptr(), bytes.slice(1, 2));
+        let bytes = bytes.thaw().unwrap_err();
+        drop(part);
+        let mut buf = bytes.thaw().unwrap();
+        buf[0] = b'A';
+        assert_eq!((&buf[..], buf.as_ptr()), (&b"Abcdef"[..], start));
     }
 }

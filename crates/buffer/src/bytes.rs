@@ -43,6 +43,17 @@ impl IoBytes {
     pub fn is_zero(&self) -> bool {
         is_zero(self)
     }
+
+    /// The same bytes to be filled again, the reverse of [`IoBuf::freeze`]. No copy.
+    ///
+    /// # Errors
+    /// With the bytes as they were while somebody else has a view of the allocation.
+    pub fn thaw(mut self) -> Result<IoBuf, IoBytes> {
+        match Arc::get_mut(&mut self.allocation) {
+            Some(_) => Ok(IoBuf::of_last_view(self.allocation, self.start, self.len)),
+            None => Err(self),
+        }
+    }
 }
 
 /// Whether every byte of `bytes` is zero; reads a word at a time.

@@ -6,11 +6,12 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "bench",
     "block",
     "buffer",
     "control",
+    "cowhand",
     "cowhand_cli",
     "door_nbd",
     "export",
@@ -98,7 +99,7 @@ mod tests {
         for filter in ["qcow3=debug", "[x]=debug", "qcow2[{x}]=debug", "=debug"] {
             let refused = parse(filter).unwrap_err().to_string();
             assert!(
-                refused.contains("allowed: bench, block, buffer, control, cowhand"),
+                refused.contains("allowed: bench, block, buffer, control, cowhand, cowhand_cli"),
                 "{filter}: {refused}"
             );
         }

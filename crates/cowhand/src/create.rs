@@ -1,0 +1,179 @@
+//! New images: the file, and everything in it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use block::SECTOR_BYTES;
+use graph::OpenError;
+use graph::probe::Format;
+use qcow2::{CreateOptions, Preallocation};
+use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
+
+use crate::error::Error;
+use crate::inside::HOME;
+use crate::loops::Loops;
+use crate::pending::Pending;
+use crate::request::Job;
+
+/// An image that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewImage {
+    /// Its format.
+    pub format: Format,
+    /// What is to be in it. A raw image has no more than `size` and `preallocation`.
+    pub options: CreateOptions,
+    /// What happens to a file that is there already.
+    pub existing: Existing,
+}
+
+/// What happens to a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It is replaced, unless somebody uses it.
+    Replace,
+    /// It is an error.
+    Refuse,
+}
+
+impl NewImage {
+    /// An empty qcow2 image for a disk of `size_bytes`, with the defaults of QEMU; nothing is replaced.
+    pub fn qcow2(size_bytes: u64) -> Self {
+        Self::of(Format::Qcow2, size_bytes)
+    }
+
+    /// A raw image of `size_bytes`, all hole; nothing is replaced.
+    pub fn raw(size_bytes: u64) -> Self {
+        Self::of(Format::Raw, size_bytes)
+    }
+
+    /// A qcow2 image that holds what differs from the image called `backing`, as it is to be named in the new one: a relative name
+    /// starts at the new image's directory. Whether there is such a file is not looked at.
+    pub fn overlay(size_bytes: u64, backing: impl Into<String>, format: Format) -> Self {
+        let mut image = Self::qcow2(size_bytes);
+        image.options.backing_file = Some(backing.into());
+        image.options.backing_format = Some(format.name().to_owned());
+        image
+    }
+
+    fn of(format: Format, size_bytes: u64) -> Self {
+        let options = CreateOptions { size: size_bytes, ..CreateOptions::default() };
+        Self { format, options, existing: Existing::Refuse }
+    }
+}
+
+/// Makes an image at `path`; durable, its name too, when it completes. A file that was not there before is removed again when
+/// that fails. Starts a thread for as long as it takes.
+pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
+    let path = path.into();
+    let loops = match Loops::new(1) {
+        Ok(loops) => loops,
+        Err(error) => return Pending::ended(Err(error)),
+    };
+    let (reply, pending) = Pending::new();
+    let on = loops.clone();
+    let start = move || {
+        let task = async move {
+            reply.send(make(&path, &image).await);
+            drop(on);
+        };
+        reactor::spawn(task).detach();
+    };
+    loops.send(HOME, Job::Work(Box::new(start)));
+    pending
+}
+
+async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
+    let file = Target::open(path, image.existing)?;
+    let data = match &image.options.data_file {
+        Some(name) if image.format == Format::Qcow2 => {
+            Some(Target::open(&beside(path, name), Existing::Replace)?)
+        }
+        _ => None,
+    };
+    let made = match fill(&file, data.as_ref(), image).await {
+        Ok(()) => keep_name(path),
+        Err(error) => Err(error),
+    };
+    if made.is_err() {
+        [Some(file), data].into_iter().flatten().for_each(Target::give_up);
+    }
+    made
+}
+
+async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<(), Error> {
+    match image.format {
+        Format::Raw => fill_raw(&file.storage, image.options.size, image.options.preallocation)
+            .await
+            .map_err(|error| Error::of_system(file.storage.name(), error)),
+        Format::Qcow2 => {
+            let data = data.map(|data| &data.storage as &dyn Storage);
+            Ok(qcow2::create(&file.storage, data, &image.options).await?)
+        }
+    }
+}
+
+async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -> io::Result<()> {
+    let size = size
+        .checked_next_multiple_of(SECTOR_BYTES)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "the size is beyond 64 bits"))?;
+    file.shorten_to(0).await?;
+    file.grow_to(size).await?;
+    match preallocation {
+        _ if size == 0 => {}
+        Preallocation::Off | Preallocation::Metadata => {}
+        Preallocation::Falloc => file.allocate(0, size, Allocation::Reserve).await?,
+        Preallocation::Full => file.allocate(0, size, Allocation::Write).await?,
+    }
+    file.flush().await
+}
+
+/// Makes the file's entry in its directory durable: what is written to the disk from now on would
+/// otherwise be in a file without a name after a crash.
+fn keep_name(path: &Path) -> Result<(), Error> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let synced =
+        std::fs::File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| Error::of_system(format!("{}: keeping its name", path.display()), error))
+}
+
+/// A data file's name, as the image will read it: from its own directory.
+fn beside(image: &Path, name: &str) -> PathBuf {
+    image.parent().unwrap_or(Path::new("")).join(name)
+}
+
+/// A file to be filled, locked so that nobody uses it meanwhile.
+#[derive(Debug)]
+struct Target {
+    storage: FileStorage,
+    _lock: FileLock,
+    /// Its path, if it was not there before.
+    new: Option<PathBuf>,
+}
+
+impl Target {
+    fn open(path: &Path, existing: Existing) -> Result<Self, Error> {
+        let options = FileOptions::default();
+        let is_there = |error: &storage::OpenError| {
+            error.io().is_some_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        };
+        let (file, new) = match UnlockedFile::create_new(path, &options) {
+            Ok(file) => (file, Some(path.to_owned())),
+            Err(error) if existing == Existing::Replace && is_there(&error) => {
+                (UnlockedFile::open(path, &options).map_err(OpenError::from)?, None)
+            }
+            Err(error) => return Err(OpenError::from(error).into()),
+        };
+        let locked = FileLock::acquire_role(file.fd(), Role::Writer);
+        let lock = locked.map_err(|source| OpenError::Lock { path: path.to_owned(), source })?;
+        let storage = file.measured(Some(&lock)).map_err(OpenError::from)?;
+        Ok(Self { storage, _lock: lock, new })
+    }
+
+    /// Removes what was not there before.
+    fn give_up(self) {
+        if let Some(path) = self.new {
+            // The reason why it was given up is what the user has to know.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Disks for virtual machine monitors, in process: qcow2 and raw images with their backing chains, cache modes, limits, snapshots
+//! and file locks. Images stay plain: QEMU opens everything that is written here, and the reverse, at any moment.
+//!
+//! # A disk
+//!
+//! [`create`] makes an image, [`Disk::open`] and [`OpenOptions`] open one. All options have QEMU's names and rules. What takes time
+//! gives a [`Pending`], which is under way already: `.await` it in any executor, [`wait`](Pending::wait) for it on any thread, or
+//! give it a callback with [`on_completion`](Pending::on_completion). There is no runtime to choose and none to start.
+//!
+//! ```
+//! use cowhand::{Cache, Disk, Error, NewImage, OpenOptions, create};
+//!
+//! # fn main() -> Result<(), Error> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("disk.qcow2");
+//! create(&path, NewImage::qcow2(20 << 30)).wait()?;
+//! let disk = OpenOptions::new(&path).cache(Cache::Writeback).discard(true).open().wait()?;
+//!
+//! disk.write(4096, vec![7; 4096]).wait()?;
+//! disk.flush().wait()?;
+//! let mut bytes = [0; 512];
+//! disk.read_at(4096, &mut bytes)?;
+//! assert_eq!(bytes, [7; 512]);
+//!
+//! disk.close().wait()
+//! # }
+//! ```
+//!
+//! # Futures
+//!
+//! ```
+//! # use cowhand::{Buffer, Disk, Error, NewImage, create};
+//! async fn copy_sector(disk: &Disk, from: u64, to: u64) -> Result<(), Error> {
+//!     let sector = disk.read(from, Buffer::new(512)).await?;
+//!     disk.write(to, sector).await?;
+//!     disk.flush().await
+//! }
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("disk.qcow2");
+//! # create(&path, NewImage::qcow2(1 << 20)).wait().unwrap();
+//! # let disk = Disk::open(&path).wait().unwrap();
+//! # futures_executor::block_on(copy_sector(&disk, 0, 512)).unwrap();
+//! # disk.close().wait().unwrap();
+//! ```
+//!
+//! A future that is dropped cancels nothing: the request still happens, and its bytes are freed when it is done.
+//!
+//! # Queues
+//!
+//! A device model with an event loop of its own uses a [`Queue`]: it submits with a number, is woken by an eventfd, and takes
+//! completions in batches.
+//!
+//! ```
+//! # use cowhand::{Buffer, Disk, Error, NewImage, Request, create};
+//! # fn main() -> Result<(), Error> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("disk.qcow2");
+//! # create(&path, NewImage::qcow2(1 << 20)).wait()?;
+//! # let disk = Disk::open(&path).wait()?;
+//! let mut queue = disk.queue(256)?;
+//! for descriptor in 0..16 {
+//!     let buffer = Buffer::new(4096);
+//!     queue.submit(Request::Read { offset: descriptor * 4096, buffer }, descriptor)?;
+//! }
+//! let event = queue.completion_fd()?; // for epoll: readable while there are completions
+//! # let _ = event;
+//! let mut done = Vec::new();
+//! while queue.in_flight() > 0 {
+//!     queue.completions(&mut done, 1, None)?; // or a minimum of 0 after the event: never waits
+//! }
+//! assert!(done.iter().all(|completion| completion.result.is_ok()));
+//! # disk.close().wait()
+//! # }
+//! ```
+//!
+//! # Bytes
+//!
+//! A request owns its bytes while it is in flight and gives them back when it is done, also when it failed
+//! ([`Error::into_buffer`]). Bytes in a [`Buffer`] of ours are not copied: the medium reads and writes them. A `Vec<u8>` and the
+//! slices of [`Disk::read_at`] and [`Disk::write_at`] are copied once, except where a read finds its bytes in memory. Memory of a
+//! guest cannot be lent yet.
+//!
+//! # Threads
+//!
+//! Each disk has a thread with an event loop, or shares the threads of [`Loops`]. A submission from another thread costs a lock,
+//! and a system call only if the loop sleeps; what comes while it wakes up costs none. Reads of up to 64 KiB whose bytes are in
+//! memory do not go there at all.
+//!
+//! Every method may be called from any thread. Nothing panics for the state of a disk: one that is closed, or whose loop has
+//! ended, gives an [`Error`]. In a callback, which runs on the loop, waiting is refused with [`ErrorKind::WouldDeadlock`].
+//!
+//! # The end
+//!
+//! Close a disk: [`Disk::close`] says whether everything reached the medium. A disk that is dropped is closed in the background,
+//! as far as the process lives; then a crash is the worst that it looks like, and what was flushed is there.
+//!
+//! # Hostile images
+//!
+//! Names inside an image are followed only to regular files in its own directory, or under [`OpenOptions::allow_path`]. Nothing is
+//! allocated in proportion to what an image says before that is checked; damage is an [`ErrorKind::Corrupt`].
+
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod create;
+mod disk;
+mod error;
+mod inside;
+mod loops;
+mod options;
+mod pending;
+mod queue;
+mod request;
+
+pub use block::ZeroOptions;
+pub use graph::front::{Kind, KindStatistics, Statistics};
+pub use graph::options::Aio;
+pub use graph::probe::Format;
+pub use qcow2::{CreateOptions, Preallocation, ResizeOptions};
+pub use qcow2_layout::{Compression, Version};
+
+pub use crate::buffer::Buffer;
+pub use crate::create::{Existing, NewImage, create};
+pub use crate::disk::{Disk, Extent, Info, Snapshot};
+pub use crate::error::{Error, ErrorKind, Place};
+pub use crate::loops::Loops;
+pub use crate::options::{Cache, MapMemory, OpenOptions, map_memory, set_map_memory_max};
+pub use crate::pending::Pending;
+pub use crate::queue::{Completion, Queue};
+pub use crate::request::Request;
+
+/// The page of the crate, whose example runs with those above.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,218 @@
+//! A queue of requests with its completions, for loops that wait on descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::EventfdFlags;
+
+use crate::buffer::Buffer;
+use crate::disk::Handle;
+use crate::error::{Error, ErrorKind};
+use crate::pending::is_loop;
+use crate::request::{Request, To};
+
+/// Requests in flight in one queue at most: as many as a virtio queue has descriptors.
+const DEPTH_MAX: usize = 32768;
+
+/// Submits requests to a disk, and collects their completions.
+///
+/// Made for one thread at a time and an event loop of the caller's: requests are submitted with a number of the caller's, and
+/// completions are taken in batches, in the order in which requests ended; [`Queue::completion_fd`] is readable while there
+/// are some. A device with several queues makes one for each ([`Disk::queue`](crate::Disk::queue)).
+///
+/// The disk stays open while the queue exists. Dropped with requests in flight, these still happen, and nobody learns how they
+/// ended.
+#[derive(Debug)]
+pub struct Queue {
+    disk: Arc<Handle>,
+    lane: usize,
+    done: Arc<Done>,
+    depth: usize,
+    in_flight: usize,
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// The number that it was submitted with.
+    pub user_data: u64,
+    /// How it ended.
+    pub result: Result<(), Error>,
+    /// Its bytes; empty for requests without.
+    pub buffer: Buffer,
+}
+
+/// Completions that nobody has taken yet.
+#[derive(Debug, Default)]
+struct Done {
+    state: Mutex<State>,
+    enough: Condvar,
+    /// Made when it is first asked for.
+    event: OnceLock<OwnedFd>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    list: Vec<Completion>,
+    /// Somebody waits for so many.
+    awaited: Option<usize>,
+    /// The event is readable: it is exactly while the list is not empty.
+    is_readable: bool,
+}
+
+impl Done {
+    fn push(&self, completion: Completion) {
+        let mut state = self.state.lock();
+        state.list.push(completion);
+        self.signal(&mut state);
+        let enough = state.awaited.is_some_and(|count| state.list.len() >= count);
+        drop(state);
+        if enough {
+            self.enough.notify_all();
+        }
+    }
+
+    fn signal(&self, state: &mut State) {
+        if let Some(event) = self.event.get()
+            && !state.is_readable
+        {
+            // A counter of 0 takes a 1.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            state.is_readable = true;
+        }
+    }
+
+    /// Gives all that are there, to `into`.
+    fn take(&self, state: &mut State, into: &mut Vec<Completion>) {
+        if let Some(event) = self.event.get()
+            && state.is_readable
+        {
+            let _ = rustix::io::read(event, &mut [0; 8]);
+            state.is_readable = false;
+        }
+        into.append(&mut state.list);
+    }
+
+    fn event(&self) -> io::Result<&OwnedFd> {
+        if self.event.get().is_none() {
+            let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let mut state = self.state.lock();
+            if self.event.set(made).is_ok() && !state.list.is_empty() {
+                self.signal(&mut state);
+            }
+        }
+        self.event.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// The duty to add a completion. Dropped, it says that the loop has ended.
+pub(crate) struct QueueReply {
+    done: Option<Arc<Done>>,
+    user_data: u64,
+}
+
+impl QueueReply {
+    pub(crate) fn send(mut self, result: Result<Buffer, Error>) {
+        self.end(result);
+    }
+
+    fn end(&mut self, result: Result<Buffer, Error>) {
+        let Some(done) = self.done.take() else { return };
+        let (result, buffer) = match result {
+            Ok(buffer) => (Ok(()), buffer),
+            Err(mut error) => {
+                let buffer = error.take_buffer().unwrap_or_default();
+                (Err(error), buffer)
+            }
+        };
+        done.push(Completion { user_data: self.user_data, result, buffer });
+    }
+}
+
+impl Drop for QueueReply {
+    fn drop(&mut self) {
+        self.end(Err(Error::loop_ended()));
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(disk: Arc<Handle>, lane: usize, depth: usize) -> Result<Self, Error> {
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            let text = format!("a queue's depth is {depth}; allowed: 1 to {DEPTH_MAX}");
+            return Err(Error::said(ErrorKind::Invalid, text));
+        }
+        Ok(Self { disk, lane, done: Arc::default(), depth, in_flight: 0 })
+    }
+
+    /// Submits a request; `user_data` comes back with its completion. Costs no system call while the disk's loop is at work. A
+    /// short read whose bytes are in memory is carried out here and now.
+    ///
+    /// # Errors
+    /// With the request's bytes ([`Error::into_buffer`]): [`ErrorKind::Full`] while as many requests as the queue is deep have
+    /// been submitted whose completions were not taken; [`ErrorKind::Closed`]. Every other failure comes as a completion.
+    pub fn submit(&mut self, request: Request, user_data: u64) -> Result<(), Error> {
+        if self.in_flight == self.depth {
+            let text = format!("{} requests are in the queue, as many as it is deep", self.depth);
+            return Err(request.refuse(Error::said(ErrorKind::Full, text)));
+        }
+        match self.disk.enter() {
+            Err(error) => Err(request.refuse(error)),
+            Ok(inside) => {
+                let reply = QueueReply { done: Some(Arc::clone(&self.done)), user_data };
+                self.in_flight += 1;
+                self.disk.begin(self.lane, inside, request, To::Queue(reply));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the completions that are there to `into`, and gives their count. Waits until there are `min`, or as many as are in
+    /// flight if these are fewer, or until `timeout` has passed. With a `min` of 0 it never waits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldDeadlock`] where it would have to wait in a callback.
+    pub fn completions(
+        &mut self,
+        into: &mut Vec<Completion>,
+        min: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let min = min.min(self.in_flight);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.done.state.lock();
+        if state.list.len() < min && is_loop() {
+            return Err(Error::would_deadlock());
+        }
+        while state.list.len() < min {
+            state.awaited = Some(min);
+            match deadline {
+                None => self.done.enough.wait(&mut state),
+                Some(deadline) if self.done.enough.wait_until(&mut state, deadline).timed_out() => break,
+                Some(_) => {}
+            }
+        }
+        state.awaited = None;
+        let count = state.list.len();
+        self.done.take(&mut state, into);
+        self.in_flight -= count;
+        Ok(count)
+    }
+
+    /// Requests that were submitted and whose completions were not taken.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// An eventfd that is readable exactly while there are completions to be taken; taking them resets it, so nobody has to
+    /// read it. It is made at the first call, and costs a system call for each batch of completions from then on.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn completion_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        let event = self.done.event();
+        event.map(AsFd::as_fd).map_err(|error| Error::of_system("cannot make an eventfd for a queue", error))
+    }
+}
