@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "bench",
     "block",
     "buffer",
@@ -15,6 +15,7 @@ const PARTS: [&str; 16] = [
     "door_nbd",
     "export",
     "graph",
+    "job",
     "map_cache",
     "nbd_wire",
     "qcow2",
