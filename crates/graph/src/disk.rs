@@ -1,5 +1,6 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
+mod as_block;
 mod whole;
 
 use std::path::Path;

@@ -38,7 +38,8 @@ pub enum Zeroes {
     Detect(u64),
     /// Those that the source's map knows stay holes.
     ByMap,
-    /// All are written: the target's space is allocated everywhere.
+    /// All are written as data, those too that the source's map knows: the target's space is allocated everywhere. With
+    /// [`Content::As`] what reads the same is left out all the same.
     Write,
 }
 
@@ -193,7 +194,10 @@ impl Copy<'_> {
         // A step of data is at most a piece.
         let len = step.len as usize;
         let salvage = self.options.salvage;
-        let bytes = read(self.source, step.at, len, salvage, counters).await?;
+        let bytes = match read(self.source, step.at, len, salvage, counters).await? {
+            None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(len)),
+            bytes => bytes,
+        };
         let before = match bytes {
             Some(_) => self.content.before(self.target_offset(&step), len, counters).await?,
             None => Before::Unknown,
@@ -204,13 +208,9 @@ impl Copy<'_> {
     async fn store(&self, fetched: Fetched, counters: &Counters) -> Result<(), Error> {
         let Fetched { step, bytes, before } = fetched;
         let offset = self.target_offset(&step);
-        match (bytes, self.options.zeroes) {
-            (None, Zeroes::Write) => {
-                // A step of data: with this option there are no others.
-                self.write(offset, IoBytes::zeroed(step.len as usize), counters).await?;
-            }
-            (None, _) => self.zero(offset, step.len, counters).await?,
-            (Some(bytes), _) => self.store_data(offset, bytes, &before, counters).await?,
+        match bytes {
+            None => self.zero(offset, step.len, counters).await?,
+            Some(bytes) => self.store_data(offset, bytes, &before, counters).await?,
         }
         counters.add_done(step.len);
         Ok(())
@@ -225,7 +225,7 @@ impl Copy<'_> {
     ) -> Result<(), Error> {
         let granularity = match (self.options.zeroes, self.content) {
             (Zeroes::Detect(granularity), _) => granularity,
-            (Zeroes::ByMap, Content::As(_)) => COMPARED_BYTES,
+            (Zeroes::ByMap | Zeroes::Write, Content::As(_)) => COMPARED_BYTES,
             (Zeroes::ByMap | Zeroes::Write, _) => return self.write(offset, bytes, counters).await,
         };
         let granularity = granularity.max(1).next_multiple_of(self.options.align_bytes.max(1));
@@ -233,8 +233,10 @@ impl Copy<'_> {
             let at = offset + run.start as u64;
             match run.need {
                 Need::Nothing => {}
-                Need::Zero => self.zero(at, (run.end - run.start) as u64, counters).await?,
-                Need::Data => self.write(at, bytes.slice(run.start, run.end), counters).await?,
+                Need::Zero if self.options.zeroes != Zeroes::Write => {
+                    self.zero(at, (run.end - run.start) as u64, counters).await?
+                }
+                Need::Zero | Need::Data => self.write(at, bytes.slice(run.start, run.end), counters).await?,
             }
         }
         Ok(())

@@ -37,6 +37,7 @@ proptest! {
     #[test]
     fn what_reads_the_same_below_is_not_written_and_everything_else_is(
         map in map(), below in map(), align in prop_oneof![Just(4096_u64), Just(65536)], memory_bytes in 1..300_000_u64,
+        zeroes in prop_oneof![Just(Zeroes::ByMap), Just(Zeroes::Write), Just(Zeroes::Detect(4096))],
     ) {
         let source = MadeUp::new("source", &map, 0);
         let new = MadeUp::new("new", &below, 0);
@@ -51,7 +52,7 @@ proptest! {
             let copy = Copy {
                 source: &source, from: 0..through.len() as u64, target: &target, to: 0, scope: Scope::BelowTop,
                 content: Content::As(&new),
-                options: CopyOptions { memory_bytes, align_bytes: align, zeroes: Zeroes::ByMap, ..CopyOptions::default() },
+                options: CopyOptions { memory_bytes, align_bytes: align, zeroes, ..CopyOptions::default() },
             };
             copy.run(&Counters::default()).await.unwrap();
         });
