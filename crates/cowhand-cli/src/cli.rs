@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, compare, completion, create, info, map, measure, reopen, resize, serve, snapshot,
-    status, throttle, top,
+    bench, cache, check, commit, compare, completion, convert, create, dd, info, map, measure, rebase,
+    reopen, resize, serve, snapshot, status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -55,6 +55,14 @@ pub enum Command {
     Check(check::Args),
     /// Say whether two disks have the same content
     Compare(compare::Args),
+    /// Copy disks into an image, of another format or shape
+    Convert(Box<convert::Args>),
+    /// Copy a part of a disk into an image, in dd's words
+    Dd(dd::Args),
+    /// Write what an overlay holds to the image below it
+    Commit(commit::Args),
+    /// Put an overlay over another image
+    Rebase(rebase::Args),
     /// Say how large the file of a new image will be
     Measure(measure::Args),
     /// Change the size of a disk, in an image or while it is served
@@ -80,7 +88,7 @@ pub enum Command {
 }
 
 /// Commands of qemu-img that are not here yet.
-const NOT_YET: [&str; 6] = ["amend", "bitmap", "commit", "convert", "dd", "rebase"];
+const NOT_YET: [&str; 2] = ["amend", "bitmap"];
 
 /// What to say of a command that somebody expects who knows qemu-img; for others, clap names the nearest.
 pub fn not_yet(error: &clap::Error) -> Option<Failure> {

@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use block::Block;
 use futures_util::{StreamExt, join, stream};
 use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
@@ -18,7 +19,8 @@ use graph::{Disk, OpenRules};
 use reactor::Reactor;
 use storage::IoBuf;
 
-use self::result::{Difference, Outcome};
+pub(crate) use self::result::Difference;
+use self::result::Outcome;
 use self::walk::{Piece, Step, Walk};
 use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
 use crate::failure::Failure;
@@ -127,7 +129,7 @@ fn compare(args: &Args) -> Result<Outcome, Failure> {
             open(&first, &rules).await.map_err(cannot_open)?,
             open(&second, &rules).await.map_err(cannot_open)?,
         ];
-        compare_disks(args, &disks).await
+        compare_disks(args, [&disks[0], &disks[1]]).await
     })
 }
 
@@ -152,7 +154,7 @@ async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Failure>
     })
 }
 
-async fn compare_disks(args: &Args, disks: &[Disk; 2]) -> Result<Outcome, Failure> {
+async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, Failure> {
     let sizes = [disks[0].size(), disks[1].size()];
     let outcome = |difference| Outcome { sizes, difference };
     if args.strict && sizes[0] != sizes[1] {
@@ -165,8 +167,8 @@ async fn compare_disks(args: &Args, disks: &[Disk; 2]) -> Result<Outcome, Failur
 }
 
 /// The first place where the disks differ. Pieces are read side by side, and judged in their order.
-async fn first_difference(
-    disks: &[Disk; 2],
+pub(crate) async fn first_difference(
+    disks: [&dyn Block; 2],
     strict: bool,
     progress: &mut Progress,
 ) -> Result<Option<Difference>, Failure> {
@@ -187,7 +189,7 @@ async fn first_difference(
     pin!(found).next().await.transpose()
 }
 
-async fn content_differs(disks: &[Disk; 2], piece: Piece) -> Result<Option<Difference>, Failure> {
+async fn content_differs(disks: [&dyn Block; 2], piece: Piece) -> Result<Option<Difference>, Failure> {
     let [first, second] = disks;
     let (first, second) = join!(read(first, piece, piece.data[0]), read(second, piece, piece.data[1]));
     let sector = match (first?, second?) {
@@ -199,7 +201,7 @@ async fn content_differs(disks: &[Disk; 2], piece: Piece) -> Result<Option<Diffe
 }
 
 /// The bytes of a piece, if its map calls them data.
-async fn read(disk: &Disk, piece: Piece, data: bool) -> Result<Option<IoBuf>, Failure> {
+async fn read(disk: &dyn Block, piece: Piece, data: bool) -> Result<Option<IoBuf>, Failure> {
     if !data {
         return Ok(None);
     }
@@ -207,7 +209,7 @@ async fn read(disk: &Disk, piece: Piece, data: bool) -> Result<Option<IoBuf>, Fa
     match result {
         Ok(_) => Ok(Some(bytes)),
         Err(error) => {
-            let what = format!("cannot read {} at offset {}", disk.root().name(), piece.offset);
+            let what = format!("cannot read {} at offset {}", disk.name(), piece.offset);
             Err(Failure::because(what, &error).with_code(code::CANNOT_READ))
         }
     }

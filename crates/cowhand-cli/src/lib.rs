@@ -11,9 +11,13 @@ pub mod bench;
 pub mod cache;
 pub mod check;
 pub mod cli;
+pub mod commit;
 pub mod compare;
 pub mod completion;
+pub mod convert;
+mod copying;
 pub mod create;
+pub mod dd;
 pub mod drive;
 pub mod failure;
 pub mod info;
@@ -23,6 +27,7 @@ pub mod measure;
 pub mod medium;
 pub mod output;
 pub mod progress;
+pub mod rebase;
 pub mod remote;
 pub mod reopen;
 pub mod resize;
@@ -70,6 +75,10 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Compare(args) => compare::run(&args, out),
+        Command::Convert(args) => convert::run(&args, out),
+        Command::Dd(args) => dd::run(&args),
+        Command::Commit(args) => commit::run(&args, out),
+        Command::Rebase(args) => rebase::run(&args),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use graph::size::human_size;
 
+use crate::output::tell;
+
 /// Often enough to be seen moving, seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(200);
 
@@ -35,6 +37,12 @@ impl Progress {
             let line = line(done_bytes, self.total_bytes, now.duration_since(self.started));
             let _ = write!(io::stderr(), "\r{line}\x1b[K");
         }
+    }
+
+    /// Says on a line of its own how far it is, wherever standard error goes: somebody asked by a signal.
+    pub fn tell(&mut self, done_bytes: u64, now: Instant) {
+        self.end();
+        tell(format_args!("{}", line(done_bytes, self.total_bytes, now.duration_since(self.started))));
     }
 
     /// Takes the line away.

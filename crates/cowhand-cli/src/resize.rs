@@ -1,6 +1,6 @@
 //! `cowhand resize`: another size for a disk, in an image that nobody has open or in a running server.
 
-mod file;
+pub mod file;
 mod served;
 
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
+mod as_block;
 mod whole;
 
 use std::path::Path;
@@ -33,6 +34,8 @@ const RAW_DISCARD_BYTES_MAX: u64 = 64 << 10;
 /// back while the disk is drained ([`Disk::drain`]).
 #[derive(Debug)]
 pub struct Disk {
+    /// What messages call it: the path of its first image, as the user gave it.
+    name: String,
     /// A request takes them once, when it is inside, and keeps them to its end. Others are put there only while the disk is drained.
     layers: ArcSwap<Layers>,
     /// [`Layers::cached`] of those; [`Disk::stand_on`] keeps it true. Looked at outside: an old value costs a try, or a task.
@@ -61,6 +64,7 @@ impl Disk {
             rules.trace.as_ref().and_then(|trace| trace.join(traced(&options.filename, &*layers.top))),
         );
         Self {
+            name: layers.top.name().to_owned(),
             has_cached_data: AtomicBool::new(layers.cached),
             layers: ArcSwap::from_pointee(layers),
             front,

@@ -35,6 +35,11 @@ pub(crate) struct Decompressed {
 }
 
 impl Decompressed {
+    /// How the image compresses.
+    pub(crate) fn compression(&self) -> Compression {
+        self.compression
+    }
+
     pub(crate) fn new(compression: Compression) -> Self {
         Self { compression, latest: Mutex::default(), threads: Semaphore::new(THREADS_MAX) }
     }

@@ -8,6 +8,7 @@
 
 mod allocator;
 mod as_block;
+mod backing_name;
 mod below;
 pub mod bitmap;
 mod block_status;
@@ -20,6 +21,7 @@ mod close;
 mod commit;
 mod committer;
 mod compressed;
+mod compressing;
 mod create;
 #[cfg(feature = "deliberate-bugs")]
 pub mod deliberate;
@@ -65,6 +67,7 @@ mod zero;
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
+pub use compressing::Compressing;
 pub use create::{Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create};
 pub use header_update::is_dirty;
 pub use host::{Calculation, Host, Work};

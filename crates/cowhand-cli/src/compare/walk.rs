@@ -1,7 +1,6 @@
 //! The way through two disks at once: what of them must be read, by their maps.
 
-use block::BlockStatus;
-use graph::Disk;
+use block::{Block, BlockStatus};
 
 use super::{PIECE_BYTES, code};
 use crate::failure::Failure;
@@ -41,7 +40,7 @@ pub struct Walk<'a> {
 /// One disk, and what its map says from `Walk::at` on.
 #[derive(Debug)]
 struct Side<'a> {
-    disk: &'a Disk,
+    disk: &'a dyn Block,
     size: u64,
     /// The latest answer of the map, and where it ends.
     known: Option<(Kind, u64)>,
@@ -69,8 +68,8 @@ impl Kind {
 
 impl<'a> Walk<'a> {
     /// From the start. `strict`: what is allocated must agree.
-    pub fn new(disks: &'a [Disk; 2], strict: bool) -> Self {
-        let sides = disks.each_ref().map(|disk| Side { disk, size: disk.size(), known: None });
+    pub fn new(disks: [&'a dyn Block; 2], strict: bool) -> Self {
+        let sides = disks.map(|disk| Side { disk, size: disk.size(), known: None });
         let end = disks[0].size().max(disks[1].size());
         Self { sides, strict, at: 0, end }
     }
@@ -133,7 +132,7 @@ impl Side<'_> {
 
     async fn ask(&self, at: u64) -> Result<(Kind, u64), Step> {
         let status = self.disk.block_status(at, self.size - at).await.map_err(|error| {
-            let what = format!("cannot read the map of {} at offset {at}", self.disk.root().name());
+            let what = format!("cannot read the map of {} at offset {at}", self.disk.name());
             Step::Failed(at, Failure::because(what, &error).with_code(code::CANNOT_MAP))
         })?;
         Ok((Kind::of(&status), at + status.len))

@@ -25,7 +25,10 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
         let size = new_size(&args.size, disk.size())
             .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size));
         let done = match size {
-            Ok(size) => resize_disk(args, &disk, size).await.map_err(|error| failed(&*error)).map(|()| size),
+            Ok(size) => resize_disk(&disk, size, options_of(args))
+                .await
+                .map_err(|error| failed(&*error))
+                .map(|()| size),
             Err(failure) => Err(failure),
         };
         let closed = disk.close().await.map_err(|error| failed(&error));
@@ -43,8 +46,16 @@ fn made(size: u64) -> String {
     }
 }
 
-async fn resize_disk(args: &Args, disk: &Disk, size: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let options = ResizeOptions { shrink: args.shrink, preallocation: args.preallocation };
+fn options_of(args: &Args) -> ResizeOptions {
+    ResizeOptions { shrink: args.shrink, preallocation: args.preallocation }
+}
+
+/// Gives a disk that nobody else uses another size. What is known of a raw one as it is open stays as it was.
+pub async fn resize_disk(
+    disk: &Disk,
+    size: u64,
+    options: ResizeOptions,
+) -> Result<(), Box<dyn std::error::Error>> {
     match disk.root().downcast_ref::<Raw>() {
         Some(raw) => resize_raw(raw, size, options).await,
         None => Ok(disk.resize(size, options).await?),

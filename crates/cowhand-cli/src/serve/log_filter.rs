@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "bench",
     "block",
     "buffer",
@@ -16,6 +16,7 @@ const PARTS: [&str; 17] = [
     "door_nbd",
     "export",
     "graph",
+    "job",
     "map_cache",
     "nbd_wire",
     "qcow2",

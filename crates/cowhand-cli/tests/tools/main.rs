@@ -3,13 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod cache;
+mod commit;
 mod compare;
+mod convert;
 mod create;
+mod dd;
 mod hints;
 mod info;
 mod map;
 mod measure;
 mod peer;
+mod rebase;
 mod serve;
 mod snapshot;
 mod throttle;

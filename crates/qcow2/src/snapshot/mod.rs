@@ -6,6 +6,7 @@
 mod apply;
 mod create;
 mod delete;
+mod empty;
 mod references;
 mod shadow;
 mod table;

@@ -80,6 +80,8 @@ configurations! {
     c4k_no_unref: 6000, 40;
     c4k_compressed: 8000, 40;
     c4k_snapshots: 8000, 40;
+    c4k_packs: 6000, 40;
+    c4k_packs_few_references: 6000, 40;
     c4k_snapshots_compressed: 6000, 40;
     c4k_bitmap: 3000, 40;
     c4k_lazy: 300, 40;

@@ -75,6 +75,8 @@ configurations! {
     c4k_no_unref: 68;
     c4k_compressed: 68;
     c4k_snapshots: 68;
+    c4k_packs: 68;
+    c4k_packs_few_references: 68;
     c4k_snapshots_compressed: 68;
     c4k_bitmap: 68;
     c4k_lazy: 68;

@@ -114,6 +114,16 @@ fn allocating_write() {
     assert_eq!(row("c4k", &[write(64 * K, 9000), Op::Flush]), "| length data refcount-block | L2 | length");
 }
 
+/// The second cluster lies behind the first one in the same cluster of the file. Behind the last flush the reference of
+/// who would have gone on there is given back.
+#[test]
+fn compressed_write() {
+    assert_eq!(
+        row("c4k_packs", &[write(64 * K, 8 * K), Op::Flush]),
+        "| room L1 length room L2 data refcount-block | L2 L1 | refcount-block | length"
+    );
+}
+
 /// The first write fills the reserve, the second one takes from it.
 fn second_write(config: &str, ops: &[Op]) -> String {
     let first = [write(64 * K, 4 * K), Op::Flush];
@@ -422,6 +432,44 @@ fn snapshot_delete() {
         row("c512_snapshotted", &ops),
         "| length L2 freed | header | length data freed | L2 | punch L2 freed | L2 L1 refcount-block refcount-table | header | punch freed refcount-block | length"
     );
+}
+
+/// The order of what `work` writes to an image that is opened for it and closed behind it.
+fn order_of(name: &str, work: impl AsyncFnOnce(&qcow2::Qcow2) + 'static) -> (String, Recording) {
+    let target = Qcow2Target::new(config(name));
+    let world = target.world(1);
+    world.start_recording();
+    sim::run(&world, 1, |_| async {
+        let image = target.open_with(&world, target.config().options(0)).await.unwrap();
+        work(&image).await;
+        image.close().await.unwrap();
+    })
+    .unwrap();
+    let recording = world.recording();
+    (told(&recording, target.config().cluster()), recording)
+}
+
+#[test]
+fn make_empty() {
+    let (order, recording) = order_of("c4k", async |image| image.make_empty().await.unwrap());
+    assert_eq!(
+        order,
+        "| length L1 refcount-block refcount-table | header | punch freed refcount-block | length"
+    );
+    // Before the header nothing that it leads to has changed: up to the barrier in front of it the image is the old one.
+    let left = judge::pieces(&recording.durable_at(recording.end)[0]);
+    assert!(!left.values().any(|piece| matches!(piece, Piece::Data | Piece::L2)), "{left:?}");
+}
+
+#[test]
+fn backing_name() {
+    let (order, recording) = order_of("c4k_on_qcow2", async |image| {
+        image.set_backing_name(Some("n".repeat(900)), Some("raw".to_owned())).await.unwrap();
+    });
+    // The name in a free place, then the sector that leads to it.
+    assert_eq!(order, "| header | header |");
+    let header = judge::header(&recording.durable_at(recording.end)[0]).unwrap();
+    assert_eq!(header.backing, Some("n".repeat(900)));
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub struct Config {
     pub own: &'static [(u64, u64)],
     /// The own data is compressed.
     pub compressed: bool,
+    /// Whole clusters are written compressed.
+    pub packs: bool,
     /// Snapshots taken of the own data.
     pub snapshots: usize,
     /// A persistent bitmap.
@@ -91,6 +93,7 @@ const PLAIN: Config = Config {
     data_in: DataIn::Image,
     own: &[],
     compressed: false,
+    packs: false,
     snapshots: 0,
     bitmap: false,
     discard: Discard::Punched,
@@ -227,6 +230,19 @@ pub const CONFIGS: &[Config] = &[
         size: 5 * M,
         own: &[(0, 40 * K), (2 * M - 8 * K, 32 * K), (4 * M, 512)],
         snapshots: 2,
+        ..PLAIN
+    },
+    Config { name: "c4k_packs", create: "cluster_size=4k", size: 4 * M, packs: true, ..PLAIN },
+    Config {
+        name: "c4k_packs_few_references",
+        create: "cluster_size=4k,refcount_bits=2,compression_type=zstd",
+        size: 4 * M,
+        own: &[(0, 64 * K)],
+        compressed: true,
+        packs: true,
+        snapshots: 1,
+        discard: Discard::Freed,
+        reserve: 64 * K,
         ..PLAIN
     },
     Config {

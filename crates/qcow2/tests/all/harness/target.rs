@@ -8,7 +8,8 @@ use block::{Block, Raw};
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{
-    Error, Files, Host, Options, Progress, Qcow2, ReadKind, Repair, ResizeOptions, Work, ZeroOptions, check,
+    Compressing, Error, Files, Host, Options, Progress, Qcow2, ReadKind, Repair, ResizeOptions, Work,
+    ZeroOptions, check,
 };
 use qcow2_layout::SnapshotEntry;
 use sim::{
@@ -40,7 +41,7 @@ pub struct Qcow2Target {
 }
 
 /// The opened image, how often reading its map ahead failed, what it is, and the locks on its files.
-pub struct Disk(pub Qcow2, Rc<Cell<u64>>, Config, RefCell<Vec<DiskLock>>);
+pub struct Disk(pub Qcow2, Rc<Cell<u64>>, Config, RefCell<Vec<DiskLock>>, Option<Compressing>);
 
 impl Qcow2Target {
     pub fn new(config: Config) -> Self {
@@ -251,7 +252,11 @@ impl Target for Qcow2Target {
                 }
             });
         }
-        Ok(Disk(image, failed, self.config, RefCell::new(locks)))
+        let packs = match self.config.packs {
+            true => Some(Compressing::new(image.clone(), 2)?),
+            false => None,
+        };
+        Ok(Disk(image, failed, self.config, RefCell::new(locks), packs))
     }
 
     fn read_alone(&self) -> Option<usize> {
@@ -291,7 +296,10 @@ impl Subject for Disk {
     }
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {
-        self.0.write(offset, data).await?;
+        match &self.4 {
+            Some(packs) => Block::write(packs, offset, data).await?,
+            None => self.0.write(offset, data).await?,
+        }
         self.durable(durability).await
     }
 
@@ -359,7 +367,10 @@ impl Subject for Disk {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        let closed = self.0.close().await;
+        let closed = match &self.4 {
+            Some(packs) => Block::close(packs).await,
+            None => self.0.close().await,
+        };
         self.3.borrow_mut().clear();
         closed
     }

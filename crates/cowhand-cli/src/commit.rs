@@ -1,0 +1,212 @@
+//! `cowhand commit`: what an overlay holds, written to the image below it.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use graph::cache_mode::CacheMode;
+use graph::options::{Backing, Discard, DiskOptions};
+use graph::probe::Format;
+use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
+use job::{Content, Copy, CopyOptions, LoopClock, RateLimit, Scope, Zeroes};
+use qcow2::ResizeOptions;
+
+use crate::copying::watch::Watch;
+use crate::copying::{self, Memory};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::failure::Failure;
+use crate::resize::file::resize_disk;
+
+/// Arguments of `cowhand commit`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Write what an overlay holds to the image below it, or with -b to one further down, which becomes larger if \
+        the overlay is. The overlay is empty afterwards, unless -d or -b keeps it.\n\n\
+        Until all of it is on the medium the overlay stays as it is: an interrupted commit can be repeated.",
+    after_help = "\
+Examples:
+  cowhand commit overlay.qcow2
+  cowhand commit -p -d -b base.qcow2 top.qcow2"
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// The image of the chain that is written to, as its overlay names it [default: the one below]
+    #[arg(short = 'b', value_name = "PATH")]
+    base: Option<PathBuf>,
+
+    /// Leave the overlay as it is
+    #[arg(short = 'd')]
+    keep: bool,
+
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Bytes a second at most
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
+    rate: Option<u64>,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+}
+
+/// What is read and what is written.
+#[derive(Debug)]
+struct Plan {
+    /// The overlay, without the base and what lies below it.
+    above: DiskOptions,
+    base: DiskOptions,
+    /// The overlay becomes empty.
+    empties: bool,
+}
+
+/// Commits.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let options = args.drive.options()?;
+    let memory = Memory::default();
+    let rules = memory.rules(args.drive.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let reactor = copying::reactor()?;
+    reactor.run(async {
+        let plan = plan(args, options, &rules).await?;
+        let above = copying::open(&plan.above, &rules, "commit").await?;
+        let committed = commit(args, &plan, &above, &rules, &watch, memory).await;
+        let closed = above.close().await.map_err(|error| copying::because("commit", &plan.above, &error));
+        above.idle().await;
+        committed.and(closed)
+    })?;
+    if !args.quiet {
+        writeln!(out, "Image committed.")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at the chain and says which part of it goes where.
+async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Plan, Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("commit", &options, error);
+    let mut walk = ChainWalk::new(&options, rules, DataFiles::Leave).map_err(|error| failed(&error))?;
+    let mut chain: Vec<FoundImage> = Vec::new();
+    while let Some(found) = walk.next(chain.last()).await.map_err(|error| failed(&error))? {
+        let is_base = match &args.base {
+            _ if chain.is_empty() => false,
+            None => true,
+            Some(base) => is_named(base, &chain, &found),
+        };
+        chain.push(found);
+        if is_base {
+            return Ok(divided(args, options, chain));
+        }
+    }
+    let name = options.filename.display();
+    Err(Failure::new(match &args.base {
+        None => format!("{name} has no backing file to commit to"),
+        Some(base) => format!("{} is not in the backing chain of {name}", base.display()),
+    }))
+}
+
+/// Whether `base` is what the image above calls `found`, or another name of the same file.
+fn is_named(base: &Path, above: &[FoundImage], found: &FoundImage) -> bool {
+    let named =
+        above.last().and_then(|above| above.header.as_ref()).and_then(|header| header.backing.as_deref());
+    let real = |path: &Path| path.canonicalize().ok();
+    named.map(OsStr::new) == Some(base.as_os_str())
+        || real(base).is_some_and(|base| Some(base) == real(Path::new(found.storage().name())))
+}
+
+fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Plan {
+    let count = chain.len() - 1;
+    let empties = !args.keep && count == 1;
+    let base =
+        chain.pop().map(|base| (base.storage().name().to_owned(), base.options.clone(), format(&base)));
+    let mut above = options.clone();
+    // From the bottom up: each layer names the one below, and the lowest none.
+    let mut backing = Backing::None;
+    for image in chain.drain(1..).rev() {
+        let mut layer = image.options.clone();
+        layer.backing = backing;
+        backing = Backing::With(Box::new(layer));
+    }
+    above.layer.backing = backing;
+    above.layer.read_only = !empties;
+    let mut base_options = options;
+    if let Some((name, layer, format)) = base {
+        base_options = DiskOptions::of_path(name);
+        base_options.layer.backing = layer.backing.clone();
+        base_options.layer.format = Some(format);
+    }
+    base_options.layer.discard = Discard::Unmap;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut above, mode);
+        set_cache_mode(&mut base_options, mode);
+    }
+    Plan { above, base: base_options, empties }
+}
+
+fn format(image: &FoundImage) -> Format {
+    if image.header.is_some() { Format::Qcow2 } else { Format::Raw }
+}
+
+async fn commit(
+    args: &Args,
+    plan: &Plan,
+    above: &Arc<Disk>,
+    rules: &OpenRules,
+    watch: &Watch,
+    memory: Memory,
+) -> Result<(), Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("commit", &plan.above, error);
+    let image = above.image().filter(|_| plan.empties);
+    if image.as_ref().is_some_and(|image| image.geometry().external_data) {
+        let what =
+            format!("{} keeps its data in another file and is not emptied", plan.above.filename.display());
+        return Err(Failure::new(what).with_hint("-d leaves it as it is"));
+    }
+    let base = open_base(&plan.base, rules, above.size()).await?;
+    let copy = Copy {
+        source: &**above,
+        from: 0..above.size(),
+        target: &*base,
+        to: 0,
+        scope: Scope::Layers(u32::MAX),
+        content: Content::Unknown,
+        options: CopyOptions {
+            memory_bytes: memory.copy_bytes,
+            zeroes: Zeroes::ByMap,
+            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+            ..CopyOptions::default()
+        },
+    };
+    let copied = watch.run(&copy).await.map_err(|error| failed(&error));
+    let closed = base.close().await.map_err(|error| copying::because("write", &plan.base, &error));
+    base.idle().await;
+    copied.and(closed)?;
+    // Behind the base's last flush: what the overlay gives up is there.
+    match image {
+        Some(image) => image.make_empty().await.map_err(|error| failed(&error)),
+        None => Ok(()),
+    }
+}
+
+/// Opens the base, made as long as the overlay.
+async fn open_base(options: &DiskOptions, rules: &OpenRules, size: u64) -> Result<Arc<Disk>, Failure> {
+    let base = copying::open(options, rules, "write").await?;
+    if base.size() >= size {
+        return Ok(base);
+    }
+    let resized = resize_disk(&base, size, ResizeOptions::default()).await;
+    let resized = resized.map_err(|error| copying::because("resize", options, &*error));
+    let closed = base.close().await.map_err(|error| copying::because("resize", options, &error));
+    base.idle().await;
+    resized.and(closed)?;
+    drop(base);
+    copying::open(options, rules, "write").await
+}

@@ -1,0 +1,290 @@
+//! `cowhand convert`: disks copied into an image of another format or shape.
+
+mod plan;
+mod refused;
+mod target;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use block::{Block, SECTOR_BYTES};
+use graph::Disk;
+use graph::cache_mode::CacheMode;
+use graph::options::DiskOptions;
+use graph::probe::Format;
+use job::{Copy, Joined};
+use reactor::Reactor;
+
+use self::plan::Plan;
+use self::target::Target;
+use crate::compare::{Difference, first_difference};
+use crate::copying::watch::Watch;
+use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
+use crate::create::options;
+use crate::drive::{OpenArgs, cache_modes, formats, parse_bytes, set_cache_mode};
+use crate::failure::{Failure, warn};
+use crate::progress::Progress;
+
+/// Arguments of `cowhand convert`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Copy disks into an image: of another format, compressed, with other clusters, over a backing file. Several \
+        disks become one, the first one first.\n\n\
+        A new image has the name TARGET when it is whole and on the medium: whatever happens before, there is what was there \
+        before. With -n the disk that is there is written.",
+    after_help = "\
+Examples:
+  cowhand convert -O qcow2 disk.raw disk.qcow2
+  cowhand convert -p disk.qcow2 disk.raw
+  cowhand convert -O qcow2 -c -o compression_type=zstd disk.qcow2 archive.qcow2
+  cowhand convert -O qcow2 -B base.qcow2 -F qcow2 overlay.qcow2 copy.qcow2
+  cowhand convert -n -O raw --target-is-zero --verify disk.qcow2 /dev/vg/disk
+cowhand info --help says what a DRIVE is."
+)]
+pub struct Args {
+    /// What is copied, and the image that becomes of it as the last
+    #[arg(value_name = "DRIVE... TARGET", required_unless_present = "options")]
+    names: Vec<OsString>,
+
+    /// Format of each DRIVE: qcow2 or raw [default: what its first bytes say]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    format: Option<Format>,
+
+    #[command(flatten)]
+    opening: OpenArgs,
+
+    /// Format of TARGET: qcow2 or raw
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
+    target_format: Format,
+
+    /// Creation options of TARGET: name=value,... (-o help lists them; may be repeated)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+
+    /// The image below TARGET: only what DRIVE has above its own backing file is copied
+    #[arg(short = 'B', visible_short_alias = 'b', value_name = "PATH")]
+    backing: Option<String>,
+
+    /// Format of the image below: qcow2 or raw (needed with -B)
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    backing_format: Option<Format>,
+
+    /// Write compressed clusters
+    #[arg(short = 'c')]
+    compress: bool,
+
+    /// TARGET is there: write to it, create nothing
+    #[arg(short = 'n')]
+    no_create: bool,
+
+    /// Zeroes of at least so many bytes stay holes; 0 writes all of them
+    #[arg(short = 'S', value_name = "BYTES", value_parser = parse_bytes, default_value = "4k")]
+    sparse: u64,
+
+    /// Pieces under way at a time: 1 to 16
+    #[arg(short = 'm', value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=16), default_value = "8")]
+    in_flight: u8,
+
+    /// Write in any order (the default is the order of the disk)
+    #[arg(short = 'W')]
+    any_order: bool,
+
+    /// Bytes a second at most
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
+    rate: Option<u64>,
+
+    /// Cache mode of TARGET: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    target_cache: Option<CacheMode>,
+
+    /// Cache mode of each DRIVE
+    #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    source_cache: Option<CacheMode>,
+
+    /// TARGET reads as zeroes everywhere (with -n)
+    #[arg(long, requires = "no_create")]
+    target_is_zero: bool,
+
+    /// Read TARGET as key=value options (with -n)
+    #[arg(long, requires = "no_create")]
+    target_image_opts: bool,
+
+    /// What cannot be read becomes zeroes
+    #[arg(long, conflicts_with = "verify")]
+    salvage: bool,
+
+    /// Compare afterwards
+    #[arg(long)]
+    verify: bool,
+
+    /// Memory for the copy and the maps, 4M at least
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "64M")]
+    memory_limit: u64,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q', overrides_with = "progress")]
+    quiet: bool,
+
+    #[command(flatten)]
+    refused: refused::RefusedArgs,
+}
+
+/// Converts.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if options::asks_for_help(&args.options) {
+        out.write_all(options::help(args.target_format).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    args.refused.check()?;
+    args.check()?;
+    let Some((target, sources)) = args.names.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(Failure::new("convert takes what is copied and the image that becomes of it"));
+    };
+    let sources = sources.iter().map(|drive| args.source_options(drive)).collect::<Result<Vec<_>, _>>()?;
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let memory = Memory::of(args.memory_limit);
+    let rules = memory.rules(args.opening.policy()?);
+    let reactor = copying::reactor()?;
+    let opened = reactor.run(async {
+        let mut opened = Vec::new();
+        for options in &sources {
+            opened.push(copying::open(options, &rules, "convert").await?);
+        }
+        Ok::<_, Failure>(opened)
+    })?;
+    let has_backing = opened.iter().any(|disk| disk.root().below().is_some());
+    let source = joined(opened);
+    let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
+    let target = Target::prepare(args, target, &plan)?;
+    convert(args, &reactor, &rules, &watch, &*source, target, &plan)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn check(&self) -> Result<(), Failure> {
+        if self.memory_limit < MEMORY_BYTES_MIN {
+            let what = format!("--memory-limit is {}; allowed: 4M and more", self.memory_limit);
+            return Err(Failure::new(what));
+        }
+        if !self.sparse.is_multiple_of(SECTOR_BYTES) || self.sparse > plan::SPARSE_BYTES_MAX {
+            let what = format!("-S is {}; allowed: multiples of 512 up to 16M, and 0", self.sparse);
+            return Err(Failure::new(what));
+        }
+        if self.compress && self.target_format == Format::Raw {
+            return Err(Failure::new(
+                "-c: a raw image has no compressed clusters; convert to qcow2 (-O qcow2)",
+            ));
+        }
+        if self.compress && self.sparse == 0 {
+            return Err(Failure::new(
+                "-S 0 writes all of the disk and -c as little as possible; give one of them",
+            ));
+        }
+        Ok(())
+    }
+
+    fn source_options(&self, drive: &OsString) -> Result<DiskOptions, Failure> {
+        let mut options = self.opening.options(drive, "-f", self.format)?;
+        options.layer.read_only = true;
+        if let Some(mode) = self.source_cache {
+            set_cache_mode(&mut options, mode);
+        }
+        Ok(options)
+    }
+}
+
+fn joined(mut disks: Vec<Arc<Disk>>) -> Arc<dyn Block> {
+    match (disks.pop(), disks.is_empty()) {
+        (Some(only), true) => only,
+        (last, _) => {
+            let all = disks.into_iter().chain(last).map(|disk| disk as Arc<dyn Block>);
+            Arc::new(Joined::new(all.collect()))
+        }
+    }
+}
+
+fn convert(
+    args: &Args,
+    reactor: &Reactor,
+    rules: &graph::OpenRules,
+    watch: &Watch,
+    source: &dyn Block,
+    target: Target,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let doing = format!("convert {}", source.name());
+    let copied = reactor.run(async {
+        let disk = copying::open(&target.options, rules, "write").await?;
+        let copied = copy(args, watch, source, &disk, plan).await;
+        let closed = disk.close().await.map_err(|error| Failure::because(format!("cannot {doing}"), &error));
+        disk.idle().await;
+        copied.and_then(|copied| closed.map(|()| copied))
+    });
+    let copied = copied.map_err(|failure| target.explain(failure))?;
+    if copied.unreadable > 0 {
+        warn(&format!("{} bytes of {} cannot be read and are zeroes now", copied.unreadable, source.name()));
+    }
+    if args.verify {
+        reactor.run(verify(args, rules, source, &target)).map_err(|failure| target.explain(failure))?;
+    }
+    watch.check()?;
+    target.keep()
+}
+
+async fn copy(
+    args: &Args,
+    watch: &Watch,
+    source: &dyn Block,
+    disk: &Arc<Disk>,
+    plan: &Plan,
+) -> Result<job::Progress, Failure> {
+    let failed =
+        |error: &dyn std::error::Error| Failure::because(format!("cannot convert {}", source.name()), error);
+    let compressing = match args.compress {
+        true => Some(compressing(disk).map_err(|error| failed(&error))?),
+        false => None,
+    };
+    let (target, align_bytes) = match &compressing {
+        Some(compressing) => (compressing as &dyn Block, compressing.cluster_bytes()),
+        None => (&**disk as &dyn Block, 1),
+    };
+    let copy = Copy {
+        source,
+        from: 0..source.size(),
+        target,
+        to: 0,
+        scope: plan.scope,
+        content: plan.content,
+        options: plan.copy_options(args, align_bytes),
+    };
+    watch.run(&copy).await.map_err(|error| failed(&error))
+}
+
+/// Reads both again: what the new image has on the medium, not what was meant to be there.
+async fn verify(
+    args: &Args,
+    rules: &graph::OpenRules,
+    source: &dyn Block,
+    target: &Target,
+) -> Result<(), Failure> {
+    let mut options = target.options.clone();
+    options.layer.read_only = true;
+    let disk = copying::open(&options, rules, "verify").await?;
+    let total = source.size().max(disk.size());
+    let mut progress = Progress::begin(args.progress && !args.quiet, total, std::time::Instant::now());
+    let difference = first_difference([source, &*disk], false, &mut progress).await;
+    progress.end();
+    match difference? {
+        // Of a target that is longer the rest is nobody's.
+        Some(Difference::Content(offset)) if offset < source.size() => {
+            Err(Failure::new(format!("the copy differs from {} at offset {offset}", source.name())))
+        }
+        _ => Ok(()),
+    }
+}

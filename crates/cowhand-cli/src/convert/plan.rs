@@ -1,0 +1,100 @@
+//! What a conversion copies and what it makes: decided before anything is written.
+
+use block::SECTOR_BYTES;
+use graph::probe::Format;
+use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
+
+use super::Args;
+use crate::copying::Memory;
+use crate::create::options::NewImage;
+use crate::failure::Failure;
+
+/// The longest run of zeroes that may be asked for: pieces are no longer.
+pub const SPARSE_BYTES_MAX: u64 = 16 << 20;
+
+/// The decisions.
+#[derive(Debug)]
+pub struct Plan {
+    /// The image that is made; its options say nothing where none is made.
+    pub image: NewImage,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Which layers of the source are copied.
+    pub scope: Scope,
+    /// What the target reads as before.
+    pub content: Content<'static>,
+    memory: Memory,
+}
+
+impl Plan {
+    /// For `count` sources of `source_bytes` together, of which one has a backing file if `has_backing` is set.
+    ///
+    /// # Errors
+    /// When options contradict each other.
+    pub fn of(
+        args: &Args,
+        source_bytes: u64,
+        count: usize,
+        has_backing: bool,
+        memory: Memory,
+    ) -> Result<Self, Failure> {
+        let mut image = NewImage::parse(&args.options, args.target_format)
+            .map_err(|error| Failure::because("cannot convert", &error))?;
+        if args.no_create && !args.options.is_empty() {
+            return Err(Failure::new(
+                "-o is for an image that is created, and -n creates none; give one of them",
+            ));
+        }
+        set_backing(args, &mut image, count)?;
+        let size = image.size.unwrap_or(source_bytes).next_multiple_of(SECTOR_BYTES);
+        if size < source_bytes {
+            return Err(Failure::new(format!("-o size is {size}; what is copied has {source_bytes} bytes")));
+        }
+        let over_backing = image.options.backing_file.is_some();
+        let scope = if over_backing && has_backing { Scope::Layers(1) } else { Scope::Everything };
+        let is_blank = (!args.no_create && !over_backing) || args.target_is_zero;
+        let content = if is_blank { Content::Zeroes } else { Content::Unknown };
+        Ok(Self { image, size, scope, content, memory })
+    }
+
+    /// How the copy is done, in pieces of whole units of `align_bytes`.
+    pub fn copy_options(&self, args: &Args, align_bytes: u64) -> CopyOptions {
+        // Compressed clusters are packed in the order in which they are ready.
+        let any_order = args.any_order || args.compress;
+        CopyOptions {
+            order: if any_order { Order::Free } else { Order::InOrder },
+            in_flight: usize::from(args.in_flight),
+            memory_bytes: self.memory.copy_bytes,
+            align_bytes,
+            zeroes: if args.sparse == 0 { Zeroes::Write } else { Zeroes::Detect(args.sparse) },
+            unmap: true,
+            salvage: args.salvage,
+            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+        }
+    }
+}
+
+fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Failure> {
+    let options = &mut image.options;
+    options.backing_file = args.backing.clone().or(options.backing_file.take());
+    let format = args.backing_format.map(|format| format.name().to_owned());
+    options.backing_format = format.or(options.backing_format.take());
+    let Some(name) = &options.backing_file else {
+        return match args.backing_format {
+            Some(_) => Err(Failure::new("-F is the format of the image below; name that with -B")),
+            None => Ok(()),
+        };
+    };
+    if image.format == Format::Raw {
+        return Err(Failure::new(
+            "a raw image has no backing file; leave -B and -F out, or convert to qcow2",
+        ));
+    }
+    if options.backing_format.is_none() {
+        return Err(Failure::new(format!("backing file {name} needs its format (-F qcow2 or -F raw)")));
+    }
+    if count > 1 {
+        return Err(Failure::new("-B: several disks joined have no backing file in common; convert one"));
+    }
+    Ok(())
+}

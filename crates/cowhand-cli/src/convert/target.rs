@@ -1,0 +1,71 @@
+//! What is written: a new file, or a disk that is there.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use graph::options::{Discard, DiskOptions};
+
+use super::Args;
+use super::plan::Plan;
+use crate::copying::new_file::NewFile;
+use crate::drive::{disk_options, set_cache_mode};
+use crate::failure::Failure;
+
+/// The target.
+#[derive(Debug)]
+pub struct Target {
+    /// How it is opened.
+    pub options: DiskOptions,
+    /// Without it the target was there before.
+    new: Option<NewFile>,
+}
+
+impl Target {
+    /// Makes the file, or finds out how the one that is there is opened.
+    ///
+    /// # Errors
+    /// When the image cannot be made, or its name not be understood.
+    pub fn prepare(args: &Args, name: &OsString, plan: &Plan) -> Result<Self, Failure> {
+        let new = match args.no_create {
+            true => None,
+            false => Some(NewFile::make(Path::new(name), &plan.image, plan.size)?),
+        };
+        let mut options = match &new {
+            Some(file) => DiskOptions::of_path(file.path()),
+            None => disk_options(name, |path| !args.target_image_opts && path.symlink_metadata().is_ok())?,
+        };
+        options.layer.format = options.layer.format.or(Some(args.target_format));
+        options.layer.discard = Discard::Unmap;
+        options.layer.qcow2.pass_discard_request = true;
+        if let Some(mode) = args.target_cache {
+            set_cache_mode(&mut options, mode);
+        } else if new.is_some() {
+            // Nobody has it before it is whole, and then it is flushed.
+            options.layer.cache.no_flush = true;
+            options.layer.file.no_flush = true;
+            options.layer.data_file.no_flush = true;
+            // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
+            options.layer.qcow2.allocation_reserve = Some(0);
+        }
+        Ok(Self { options, new })
+    }
+
+    /// Says of a failure what became of the target.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        match self.new {
+            Some(_) => failure,
+            None => failure.with_hint("the target holds a part of the copy: it was written in place (-n)"),
+        }
+    }
+
+    /// The copy is whole.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
+    pub fn keep(self) -> Result<(), Failure> {
+        match self.new {
+            Some(file) => file.keep(),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What the tools share that copy disks: opening them, watching the copy, the file that is made.
+
+pub mod new_file;
+pub mod watch;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use graph::names::Policy;
+use graph::options::DiskOptions;
+use graph::{Disk, MAP_MEMORY_MIN, OpenRules};
+use qcow2::{Budget, Compressing};
+use reactor::Reactor;
+
+use crate::failure::Failure;
+
+/// Memory of a tool that copies, for maps and for what is under way, unless it is told otherwise.
+pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+/// Less is not enough for the maps of a few images.
+pub const MEMORY_BYTES_MIN: u64 = 4 * MAP_MEMORY_MIN;
+
+/// How many bytes of memory go where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// For what is read and not written yet.
+    pub copy_bytes: u64,
+    /// For the maps of all images.
+    pub map_bytes: u64,
+}
+
+impl Memory {
+    /// A quarter for what is under way, a half for maps: the rest is the program's.
+    pub fn of(limit_bytes: u64) -> Self {
+        Self { copy_bytes: limit_bytes / 4, map_bytes: (limit_bytes / 2).max(MAP_MEMORY_MIN) }
+    }
+
+    /// How the images are opened.
+    pub fn rules(&self, policy: Policy) -> OpenRules {
+        OpenRules { policy, map_budget: Budget::new(self.map_bytes), ..OpenRules::default() }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::of(MEMORY_BYTES_DEFAULT)
+    }
+}
+
+/// The loop of a tool.
+pub fn reactor() -> Result<Reactor, Failure> {
+    Reactor::new(reactor::available()).map_err(|error| Failure::because("cannot start an event loop", &error))
+}
+
+/// Opens a disk; `doing` is the verb of the command.
+pub async fn open(options: &DiskOptions, rules: &OpenRules, doing: &str) -> Result<Arc<Disk>, Failure> {
+    let disk = graph::open(options, rules).await.map_err(|error| {
+        let failure = because(doing, options, &error);
+        if options.layer.read_only { failure.with_hint_about_lock(&error) } else { failure }
+    })?;
+    let disk = Arc::new(disk);
+    disk.keep_house();
+    Ok(disk)
+}
+
+/// The image of a disk, to be written compressed on all cores.
+///
+/// # Errors
+/// When it is no qcow2 image, or one that cannot have compressed clusters.
+pub fn compressing(disk: &Disk) -> Result<Compressing, block::Error> {
+    let image = disk.image();
+    let image = image.ok_or_else(|| {
+        block::Blame::new(disk.root().name()).unsupported("a raw disk has no compressed clusters")
+    })?;
+    Compressing::new(image, available_parallelism().map_or(1, usize::from))
+}
+
+/// `doing` the disk of `options` failed.
+pub fn because(doing: &str, options: &DiskOptions, error: &dyn Error) -> Failure {
+    Failure::because(format!("cannot {doing} {}", options.filename.display()), error)
+}

@@ -1,0 +1,153 @@
+//! The file of an image that is filled before anybody may take it for whole.
+//!
+//! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
+//! happens meanwhile, under its own name there is what was there before, or the whole new image.
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use storage::{FileLock, FileOptions, Role, UnlockedFile};
+
+use crate::create::make::{Existing, make};
+use crate::create::options::NewImage;
+use crate::failure::Failure;
+
+/// A file on its way.
+#[derive(Debug)]
+pub struct NewFile {
+    /// What the user calls it.
+    name: PathBuf,
+    /// Where it will be.
+    place: PathBuf,
+    /// Where it is now.
+    path: PathBuf,
+    /// Files that were made and go if it does not become whole.
+    made: Vec<PathBuf>,
+    /// The file that is replaced, locked: nobody else uses it.
+    replaced: Option<Replaced>,
+    /// For the last flush: an error of writing back is seen by a descriptor that was open then.
+    file: File,
+}
+
+#[derive(Debug)]
+struct Replaced {
+    _lock: FileLock,
+    permissions: Permissions,
+    owner: (u32, u32),
+}
+
+impl NewFile {
+    /// Makes an image of `size` bytes that will be called `name`. What is there now stays until [`NewFile::keep`].
+    ///
+    /// # Errors
+    /// When `name` is in use or no regular file, or the image cannot be made.
+    pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::error::Error| {
+            Failure::because(format!("cannot create {}", name.display()), error)
+        };
+        let exists = name.symlink_metadata().is_ok();
+        let place = match exists {
+            true => name.canonicalize().map_err(|error| failed(&error))?,
+            false => name.to_owned(),
+        };
+        let replaced = match exists {
+            true => Some(Replaced::lock(&place).map_err(|error| failed(&error))?),
+            false => None,
+        };
+        let path = beside(&place).map_err(|error| failed(&error))?;
+        let mut made = vec![path.clone()];
+        if let Some(data) = &image.options.data_file {
+            let data = place.parent().unwrap_or(Path::new("")).join(data);
+            made.extend((!data.exists()).then_some(data));
+        }
+        make(&path, image, size, Existing::Refuse)?;
+        let file = File::open(&path).map_err(|error| failed(&error));
+        let file = file.inspect_err(|_| made.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
+        Ok(Self { name: name.to_owned(), place, path, made, replaced, file })
+    }
+
+    /// Where it is now.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It is whole: makes it durable and gives it its name.
+    ///
+    /// # Errors
+    /// When either is not possible. It is then removed.
+    pub fn keep(mut self) -> Result<(), Failure> {
+        match self.place_it() {
+            Ok(()) => {
+                self.made.clear();
+                Ok(())
+            }
+            Err(error) => Err(Failure::because(format!("cannot finish {}", self.name.display()), &error)),
+        }
+    }
+
+    fn place_it(&self) -> io::Result<()> {
+        if let Some(Replaced { permissions, owner, .. }) = &self.replaced {
+            std::fs::set_permissions(&self.path, permissions.clone())?;
+            let made = self.file.metadata()?;
+            if (made.uid(), made.gid()) != *owner {
+                std::os::unix::fs::chown(&self.path, Some(owner.0), Some(owner.1))?;
+            }
+        }
+        for made in &self.made {
+            if *made != self.path {
+                File::open(made)?.sync_all()?;
+            }
+        }
+        self.file.sync_all()?;
+        match self.replaced {
+            Some(_) => std::fs::rename(&self.path, &self.place)?,
+            None => rename_new(&self.path, &self.place)?,
+        }
+        File::open(directory(&self.place))?.sync_all()
+    }
+}
+
+impl Drop for NewFile {
+    /// Removes what did not become whole. The reason for that is what the user has to know.
+    fn drop(&mut self) {
+        self.made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+impl Replaced {
+    fn lock(place: &Path) -> io::Result<Self> {
+        let found = place.metadata()?;
+        if !found.is_file() {
+            let what = "it is no regular file; -n writes to what is there (a block device)";
+            return Err(io::Error::other(what));
+        }
+        let file = UnlockedFile::open(place, &FileOptions::default()).map_err(io::Error::other)?;
+        let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
+        Ok(Self { _lock: lock, permissions: found.permissions(), owner: (found.uid(), found.gid()) })
+    }
+}
+
+/// A name of our own in the same directory: names inside the image mean the same there.
+fn beside(place: &Path) -> io::Result<PathBuf> {
+    let name = place.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
+    let mut own = std::ffi::OsString::from(".");
+    own.push(name);
+    own.push(format!(".part-{}", std::process::id()));
+    Ok(directory(place).join(own))
+}
+
+fn directory(place: &Path) -> &Path {
+    place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Gives a file a name that nobody else gave away meanwhile.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => std::fs::rename(from, to),
+        renamed => renamed.map_err(Into::into),
+    }
+}

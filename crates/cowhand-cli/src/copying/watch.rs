@@ -1,0 +1,93 @@
+//! A copy while it runs: the line that shows how far it is, signals that ask or end it.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use job::{Copy, Counters};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::flag;
+
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// Often enough for a person who pressed Ctrl-C.
+const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
+
+/// Signals of this process from [`Watch::begin`] on: SIGUSR1 shows how far a copy is; SIGINT, SIGTERM and SIGHUP end it in order, and
+/// the second of them at once.
+#[derive(Debug)]
+pub struct Watch {
+    end: Arc<AtomicBool>,
+    asked: Arc<AtomicBool>,
+    /// The user wants to see how far it is.
+    shown: bool,
+}
+
+impl Watch {
+    /// Begins to catch signals. `shown`: how far a copy is, is shown on a terminal.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn begin(shown: bool) -> Result<Self, Failure> {
+        let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        let registered = || -> io::Result<()> {
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&watch.end))?;
+                flag::register(signal, Arc::clone(&watch.end))?;
+            }
+            flag::register(SIGUSR1, Arc::clone(&watch.asked))?;
+            // A write beyond RLIMIT_FSIZE is an error of that request. Unhandled, this signal would kill the process.
+            flag::register(SIGXFSZ, Arc::default())?;
+            Ok(())
+        };
+        match registered() {
+            Ok(()) => Ok(watch),
+            Err(error) => Err(Failure::because("cannot watch for signals", &error)),
+        }
+    }
+
+    /// Runs the copy and gives its figures.
+    ///
+    /// # Errors
+    /// Of the copy; also when a signal ended it.
+    pub async fn run(&self, copy: &Copy<'_>) -> Result<job::Progress, job::Error> {
+        let counters = Counters::default();
+        let mut progress = Progress::begin(self.shown, copy.from.end - copy.from.start, Instant::now());
+        let result = {
+            let copied = pin!(copy.run(&counters));
+            let told = pin!(self.tell(&counters, &mut progress));
+            match select(copied, told).await {
+                Either::Left((result, _)) => result,
+                Either::Right((never, _)) => match never {},
+            }
+        };
+        progress.end();
+        result.map(|()| counters.progress())
+    }
+
+    async fn tell(&self, counters: &Counters, progress: &mut Progress) -> std::convert::Infallible {
+        loop {
+            reactor::sleep(LOOKS_AT_SIGNALS).await;
+            if self.end.load(Ordering::Relaxed) {
+                counters.cancel();
+            }
+            let done = counters.progress().done;
+            if self.asked.swap(false, Ordering::Relaxed) {
+                progress.tell(done, Instant::now());
+            }
+            progress.at(done, Instant::now());
+        }
+    }
+
+    /// Fails if a signal asked for the end.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.end.load(Ordering::Relaxed) {
+            true => Err(Failure::new("interrupted")),
+            false => Ok(()),
+        }
+    }
+}

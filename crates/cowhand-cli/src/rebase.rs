@@ -1,0 +1,180 @@
+//! `cowhand rebase`: an overlay put over another image.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use block::Block;
+use graph::cache_mode::CacheMode;
+use graph::options::{Backing, Discard, DiskOptions};
+use graph::probe::Format;
+use graph::{Disk, OpenRules};
+use job::{Content, Copy, CopyOptions, Scope, Zeroes};
+use qcow2::Qcow2;
+use qcow2_layout::Version;
+
+use crate::copying::watch::Watch;
+use crate::copying::{self, Memory, compressing};
+use crate::drive::{DriveArgs, cache_modes, formats, set_cache_mode};
+use crate::failure::Failure;
+
+/// Arguments of `cowhand rebase`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Put an overlay over another image. What it showed of the old one and the new one does not have is written to \
+        it first, so that its disk stays the same. With -b '' it stands alone afterwards.\n\n\
+        With -u only the name is changed: right where the image below was moved or renamed, and wrong where it has another \
+        content.",
+    after_help = "\
+Examples:
+  cowhand rebase -b new-base.qcow2 -F qcow2 overlay.qcow2
+  cowhand rebase -b '' overlay.qcow2                      flatten: no image below any more
+  cowhand rebase -u -b moved/base.qcow2 -F qcow2 overlay.qcow2"
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// The new image below, from the overlay's directory; '' for none
+    #[arg(short = 'b', value_name = "PATH")]
+    backing: String,
+
+    /// Its format: qcow2 or raw
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    backing_format: Option<Format>,
+
+    /// Change the name alone, without looking at either image below
+    #[arg(short = 'u', conflicts_with = "compress")]
+    only_name: bool,
+
+    /// Write compressed clusters
+    #[arg(short = 'c')]
+    compress: bool,
+
+    /// Cache mode of the overlay: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Cache mode of the images below
+    #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    backing_cache: Option<CacheMode>,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+}
+
+/// Rebases.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if !args.backing.is_empty() && args.backing_format.is_none() {
+        let what = format!("backing file {} needs its format (-F qcow2 or -F raw)", args.backing);
+        return Err(Failure::new(what));
+    }
+    if args.backing.is_empty() && args.backing_format.is_some() {
+        return Err(Failure::new("-F is the format of the image below, and with -b '' there is none"));
+    }
+    let mut options = args.drive.options()?;
+    options.layer.discard = Discard::Unmap;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
+    if args.only_name {
+        options.layer.backing = Backing::None;
+    }
+    let memory = Memory::default();
+    let rules = memory.rules(args.drive.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    copying::reactor()?.run(async {
+        let overlay = copying::open(&options, &rules, "rebase").await?;
+        let rebased = rebase(args, &options, &overlay, &rules, &watch, memory).await;
+        let closed = overlay.close().await.map_err(|error| copying::because("rebase", &options, &error));
+        overlay.idle().await;
+        rebased.and(closed)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rebase(
+    args: &Args,
+    options: &DiskOptions,
+    overlay: &Arc<Disk>,
+    rules: &OpenRules,
+    watch: &Watch,
+    memory: Memory,
+) -> Result<(), Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("rebase", options, error);
+    let Some(image) = overlay.image() else {
+        return Err(Failure::new(format!("{} is raw: it has no image below", options.filename.display())));
+    };
+    if !args.only_name {
+        let backing = match args.backing.is_empty() {
+            true => None,
+            false => Some(copying::open(&below(args, options), rules, "open backing file").await?),
+        };
+        copy(args, overlay, &image, backing.as_deref(), watch, memory)
+            .await
+            .map_err(|error| failed(&*error))?;
+        watch.check()?;
+    }
+    let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
+    let format = args.backing_format.map(|format| format.name().to_owned());
+    image.set_backing_name(name, format).await.map_err(|error| failed(&error))
+}
+
+/// How the new image below is opened: by its name from the overlay's directory.
+fn below(args: &Args, overlay: &DiskOptions) -> DiskOptions {
+    let directory = overlay.filename.parent().unwrap_or(Path::new(""));
+    let mut options = DiskOptions::of_path(directory.join(&args.backing));
+    options.layer.read_only = true;
+    options.layer.format = args.backing_format;
+    if let Some(mode) = args.backing_cache {
+        set_cache_mode(&mut options, mode);
+    }
+    options
+}
+
+/// Writes to the overlay what it shows of the old image below and would not show of the new one.
+async fn copy(
+    args: &Args,
+    overlay: &Disk,
+    image: &Qcow2,
+    backing: Option<&Disk>,
+    watch: &Watch,
+    memory: Memory,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let compressing = match args.compress {
+        true => Some(compressing(overlay)?),
+        false => None,
+    };
+    let content = match backing {
+        Some(backing) => Content::As(backing),
+        None => Content::Zeroes,
+    };
+    let cluster_bytes = image.geometry().cluster_size();
+    // Where nothing lies below now, the map says zeroes without an entry, and version 2 has none that says them.
+    let says_zeroes = overlay.root().below().is_some() && image.geometry().version == Version::V3;
+    let copy = Copy {
+        source: overlay,
+        from: 0..overlay.size(),
+        target: compressing.as_ref().map_or(overlay as &dyn Block, |compressing| compressing),
+        to: 0,
+        scope: Scope::BelowTop,
+        content,
+        options: CopyOptions {
+            memory_bytes: memory.copy_bytes,
+            align_bytes: cluster_bytes,
+            zeroes: match (backing, says_zeroes) {
+                (None, _) => Zeroes::Detect(cluster_bytes),
+                (Some(_), true) => Zeroes::ByMap,
+                (Some(_), false) => Zeroes::Write,
+            },
+            ..CopyOptions::default()
+        },
+    };
+    watch.run(&copy).await?;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! A disk as a block, for jobs: requests pass its front as those of doors do.
+
+use std::sync::Arc;
+
+use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use storage::{IoBuf, IoVec};
+
+use super::Disk;
+
+impl Block for Disk {
+    fn driver(&self) -> &'static str {
+        self.root().driver()
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        Disk::size(self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { read_only: self.read_only(), ..self.root().capabilities() }
+    }
+
+    fn below(&self) -> Option<Arc<dyn Block>> {
+        self.root().below()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+        Disk::try_read(self, offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(Disk::read(self, offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write(self, offset, data, false))
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::zero(self, offset, len, options, false))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::discard(self, offset, len, false))
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::flush(self))
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(Disk::block_status(self, offset, len))
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::close(self))
+    }
+}

@@ -1,0 +1,297 @@
+//! The copy: steps of the plan, several at a time.
+
+use std::future::ready;
+use std::ops::Range;
+
+use block::Block;
+use buffer::{IoBytes, IoVec};
+use futures_util::{TryStream, TryStreamExt, stream};
+
+use crate::content::{self, Content};
+use crate::counters::Counters;
+use crate::error::{Action, Error, Side};
+use crate::plan::{Planner, Scope, Shape, Step};
+use crate::rate::RateLimit;
+use crate::read::read;
+use crate::runs::{Before, Need, runs};
+
+/// Data of one step at most: larger requests are not faster, and hold more memory.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// Data of one step at least, however little memory there is.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
+/// Parts of a piece that already read as they should are left out in such blocks, unless alignment asks for larger ones.
+const COMPARED_BYTES: u64 = 64 << 10;
+
+/// In which order the target is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As pieces come.
+    Free,
+    /// From the first byte to the last; reads still overlap.
+    InOrder,
+}
+
+/// What becomes of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroes {
+    /// Data that is read is searched for them, in blocks of so many bytes; with those that the source's map knows they stay holes.
+    Detect(u64),
+    /// Those that the source's map knows stay holes.
+    ByMap,
+    /// All are written as data, those too that the source's map knows: the target's space is allocated everywhere. With
+    /// [`Content::As`] what reads the same is left out all the same.
+    Write,
+}
+
+/// How a copy is done.
+#[derive(Debug)]
+pub struct CopyOptions {
+    /// The order of writes.
+    pub order: Order,
+    /// Pieces under way at a time at most.
+    pub in_flight: usize,
+    /// Memory for what is under way; at least one piece (64 KiB, or a unit of alignment) is taken in any case.
+    pub memory_bytes: u64,
+    /// Writes begin and end at multiples of this, or at the ends of the range.
+    pub align_bytes: u64,
+    /// What becomes of zeroes.
+    pub zeroes: Zeroes,
+    /// Space of what is made zeroes may be given back.
+    pub unmap: bool,
+    /// What cannot be read becomes zeroes and is counted.
+    pub salvage: bool,
+    /// A limit on what is read.
+    pub rate: Option<RateLimit>,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self {
+            order: Order::Free,
+            in_flight: 8,
+            memory_bytes: 16 << 20,
+            align_bytes: 1,
+            zeroes: Zeroes::ByMap,
+            unmap: true,
+            salvage: false,
+            rate: None,
+        }
+    }
+}
+
+/// A copy of a range of one block into another.
+#[derive(Debug)]
+pub struct Copy<'a> {
+    /// What is copied.
+    pub source: &'a dyn Block,
+    /// The range of it.
+    pub from: Range<u64>,
+    /// Where it goes. Source and target may be one block if scope and content let nothing be read after it was written.
+    pub target: &'a dyn Block,
+    /// Where the range begins there.
+    pub to: u64,
+    /// Which parts of the range count.
+    pub scope: Scope,
+    /// What the target reads as before.
+    pub content: Content<'a>,
+    /// How it is done.
+    pub options: CopyOptions,
+}
+
+/// A step with what was read for it.
+#[derive(Debug)]
+struct Fetched {
+    step: Step,
+    /// `None`: zeroes.
+    bytes: Option<IoBytes>,
+    before: Before,
+}
+
+impl Copy<'_> {
+    /// Copies, and flushes the target. Runs on any loop; `counters` may be read and cancelled by others meanwhile.
+    ///
+    /// Afterwards each byte in scope of the target reads as the source did, or as zeroes where the source could not be read and
+    /// [`CopyOptions::salvage`] is set (counted in [`crate::Progress::unreadable`]). Neither block may be changed by others meanwhile.
+    ///
+    /// # Errors
+    /// When a block is too small for the range, at the first request that fails, or when it is cancelled. The target then holds a
+    /// part of what it should.
+    pub async fn run(&self, counters: &Counters) -> Result<(), Error> {
+        self.check_sizes()?;
+        let pieces = self.pieces();
+        let steps = self.steps(pieces.bytes, counters);
+        match self.options.order {
+            Order::Free => {
+                let copied = steps.map_ok(|step| self.copy(step, counters));
+                copied.try_buffer_unordered(pieces.in_flight).try_for_each(|()| ready(Ok(()))).await?;
+            }
+            Order::InOrder => {
+                let fetched = steps.map_ok(|step| self.fetch(step, counters));
+                let fetched = fetched.try_buffered(pieces.in_flight);
+                fetched.try_for_each(|fetched| self.store(fetched, counters)).await?;
+            }
+        }
+        self.target.flush().await.map_err(Error::request(Side::Target, self.target, Action::Flush, 0))
+    }
+
+    fn check_sizes(&self) -> Result<(), Error> {
+        let len = self.from.end.saturating_sub(self.from.start);
+        let sides = [
+            (Side::Source, self.source, self.from.end),
+            (Side::Target, self.target, self.to.saturating_add(len)),
+        ];
+        for (side, block, end) in sides {
+            let size = block.size();
+            if end > size {
+                return Err(Error::TooSmall { side, name: block.name().to_owned(), size, end });
+            }
+        }
+        Ok(())
+    }
+
+    fn pieces(&self) -> Pieces {
+        let buffers_each = match self.content {
+            Content::As(_) => 2,
+            Content::Unknown | Content::Zeroes => 1,
+        };
+        let options = &self.options;
+        Pieces::of(options.memory_bytes / buffers_each, options.in_flight, options.align_bytes)
+    }
+
+    fn steps<'s>(
+        &'s self,
+        piece_bytes: u64,
+        counters: &'s Counters,
+    ) -> impl TryStream<Ok = Step, Error = Error> + 's {
+        let shape = Shape {
+            scope: self.scope,
+            piece_bytes,
+            align_bytes: self.options.align_bytes.max(1),
+            zeroes_are_data: self.options.zeroes == Zeroes::Write,
+            salvage: self.options.salvage,
+        };
+        let planner = Planner::new(self.source, self.from.clone(), self.to, shape, counters);
+        stream::try_unfold(planner, |mut planner| async move {
+            Ok(planner.next().await?.map(|step| (step, planner)))
+        })
+    }
+
+    async fn copy(&self, step: Step, counters: &Counters) -> Result<(), Error> {
+        let fetched = self.fetch(step, counters).await?;
+        self.store(fetched, counters).await
+    }
+
+    async fn fetch(&self, step: Step, counters: &Counters) -> Result<Fetched, Error> {
+        if counters.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        if step.zero {
+            return Ok(Fetched { step, bytes: None, before: Before::Unknown });
+        }
+        if let Some(rate) = &self.options.rate {
+            rate.take(step.len).await;
+        }
+        // A step of data is at most a piece.
+        let len = step.len as usize;
+        let salvage = self.options.salvage;
+        let bytes = match read(self.source, step.at, len, salvage, counters).await? {
+            None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(len)),
+            bytes => bytes,
+        };
+        let before = match bytes {
+            Some(_) => self.content.before(self.target_offset(&step), len, counters).await?,
+            None => Before::Unknown,
+        };
+        Ok(Fetched { step, bytes, before })
+    }
+
+    async fn store(&self, fetched: Fetched, counters: &Counters) -> Result<(), Error> {
+        let Fetched { step, bytes, before } = fetched;
+        let offset = self.target_offset(&step);
+        match bytes {
+            None => self.zero(offset, step.len, counters).await?,
+            Some(bytes) => self.store_data(offset, bytes, &before, counters).await?,
+        }
+        counters.add_done(step.len);
+        Ok(())
+    }
+
+    async fn store_data(
+        &self,
+        offset: u64,
+        bytes: IoBytes,
+        before: &Before,
+        counters: &Counters,
+    ) -> Result<(), Error> {
+        let granularity = match (self.options.zeroes, self.content) {
+            (Zeroes::Detect(granularity), _) => granularity,
+            (Zeroes::ByMap | Zeroes::Write, Content::As(_)) => COMPARED_BYTES,
+            (Zeroes::ByMap | Zeroes::Write, _) => return self.write(offset, bytes, counters).await,
+        };
+        let granularity = granularity.max(1).next_multiple_of(self.options.align_bytes.max(1));
+        for run in runs(&bytes, before, offset, granularity) {
+            let at = offset + run.start as u64;
+            match run.need {
+                Need::Nothing => {}
+                Need::Zero if self.options.zeroes != Zeroes::Write => {
+                    self.zero(at, (run.end - run.start) as u64, counters).await?
+                }
+                Need::Zero | Need::Data => self.write(at, bytes.slice(run.start, run.end), counters).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, offset: u64, bytes: IoBytes, counters: &Counters) -> Result<(), Error> {
+        let len = bytes.len() as u64;
+        let written = self.target.write(offset, IoVec::from(bytes)).await;
+        written.map_err(Error::request(Side::Target, self.target, Action::Write, offset))?;
+        counters.add_written(len);
+        Ok(())
+    }
+
+    async fn zero(&self, offset: u64, len: u64, counters: &Counters) -> Result<(), Error> {
+        content::zero(self.target, &self.content, offset, len, self.options.unmap, counters).await
+    }
+
+    fn target_offset(&self, step: &Step) -> u64 {
+        self.to + (step.at - self.from.start)
+    }
+}
+
+/// How much is under way at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pieces {
+    bytes: u64,
+    in_flight: usize,
+}
+
+impl Pieces {
+    /// Pieces are whole units of alignment; all together take `memory` bytes, unless a single one takes more.
+    fn of(memory: u64, in_flight: usize, align: u64) -> Self {
+        let each = memory / in_flight.max(1) as u64;
+        let bytes = each.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
+        let bytes = (bytes / align.max(1)).max(1) * align.max(1);
+        let fitting = usize::try_from(memory / bytes).unwrap_or(usize::MAX);
+        Self { bytes, in_flight: in_flight.min(fitting).max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_pieces_together_fit_the_memory() {
+        let of = |memory, in_flight, align| {
+            let pieces = Pieces::of(memory, in_flight, align);
+            (pieces.bytes, pieces.in_flight)
+        };
+        assert_eq!(of(16 << 20, 8, 1), (1 << 20, 8));
+        assert_eq!(of(1 << 20, 8, 1), (128 << 10, 8));
+        assert_eq!(of(1, 8, 1), (64 << 10, 1));
+        assert_eq!(of(16 << 20, 8, 2 << 20), (2 << 20, 8));
+        assert_eq!(of(1 << 20, 8, 2 << 20), (2 << 20, 1));
+        assert_eq!(of(512 << 10, 2, 4096), (256 << 10, 2));
+    }
+}

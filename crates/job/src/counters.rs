@@ -1,0 +1,72 @@
+//! How far a copy is, and the way to end it early.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Shared by a copy and whoever watches it, on any thread.
+#[derive(Debug, Default)]
+pub struct Counters {
+    done: AtomicU64,
+    read: AtomicU64,
+    written: AtomicU64,
+    zeroed: AtomicU64,
+    unreadable: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+/// A reading of [`Counters`], in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Settled: copied, zeroed, or found to need nothing. The size of the range at the end.
+    pub done: u64,
+    /// Read from the source.
+    pub read: u64,
+    /// Written to the target as data.
+    pub written: u64,
+    /// Made zeroes in the target by a request.
+    pub zeroed: u64,
+    /// Could not be read and became zeroes.
+    pub unreadable: u64,
+}
+
+impl Counters {
+    /// How far it is. The parts are read one after the other.
+    pub fn progress(&self) -> Progress {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Progress {
+            done: get(&self.done),
+            read: get(&self.read),
+            written: get(&self.written),
+            zeroed: get(&self.zeroed),
+            unreadable: get(&self.unreadable),
+        }
+    }
+
+    /// Ends the copy with [`crate::Error::Cancelled`] before its next piece.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_done(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_read(&self, bytes: u64) {
+        self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_written(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_zeroed(&self, bytes: u64) {
+        self.zeroed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_unreadable(&self, bytes: u64) {
+        self.unreadable.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

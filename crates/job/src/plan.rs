@@ -1,0 +1,191 @@
+//! What of the source has to be copied, and in which pieces. Asks the map and reads no data.
+
+use std::ops::Range;
+
+use block::{Block, BlockStatus};
+
+use crate::counters::Counters;
+use crate::error::{Action, Error, Side};
+
+/// Zeroes of one step at most: a copy can be cancelled, and counts, between steps.
+const ZERO_STEP_BYTES: u64 = 64 << 20;
+
+/// Which parts of the source count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of it.
+    Everything,
+    /// What its uppermost layers know, so many of them. The rest is left alone.
+    Layers(u32),
+    /// What its uppermost layer does not know.
+    BelowTop,
+}
+
+/// What is done with a range of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Nothing: it is out of scope.
+    Nothing,
+    /// The target must read as zeroes.
+    Zero,
+    /// It is read and copied.
+    Data,
+}
+
+impl Scope {
+    fn work(self, status: &BlockStatus) -> Work {
+        let counts = match self {
+            Self::Everything => true,
+            Self::Layers(layers) => status.present && status.depth < layers,
+            Self::BelowTop => !status.present || status.depth > 0,
+        };
+        match (counts, status.zero) {
+            (false, _) => Work::Nothing,
+            (true, true) => Work::Zero,
+            (true, false) => Work::Data,
+        }
+    }
+}
+
+/// One step of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Offset in the source.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    /// Zeroes by the map: nothing has to be read.
+    pub(crate) zero: bool,
+}
+
+/// How a range is cut into steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) scope: Scope,
+    /// Data of one step at most.
+    pub(crate) piece_bytes: u64,
+    /// Steps of data begin and end at multiples of this in the target, or at the ends of the range.
+    pub(crate) align_bytes: u64,
+    /// Zeroes are data like any other.
+    pub(crate) zeroes_are_data: bool,
+    /// A part whose map cannot be read is taken for data.
+    pub(crate) salvage: bool,
+}
+
+/// The way through the source.
+#[derive(Debug)]
+pub(crate) struct Planner<'a> {
+    source: &'a dyn Block,
+    shape: Shape,
+    counters: &'a Counters,
+    at: u64,
+    end: u64,
+    /// What is added to an offset in the source for the target's.
+    to_target: i128,
+    /// The latest answer of the map.
+    known: Option<(Range<u64>, Work)>,
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(
+        source: &'a dyn Block,
+        range: Range<u64>,
+        to: u64,
+        shape: Shape,
+        counters: &'a Counters,
+    ) -> Self {
+        let to_target = i128::from(to) - i128::from(range.start);
+        Self { source, shape, counters, at: range.start, end: range.end, to_target, known: None }
+    }
+
+    /// The next step; `None` at the end. Parts out of scope are counted as done on the way.
+    pub(crate) async fn next(&mut self) -> Result<Option<Step>, Error> {
+        while self.at < self.end {
+            let at = self.at;
+            let (work, end) = self.run(at).await?;
+            match work {
+                Work::Nothing => {
+                    self.counters.add_done(end - at);
+                    self.at = end;
+                }
+                Work::Zero => {
+                    self.at = end.min(at + ZERO_STEP_BYTES);
+                    return Ok(Some(Step { at, len: self.at - at, zero: true }));
+                }
+                Work::Data => {
+                    self.at = self.data_end(at, end).await?;
+                    return Ok(Some(Step { at, len: self.at - at, zero: false }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the piece of data that begins at `at` ends: neighbouring parts make one piece, so that a source in fragments is
+    /// read in large requests all the same.
+    async fn data_end(&mut self, at: u64, mut end: u64) -> Result<u64, Error> {
+        let last = self.boundary(at, self.shape.piece_bytes);
+        while end < last {
+            match self.run(end).await? {
+                (Work::Data, next) => end = next,
+                (Work::Nothing | Work::Zero, _) => return Ok(end),
+            }
+        }
+        Ok(last)
+    }
+
+    /// What is to be done from `at` on, and up to where, in whole units of alignment. A unit of different parts is data.
+    async fn run(&mut self, at: u64) -> Result<(Work, u64), Error> {
+        let (work, mut end) = self.look(at).await?;
+        let unit_end = self.boundary(at, self.shape.align_bytes);
+        if end >= unit_end {
+            let whole = self.unit_start(end).max(unit_end).min(end);
+            return Ok((work, whole));
+        }
+        let mut same = true;
+        while end < unit_end {
+            let (other, other_end) = self.look(end).await?;
+            same &= other == work;
+            end = other_end;
+        }
+        Ok((if same { work } else { Work::Data }, unit_end))
+    }
+
+    async fn look(&mut self, at: u64) -> Result<(Work, u64), Error> {
+        if let Some((range, work)) = &self.known
+            && range.contains(&at)
+        {
+            return Ok((*work, range.end));
+        }
+        let known = match self.source.block_status(at, self.end - at).await {
+            Ok(status) => (self.shape.scope.work(&status), at + status.len.min(self.end - at)),
+            Err(_) if self.shape.salvage => (Work::Data, self.boundary(at, self.shape.piece_bytes)),
+            Err(error) => {
+                return Err(Error::request(Side::Source, self.source, Action::Status, at)(error));
+            }
+        };
+        let known = match known {
+            (Work::Zero, end) if self.shape.zeroes_are_data => (Work::Data, end),
+            known => known,
+        };
+        self.known = Some((at..known.1, known.0));
+        Ok(known)
+    }
+
+    /// The first multiple of `unit` in the target behind `at`, as an offset in the source; the end of the range if that comes
+    /// first.
+    fn boundary(&self, at: u64, unit: u64) -> u64 {
+        let target = i128::from(at) + self.to_target;
+        let next = (target / i128::from(unit) + 1) * i128::from(unit) - self.to_target;
+        u64::try_from(next).map_or(self.end, |next| next.min(self.end))
+    }
+
+    /// The last multiple of the alignment up to `end`; the end of the range is one too.
+    fn unit_start(&self, end: u64) -> u64 {
+        if end == self.end {
+            return end;
+        }
+        let target = i128::from(end) + self.to_target;
+        let past = target % i128::from(self.shape.align_bytes);
+        u64::try_from(i128::from(end) - past).unwrap_or(0)
+    }
+}

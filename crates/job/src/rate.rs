@@ -1,0 +1,70 @@
+//! A copy's own limit on bytes a second.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use throttle::{LeakyBucket, Rate, Time};
+
+/// Billionths of a byte in a byte: the bucket's unit.
+const NANO: u128 = 1_000_000_000;
+
+/// Time and timers. Tests bring their own, so that none of them sleeps.
+pub trait Clock: Debug + Send + Sync {
+    /// The time, monotonic.
+    fn now(&self) -> Time;
+
+    /// Ends after `wait`, never before.
+    fn sleep(&self, wait: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+}
+
+/// The time of the loop on which the copy runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoopClock;
+
+impl Clock for LoopClock {
+    fn now(&self) -> Time {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let elapsed = START.get_or_init(Instant::now).elapsed();
+        Time::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn sleep(&self, wait: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(reactor::sleep(wait))
+    }
+}
+
+/// Bytes a second, with a tenth of a second's worth at once.
+#[derive(Debug)]
+pub struct RateLimit {
+    bucket: Mutex<LeakyBucket>,
+    clock: Box<dyn Clock>,
+}
+
+impl RateLimit {
+    /// A limit of `bytes_per_second`; 0 is none.
+    pub fn new(bytes_per_second: u64, clock: impl Clock + 'static) -> Self {
+        let rate = Rate { avg: bytes_per_second, ..Rate::UNLIMITED };
+        Self { bucket: Mutex::new(LeakyBucket::new(rate, clock.now())), clock: Box::new(clock) }
+    }
+
+    /// Waits until `bytes` may pass, and charges them.
+    pub(crate) async fn take(&self, bytes: u64) {
+        loop {
+            let wait = {
+                let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = self.clock.now();
+                let wait = bucket.wait(now);
+                if wait.is_zero() {
+                    bucket.fill(u128::from(bytes) * NANO, now);
+                    return;
+                }
+                wait
+            };
+            self.clock.sleep(wait).await;
+        }
+    }
+}

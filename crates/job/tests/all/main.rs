@@ -1,0 +1,9 @@
+//! The laws of a copy.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod copies;
+mod faults;
+mod made_up;
+mod rates;
+mod scopes;

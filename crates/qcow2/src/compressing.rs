@@ -1,0 +1,247 @@
+//! Writing compressed clusters: a filter over an image, for tools that fill one.
+
+mod pack;
+mod tail;
+
+use std::sync::Arc;
+
+use block::{Block, BlockFuture, Filter};
+use futures_util::future::join_all;
+use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
+use storage::{IoBytes, IoVec};
+use sync::{AsyncMutex, Semaphore};
+
+use crate::host::HandedOver;
+use crate::image::Inner;
+use crate::{Error, Qcow2};
+use tail::Tail;
+
+/// What compressed entries count the bytes of a cluster in (specification, "Compressed clusters descriptor").
+const SECTOR_BYTES: u64 = 512;
+
+/// An image to which whole clusters are written compressed, one behind the other without gaps.
+///
+/// A write of anything but whole clusters (the last one of the disk may be short) goes to the image as it is, and so does a
+/// cluster that does not get smaller. Clusters are compressed on threads, several at a time. A flush gives back what was set
+/// aside for the next cluster; without one a reference to one cluster of the file is leaked.
+#[derive(Debug)]
+pub struct Compressing {
+    image: Qcow2,
+    /// The same.
+    over: Arc<dyn Block>,
+    tail: Arc<AsyncMutex<Tail>>,
+    threads: Semaphore,
+}
+
+impl Compressing {
+    /// Compresses for `image`, on `threads` threads at most.
+    ///
+    /// # Errors
+    /// When the image keeps its data in another file: there is no compression there.
+    pub fn new(image: Qcow2, threads: usize) -> Result<Self, Error> {
+        if image.inner.medium.geometry.external_data {
+            let what = "an image with a data file has no compressed clusters";
+            return Err(image.inner.medium.blame.unsupported(what));
+        }
+        Ok(Self {
+            over: Arc::new(image.clone()),
+            image,
+            tail: Arc::default(),
+            threads: Semaphore::new(threads.max(1)),
+        })
+    }
+
+    /// Size of a cluster: what writes should be multiples of.
+    pub fn cluster_bytes(&self) -> u64 {
+        self.image.inner.medium.geometry.cluster_size()
+    }
+
+    async fn write_clusters(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+        let image = &self.image.inner;
+        let size = image.medium.geometry.cluster_size();
+        image.check_range(offset, data.len() as u64)?;
+        let end = offset + data.len() as u64;
+        let is_whole = offset.is_multiple_of(size) && (end.is_multiple_of(size) || end == image.size());
+        if !is_whole || data.is_empty() {
+            return self.image.write(offset, data).await;
+        }
+        let result = async {
+            image.check_writable()?;
+            image.announce().await?;
+            let packed = self.pack_all(&data).await?;
+            let pass = image.enter().await?;
+            image.check_inside(offset, data.len() as u64)?;
+            let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
+            let write = HandedOver::new(&*image.medium.host, async move {
+                let _pass = owner.turns.gate.attach(pass);
+                owner.write_packed(&tail, offset, &data, &packed).await
+            });
+            write.await
+        };
+        image.reporting(result.await).await
+    }
+
+    /// Each cluster of `data` compressed; `None` where that is not smaller.
+    async fn pack_all(&self, data: &IoVec) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let size = 1 << self.image.inner.medium.geometry.cluster_bits;
+        let clusters = (0..data.len()).step_by(size);
+        let packed = clusters.map(|start| {
+            let cluster = data.slice(start, (start + size).min(data.len())).to_bytes();
+            self.pack(cluster, size)
+        });
+        join_all(packed).await.into_iter().collect()
+    }
+
+    async fn pack(&self, cluster: IoBytes, size: usize) -> Result<Option<Vec<u8>>, Error> {
+        let image = &self.image.inner;
+        let compression = image.decompressed.compression();
+        let _place = self.threads.acquire().await;
+        let (done, packed) = futures_channel::oneshot::channel();
+        let calculation = move || {
+            // Nobody waits any more if the request was dropped.
+            let _ = done.send(pack::pack(compression, &cluster, size));
+        };
+        image.medium.host.calculate(Box::new(calculation)).await;
+        let packed = packed.await.map_err(|_| image.medium.blame.refused("the program is stopping"))?;
+        packed.map_err(image.medium.blame.io("compressing a cluster"))
+    }
+
+    async fn flush_all(&self) -> Result<(), Error> {
+        self.tail.lock().await.leave(&self.image.inner).await;
+        self.image.flush().await
+    }
+}
+
+impl Filter for Compressing {
+    fn driver(&self) -> &'static str {
+        "compress"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.write_clusters(offset, data))
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.flush_all())
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.tail.lock().await.leave(&self.image.inner).await;
+            self.image.close().await
+        })
+    }
+}
+
+impl Inner {
+    /// Writes whole clusters from `offset` on: those that were packed behind each other, the rest as they are. Runs to its end.
+    async fn write_packed(
+        self: &Arc<Self>,
+        tail: &AsyncMutex<Tail>,
+        offset: u64,
+        data: &IoVec,
+        packed: &[Option<Vec<u8>>],
+    ) -> Result<(), Error> {
+        let size = self.medium.geometry.cluster_size();
+        {
+            let _owned = self.own_clusters(offset, offset + data.len() as u64).await;
+            let mut first = 0;
+            // A run of one kind, inside one L2 table.
+            let table = |index: usize| self.medium.geometry.l1_index(offset + index as u64 * size);
+            let indices: Vec<usize> = (0..packed.len()).collect();
+            let alike =
+                |a: &usize, b: &usize| packed[*a].is_some() == packed[*b].is_some() && table(*a) == table(*b);
+            for run in indices.chunk_by(alike) {
+                let guest = offset + first as u64 * size;
+                let end = first + run.len();
+                let some: Vec<&[u8]> = packed[first..end].iter().flatten().map(Vec::as_slice).collect();
+                if some.is_empty() {
+                    let to = (end << self.medium.geometry.cluster_bits).min(data.len());
+                    self.write_owned(guest, &data.slice(first << self.medium.geometry.cluster_bits, to))
+                        .await?;
+                } else {
+                    self.write_packed_run(tail, guest, &some).await?;
+                }
+                first = end;
+            }
+        }
+        if self.wants_commit() {
+            self.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// Data first, then the entries that lead to it, which wait for data and refcounts (docs/write-order.md).
+    async fn write_packed_run(
+        self: &Arc<Self>,
+        tail: &AsyncMutex<Tail>,
+        guest: u64,
+        packed: &[&[u8]],
+    ) -> Result<(), Error> {
+        let mut old = Vec::with_capacity(packed.len());
+        for index in 0..packed.len() as u64 {
+            let guest = guest + index * self.medium.geometry.cluster_size();
+            old.push(self.map.entry(&self.medium, guest).await?);
+        }
+        // Before anything is written: a table that cannot be had must fail the request early.
+        self.table_for_writing(guest).await?;
+        let mut placed = Vec::with_capacity(packed.len());
+        if let Err(error) = self.place_packed(tail, packed, &mut placed).await {
+            for cluster in placed {
+                let (first, len) = self.touched_by(&cluster);
+                self.space.lower_and_give(&self.medium, first, len).await;
+            }
+            return Err(error);
+        }
+        let entries: Vec<_> = placed.into_iter().map(L2Entry::Compressed).collect();
+        // If this fails, some entries may lead there by now: better leaked than freed.
+        self.set_entries(guest, &entries).await?;
+        let punch = self.discards().pass_discard_other;
+        old.iter().for_each(|entry| self.space.free_entry(&self.medium, entry, punch));
+        Ok(())
+    }
+
+    /// Finds the places and writes there. The tail is held meanwhile: neighbours share sectors, which a storage may have to
+    /// read before it writes a part of them.
+    async fn place_packed(
+        self: &Arc<Self>,
+        tail: &AsyncMutex<Tail>,
+        packed: &[&[u8]],
+        placed: &mut Vec<CompressedCluster>,
+    ) -> Result<(), Error> {
+        let mut tail = tail.lock().await;
+        let (mut start, mut bytes) = (0, Vec::new());
+        for cluster in packed {
+            let len = cluster.len() as u64;
+            let host = tail.place(self, len).await?;
+            let end = (host + len).next_multiple_of(SECTOR_BYTES);
+            placed.push(CompressedCluster { host: HostOffset(host), len: end - host });
+            if host != start + bytes.len() as u64 {
+                self.write_bytes_of_packed(start, std::mem::take(&mut bytes)).await?;
+                start = host;
+            }
+            bytes.extend_from_slice(cluster);
+        }
+        self.write_bytes_of_packed(start, bytes).await
+    }
+
+    async fn write_bytes_of_packed(&self, host: u64, bytes: Vec<u8>) -> Result<(), Error> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.medium.check_data(HostOffset(host), bytes.len() as u64)?;
+        let data = IoVec::from(IoBytes::copy_from(&bytes));
+        self.medium.data.write(host, data).await.map_err(self.medium.blame.io("writing a compressed cluster"))
+    }
+
+    /// The first cluster of the file that a compressed one touches, and how many it touches.
+    fn touched_by(&self, cluster: &CompressedCluster) -> (u64, u64) {
+        let first = cluster.host.0 >> self.medium.geometry.cluster_bits;
+        let last = (cluster.host.0 + cluster.len - 1) >> self.medium.geometry.cluster_bits;
+        (first, last - first + 1)
+    }
+}
