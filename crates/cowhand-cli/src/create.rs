@@ -1,7 +1,6 @@
 //! `cowhand create`: a new image.
 
 mod costs;
-pub mod make;
 pub mod options;
 pub mod suggest;
 
@@ -10,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use block::SECTOR_BYTES;
+use cowhand::Existing;
 use graph::names::{Located, Policy, Reason, Refused, Role};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::{human_size, parse_size};
 use qcow2::CreateOptions;
 
-use self::make::{Existing, make};
 use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::drive::formats;
@@ -249,6 +248,17 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
         add(format!("data in {name}"));
     }
     text
+}
+
+/// Makes the image, which is durable afterwards. A file that did not exist before is removed again if that fails.
+///
+/// # Errors
+/// When options contradict each other, the file is in use, or the file system refuses.
+pub fn make(path: &Path, image: &NewImage, size: u64, existing: Existing) -> Result<(), Failure> {
+    let options = CreateOptions { size, ..image.options.clone() };
+    let new = cowhand::NewImage { format: image.format, options, existing };
+    let made = cowhand::create(path, new).wait();
+    made.map_err(|error| Failure::because(format!("cannot create {}", path.display()), &error))
 }
 
 /// As [`make()`], for the server: an existing image is left as it is. Says whether one was made.

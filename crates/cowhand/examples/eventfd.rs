@@ -5,6 +5,7 @@ use std::path::Path;
 
 use cowhand::{Buffer, Completion, NewImage, OpenOptions, Queue, Request, create};
 use rustix::event::epoll;
+use rustix::io::retry_on_intr;
 
 /// Requests at a time.
 const DEPTH: u64 = 16;
@@ -30,7 +31,7 @@ pub fn run(path: &Path) -> io::Result<()> {
     let (mut ended, mut wakes, mut done) = (0, 0, Vec::new());
     while ended < COUNT {
         let mut events = Vec::with_capacity(4);
-        epoll::wait(&waiting, rustix::buffer::spare_capacity(&mut events), None)?;
+        retry_on_intr(|| epoll::wait(&waiting, rustix::buffer::spare_capacity(&mut events), None))?;
         wakes += 1;
         queue.completions(&mut done, 0, None)?;
         for Completion { user_data, result, buffer } in done.drain(..) {

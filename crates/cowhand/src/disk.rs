@@ -54,8 +54,14 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    pub(crate) fn enter(&self) -> Result<Inside, Error> {
+    /// Lets somebody in who steers or asks.
+    fn enter(&self) -> Result<Inside, Error> {
         self.shared.enter()
+    }
+
+    /// Lets a request in.
+    pub(crate) fn admit(&self) -> Result<Inside, Error> {
+        self.shared.admit()
     }
 
     /// Carries a request out: here if that needs no waiting, or else on loop number `lane`.
@@ -136,7 +142,7 @@ impl Disk {
     }
 
     fn begin(&self, request: Request, to: To) {
-        match self.handle.enter() {
+        match self.handle.admit() {
             Ok(inside) => self.handle.begin(self.lane, inside, request, to),
             Err(error) => to.send(Err(request.refuse(error))),
         }
@@ -148,7 +154,7 @@ impl Disk {
     /// # Errors
     /// As any read; [`ErrorKind::WouldDeadlock`](crate::ErrorKind::WouldDeadlock) where it would have to wait in a callback.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        let inside = self.handle.enter()?;
+        let inside = self.handle.admit()?;
         if read_here(inside.disk(), offset, buf) {
             return Ok(());
         }
@@ -192,13 +198,13 @@ impl Disk {
     }
 
     /// Has the loop do `work`, which is neither counted nor charged as a request.
-    fn run<T, F>(&self, work: impl FnOnce(Arc<Inside>) -> F + Send + 'static) -> Pending<T>
+    fn run<T, F>(&self, work: impl FnOnce(Inside) -> F + Send + 'static) -> Pending<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + 'static,
     {
         let inside = match self.handle.enter() {
-            Ok(inside) => Arc::new(inside),
+            Ok(inside) => inside,
             Err(error) => return Pending::ended(Err(error)),
         };
         let (reply, pending) = Pending::new();

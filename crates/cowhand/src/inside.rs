@@ -77,20 +77,27 @@ impl Shared {
 
     /// Lets somebody in.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Inside, Error> {
-        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
         let leave = Leave(Arc::clone(self));
         // After counting: who closes looks at the count after saying so.
         if self.is_closing.load(Ordering::SeqCst) {
             return Err(Error::closed(&self.name));
         }
-        if before >= IN_FLIGHT_MAX {
-            let text = format!("{}: {before} requests are in flight, the most there may be", self.name);
-            return Err(Error::said(ErrorKind::Full, text));
-        }
         match &*self.disk.read() {
             Some(disk) => Ok(Inside { disk: Arc::clone(disk), _leave: leave }),
             None => Err(Error::closed(&self.name)),
         }
+    }
+
+    /// Lets a request in, unless there are too many.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Inside, Error> {
+        let inside = self.enter()?;
+        if self.in_flight.load(Ordering::Relaxed) > IN_FLIGHT_MAX {
+            let text =
+                format!("{}: {IN_FLIGHT_MAX} requests are in flight, the most there may be", self.name);
+            return Err(Error::said(ErrorKind::Full, text));
+        }
+        Ok(inside)
     }
 
     /// Keeps newcomers out from now on, and closes the disk when those inside have left.

@@ -158,7 +158,7 @@ impl Queue {
             let text = format!("{} requests are in the queue, as many as it is deep", self.depth);
             return Err(request.refuse(Error::said(ErrorKind::Full, text)));
         }
-        match self.disk.enter() {
+        match self.disk.admit() {
             Err(error) => Err(request.refuse(error)),
             Ok(inside) => {
                 let reply = QueueReply { done: Some(Arc::clone(&self.done)), user_data };

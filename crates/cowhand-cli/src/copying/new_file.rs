@@ -8,10 +8,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cowhand::Existing;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
-use crate::create::make::{Existing, make};
+use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 

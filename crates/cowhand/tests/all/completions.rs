@@ -6,6 +6,7 @@ use std::time::Duration;
 use cowhand::{Buffer, Completion, Disk, Error, ErrorKind, Kind, Loops, Queue, Request, ZeroOptions};
 use futures_executor::block_on;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 
 use crate::scratch::{SIZE_BYTES, Scratch, bytes_at};
 
@@ -18,13 +19,14 @@ fn write(offset: u64, byte: u8) -> Request {
 fn is_readable(queue: &Queue) -> bool {
     let event = queue.completion_fd().unwrap();
     let mut fds = [PollFd::new(&event, PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry_on_intr(|| rustix::event::poll(&mut fds, Some(&at_once))).unwrap() == 1
 }
 
 fn await_readable(queue: &Queue) {
     let event = queue.completion_fd().unwrap();
     let mut fds = [PollFd::new(&event, PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
+    assert_eq!(retry_on_intr(|| rustix::event::poll(&mut fds, None)).unwrap(), 1);
 }
 
 #[test]
@@ -269,4 +271,31 @@ fn a_result_that_was_taken_is_not_given_twice_and_nothing_panics() {
     assert_eq!(block_on(&mut read).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(read.wait().unwrap_err().kind(), ErrorKind::Invalid);
     disk.close().wait().unwrap();
+}
+
+/// A caller that never looks at completions could pile up requests without end.
+#[test]
+fn requests_in_flight_have_a_bound_and_the_rest_comes_back() {
+    const IN_FLIGHT_MAX: usize = 65536;
+    let scratch = Scratch::new();
+    let disk = scratch.options().limit("iops-total", 1).open().wait().unwrap();
+    let pending: Vec<_> = (0..IN_FLIGHT_MAX + 64).map(|_| disk.write(0, vec![7; 16])).collect();
+    // Who steers is let in all the same.
+    disk.set_limits(&[]).unwrap();
+    disk.close().wait().unwrap();
+    let refused: Vec<_> = pending.into_iter().filter_map(|pending| pending.wait().err()).collect();
+    // Some had ended before the last came.
+    assert!((1..=64).contains(&refused.len()), "{}", refused.len());
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(error.into_buffer().unwrap().into_vec(), [7; 16]);
+    }
+}
+
+#[test]
+fn handles_go_from_thread_to_thread() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<(Disk, Queue, Loops, Error, cowhand::Pending<Buffer>)>();
+    is_sync::<(Disk, Queue, Loops, Error, cowhand::Pending<Buffer>)>();
 }

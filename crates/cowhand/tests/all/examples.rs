@@ -11,6 +11,14 @@ mod eventfd;
 #[path = "../../examples/futures.rs"]
 #[expect(dead_code, reason = "an example has a main of its own")]
 mod futures;
+#[path = "../../examples/rates.rs"]
+#[expect(dead_code, reason = "an example has a main of its own")]
+mod rates;
+
+#[test]
+fn the_example_that_measures_runs() {
+    rates::run(&Scratch::new().path(), 100).unwrap();
+}
 
 #[test]
 fn the_blocking_example_runs() {
