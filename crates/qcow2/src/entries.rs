@@ -47,12 +47,12 @@ impl Inner {
     /// file system.
     pub(crate) async fn table_for_writing(self: &Arc<Self>, guest: u64) -> Result<(), Error> {
         let index = self.medium.geometry.l1_index(guest);
-        let entry = self.map.l1_entry(&self.medium, index, guest)?;
+        let entry = self.map.l1_entry(&self.medium, guest)?;
         if entry.copied && self.space.room.has_table(index) {
             return Ok(());
         }
         let _owned = self.map.tables.own(index, index + 1).await;
-        let old = self.map.l1_entry(&self.medium, index, guest)?;
+        let old = self.map.l1_entry(&self.medium, guest)?;
         if let (true, Some(at)) = (old.copied, old.table) {
             return self.space.take_room_of_table(&self.medium, index, at).await;
         }

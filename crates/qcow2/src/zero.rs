@@ -170,7 +170,7 @@ impl Inner {
         if self.has_backing() || self.medium.raw_data {
             return Ok(false);
         }
-        Ok(self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(guest), guest)?.table.is_none())
+        Ok(self.map.l1_entry(&self.medium, guest)?.table.is_none())
     }
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
@@ -244,7 +244,7 @@ impl Inner {
     /// Whether each page of the L2 table that `old` entries from `from` on are in holds something, in the file or in memory with
     /// its room taken: then it can be written on a full device.
     fn is_rewriting(&self, from: u64, old: &[(u64, L2Entry)]) -> Result<bool, Error> {
-        let in_place = self.map.l1_entry(&self.medium, self.medium.geometry.l1_index(from), from)?.copied;
+        let in_place = self.map.l1_entry(&self.medium, from)?.copied;
         let whole_pages = self.map.shape.slice_bytes() <= SMALLEST_WRITE_BYTES;
         Ok(in_place && whole_pages && old.iter().all(|(_, old)| *old != L2Entry::UNALLOCATED))
     }

@@ -279,7 +279,7 @@ fn requests_in_flight_have_a_bound_and_the_rest_comes_back() {
     const IN_FLIGHT_MAX: usize = 65536;
     let scratch = Scratch::new();
     let disk = scratch.options().limit("iops-total", 1).open().wait().unwrap();
-    let pending: Vec<_> = (0..IN_FLIGHT_MAX + 64).map(|_| disk.write(0, vec![7; 16])).collect();
+    let pending: Vec<_> = (0..IN_FLIGHT_MAX + 64).map(|_| disk.read(0, vec![7; 16])).collect();
     // Who steers is let in all the same.
     disk.set_limits(&[]).unwrap();
     disk.close().wait().unwrap();

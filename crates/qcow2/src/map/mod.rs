@@ -98,7 +98,7 @@ impl Map {
         if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, guest, end)) {
             return medium.noticing_corruption(extent).map(Mapped::Extent);
         }
-        match self.l1_entry(medium, u64::from(key.l1_index), guest)?.table {
+        match self.l1_entry(medium, guest)?.table {
             Some(_) => Ok(Mapped::Missing(key)),
             None => Ok(Mapped::Extent(without_table(&medium.geometry, guest, len))),
         }
@@ -132,7 +132,7 @@ impl Map {
             if let Some(found) = found {
                 return medium.noticing_corruption(found);
             }
-            if self.l1_entry(medium, u64::from(key.l1_index), guest)?.table.is_none() {
+            if self.l1_entry(medium, guest)?.table.is_none() {
                 return Ok((without_table(&medium.geometry, guest, len), L2Entry::UNALLOCATED));
             }
             self.load(medium, key).await?;
@@ -147,19 +147,18 @@ impl Map {
                 let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error));
                 return medium.noticing_corruption(entry);
             }
-            if self.l1_entry(medium, u64::from(key.l1_index), guest)?.table.is_none() {
+            if self.l1_entry(medium, guest)?.table.is_none() {
                 return Ok(L2Entry::UNALLOCATED);
             }
             self.load(medium, key).await?;
         }
     }
 
-    /// L1 entry `index`, which leads to what maps `guest`.
+    /// The L1 entry that leads to what maps `guest`.
     #[inline]
-    pub(crate) fn l1_entry(&self, medium: &Medium, index: u64, guest: u64) -> Result<L1Entry, Error> {
-        let entry =
-            self.l1.get(index, &medium.geometry).map_err(|error| bad_entry(&medium.blame, guest, &error));
-        medium.noticing_corruption(entry)
+    pub(crate) fn l1_entry(&self, medium: &Medium, guest: u64) -> Result<L1Entry, Error> {
+        let entry = self.l1.get(medium.geometry.l1_index(guest), &medium.geometry);
+        medium.noticing_corruption(entry.map_err(|error| bad_entry(&medium.blame, guest, &error)))
     }
 
     #[inline]

@@ -65,7 +65,6 @@ impl Inner {
     }
 
     fn l1_table_of(&self, guest: u64) -> Result<Option<qcow2_layout::HostOffset>, Error> {
-        let index = self.medium.geometry.l1_index(guest);
-        Ok(self.map.l1_entry(&self.medium, index, guest)?.table)
+        Ok(self.map.l1_entry(&self.medium, guest)?.table)
     }
 }

@@ -45,7 +45,7 @@ impl Inner {
         self.forget_behind(first_whole);
         for index in first_whole..self.map.l1.len() as u64 {
             let _pass = self.enter().await?;
-            if let Some(at) = self.map.l1_entry(&self.medium, index, index.saturating_mul(table))?.table {
+            if let Some(at) = self.map.l1_entry(&self.medium, index.saturating_mul(table))?.table {
                 self.free_table(index, at).await?;
             }
             if self.wants_commit() {
