@@ -261,7 +261,7 @@ pub fn make(path: &Path, image: &NewImage, size: u64, existing: Existing) -> Res
     made.map_err(|error| Failure::because(format!("cannot create {}", path.display()), &error))
 }
 
-/// As [`make()`], for the server: an existing image is left as it is. Says whether one was made.
+/// Makes the image for the server: one that exists is left as it is. Says whether one was made.
 pub fn make_if_missing(path: &Path, image: &NewImage) -> Result<bool, Failure> {
     if path.symlink_metadata().is_ok() {
         return Ok(false);
