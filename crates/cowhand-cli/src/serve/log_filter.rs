@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "bench",
     "block",
     "buffer",
@@ -17,6 +17,7 @@ const PARTS: [&str; 16] = [
     "graph",
     "map_cache",
     "nbd_wire",
+    "nearest",
     "qcow2",
     "qcow2_layout",
     "reactor",
