@@ -1,6 +1,6 @@
 //! What a command takes: names, kinds, what must be there.
 
-use graph::nearest;
+use nearest::nearest;
 use serde_json::{Map, Value};
 
 use crate::QmpError;

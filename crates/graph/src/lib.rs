@@ -16,7 +16,6 @@ mod layers;
 mod limits;
 mod map_memory;
 pub mod names;
-mod nearest;
 mod nodes;
 mod open;
 pub mod options;
@@ -33,7 +32,6 @@ pub use crate::error::OpenError;
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
-pub use crate::nearest::nearest;
 pub use crate::nodes::{
     Change, DescriptionError, DiskNode, Edge, Graph, Hold, Node, NodeError, NodeKind, Put, PutOver,
     ReplaceError, Replaced, User,

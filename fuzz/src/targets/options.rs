@@ -29,7 +29,7 @@ pub(super) fn run(data: &[u8]) {
     if let Ok(size) = parse_size(text) {
         let _ = human_size(size);
     }
-    let _ = graph::nearest(text, ["cache", "l2-cache-size", "discard"].into_iter());
+    let _ = nearest::nearest(text, ["cache", "l2-cache-size", "discard"].into_iter());
 }
 
 fn understand(tree: OptionTree) {

@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use graph::nearest;
 use graph::probe::Format;
 use graph::size::parse_size;
+use nearest::nearest;
 use qcow2::{CreateOptions, Preallocation};
 use qcow2_layout::{Compression, Version};
 

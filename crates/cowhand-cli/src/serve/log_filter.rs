@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 19] = [
     "bench",
     "block",
     "buffer",
@@ -19,6 +19,7 @@ const PARTS: [&str; 18] = [
     "job",
     "map_cache",
     "nbd_wire",
+    "nearest",
     "qcow2",
     "qcow2_layout",
     "reactor",

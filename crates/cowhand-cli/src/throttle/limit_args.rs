@@ -82,7 +82,7 @@ impl Given {
             return Ok(setting);
         }
         let known = Setting::all().flat_map(|names| [names.drive, names.limits, names.legacy, names.virsh]);
-        let hint = match &graph::nearest(&self.name, known)[..] {
+        let hint = match &nearest::nearest(&self.name, known)[..] {
             [] => String::new(),
             [one] => format!("; did you mean {one}?"),
             several => format!("; did you mean one of {}?", several.join(", ")),

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use nearest::nearest;
+
 use super::error::OptionError;
 use crate::drive::{Entry, OptionTree};
-use crate::nearest::nearest;
 use crate::size::parse_size;
 
 /// What a switch may be called.

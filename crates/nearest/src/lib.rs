@@ -1,5 +1,7 @@
 //! The known names that a mistyped one may have meant.
 
+#![forbid(unsafe_code)]
+
 /// Names offered at most: more would not be read.
 const OFFERED_MAX: usize = 3;
 
