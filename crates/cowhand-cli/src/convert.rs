@@ -87,7 +87,7 @@ pub struct Args {
     #[arg(short = 'm', value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=16), default_value = "8")]
     in_flight: u8,
 
-    /// Write in any order (the default is the order of the disk)
+    /// Write in any order (the default for what is created; with -n it is the order of the disk)
     #[arg(short = 'W')]
     any_order: bool,
 

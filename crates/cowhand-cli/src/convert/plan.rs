@@ -59,8 +59,9 @@ impl Plan {
 
     /// How the copy is done, in pieces of whole units of `align_bytes`.
     pub fn copy_options(&self, args: &Args, align_bytes: u64) -> CopyOptions {
-        // Compressed clusters are packed in the order in which they are ready.
-        let any_order = args.any_order || args.compress;
+        // In a file that nobody has yet it does not matter, and compressed clusters are packed as they are ready. A device that
+        // seeks is written in order.
+        let any_order = args.any_order || args.compress || !args.no_create;
         CopyOptions {
             order: if any_order { Order::Free } else { Order::InOrder },
             in_flight: usize::from(args.in_flight),

@@ -80,16 +80,11 @@ impl NewFile {
     /// # Errors
     /// When either is not possible. It is then removed.
     pub fn keep(mut self) -> Result<(), Failure> {
-        match self.place_it() {
-            Ok(()) => {
-                self.made.clear();
-                Ok(())
-            }
-            Err(error) => Err(Failure::because(format!("cannot finish {}", self.name.display()), &error)),
-        }
+        let placed = self.place_it();
+        placed.map_err(|error| Failure::because(format!("cannot finish {}", self.name.display()), &error))
     }
 
-    fn place_it(&self) -> io::Result<()> {
+    fn place_it(&mut self) -> io::Result<()> {
         if let Some(Replaced { permissions, owner, .. }) = &self.replaced {
             std::fs::set_permissions(&self.path, permissions.clone())?;
             let made = self.file.metadata()?;
@@ -107,6 +102,7 @@ impl NewFile {
             Some(_) => std::fs::rename(&self.path, &self.place)?,
             None => rename_new(&self.path, &self.place)?,
         }
+        self.made.clear();
         File::open(directory(&self.place))?.sync_all()
     }
 }

@@ -13,6 +13,7 @@ use signal_hook::flag;
 
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::serve::signals::ignored_now;
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
@@ -34,8 +35,10 @@ impl Watch {
     /// When the system does not let us.
     pub fn begin(shown: bool) -> Result<Self, Failure> {
         let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        // What who started us ignores stays ignored (nohup, `&` in a script).
+        let is_ignored = ignored_now();
         let registered = || -> io::Result<()> {
-            for signal in [SIGINT, SIGTERM, SIGHUP] {
+            for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
                 flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&watch.end))?;
                 flag::register(signal, Arc::clone(&watch.end))?;
             }

@@ -42,8 +42,7 @@ pub struct SignalStreams {
 pub fn watch() -> io::Result<Signals> {
     let (end, end_sender) = UnixStream::pair()?;
     let (interrupts, interrupt_sender) = UnixStream::pair()?;
-    let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let is_ignored = |signal: i32| ignored >> (signal - 1) & 1 == 1;
+    let is_ignored = ignored_now();
     for signal in [SIGHUP, SIGINT, SIGTERM, SIGQUIT] {
         if signal == SIGTERM || !is_ignored(signal) {
             pipe::register(signal, end_sender.try_clone()?)?;
@@ -57,6 +56,12 @@ pub fn watch() -> io::Result<Signals> {
     // A write beyond RLIMIT_FSIZE is an error of that request. Unhandled, this signal would kill the process.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     Ok(Signals { end, interrupts })
+}
+
+/// Says of a signal whether the process ignores it now.
+pub fn ignored_now() -> impl Fn(i32) -> bool {
+    let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+    move |signal| ignored >> (signal - 1) & 1 == 1
 }
 
 /// The mask of ignored signals in the text of /proc/self/status; none where there is no such line.

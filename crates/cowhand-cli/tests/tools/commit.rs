@@ -91,6 +91,42 @@ fn ours_and_theirs_leave_the_same_in_every_image() {
     }
 }
 
+/// The base is a half copy then, and the overlay has everything: it can be done again.
+#[test]
+fn a_commit_that_was_killed_or_met_a_full_disk_can_be_repeated() {
+    let bench = Bench::new();
+    chain(&bench, "base.qcow2", SHAPES[0]);
+    io(&bench, "top.qcow2", &["write -P 7 2M 2M"]);
+    bench.qemu("qemu-img", &["convert", "-O", "raw", "top.qcow2", "before.raw"]);
+    let still_whole = || {
+        bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
+        for image in ["top.qcow2", "mid.qcow2"] {
+            let check = bench.run(std::path::Path::new("qemu-img"), &["check", "-q", image]);
+            assert!(check.code == 0 || check.code == 3, "{image}: {}", check.code);
+        }
+    };
+    let mut running = std::process::Command::new(env!("CARGO_BIN_EXE_cowhand"))
+        .args(["commit", "-r", "500k", "top.qcow2"])
+        .current_dir(bench.path(""))
+        .spawn()
+        .unwrap();
+    let length = |name: &str| fs::metadata(bench.path(name)).unwrap().len();
+    let old = length("mid.qcow2");
+    while length("mid.qcow2") == old {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    still_whole();
+    let script = "ulimit -f 1500; exec \"$0\" commit top.qcow2";
+    let full = bench.run(std::path::Path::new("sh"), &["-c", script, env!("CARGO_BIN_EXE_cowhand")]);
+    assert_eq!((full.code, &*full.out), (1, ""), "{}", full.err);
+    still_whole();
+    committed(&bench, &["top.qcow2"]);
+    still_whole();
+    bench.qemu("qemu-img", &["compare", "-q", "mid.qcow2", "before.raw"]);
+}
+
 #[test]
 fn what_cannot_be_committed_is_told_and_nothing_changes() {
     let bench = Bench::new();

@@ -91,6 +91,19 @@ fn what_both_images_below_have_is_not_copied() {
 }
 
 #[test]
+fn a_full_disk_leaves_the_disk_and_the_name_as_they_were() {
+    let bench = Bench::new();
+    images(&bench, SHAPES[0]);
+    let script = "ulimit -f 800; exec \"$0\" rebase -b long.qcow2 -F qcow2 top.qcow2";
+    let full = bench.run(std::path::Path::new("sh"), &["-c", script, env!("CARGO_BIN_EXE_cowhand")]);
+    assert_eq!(full.code, 1, "{}", full.err);
+    assert_eq!(backing(&bench).as_deref(), Some("old.qcow2"));
+    bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
+    rebase(&bench, &["-b", "long.qcow2", "-F", "qcow2"]);
+    bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
+}
+
+#[test]
 fn only_the_name_is_changed_where_that_is_asked_for() {
     let bench = Bench::new();
     images(&bench, SHAPES[0]);

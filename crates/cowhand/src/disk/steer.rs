@@ -122,7 +122,7 @@ impl Disk {
 
 fn no_limit(name: &str) -> Error {
     let names: Vec<_> = PARAMETERS.iter().map(|names| names.limits).collect();
-    let text = match graph::nearest(name, names.iter().copied()).first() {
+    let text = match nearest::nearest(name, names.iter().copied()).first() {
         Some(near) => format!("there is no limit {name:?}; did you mean {near:?}?"),
         None => format!("there is no limit {name:?}; allowed: {}", names.join(", ")),
     };

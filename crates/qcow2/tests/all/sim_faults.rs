@@ -99,7 +99,7 @@ configurations! {
     c4k_compressed: 12, 30;
     c4k_snapshots: 12, 30;
     c4k_packs: 12, 30;
-    c4k_packs_few_references: 12, 30;
+    c4k_packs_few_references: 6, 30;
     c4k_snapshots_compressed: 12, 30;
     c4k_bitmap: 12, 30;
     c4k_lazy: 4, 20;

@@ -440,11 +440,11 @@ fn order_of(name: &str, work: impl AsyncFnOnce(&qcow2::Qcow2) + 'static) -> (Str
     let world = target.world(1);
     world.start_recording();
     sim::run(&world, 1, |_| async {
-        let image = target.open_with(&world, target.config().options(0)).await.unwrap();
+        let image = target.open_with(&world, target.config().options(0)).await.expect("it is sound");
         work(&image).await;
-        image.close().await.unwrap();
+        image.close().await.expect("nothing fails");
     })
-    .unwrap();
+    .expect("nobody waits for ever");
     let recording = world.recording();
     (told(&recording, target.config().cluster()), recording)
 }

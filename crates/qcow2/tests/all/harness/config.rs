@@ -240,7 +240,6 @@ pub const CONFIGS: &[Config] = &[
         own: &[(0, 64 * K)],
         compressed: true,
         packs: true,
-        snapshots: 1,
         discard: Discard::Freed,
         reserve: 64 * K,
         ..PLAIN
