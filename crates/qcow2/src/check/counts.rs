@@ -107,8 +107,11 @@ impl Counts {
         };
         let slot = self.slot(cluster / PAGE)?;
         let Some(page) = self.pages.get_mut(slot) else { return Ok(()) };
-        let grown = page.set(cluster % PAGE, stored);
-        self.take(grown)
+        let before = page.bytes();
+        page.set(cluster % PAGE, stored);
+        let after = page.bytes();
+        self.bytes -= before;
+        self.take(after)
     }
 
     /// Whether each of the [`GROUP`] clusters from `first` on, a multiple of that, has a count of one.
@@ -205,12 +208,18 @@ impl Page {
         }
     }
 
-    /// Stores a count and says how many bytes the page has grown.
-    fn set(&mut self, at: u64, count: u16) -> u64 {
+    /// Bytes of its counters.
+    fn bytes(&self) -> u64 {
+        match self {
+            Page::Few(few) => (few.capacity() * size_of::<(u16, u16)>()) as u64,
+            Page::Array(array) => size_of_val::<[u64]>(&array.words) as u64,
+        }
+    }
+
+    fn set(&mut self, at: u64, count: u16) {
         match self {
             Page::Array(array) => array.set(at, count),
             Page::Few(few) => {
-                let before = few.capacity();
                 match few.binary_search_by_key(&at, |(index, _)| u64::from(*index)) {
                     Ok(place) => {
                         if let Some(counter) = few.get_mut(place) {
@@ -220,16 +229,14 @@ impl Page {
                     Err(place) => few.insert(place, (at as u16, count)),
                 }
                 if few.len() <= FEW_MAX {
-                    return ((few.capacity() - before) * size_of::<(u16, u16)>()) as u64;
+                    return;
                 }
                 let largest = few.iter().map(|(_, count)| *count).max().unwrap_or(0);
                 let mut all = Array::new(width_for(largest));
                 for (index, count) in few {
                     all.set(u64::from(*index), *count);
                 }
-                let bytes = all.bytes();
                 *self = Page::Array(all);
-                bytes
             }
         }
     }
@@ -251,10 +258,6 @@ impl Array {
         Self { width, words: vec![0; words as usize].into_boxed_slice() }
     }
 
-    fn bytes(&self) -> u64 {
-        size_of_val::<[u64]>(&self.words) as u64
-    }
-
     /// The word of a counter, and the counter's first bit in it.
     fn place(&self, at: u64) -> (usize, u32) {
         let bit = at * u64::from(self.width);
@@ -271,16 +274,14 @@ impl Array {
         self.words.get(word).map_or(0, |word| (word >> shift & self.max()) as u16)
     }
 
-    /// Stores a count, in wider counters if it has to be, and says how many bytes the page has grown.
-    fn set(&mut self, at: u64, count: u16) -> u64 {
-        let before = self.bytes();
+    /// Stores a count, in wider counters if it has to be.
+    fn set(&mut self, at: u64, count: u16) {
         if u64::from(count) > self.max() {
             let mut wider = Self::new(width_for(count));
             (0..PAGE).for_each(|other| wider.store(other, self.get(other)));
             *self = wider;
         }
         self.store(at, count);
-        self.bytes() - before
     }
 
     fn store(&mut self, at: u64, count: u16) {
