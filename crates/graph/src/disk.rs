@@ -94,7 +94,8 @@ impl Disk {
         self.layers.load().image().cloned()
     }
 
-    /// What the disk stands on.
+    /// What the disk stands on, to be kept over waiting: what is only looked at (`load`) takes one of the few places that a thread has
+    /// for that, and once all are taken every look costs several times as much.
     pub(crate) fn layers(&self) -> Arc<Layers> {
         self.layers.load_full()
     }
@@ -164,7 +165,7 @@ impl Disk {
         let len = buf.len() as u64;
         let first = step_bytes(offset, len);
         pace.step(first).await;
-        let layers = self.layers.load();
+        let layers = self.layers();
         if first == len {
             return layers.top.read(offset, buf).await;
         }
@@ -222,7 +223,7 @@ impl Disk {
 
     async fn write_in_steps(&self, offset: u64, data: IoVec, pace: &impl Pace) -> Result<(), Error> {
         let len = data.len() as u64;
-        let layers = self.layers.load();
+        let layers = self.layers();
         let mut done = 0;
         while done < len {
             let step = step_bytes(offset + done, len - done);
@@ -247,7 +248,7 @@ impl Disk {
         // Space goes back only where the disk was opened so that it may.
         let unmap = options.unmap && self.writable_now()?.discard == Discard::Unmap;
         let options = ZeroOptions { unmap, ..options };
-        self.layers.load().top.zero(offset, len, options).await?;
+        self.layers().top.zero(offset, len, options).await?;
         self.settle(fua).await
     }
 
@@ -261,7 +262,7 @@ impl Disk {
 
     async fn discard_inside(&self, offset: u64, len: u64, fua: bool) -> Result<(), Error> {
         match self.writable_now()?.discard {
-            Discard::Unmap => self.layers.load().top.discard(offset, len).await?,
+            Discard::Unmap => self.layers().top.discard(offset, len).await?,
             Discard::Ignore => self.check_inside(offset, len)?,
         }
         self.settle(fua).await
@@ -305,7 +306,7 @@ impl Disk {
     }
 
     pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
-        self.layers.load().top.flush().await
+        self.layers().top.flush().await
     }
 
     async fn settle(&self, fua: bool) -> Result<(), Error> {
@@ -316,7 +317,7 @@ impl Disk {
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
         self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
-        let status = self.layers.load().top.block_status(offset, len).await;
+        let status = self.layers().top.block_status(offset, len).await;
         let bytes = status.as_ref().map_or(0, |status| status.len);
         inside.end(status, bytes)
     }

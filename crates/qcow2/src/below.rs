@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use block::Block;
-use sync::{Loaded, OnceLock};
+use sync::OnceLock;
 
 use crate::Qcow2;
 use crate::chain::Chain;
@@ -91,12 +91,12 @@ impl Lower {
 
 /// What lies below an image as one request sees it: looked at when it is first needed, and kept for the request's life.
 #[derive(Debug, Default)]
-pub(crate) struct BelowHeld(OnceCell<Loaded<Lower>>);
+pub(crate) struct BelowHeld(OnceCell<Option<Arc<Lower>>>);
 
 impl BelowHeld {
     #[inline]
     pub(crate) fn of(&self, image: &Inner) -> Option<&Lower> {
-        self.0.get_or_init(|| image.below.load()).as_deref()
+        self.0.get_or_init(|| image.below.load_full()).as_deref()
     }
 }
 

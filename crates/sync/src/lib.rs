@@ -13,9 +13,6 @@ mod explored;
 
 #[cfg(not(shuttle))]
 pub use arc_swap::ArcSwapOption;
-/// What an [`ArcSwapOption`] held when it was loaded; stays alive while this does.
-#[cfg(not(shuttle))]
-pub type Loaded<T> = arc_swap::Guard<Option<std::sync::Arc<T>>>;
 #[cfg(not(shuttle))]
 pub use async_lock::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 #[cfg(not(shuttle))]
@@ -32,7 +29,7 @@ pub use async_lock::Semaphore;
 
 #[cfg(shuttle)]
 pub use explored::{
-    ArcSwapOption, AsyncMutex, AsyncMutexGuard, Event, EventListener, Loaded, Mutex, OnceLock, RwLock,
+    ArcSwapOption, AsyncMutex, AsyncMutexGuard, Event, EventListener, Mutex, OnceLock, RwLock,
 };
 #[cfg(shuttle)]
 pub use shuttle::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};

@@ -11,4 +11,4 @@ pub use async_mutex::{AsyncMutex, AsyncMutexGuard};
 pub use event::{Event, EventListener};
 pub use lock::{Mutex, RwLock};
 pub use once_lock::OnceLock;
-pub use swap::{ArcSwapOption, Loaded};
+pub use swap::ArcSwapOption;
