@@ -85,8 +85,9 @@ impl Drop for Allocation {
         let mut kept = Some(kept);
         // Fails only while the thread is being torn down: then the memory is freed below.
         let _ = POOL.try_with(|pool| {
-            let list = &mut pool.borrow_mut().classes[class];
-            if list.len() < CLASS_BYTES_MAX / self.layout.size() {
+            let Pool { keeps, classes } = &mut *pool.borrow_mut();
+            let list = &mut classes[class];
+            if *keeps && list.len() < CLASS_BYTES_MAX / self.layout.size() {
                 list.extend(kept.take());
             }
         });
@@ -113,7 +114,19 @@ impl Kept {
     }
 }
 
+/// Memory that is dropped on this thread is freed from now on, not kept for reuse: for threads that end the life of buffers and
+/// take none themselves, where what is kept would only pile up.
+pub fn keep_none_on_this_thread() {
+    POOL.with(|pool| {
+        let mut pool = pool.borrow_mut();
+        pool.keeps = false;
+        pool.classes.iter_mut().for_each(|list| list.drain(..).for_each(Kept::free));
+    });
+}
+
 struct Pool {
+    /// What is dropped here is kept.
+    keeps: bool,
     classes: [Vec<Kept>; CLASSES],
 }
 
@@ -126,7 +139,7 @@ impl Drop for Pool {
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { classes: [const { Vec::new() }; CLASSES] }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { keeps: true, classes: [const { Vec::new() }; CLASSES] }) };
 }
 
 fn rounded(len: usize) -> usize {
@@ -151,6 +164,19 @@ mod tests {
             assert_eq!(allocation.start().as_ptr() as usize % ALIGNMENT, 0);
             assert!(allocation.len() >= len);
         }
+    }
+
+    #[test]
+    fn a_thread_that_keeps_none_takes_fresh_memory() {
+        let is_reused = || {
+            let allocation = Allocation::take(8192);
+            // SAFETY: the allocation has at least 8192 bytes, initialised, and one owner.
+            let was = unsafe { allocation.start().as_ptr().replace(0xaa) };
+            was == 0xaa
+        };
+        assert!(!is_reused() && is_reused());
+        keep_none_on_this_thread();
+        assert!(!is_reused() && !is_reused());
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //! A kernel that reads into memory after the caller has forgotten it is a use-after-free, so an
 //! operation takes its bytes by value: [`IoBuf`] for bytes to be filled (one owner, splittable),
 //! [`IoBytes`] for bytes to be written (shared, immutable). Both are views of one aligned
-//! allocation, which goes back to a pool of the thread that drops the last view.
+//! allocation, which goes back to a pool of the thread that drops the last view, unless that thread
+//! keeps none ([`keep_none_on_this_thread`]).
 
 mod allocation;
 mod buf;
 mod bytes;
 mod vec;
 
-pub use allocation::ALIGNMENT;
+pub use allocation::{ALIGNMENT, keep_none_on_this_thread};
 pub use buf::IoBuf;
 pub use bytes::IoBytes;
 pub use vec::IoVec;
