@@ -1,6 +1,6 @@
 //! All drivers, by name. A new one is a file beside this one, and a line here.
 //!
-//! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`elsewhere`]) that its own
+//! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`Elsewhere`]) that its own
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
 //! one. Names that stand in images lead to local files only, whatever drivers there are ([`crate::names`]).
 

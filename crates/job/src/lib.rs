@@ -1,6 +1,6 @@
 //! One copy engine over blocks. Converting, committing and rebasing an image are plans for it.
 //!
-//! [`Copy`] says what is copied from where to where; [`Copy::run`] does it. What of the source has to be read is decided by its
+//! [`struct@Copy`] says what is copied from where to where; [`Copy::run`] does it. What of the source has to be read is decided by its
 //! map alone ([`Scope`]), what of the target has to be written by what is known of its content ([`Content`]). Success means that
 //! every byte of the range was written or proved to be right, and that the target is flushed.
 
