@@ -84,15 +84,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an error of a failed request on `block`.
+    /// Makes an error of a failed request on `block`. Costs nothing before one fails.
     pub(crate) fn request(
         side: Side,
         block: &dyn block::Block,
         action: Action,
         offset: u64,
     ) -> impl FnOnce(block::Error) -> Self {
-        let name = block.name().to_owned();
-        move |source| Self::Request { side, name, action, offset, source }
+        move |source| Self::Request { side, name: block.name().to_owned(), action, offset, source }
     }
 
     /// Whether there was no room left in the target.
