@@ -80,9 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let plan = plan(args, options, &rules).await?;
         let above = copying::open(&plan.above, &rules, "commit").await?;
         let committed = commit(args, &plan, &above, &rules, &watch, memory).await;
-        let closed = above.close().await.map_err(|error| copying::because("commit", &plan.above, &error));
-        above.idle().await;
-        committed.and(closed)
+        copying::finish(&above, committed, |error| copying::because("commit", &plan.above, error)).await
     })?;
     if !args.quiet {
         writeln!(out, "Image committed.")?;
@@ -186,9 +184,7 @@ async fn commit(
         },
     };
     let copied = watch.run(&copy).await.map_err(|error| failed(&error));
-    let closed = base.close().await.map_err(|error| copying::because("write", &plan.base, &error));
-    base.idle().await;
-    copied.and(closed)?;
+    copying::finish(&base, copied, |error| copying::because("write", &plan.base, error)).await?;
     // Behind the base's last flush: what the overlay gives up is there.
     match image {
         Some(image) => image.make_empty().await.map_err(|error| failed(&error)),
@@ -204,9 +200,7 @@ async fn open_base(options: &DiskOptions, rules: &OpenRules, size: u64) -> Resul
     }
     let resized = resize_disk(&base, size, ResizeOptions::default()).await;
     let resized = resized.map_err(|error| copying::because("resize", options, &*error));
-    let closed = base.close().await.map_err(|error| copying::because("resize", options, &error));
-    base.idle().await;
-    resized.and(closed)?;
+    copying::finish(&base, resized, |error| copying::because("resize", options, error)).await?;
     drop(base);
     copying::open(options, rules, "write").await
 }

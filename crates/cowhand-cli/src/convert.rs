@@ -222,9 +222,7 @@ fn convert(
     let copied = reactor.run(async {
         let disk = copying::open(&target.options, rules, "write").await?;
         let copied = copy(args, watch, source, &disk, plan).await;
-        let closed = disk.close().await.map_err(|error| Failure::because(format!("cannot {doing}"), &error));
-        disk.idle().await;
-        copied.and_then(|copied| closed.map(|()| copied))
+        copying::finish(&disk, copied, |error| Failure::because(format!("cannot {doing}"), error)).await
     });
     let copied = copied.map_err(|failure| target.explain(failure))?;
     if copied.unreadable > 0 {

@@ -63,6 +63,18 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules, doing: &str) -> Resu
     Ok(disk)
 }
 
+/// Closes `disk`, whatever became of what was `done` with it, and waits for its work in the background: its lock is free then. The
+/// first failure counts; `failed` says one of closing.
+pub async fn finish<T>(
+    disk: &Disk,
+    done: Result<T, Failure>,
+    failed: impl FnOnce(&dyn Error) -> Failure,
+) -> Result<T, Failure> {
+    let closed = disk.close().await.map_err(|error| failed(&error));
+    disk.idle().await;
+    done.and_then(|done| closed.map(|()| done))
+}
+
 /// The image of a disk, to be written compressed on all cores.
 ///
 /// # Errors

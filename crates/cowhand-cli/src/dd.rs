@@ -96,9 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             },
         };
         let copied = watch.run(&copy).await.map_err(|error| failed(&error));
-        let closed = disk.close().await.map_err(|error| failed(&error));
-        disk.idle().await;
-        copied.and(closed)
+        copying::finish(&disk, copied, failed).await
     })?;
     watch.check()?;
     file.keep()?;

@@ -91,9 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     copying::reactor()?.run(async {
         let overlay = copying::open(&options, &rules, "rebase").await?;
         let rebased = rebase(args, &options, &overlay, &rules, &watch, memory).await;
-        let closed = overlay.close().await.map_err(|error| copying::because("rebase", &options, &error));
-        overlay.idle().await;
-        rebased.and(closed)
+        copying::finish(&overlay, rebased, |error| copying::because("rebase", &options, error)).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use block::SECTOR_BYTES;
 use graph::OpenError;
+use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
@@ -130,9 +131,7 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
 /// Makes the file's entry in its directory durable: what is written to the disk from now on would
 /// otherwise be in a file without a name after a crash.
 fn keep_name(path: &Path) -> Result<(), Error> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let synced =
-        std::fs::File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+    let synced = std::fs::File::open(directory_of(path)).and_then(|directory| directory.sync_all());
     synced.map_err(|error| Error::of_system(format!("{}: keeping its name", path.display()), error))
 }
 

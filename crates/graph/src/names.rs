@@ -313,6 +313,11 @@ fn target(image: &Path, name: &[u8], role: Role) -> Result<PathBuf, Reason> {
     Ok(image.parent().unwrap_or(Path::new("")).join(OsStr::from_bytes(name)))
 }
 
+/// The directory that a file at `path` is in; `.` for a bare name.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Where the path starts from: what the user needs to see where it was looked for.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cowhand::Existing;
+use graph::names::directory_of;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
@@ -103,7 +104,7 @@ impl NewFile {
             None => rename_new(&self.path, &self.place)?,
         }
         self.made.clear();
-        File::open(directory(&self.place))?.sync_all()
+        File::open(directory_of(&self.place))?.sync_all()
     }
 }
 
@@ -133,11 +134,7 @@ fn beside(place: &Path) -> io::Result<PathBuf> {
     let mut own = std::ffi::OsString::from(".");
     own.push(name);
     own.push(format!(".part-{}", std::process::id()));
-    Ok(directory(place).join(own))
-}
-
-fn directory(place: &Path) -> &Path {
-    place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    Ok(directory_of(place).join(own))
 }
 
 /// Gives a file a name that nobody else gave away meanwhile.

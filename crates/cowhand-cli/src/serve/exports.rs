@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use graph::names::directory_of;
 use graph::options::DiskOptions;
 
 use crate::failure::Failure;
@@ -40,8 +41,7 @@ pub fn export_names(drives: &[DiskOptions], asked: Option<&str>) -> Result<Vec<S
 
 /// A path that stays the same wherever the server is started: its directory without symbolic links, and the name in it as it was given.
 pub fn stable_path(path: &Path) -> PathBuf {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (directory.canonicalize(), path.file_name()) {
+    match (directory_of(path).canonicalize(), path.file_name()) {
         (Ok(directory), Some(name)) => directory.join(name),
         // It cannot be opened either.
         _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),

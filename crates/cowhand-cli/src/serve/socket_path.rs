@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
@@ -78,8 +79,7 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
     }
     // Between finding a dead socket and replacing it nobody else may do the same: the directory is
     // locked. Where it cannot be (no right to open it), binding alone still is atomic.
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let lock = File::open(directory);
+    let lock = File::open(directory_of(path));
     if let Ok(directory) = &lock {
         flock(directory, FlockOperation::LockExclusive)?;
     }
