@@ -1,15 +1,32 @@
 //! Ranges with one owner: whoever allocates, zeroes or discards guest clusters has them alone.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
-use sync::{Event, Mutex};
+use futures_channel::oneshot;
+use sync::Mutex;
 
 /// Ranges of numbers (guest clusters, or indices of L2 tables) that are being changed.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// Start -> end (excluded) and who waits; ranges do not overlap.
-    owned: Mutex<BTreeMap<u64, (u64, Arc<Event>)>>,
+    /// Owned ranges by their start; they do not overlap.
+    owned: Mutex<BTreeMap<u64, Range>>,
+}
+
+/// A range that has an owner.
+#[derive(Debug)]
+struct Range {
+    /// The first number behind it.
+    end: u64,
+    /// Requests for ranges that overlap it, in the order in which they are served.
+    waiting: VecDeque<Waiting>,
+}
+
+/// A request for `start..end` that is told when it owns the range.
+#[derive(Debug)]
+struct Waiting {
+    start: u64,
+    end: u64,
+    granted: oneshot::Sender<()>,
 }
 
 /// A range owned until this is dropped.
@@ -21,37 +38,91 @@ pub(crate) struct Owned<'a> {
 
 impl InFlight {
     /// Waits until nobody owns any part of `start..end`, and owns all of it at once (so two owners
-    /// never wait for each other).
+    /// never wait for each other). Requests for the same range are served in their order, and each is woken once.
     pub(crate) async fn own(&self, start: u64, end: u64) -> Owned<'_> {
-        loop {
-            let freed = {
-                let mut owned = self.owned.lock();
-                let overlapping = owned.range(..end).next_back().filter(|(_, (its_end, _))| *its_end > start);
-                match overlapping {
-                    Some((_, (_, event))) => event.listen(),
-                    None => {
-                        owned.insert(start, (end, Arc::new(Event::new())));
-                        return Owned { in_flight: self, start };
-                    }
+        let granted = {
+            let mut owned = self.owned.lock();
+            match overlapping(&mut owned, start, end) {
+                None => {
+                    owned.insert(start, Range { end, waiting: VecDeque::new() });
+                    return Owned { in_flight: self, start };
                 }
-            };
-            freed.await;
+                Some(range) => {
+                    let (sender, granted) = oneshot::channel();
+                    range.waiting.push_back(Waiting { start, end, granted: sender });
+                    granted
+                }
+            }
+        };
+        let mut turn = Turn { in_flight: self, start, granted };
+        (&mut turn.granted).await.expect("a request leaves the queue when it is granted");
+        Owned { in_flight: self, start }
+    }
+
+    /// Ends the ownership of the range at `start`, and grants it to those who waited for it, as far as they do not overlap another.
+    ///
+    /// A request for the whole range takes over the queue: all others in it overlap that request too. So the cost is
+    /// constant where requests are for one range, and otherwise in proportion to the queue.
+    fn release(&self, start: u64) {
+        let mut owned = self.owned.lock();
+        let Some(Range { end, mut waiting }) = owned.remove(&start) else { return };
+        while let Some(next) = waiting.pop_front() {
+            if let Some(range) = overlapping(&mut owned, next.start, next.end) {
+                range.waiting.push_back(next);
+            } else if next.granted.send(()).is_ok() {
+                let covers_all = next.start <= start && next.end >= end;
+                let inherited = if covers_all { std::mem::take(&mut waiting) } else { VecDeque::new() };
+                owned.insert(next.start, Range { end: next.end, waiting: inherited });
+            }
         }
     }
 }
 
+/// The last owned range that overlaps `start..end`.
+fn overlapping(owned: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Option<&mut Range> {
+    owned.range_mut(..end).next_back().map(|(_, range)| range).filter(|range| range.end > start)
+}
+
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        if let Some((_, event)) = self.in_flight.owned.lock().remove(&self.start) {
-            event.notify(usize::MAX);
+        self.in_flight.release(self.start);
+    }
+}
+
+/// A request in a queue. Dropped early, it gives back what it was granted meanwhile.
+struct Turn<'a> {
+    in_flight: &'a InFlight,
+    start: u64,
+    granted: oneshot::Receiver<()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.granted.close();
+        if let Ok(Some(())) = self.granted.try_recv() {
+            self.in_flight.release(self.start);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::{Context, Wake, Waker};
+
     use super::*;
     use futures_util::FutureExt;
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
 
     #[test]
     fn overlapping_ranges_wait_and_others_do_not() {
@@ -64,5 +135,42 @@ mod tests {
         assert!(overlapping.as_mut().now_or_never().is_none());
         drop(neighbour);
         assert!(overlapping.as_mut().now_or_never().is_some());
+    }
+
+    /// 65,000 writes to one cluster took seconds: each that ended woke all the others.
+    #[test]
+    fn requests_for_one_range_are_served_in_order_and_woken_once() {
+        let in_flight = InFlight::default();
+        let owner = in_flight.own(0, 4).now_or_never().unwrap();
+        let wakes = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
+        let [of_second, of_third] = wakes.each_ref().map(|wakes| Waker::from(Arc::clone(wakes)));
+        let counts = || wakes.each_ref().map(|wakes| wakes.0.load(SeqCst));
+        let mut second = Box::pin(in_flight.own(0, 4));
+        let mut third = Box::pin(in_flight.own(1, 2));
+        assert!(second.as_mut().poll(&mut Context::from_waker(&of_second)).is_pending());
+        assert!(third.as_mut().poll(&mut Context::from_waker(&of_third)).is_pending());
+        drop(owner);
+        assert_eq!(counts(), [1, 0]);
+        drop(second.as_mut().now_or_never().unwrap());
+        assert_eq!(counts(), [1, 1]);
+        assert!(third.as_mut().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_request_dropped_while_it_waits_or_when_it_was_granted_keeps_nothing() {
+        let in_flight = InFlight::default();
+        let owner = in_flight.own(0, 4).now_or_never().unwrap();
+        let mut gone_early = Box::pin(in_flight.own(0, 4));
+        let mut gone_late = Box::pin(in_flight.own(0, 2));
+        let mut last = Box::pin(in_flight.own(0, 4));
+        assert!(gone_early.as_mut().now_or_never().is_none());
+        assert!(gone_late.as_mut().now_or_never().is_none());
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(gone_early);
+        drop(owner);
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(gone_late);
+        assert!(last.as_mut().now_or_never().is_some());
+        assert!(in_flight.owned.lock().is_empty());
     }
 }
