@@ -25,7 +25,7 @@ pub const DISK_BYTES: u64 = 256 << 10;
 /// Where the compressed cluster of an image that has one is, in the disk.
 pub const COMPRESSED_AT: u64 = 128 << 10;
 
-/// What a region of an image holds, where that matters to whoever edits it.
+/// What a region of an image holds, where that matters for editing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
     /// Words of 8 bytes: tables of any kind.

@@ -1,7 +1,7 @@
 //! Fuzz targets: everything that reads what somebody else may have written.
 //!
-//! A target is a plain function of bytes. Whoever calls it - libFuzzer (`cargo xtask fuzz`), the
-//! corpus replay of `cargo test` - gives bytes; the target decodes from them what it does, so that
+//! A target is a plain function of bytes. Its callers - libFuzzer (`cargo xtask fuzz`), the
+//! corpus replay of `cargo test` - give bytes; the target decodes from them what it does, so that
 //! one short input means one small deterministic case. Where random bytes would die at the magic,
 //! the bytes choose a valid image ([`base`]) and edits of it ([`mutate`]).
 //!

@@ -1,5 +1,5 @@
 //! Every case of the corpus, and some thousand neighbours of them, on every run of the tests.
-//! `COWHAND_FUZZ_SECONDS` goes on with others for so long. They come of `COWHAND_FUZZ_SEED`: the same ones, in the
+//! `COWHAND_FUZZ_SECONDS` goes on with others for that many seconds. They come of `COWHAND_FUZZ_SEED`: the same ones, in the
 //! same order, for the same seed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -1,4 +1,4 @@
-//! A persistent bitmap that misses writes says so before anybody goes by it.
+//! A persistent bitmap that misses writes says so before it is used.
 
 use black_box::peer::qemu_img;
 use black_box::{Run, Server, cowhand};

@@ -32,7 +32,7 @@ fn a_disk_that_is_added_exported_and_removed_is_whole_and_free_again() {
     assert!(client.read(0, 1).is_err(), "the client is disconnected");
     assert!(Client::connect(steered.server.socket(), "bee").is_err());
     qmp.ok("blockdev-del", json!({ "node-name": "b" }));
-    // Not flushed by anybody: closing was enough. And the locks are gone.
+    // No client flushed it: closing was enough. And the locks are gone.
     assert_clean(path.as_ref());
     qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 7 1M 4k", "write 0 512"]);
     steered.server.stop();

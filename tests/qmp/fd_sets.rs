@@ -58,7 +58,7 @@ fn a_disk_is_served_by_the_descriptor_that_came_for_it_and_no_other_way() {
     }
     client.flush().expect("a flush");
     client.trim(0, 65536).expect("a trim");
-    // Its locks are QEMU's, whoever opened the file.
+    // Its locks are QEMU's, also when another process opened the file.
     let refused = qemu_img(["info", &path]).outcome();
     assert!(!refused.status.success() && refused.stderr.contains("lock"), "{refused}");
     // The set may go: the disk keeps what it has.

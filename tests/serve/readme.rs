@@ -1,6 +1,6 @@
 //! The README's session runs as it is written.
 //!
-//! Its third line once started a server that kept the lock on the image, and every line behind it failed for whoever tried them.
+//! Its third line once started a server that kept the lock on the image, and every line behind it failed.
 
 use std::fs::File;
 use std::io::Write;

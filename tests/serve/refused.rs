@@ -1,4 +1,4 @@
-//! What the log says of those who are refused, and of what fails again and again: a line at once, then one a second.
+//! What the log says of refused clients, and of what fails again and again: a line at once, then one a second.
 //!
 //! Clients refused for want of TLS were not seen at the default level, and a disk that failed every request wrote a line
 //! for each of 50,000 a second.

@@ -47,7 +47,7 @@ const SUITES: [&str; 17] = [
     "guest",
 ];
 
-/// The suite that is nothing without devices and mounts. Its tests run one at a time: whoever mounts a file system looks at every device,
+/// The suite that is nothing without devices and mounts. Its tests run one at a time: mounting a file system looks at every device,
 /// and while one with sectors larger than a page is looked at, the kernel may fail writes to it.
 const MEDIA: &str = "media";
 

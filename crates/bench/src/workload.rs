@@ -73,6 +73,6 @@ pub struct Workload {
     pub barrier: Option<Barrier>,
     /// Requests that are made first and not counted.
     pub warm_up: u64,
-    /// Requests are made for so long, behind `warm_up`, and not counted.
+    /// Requests are made for this long, after those of `warm_up`, and not counted.
     pub warm_up_time: Option<Duration>,
 }

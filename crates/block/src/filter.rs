@@ -8,7 +8,7 @@ use buffer::{IoBuf, IoVec};
 
 use crate::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
 
-/// A block over another one of the same size and content. Whoever implements this is a [`Block`].
+/// A block over another one of the same size and content. Every implementation is a [`Block`].
 ///
 /// Each method is called in place of the one of that name, and passes the request on unless the filter says otherwise. A filter
 /// that looks at requests or holds them back must do so in [`Filter::try_read`] too: give `None` where the request has to

@@ -2,7 +2,7 @@
 //!
 //! [`Block`] is all that a door, a job, a filter or an image above sees of a disk: size, capabilities, requests, status, close.
 //! A qcow2 image is a block, and so are [`Raw`] bytes and every [`Filter`]. What only one kind has (snapshots of a qcow2 image,
-//! the window of a raw disk) is not in the contract: whoever needs it asks for the kind (`downcast_ref` of `dyn Block`).
+//! the window of a raw disk) is not in the contract: callers that need it ask for the kind (`downcast_ref` of `dyn Block`).
 //!
 //! [`storage::Storage`] is the other contract: the bytes of a medium, below a block.
 

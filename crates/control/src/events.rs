@@ -21,7 +21,7 @@ impl Events {
         Rc::default()
     }
 
-    /// Tells everybody. Never waits: who does not read is cut off, not waited for.
+    /// Tells all clients. Never waits: a client that does not read is disconnected.
     pub fn emit(&self, name: &str, data: &Value) {
         let line = wire::event(name, data, SystemTime::now());
         self.listeners.borrow_mut().retain(|listener| match listener.upgrade() {

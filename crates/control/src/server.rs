@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    /// Waits for a moment until everybody was sent what is meant for them, then hangs up.
+    /// Waits for a moment until all clients were sent what is queued for them, then hangs up.
     pub async fn farewell(&self) {
         let outboxes: Vec<_> = self.outboxes.borrow().iter().filter_map(Weak::upgrade).collect();
         let all = join_all(outboxes.iter().map(|outbox| outbox.is_empty()));
@@ -99,7 +99,7 @@ impl Server {
             let stream = Rc::new(stream);
             let outbox = Outbox::new(Rc::clone(&stream));
             outbox.push(wire::reply(Err(error), None));
-            // The socket's own buffer takes a line; whoever does not read it has lost nothing.
+            // The socket's own buffer takes a line; a client that does not read it has lost nothing.
             reactor::spawn(async move {
                 let sent = pin!(Rc::clone(&outbox).send());
                 select(sent, pin!(outbox.is_empty())).await;

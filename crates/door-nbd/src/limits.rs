@@ -77,5 +77,5 @@ pub const CONNECTIONS_PER_EXPORT_DEFAULT: u32 = 16;
 pub const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// How long a client may take no reply that waits for it, and send nothing of a payload that it began, unless told
-/// otherwise. Then its connection is closed: what it holds is everybody's.
+/// otherwise. Then its connection is closed, because the memory it holds is shared.
 pub const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);

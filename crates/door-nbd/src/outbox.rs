@@ -251,7 +251,7 @@ impl Outbox {
         self.work.wake();
     }
 
-    /// Sends all that is there, whoever does it.
+    /// Sends all that is there, or waits for the task that is sending it.
     pub(crate) async fn finish(&self) {
         self.send().await;
         self.progress.until(|| !self.sending.get()).await;

@@ -32,7 +32,7 @@ impl Transport {
         }
     }
 
-    /// Ends both directions: whoever waits for the client sees the end.
+    /// Ends both directions: tasks that wait for the client see the end.
     pub(crate) fn hang_up(&self) {
         // Fails where the peer was faster.
         let _ = self.stream().shutdown(std::net::Shutdown::Both);

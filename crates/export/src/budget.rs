@@ -49,7 +49,7 @@ impl Budget {
 
     fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        // Everybody looks again: whoever is first may need more than was freed.
+        // All waiting tasks look again: the first one may need more than was freed.
         self.freed.notify(usize::MAX);
     }
 

@@ -69,7 +69,7 @@ pub trait HangUp {
     fn hang_up(&self, how: Ending);
 }
 
-/// A stream ends by its halves: when nothing more comes in, whoever reads it comes to the end in order.
+/// A stream ends by its halves: when nothing more comes in, its reader ends in order.
 impl HangUp for reactor::net::Stream {
     fn hang_up(&self, how: Ending) {
         let halves = match how {

@@ -79,7 +79,7 @@ impl Place {
         match entry.places().connections.try_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
             Ok(_) => {
                 let place = Self { entry };
-                // Whoever removes the export looks at the connections after saying so, we the other way round:
+                // The removal sets its mark and then looks at the connections; we do it the other way round:
                 // one of the two sees the other.
                 if place.entry.leaving().is_triggered() { taken_away(&place.entry) } else { Ok(place) }
             }

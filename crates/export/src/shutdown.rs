@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use event_listener::Event;
 
-/// Shared by whoever may ask for the end and all who have to hear of it.
+/// Shared by the code that may ask for the end and the tasks that react to it.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     shared: Arc<Shared>,

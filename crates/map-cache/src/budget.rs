@@ -2,7 +2,7 @@
 //!
 //! Caches charge what they hold. When it is too much a hand goes round the caches: each is looked at in
 //! proportion to what it has, and what was not used since the last look leaves. So memory goes to
-//! the images that use it, whoever of them needs more.
+//! the images that use it, by their needs.
 
 use std::sync::{Arc, Weak};
 
@@ -61,7 +61,7 @@ impl Budget {
         self.make_room(0);
     }
 
-    /// Charges `bytes` for as long as the result lives, and makes room for them. Never fails: whoever asks
+    /// Charges `bytes` for as long as the result lives, and makes room for them. Never fails: the caller
     /// has the memory already.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Charge {
         self.make_room(bytes);

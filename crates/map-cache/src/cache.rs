@@ -52,7 +52,7 @@ impl Dirty {
 
 /// L2 slices of one image, with `E` as the error of failed loads.
 ///
-/// Dirty slices never leave on their own: [`MapCache::copy_dirty`] gives their contents to whoever
+/// Dirty slices never leave on their own: [`MapCache::copy_dirty`] copies their contents, the engine
 /// writes them in order, and [`MapCache::written`] makes them evictable again.
 #[derive(Debug)]
 pub struct MapCache<E> {
@@ -135,7 +135,7 @@ impl<E: Clone> MapCache<E> {
         self.store.insert(key, &words, is_stale);
     }
 
-    /// Ends a load with what was read: the slice, or an error, which everybody who waits for it gets too.
+    /// Ends a load with what was read: the slice, or an error, which all requests that wait for it get too.
     pub fn land(
         &self,
         ticket: LoadTicket<'_, E>,
@@ -157,12 +157,12 @@ impl<E: Clone> MapCache<E> {
     /// ([`MapCache::forget_tables`]).
     pub fn insert_loaded(&self, ticket: LoadTicket<'_, E>, words: impl Iterator<Item = u64>) {
         self.insert_unless(ticket.key(), words, || ticket.is_stale());
-        // Behind the insertion: whoever waited looks again and finds it.
+        // After the insertion: waiting requests look again and find it.
         drop(ticket);
     }
 
     /// Forgets all slices of the tables of these L1 entries, clean or dirty, and keeps loads of them that are under way from
-    /// landing. For whoever takes a table out of L1: first the L1 entry changes, then this is called, and from then on no
+    /// landing. For code that removes a table from L1: first the L1 entry changes, then this is called, and from then on no
     /// look-up finds a slice of the old table. A load takes its ticket first and looks at L1 after that, so that it finds
     /// the new entry or is kept from landing.
     ///

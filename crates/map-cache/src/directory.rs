@@ -1,7 +1,7 @@
 //! L1 index -> chunk -> row -> slice. A chunk never changes: another one takes its place behind an atomic pointer.
 //!
-//! So a look-up needs one atomic load, whoever changes what is in memory meanwhile, and what holds no slice is freed:
-//! whoever still reads it keeps it alive for as long as that takes. Only the places of chunks never leave, half a byte
+//! So a look-up needs one atomic load, also beside concurrent changes, and a chunk without slices is freed
+//! when its last reader has dropped it. Only the places of chunks never leave, half a byte
 //! an L1 entry.
 
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub(crate) struct Chunk<T> {
     rows: Box<[Option<Row<T>>]>,
 }
 
-/// Where every slice is, if it is in memory. Changes under the lock of whoever owns it; look-ups take none.
+/// Where every slice is, if it is in memory. Its owner's lock guards changes; look-ups take none.
 #[derive(Debug)]
 pub(crate) struct Directory<T> {
     levels: [OnceLock<Box<[Place<T>]>>; LEVELS],

@@ -10,7 +10,7 @@ use sync::{Arc, Event, EventListener, Mutex, OnceLock};
 
 use crate::slice::SliceKey;
 
-/// Loads under way. `E` is the error that a failed load hands to all who wait for it.
+/// Loads under way. `E` is the error that a failed load hands to all requests that wait for it.
 #[derive(Debug)]
 pub(crate) struct Loads<E> {
     under_way: Mutex<BTreeMap<SliceKey, Arc<Flight<E>>>>,
@@ -102,7 +102,7 @@ impl<E: Clone> LoadTicket<'_, E> {
         self.flight.stale.load(Ordering::Acquire)
     }
 
-    /// Ends the load with an error, which everybody who waits for it gets too.
+    /// Ends the load with an error, which all requests that wait for it get too.
     pub fn fail(self, error: E) {
         // A flight has one ticket and this consumes it, so the cell is empty.
         let _ = self.flight.failure.set(error);

@@ -59,7 +59,7 @@ impl Model {
             }
         });
         self.make_room(key);
-        // Whoever loads a slice looks it up right afterwards.
+        // A request looks a slice up right after it loaded it.
         if let Some(slice) = self.slices.get_mut(&key) {
             slice.visited = true;
         }

@@ -35,8 +35,8 @@ impl State {
         self.modified == self.written
     }
 
-    /// Nothing would be lost. A slice that nobody has modified yet stays: whoever unpacked it is about to, and two who
-    /// took each other's slice away would never get on.
+    /// Nothing would be lost. A slice that is not modified yet stays: the request that unpacked it is about to modify it, and two
+    /// requests that evict each other's slice would never make progress.
     fn may_leave(&self) -> bool {
         self.is_clean() && self.modified > 0
     }
@@ -118,7 +118,7 @@ impl Plain {
         state.sealed
     }
 
-    /// Seals the words whether they are dirty or not: nobody needs them any more. Calls `clean` before anybody can notice.
+    /// Seals the words whether they are dirty or not: they are not needed any more. Calls `clean` before the seal can be seen.
     pub(crate) fn give_up(&self, clean: impl FnOnce()) {
         let mut state = self.state.lock();
         state.sealed = true;

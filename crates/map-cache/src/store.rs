@@ -156,7 +156,7 @@ impl Store {
     }
 
     /// Lets a plain copy of `packed` take its place, unless something else is there by now. It was used
-    /// as much, and nobody misses a word: whoever holds the packed one reads what was true.
+    /// as much, and no word is missed: readers of the packed slice see the entries from before.
     pub(crate) fn unpack(&self, packed: &Arc<Slice>) {
         let plain = Arc::new(packed.unpack());
         let more = plain.bytes().saturating_sub(packed.bytes());
@@ -180,7 +180,7 @@ impl Store {
         there
     }
 
-    /// Waits until whoever sealed a slice has put something else in its place.
+    /// Waits until a sealed slice has been replaced.
     pub(crate) fn wait_for_seal(&self) {
         drop(self.residents.lock());
     }
@@ -320,7 +320,7 @@ impl Store {
         }
     }
 
-    /// Enters a slice into the dirty set while its modification is still hidden from everybody: whoever
+    /// Enters a slice into the dirty set while its modification is still hidden from readers: a reader that
     /// sees it may build on it (write to a cluster that it leads to) and flush, and that flush must find
     /// the slice.
     pub(crate) fn mark_dirty(&self, slice: &Arc<Slice>) {

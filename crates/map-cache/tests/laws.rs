@@ -374,7 +374,7 @@ fn a_model_keeps_what_the_cache_keeps() {
                 _ => at / 4 % 800,
             } as u32;
             let found = touch(&cache, slice);
-            // Whoever loads a slice looks it up right afterwards.
+            // A request looks a slice up right after it loaded it.
             cache.with(key(slice), |_| ()).unwrap();
             let bytes = cache.slice_bytes(key(slice)).unwrap();
             assert_eq!(

@@ -288,7 +288,7 @@ impl Inner {
         let mut landings = self.landings.take();
         let mut slots = self.slots.borrow_mut();
         let mut driver = self.driver.borrow_mut();
-        // What a lost ring left is to be handled before anybody sleeps.
+        // What a lost ring left is to be handled before the loop sleeps.
         let wait = if landings.is_empty() { wait } else { Wait::No };
         let driven = match &mut *driver {
             Driver::Ring(ring) => {

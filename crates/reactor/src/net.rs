@@ -204,7 +204,7 @@ impl Stream {
         }
     }
 
-    /// Ends one side of the connection, or both; whoever receives on it sees the end.
+    /// Ends one side of the connection, or both; its receiver sees the end.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let how = match how {
             Shutdown::Read => rustix::net::Shutdown::Read,

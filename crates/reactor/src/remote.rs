@@ -14,7 +14,7 @@ use crate::work::Work;
 
 /// The loop is at work and looks at the inbox before it sleeps.
 const RUNNING: u32 = 0;
-/// The loop sleeps, or is about to: whoever finds this writes the eventfd.
+/// The loop sleeps, or is about to: a thread that finds this writes the eventfd.
 const PARKED: u32 = 1;
 /// Something is in the inbox, and the loop knows or has been woken.
 const NOTIFIED: u32 = 2;

@@ -42,7 +42,7 @@ impl Landing {
         Self { waker: None, garbage: Some(work), result }
     }
 
-    /// Drops what nobody awaits any more, after telling of its end whoever is to be told.
+    /// Drops operations that are not awaited any more, after the callbacks that they have were called.
     pub(crate) fn clear(&mut self) {
         if let Some(Work::Sync { told: Some(told), .. }) = self.garbage.take() {
             told(count(self.result).map(drop));
@@ -133,7 +133,7 @@ impl Slots {
     }
 
     /// Ends every operation that no thread of the pool has with EIO. The kernel may still use what they own: that
-    /// stays in memory for ever, and who waits gets other buffers back.
+    /// stays in memory for ever, and the waiting task gets other buffers back.
     pub(crate) fn fail_all(&mut self) -> Vec<Landing> {
         let mut landings = Vec::new();
         for key in 0..self.slots.len() {
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(slots.insert(Work::Called), orphan);
         assert_eq!(slots.flying(), 2);
     }
-    /// A ring failed while a sync was in flight that nobody awaited any more. Whoever was to be told of its end was never told, and
+    /// A ring failed while a sync was in flight that was not awaited any more. Its callback was never called, and
     /// every later flush of that file waited for ever.
     #[test]
     fn a_sync_that_fails_with_its_ring_tells_of_its_end() {

@@ -506,7 +506,7 @@ fn descriptors_come_with_the_bytes_they_were_sent_with() {
         std::io::Seek::rewind(&mut file).unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "first");
-        // More than anybody means: the rest is closed, the bytes arrive.
+        // More than any sender means: the rest is closed, the bytes arrive.
         send(&scratch(b""), b"many", 100);
         let (count, _) = near.recv_with_fds(IoBuf::zeroed(16), &mut fds).await;
         assert_eq!((count.unwrap(), fds.len()), (4, 16));

@@ -37,7 +37,7 @@ pub enum FailureKind {
         /// What it was told.
         error: String,
     },
-    /// Units are lost to everybody although nothing crashed and nobody was told.
+    /// Units are lost although nothing crashed and no error was reported.
     Leaked(u64),
     /// The disk does not open.
     Open(String),

@@ -84,7 +84,7 @@ pub enum Request {
     SetLength {
         /// In bytes.
         length: u64,
-        /// The length as whoever asks knows it.
+        /// The length as the requester knows it.
         from: u64,
     },
     /// A range to be reserved.

@@ -79,7 +79,7 @@ pub trait Subject: 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Errors of work that belongs to no request, as the disk counts them for whoever watches it.
+    /// Errors of work that belongs to no request, as the disk counts them in its figures.
     fn background_errors(&self) -> u64 {
         0
     }

@@ -139,7 +139,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
 
     /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the medium's
-    /// length is by now and whoever else makes it longer.
+    /// length is by now.
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
     /// Makes the length at most `length`; what is cut off is lost. The only operation that shortens. The caller keeps

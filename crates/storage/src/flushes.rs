@@ -1,8 +1,8 @@
-//! One flush of a file at a time, its outcome shared by all who wait for it.
+//! One flush of a file at a time, its outcome shared by all requests that wait for it.
 //!
 //! The kernel reports an error of writeback once for each open file, to whichever flush asks first, and drops the
 //! pages: a flush that runs beside that one succeeds, and so does every later one. Hence no two run at the same time, and
-//! a failure is remembered before anybody is answered, for good.
+//! a failure is remembered before any request is answered, for good.
 
 use std::io;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Flushes {
 }
 
 impl SyncEnd {
-    /// The sync has ended so. One that was interrupted has not happened: somebody who waits begins another.
+    /// The sync has ended so. One that was interrupted has not happened: one of the waiting requests begins another.
     pub fn tell(mut self, result: io::Result<()>) {
         self.note(result);
     }

@@ -240,7 +240,7 @@ fn withdraw(fd: &OwnedFd, bytes: Bytes) {
     }
 }
 
-/// Asks, byte by byte, whether anybody's announcement stands against ours.
+/// Asks, byte by byte, whether another process holds a lock that conflicts with ours.
 fn test(fd: &OwnedFd, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
     let unshared = Permissions::ALL.without(shared);
     let against_wanted =

@@ -10,7 +10,7 @@ use crate::Weight;
 /// never before the queue's own virtual time, which is the start of the request served last. The
 /// earliest start is served first; serving moves the member on by price divided by weight. So the
 /// sums of prices of members that keep waiting stay in proportion to their weights, within one
-/// request each; whoever was idle is owed nothing and owes nothing; equal members with equal
+/// request each; a member that was idle is owed nothing and owes nothing; equal members with equal
 /// requests take turns.
 ///
 /// Virtual time grows by at most 2^76 a second (10^9 ns, 16 bits of fraction, 30 bits for the

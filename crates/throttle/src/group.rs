@@ -156,7 +156,7 @@ impl Group {
         }
     }
 
-    /// Puts new limits in force for all members and empties the buckets, whoever set the old ones.
+    /// Puts new limits in force for all members and empties the buckets. The limits may have been set through another member.
     /// Requests that wait stay in line: call [`Group::poll`] next, for some may go.
     pub fn set_limits(&mut self, limits: Limits, now: Time) {
         self.meter = Meter::new(limits, now);

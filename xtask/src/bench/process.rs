@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How often a running program's memory is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Programs that run at the moment, for [`end_all`]. Whoever starts one or touches the directory of
+/// Programs that run at the moment, for [`end_all`]. Code that starts one or touches the directory of
 /// images holds this, so nothing of that happens once a signal has come.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 

@@ -1,4 +1,4 @@
-//! A table as it is measured, before anybody draws or prints it.
+//! A table as it is measured, before it is drawn or printed.
 
 use serde::Serialize;
 

@@ -65,7 +65,7 @@ impl Policy for Clock {
             }
         }
         self.circle.push_back(slice);
-        // Whoever loads a slice looks it up right afterwards.
+        // A request looks a slice up right after it loaded it.
         self.used.insert(slice, true);
         false
     }
@@ -266,7 +266,7 @@ impl Policy for S3Fifo {
             return true;
         }
         self.evict();
-        // Whoever loads a slice looks it up right afterwards.
+        // A request looks a slice up right after it loaded it.
         self.used.insert(slice, true);
         if self.ghostly.remove(&slice) {
             self.long.push_back(slice);
@@ -285,7 +285,7 @@ impl Policy for S3Fifo {
     }
 }
 
-/// What cannot be done better: whoever is needed last leaves.
+/// The optimum: evicts what is needed last.
 pub struct Opt {
     size: usize,
     /// When the slice looked up at each time is looked up again.

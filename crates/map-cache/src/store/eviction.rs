@@ -12,7 +12,7 @@ impl Store {
         residents.queue.len().saturating_sub(self.dirty_count())
     }
 
-    /// Lets slices leave until `more` bytes fit under this cache's own ceiling. `needed` stays: whoever
+    /// Evicts slices until `more` bytes fit under this cache's own ceiling. `needed` stays: the request that
     /// waits for it would load it again and again.
     pub(super) fn make_room(&self, residents: &mut Residents, more: u64, needed: Option<SliceKey>) {
         let ceiling = self.bytes_max();

@@ -90,7 +90,7 @@ impl SimStorage {
         })
     }
 
-    /// One at a time, as the driver of files does it, and to its end, whoever waits.
+    /// One at a time, as the driver of files does it, and to its end, also when its requester is gone.
     fn sync(&self, end: SyncEnd) {
         let told = Some(Box::new(move |result| end.tell(result)) as Told);
         self.world.machine.lock().issue(self.disk, Request::Flush, None, &self.flush_failed, told);

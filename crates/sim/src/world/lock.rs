@@ -22,7 +22,7 @@ pub struct UnlockedDisk {
     disk: usize,
 }
 
-/// A lock on a disk, given back when dropped. Its holder is never seen: whoever is refused waits.
+/// A lock on a disk, given back when dropped. Its holder is never seen: a refused opener waits.
 #[derive(Debug)]
 pub struct DiskLock {
     world: World,

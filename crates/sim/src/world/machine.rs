@@ -1,4 +1,4 @@
-//! The state of a world: who waits for what, and what completing a request does.
+//! The state of a world: which tasks wait for what, and what completing a request does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -242,7 +242,7 @@ impl Machine {
             let result = result.map(drop);
             match self.order {
                 Order::Immediate => told(result),
-                // As it is with completions: whoever came first may hear of it last.
+                // As it is with completions: the first task to wait may be woken last.
                 Order::Shuffled => self.untold.push((told, result)),
             }
             return None;

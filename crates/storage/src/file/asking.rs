@@ -31,7 +31,7 @@ pub fn ask_medium(fd: impl AsFd, name: &str) -> Result<Medium, OpenError> {
     })
 }
 
-/// The same for one who has found out the rest already. `direct`: what requests beside the page cache have to keep to, if
+/// The same for a caller that has found out the rest already. `direct`: what requests beside the page cache have to keep to, if
 /// the file is opened for them.
 pub(super) fn ask(fd: impl AsFd, kind: Kind, length: u64, direct: Option<DirectAlignment>) -> Medium {
     let cached = direct.is_none();

@@ -127,7 +127,7 @@ const INLINE_BYTES_MAX: usize = 128 << 10;
 const PARTS_MAX: usize = 1024;
 
 /// A write that took longer than this met something else than memory: a page to be read first, or
-/// the throttling of those who dirty pages faster than the disk takes them.
+/// the kernel's throttling of writers that dirty pages faster than the disk takes them.
 const SLOW: Duration = Duration::from_millis(1);
 
 /// Writes that are made beside the loop after a slow one.

@@ -138,7 +138,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Keeps everybody else off the blocks, and says whether writing them makes the file longer.
+    /// Keeps other requests off the blocks, and says whether writing them makes the file longer.
     ///
     /// A write that ends in a block beyond the end of the file makes it too long for a moment.
     /// Cutting it again must not meet a growing neighbour, so everything behind is held too.

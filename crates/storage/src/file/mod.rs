@@ -60,7 +60,7 @@ struct Shared {
     length: AtomicU64,
     /// Nobody else can change the length: a lock forbids it.
     alone: bool,
-    /// With O_DIRECT, who is writing where: a read-modify-write must not undo its neighbours.
+    /// With O_DIRECT, the ranges being written: a read-modify-write must not undo its neighbours.
     ranges: RangeLocks,
     flushes: Arc<Flushes>,
     /// Writes to the page cache on the loop's thread.

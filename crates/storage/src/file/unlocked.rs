@@ -1,6 +1,6 @@
 //! A file between its opening and its lock.
 //!
-//! Whoever holds the lock may write the file, make it longer and cut it until the lock is ours, so nothing may be
+//! The process that holds the lock may write the file, make it longer and cut it until the lock is ours, so nothing may be
 //! read of it before. The type keeps that: it has a descriptor and no length, and only [`UnlockedFile::measured`]
 //! makes a [`FileStorage`] of it.
 

@@ -1,4 +1,4 @@
-//! A lock that may be held across an await, as in `async-lock`. Whoever comes next is not decided: the
+//! A lock that may be held across an await, as in `async-lock`. Which waiter comes next is not decided: the
 //! explorer tries all. (The real one looks at the clock to be fair, which no schedule could replay.)
 
 use std::ops::{Deref, DerefMut};

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Mutex;
 
-/// Something that happens again and again; each time everybody who listens by then is told.
+/// Something that happens again and again; each time all listeners are told.
 #[derive(Debug, Default)]
 pub struct Event(Mutex<Vec<Arc<Mutex<Told>>>>);
 
@@ -29,10 +29,10 @@ impl Event {
         EventListener(state)
     }
 
-    /// Tells everybody who listens.
+    /// Tells all listeners.
     ///
     /// # Panics
-    /// If `count` is less than everybody: nobody here wakes fewer, so that is not modelled.
+    /// If `count` is not all of them: no caller wakes fewer, so that is not modelled.
     pub fn notify(&self, count: usize) {
         assert_eq!(count, usize::MAX, "waking some of the listeners is not modelled");
         let listeners = std::mem::take(&mut *self.0.lock());

@@ -3,8 +3,8 @@
 use super::{Group, MemberId};
 use crate::{Amount, Direction, Request, Time};
 
-/// Of the room in the buckets, all members in both directions together may take this part before anybody looks: so
-/// much a burst may come out too short, because what was taken is charged when somebody looks, not when it went.
+/// Of the room in the buckets, all members in both directions together may take this part without a look at the levels. A
+/// burst may be short by this part, because a grant is charged at the next look, not when its requests pass.
 const PART: u64 = 128;
 
 /// Most requests and bytes of one member and direction: how far its figures may be behind.

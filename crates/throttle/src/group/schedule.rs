@@ -135,7 +135,7 @@ impl Group {
         Some(Ticket { number, member: index, direction })
     }
 
-    /// Queues everybody anew, whoever has waited longest first: virtual times of other limits mean
+    /// Queues all members anew, the longest-waiting first: virtual times of other limits mean
     /// nothing under these.
     pub(super) fn line_up_again(&mut self) {
         self.queues = [FairQueue::default(), FairQueue::default()];

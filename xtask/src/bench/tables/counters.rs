@@ -17,7 +17,7 @@ const ROUNDS_FACTOR: u32 = 7;
 pub fn run(bench: &Bench) -> Result<Table, String> {
     let uncounted = bench.path("uncounted");
     copy(&build(&["uncounted"])?, &uncounted)?;
-    // The same place: what is found there afterwards is what everybody expects.
+    // The same place: later steps expect the usual program there.
     let counting = Bench { cowhand: build(&[])?, ..bench.clone() };
     let without = Bench { cowhand: uncounted, ..bench.clone() };
     let image = bench.create("counters.qcow2", Shape::allocated(DISK_BYTES, 64 * KIB), None)?;
