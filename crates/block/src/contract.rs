@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 
-use crate::{BlockStatus, Error};
+use crate::{Blame, BlockStatus, Error};
 
 /// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
 /// time: the request then still happens, or does not, and nobody is told.
@@ -87,6 +88,27 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// Writes all of `data` at `offset`.
     fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>>;
 
+    /// As [`Block::read`], into memory of others, which holds anything after a failure. A block that cannot fill it in place reads
+    /// into memory of its own, as much again, and copies.
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(async move {
+            let buf = IoBuf::try_uninit(memory.len()).ok_or_else(|| no_memory(self.name()))?;
+            let (result, buf) = self.read(offset, buf).await;
+            let kind = result?;
+            memory.copy_from(0, &buf);
+            Ok(kind)
+        })
+    }
+
+    /// As [`Block::write`], of memory of others. What is written is what was there at some time during the call, byte by byte. A block
+    /// that cannot write it in place copies it first.
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let copy = memory.to_bytes().ok_or_else(|| no_memory(self.name()))?;
+            self.write(offset, copy.into()).await
+        })
+    }
+
     /// Makes the range read as zeroes.
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>>;
 
@@ -103,6 +125,11 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
     /// come afterwards may fail.
     fn close(&self) -> BlockFuture<'_, Result<(), Error>>;
+}
+
+/// The failure of a request on `block` that needs a copy of its bytes, and there is no memory for it.
+pub fn no_memory(block: &str) -> Error {
+    Blame::new(block).io("copying the bytes of a request")(io::ErrorKind::OutOfMemory.into())
 }
 
 /// `top` and all blocks below it, from the upper to the lower.

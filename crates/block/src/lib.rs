@@ -14,7 +14,7 @@ mod filter;
 mod raw;
 mod status;
 
-pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers};
+pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory};
 pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
 pub use raw::{Raw, SECTOR_BYTES};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use storage::{ExtentKind, Storage, Zeroing};
 
 use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
@@ -110,6 +110,21 @@ impl Block for Raw {
         Box::pin(async move {
             let host = self.host(offset, data.len() as u64)?;
             self.storage.write(host, data).await.map_err(self.failing("writing data"))
+        })
+    }
+
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, memory.len() as u64)?;
+            let read = self.storage.read_into(host, memory).await;
+            read.map(|()| ReadKind::Data).map_err(self.failing("reading data"))
+        })
+    }
+
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, memory.len() as u64)?;
+            self.storage.write_from(host, memory).await.map_err(self.failing("writing data"))
         })
     }
 

@@ -4,14 +4,17 @@
 //! operation takes its bytes by value: [`IoBuf`] for bytes to be filled (one owner, splittable),
 //! [`IoBytes`] for bytes to be written (shared, immutable). Both are views of one aligned
 //! allocation, which goes back to a pool of the thread that drops the last view, unless that thread
-//! keeps none ([`keep_none_on_this_thread`]).
+//! keeps none ([`keep_none_on_this_thread`]). [`ForeignBytes`] is memory of others, such as a guest's, that an operation
+//! fills or reads in place.
 
 mod allocation;
 mod buf;
 mod bytes;
+mod foreign;
 mod vec;
 
 pub use allocation::{ALIGNMENT, keep_none_on_this_thread};
 pub use buf::IoBuf;
 pub use bytes::IoBytes;
+pub use foreign::{ForeignBytes, ForeignPart};
 pub use vec::IoVec;

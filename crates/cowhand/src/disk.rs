@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::{ReadKind, ZeroOptions};
+use buffer::ForeignBytes;
 
 pub use self::describe::{Extent, Info};
 pub use self::steer::Snapshot;
@@ -111,6 +112,17 @@ impl Disk {
     /// Writes `buffer` at `offset`, and gives it back. Durable once a flush that was submitted afterwards has completed.
     pub fn write(&self, offset: u64, buffer: impl Into<Buffer>) -> Pending<Buffer> {
         self.submit(Request::Write { offset, buffer: buffer.into(), fua: false })
+    }
+
+    /// Fills memory that is not ours, such as a guest's, with the bytes at `offset`: in place, unless they are compressed or encrypted, or the
+    /// medium is used with `cache=none` and the memory is not aligned for it.
+    pub fn read_into(&self, offset: u64, memory: ForeignBytes) -> Pending<()> {
+        self.submit_without_bytes(Request::ReadInto { offset, memory })
+    }
+
+    /// Writes memory that is not ours at `offset`: in place where the range is overwritten, otherwise through a copy.
+    pub fn write_from(&self, offset: u64, memory: ForeignBytes) -> Pending<()> {
+        self.submit_without_bytes(Request::WriteFrom { offset, memory, fua: false })
     }
 
     /// Makes a range read as zeroes; where they can be had without writing them, nothing is written.

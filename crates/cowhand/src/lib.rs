@@ -77,8 +77,34 @@
 //!
 //! A request owns its bytes while it is in flight and gives them back when it is done, also when it failed
 //! ([`Error::into_buffer`]). Bytes in a [`Buffer`] of ours are not copied: the medium reads and writes them. A `Vec<u8>` and the
-//! slices of [`Disk::read_at`] and [`Disk::write_at`] are copied once, except where a read finds its bytes in memory. Memory of a
-//! guest cannot be lent yet.
+//! slices of [`Disk::read_at`] and [`Disk::write_at`] are copied once, except where a read finds its bytes in memory.
+//!
+//! Memory of a guest is lent as [`ForeignBytes`], ranges that an owner keeps mapped: the medium fills and reads them in place, and what
+//! has to be looked at is copied first, because the guest may change it.
+//!
+//! ```
+//! # use std::ptr::NonNull;
+//! # use std::sync::Arc;
+//! # use cowhand::{Disk, Error, ForeignBytes, NewImage, create};
+//! # fn main() -> Result<(), Error> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("disk.qcow2");
+//! # create(&path, NewImage::qcow2(1 << 20)).wait()?;
+//! # let disk = Disk::open(&path).wait()?;
+//! # struct Mapping(Vec<u8>);
+//! # let map_guest = || Mapping(vec![0; 8192]);
+//! let mut mapping = map_guest(); // the type that unmaps when it is dropped
+//! # mapping.0.fill(7);
+//! let start = NonNull::new(mapping.0.as_mut_ptr()).unwrap();
+//! let owner = Arc::new(mapping);
+//! // SAFETY: the owner keeps the 8192 bytes mapped, and nothing refers to them.
+//! let page = unsafe { ForeignBytes::new([(start, 4096)], owner.clone()) };
+//! disk.write_from(0, page.clone()).wait()?;
+//! disk.read_into(4096, page).wait()?;
+//! # assert_eq!(owner.0[..4096], [0; 4096]);
+//! # disk.close().wait()
+//! # }
+//! ```
 //!
 //! # Threads
 //!
@@ -112,6 +138,7 @@ mod pending;
 mod queue;
 mod request;
 
+pub use ::buffer::{ForeignBytes, ForeignPart};
 pub use block::ZeroOptions;
 pub use graph::front::{Kind, KindStatistics, Statistics};
 pub use graph::options::Aio;

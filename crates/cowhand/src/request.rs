@@ -1,7 +1,8 @@
 //! Requests, and how a loop carries them out.
 
 use block::ZeroOptions;
-use buffer::IoVec;
+use buffer::{ForeignBytes, IoVec};
+use graph::pace::Unpaced;
 
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Place};
@@ -26,6 +27,22 @@ pub enum Request {
         offset: u64,
         /// What is written.
         buffer: Buffer,
+        /// It is durable when it completes. In a writethrough mode every write is.
+        fua: bool,
+    },
+    /// Fill memory that is not ours, such as a guest's, with the bytes at `offset`.
+    ReadInto {
+        /// First byte.
+        offset: u64,
+        /// As long as the range. After a failure any of its bytes may have changed.
+        memory: ForeignBytes,
+    },
+    /// Write memory that is not ours at `offset`.
+    WriteFrom {
+        /// First byte.
+        offset: u64,
+        /// What is written: the bytes that are there at some time while the request is in flight.
+        memory: ForeignBytes,
         /// It is durable when it completes. In a writethrough mode every write is.
         fua: bool,
     },
@@ -57,6 +74,8 @@ impl Request {
         let (operation, offset, len) = match self {
             Self::Read { offset, buffer } => ("read", *offset, buffer.len() as u64),
             Self::Write { offset, buffer, .. } => ("write", *offset, buffer.len() as u64),
+            Self::ReadInto { offset, memory } => ("read", *offset, memory.len() as u64),
+            Self::WriteFrom { offset, memory, .. } => ("write", *offset, memory.len() as u64),
             Self::WriteZeroes { offset, len, .. } => ("write zeroes", *offset, *len),
             Self::Discard { offset, len } => ("discard", *offset, *len),
             Self::Flush => ("flush", 0, 0),
@@ -68,7 +87,11 @@ impl Request {
     pub(crate) fn into_buffer(self) -> Buffer {
         match self {
             Self::Read { buffer, .. } | Self::Write { buffer, .. } => buffer,
-            Self::WriteZeroes { .. } | Self::Discard { .. } | Self::Flush => Buffer::default(),
+            Self::ReadInto { .. }
+            | Self::WriteFrom { .. }
+            | Self::WriteZeroes { .. }
+            | Self::Discard { .. }
+            | Self::Flush => Buffer::default(),
         }
     }
 
@@ -84,6 +107,12 @@ impl Request {
         let (result, buffer) = match self {
             Self::Read { offset, buffer } => read(disk, offset, buffer).await,
             Self::Write { offset, buffer, fua } => write(disk, offset, buffer, fua).await,
+            Self::ReadInto { offset, memory } => {
+                without_bytes(disk.read_into(offset, memory, &Unpaced).await.map(drop))
+            }
+            Self::WriteFrom { offset, memory, fua } => {
+                without_bytes(disk.write_from(offset, memory, fua, &Unpaced).await)
+            }
             Self::WriteZeroes { offset, len, options, fua } => {
                 without_bytes(disk.zero(offset, len, options, fua).await)
             }

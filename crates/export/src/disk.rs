@@ -1,7 +1,7 @@
 //! An opened disk as an export.
 
 use block::{ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use graph::{BlockSizes, Disk};
 
 use crate::error::{Error, ErrorKind};
@@ -64,6 +64,25 @@ impl Export for Disk {
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move { self.write_paced(offset, data, fua, pace).await.map_err(failed) })
+    }
+
+    fn read_into<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<ReadKind, Error>> {
+        Box::pin(async move { Disk::read_into(self, offset, memory, pace).await.map_err(failed) })
+    }
+
+    fn write_from<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
+        Box::pin(async move { Disk::write_from(self, offset, memory, fua, pace).await.map_err(failed) })
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {

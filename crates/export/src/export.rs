@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use block::ReadKind;
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use graph::BlockSizes;
 
 use crate::error::{Error, ErrorKind};
@@ -125,6 +125,37 @@ pub trait Export: fmt::Debug + Send + Sync {
         fua: bool,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>>;
+
+    /// As [`Export::read`], into memory of others (a guest's), which holds anything after a failure. It is in use, and its owner held,
+    /// for as long as the kernel may touch it, also if the request is dropped.
+    fn read_into<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<ReadKind, Error>> {
+        Box::pin(async move {
+            let buf = IoBuf::try_uninit(memory.len()).ok_or(ErrorKind::Io)?;
+            let (result, buf) = self.read(offset, buf, pace).await;
+            let kind = result?;
+            memory.copy_from(0, &buf);
+            Ok(kind)
+        })
+    }
+
+    /// As [`Export::write`], of memory of others. What is written is what was there at some time during the call, byte by byte.
+    fn write_from<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let copy = memory.to_bytes().ok_or(ErrorKind::Io)?;
+            self.write(offset, copy.into(), fua, pace).await
+        })
+    }
 
     /// Makes every write durable that completed before this call.
     fn flush(&self) -> IoFuture<'_, Result<(), Error>>;

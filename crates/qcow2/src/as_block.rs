@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, ZeroOptions};
-use storage::{IoBuf, IoVec};
+use storage::{ForeignBytes, IoBuf, IoVec};
 
 use crate::{Error, Qcow2};
 
@@ -44,6 +44,14 @@ impl Block for Qcow2 {
 
     fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(Qcow2::write(self, offset, data))
+    }
+
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(Qcow2::read_into(self, offset, memory))
+    }
+
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::write_from(self, offset, memory))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

@@ -28,6 +28,7 @@ pub mod deliberate;
 #[cfg(not(feature = "deliberate-bugs"))]
 mod deliberate;
 mod entries;
+mod foreign;
 mod free;
 mod gate;
 mod header_update;

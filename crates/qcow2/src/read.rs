@@ -11,7 +11,7 @@ use crate::locate::{Located, Source, Step};
 
 /// Pieces of one request that are read at the same time: enough to keep a device busy, bounded
 /// whatever the image looks like.
-const PIECES_AT_ONCE: usize = 64;
+pub(crate) const PIECES_AT_ONCE: usize = 64;
 
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].

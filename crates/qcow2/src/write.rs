@@ -9,10 +9,11 @@ mod into_place;
 mod new_clusters;
 mod placement;
 
+use std::io;
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, HostOffset, L2Entry};
-use storage::IoVec;
+use storage::{IoVec, Storage};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
@@ -34,12 +35,10 @@ impl Inner {
         self.announce().await?;
         let pass = self.enter().await?;
         self.check_inside(offset, data.len() as u64)?;
-        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, data.len() as u64)?
-            && let Kind::Data { host, in_place: true } = extent.kind
-            && extent.len == data.len() as u64
-            && (!self.medium.raw_data || deliberate::has(Bug::RawRangeShared))
-        {
-            return self.write_in_place(pass, host, data).await;
+        if let Some(host) = self.place_of(offset, data.len() as u64)? {
+            let len = data.len() as u64;
+            let write = async move |medium: &dyn Storage| medium.write(host.0, data).await;
+            return self.write_in_place(pass, host, len, write).await;
         }
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
@@ -52,18 +51,31 @@ impl Inner {
         write.await
     }
 
-    /// The pass is held until the write has landed, whoever waits for it.
-    async fn write_in_place(
+    /// Where `len` bytes at `offset` can be overwritten, if they have one place already.
+    pub(crate) fn place_of(&self, offset: u64, len: u64) -> Result<Option<HostOffset>, Error> {
+        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, len)?
+            && let Kind::Data { host, in_place: true } = extent.kind
+            && extent.len == len
+            && (!self.medium.raw_data || deliberate::has(Bug::RawRangeShared))
+        {
+            return Ok(Some(host));
+        }
+        Ok(None)
+    }
+
+    /// Has `write` write `len` bytes at `host`. The pass is held until the write has landed, also if the request is dropped.
+    pub(crate) async fn write_in_place(
         self: &Arc<Self>,
         pass: Pass<'_>,
         host: HostOffset,
-        data: IoVec,
+        len: u64,
+        write: impl AsyncFnOnce(&dyn Storage) -> io::Result<()> + 'static,
     ) -> Result<(), Error> {
-        self.medium.check_data(host, data.len() as u64)?;
+        self.medium.check_data(host, len)?;
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);
-            image.medium.data.write(host.0, data).await
+            write(&*image.medium.data).await
         });
         write.await.map_err(self.medium.blame.io("writing data"))
     }

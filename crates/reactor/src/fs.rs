@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use parking_lot::Mutex;
 
 use crate::backend::Backend;
@@ -53,6 +53,26 @@ impl File {
     /// (always when `data` has more than 1024 parts or 2 GiB).
     pub async fn write_at(&self, offset: u64, data: IoVec) -> io::Result<usize> {
         self.start(Work::Write { fd: Arc::clone(&self.fd), offset, data }).await.0
+    }
+
+    /// As [`File::read_at`], into memory of others. Dropping the future does not stop the read: it holds the memory's owner to its end.
+    pub async fn read_into(&self, offset: u64, memory: ForeignBytes) -> io::Result<usize> {
+        self.start(Work::ReadInto { fd: Arc::clone(&self.fd), offset, memory }).await.0
+    }
+
+    /// Reads on this thread what needs no waiting, and gives the count of bytes. An error says no more than that it did not work.
+    pub fn try_read_into(&self, offset: u64, memory: &ForeignBytes) -> io::Result<usize> {
+        Ok(crate::foreign::read_without_waiting(&self.fd, offset, memory)?)
+    }
+
+    /// As [`File::write_at`], of memory of others. Dropping the future does not stop the write: it holds the memory's owner to its end.
+    pub async fn write_from(&self, offset: u64, memory: ForeignBytes) -> io::Result<usize> {
+        self.start(Work::WriteFrom { fd: Arc::clone(&self.fd), offset, memory }).await.0
+    }
+
+    /// Writes memory of others on this thread, as much as one call does. Blocks.
+    pub fn write_from_now(&self, offset: u64, memory: &ForeignBytes) -> io::Result<usize> {
+        Ok(crate::foreign::write(&self.fd, offset, memory)?)
     }
 
     /// Makes completed writes durable. Metadata that reading the data back needs (the length) is

@@ -12,6 +12,7 @@
 //! A panic of a task unwinds out of `run`: what it left half-done in shared state is not trusted.
 
 mod backend;
+mod foreign;
 pub mod fs;
 mod inner;
 pub mod net;

@@ -5,10 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
+use crate::foreign::addresses;
 use crate::slots::{Landing, Slots, Vectors};
 use crate::spin::{Awaited, Looked, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
@@ -265,6 +266,7 @@ fn check_support(ring: &IoUring) -> io::Result<()> {
     let needed = [
         opcode::Read::CODE,
         opcode::Write::CODE,
+        opcode::Readv::CODE,
         opcode::Writev::CODE,
         opcode::Fsync::CODE,
         opcode::Fallocate::CODE,
@@ -299,6 +301,16 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
                 opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
             }
         },
+        Work::ReadInto { fd, offset, memory } => {
+            let list = vectors.insert(foreign_list(memory));
+            let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+            opcode::Readv::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
+        }
+        Work::WriteFrom { fd, offset, memory } => {
+            let list = vectors.insert(foreign_list(memory));
+            let (start, count) = (list.parts.as_ptr(), list.parts.len() as u32);
+            opcode::Writev::new(RingFd(fd.as_raw_fd()), start, count).offset(*offset).build()
+        }
         Work::Sync { fd, data_only, .. } => {
             let flags = if *data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
             opcode::Fsync::new(RingFd(fd.as_raw_fd())).flags(flags).build()
@@ -344,7 +356,14 @@ fn address_list(data: &IoVec) -> Box<Vectors> {
         iov_base: part.as_ptr().cast_mut().cast(),
         iov_len: part.len(),
     };
-    let mut parts: Vec<libc::iovec> = data.parts().iter().take(PARTS_MAX).map(part).collect();
+    vectors(data.parts().iter().take(PARTS_MAX).map(part).collect())
+}
+
+fn foreign_list(memory: &ForeignBytes) -> Box<Vectors> {
+    vectors(addresses(memory).collect())
+}
+
+fn vectors(mut parts: Vec<libc::iovec>) -> Box<Vectors> {
     // SAFETY: msghdr is plain data for which all zeroes (no address, no control data) is valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = parts.as_mut_ptr();

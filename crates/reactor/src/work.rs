@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{
@@ -40,6 +40,18 @@ pub(crate) enum Work {
         fd: Fd,
         offset: u64,
         data: IoVec,
+    },
+    /// A read into memory of others.
+    ReadInto {
+        fd: Fd,
+        offset: u64,
+        memory: ForeignBytes,
+    },
+    /// A write of memory of others.
+    WriteFrom {
+        fd: Fd,
+        offset: u64,
+        memory: ForeignBytes,
     },
     Sync {
         fd: Fd,
@@ -103,6 +115,13 @@ impl Work {
             Work::Write { fd, offset, data } => {
                 Work::Write { fd: Arc::clone(fd), offset: *offset, data: data.clone() }
             }
+            // There is no other memory to give: the operation has failed, and its owner is held for ever.
+            Work::ReadInto { fd, offset, memory } => {
+                Work::ReadInto { fd: Arc::clone(fd), offset: *offset, memory: memory.clone() }
+            }
+            Work::WriteFrom { fd, offset, memory } => {
+                Work::WriteFrom { fd: Arc::clone(fd), offset: *offset, memory: memory.clone() }
+            }
             Work::Send { fd, data } => Work::Send { fd: Arc::clone(fd), data: data.clone() },
             Work::Sync { fd, data_only, told } => {
                 Work::Sync { fd: Arc::clone(fd), data_only: *data_only, told: told.take() }
@@ -123,6 +142,8 @@ impl Work {
         let result = match self {
             Work::Read { fd, offset, buf } => read(fd, *offset, buf),
             Work::Write { fd, offset, data } => write(fd, *offset, data),
+            Work::ReadInto { fd, offset, memory } => crate::foreign::read(fd, *offset, memory),
+            Work::WriteFrom { fd, offset, memory } => crate::foreign::write(fd, *offset, memory),
             Work::Sync { fd, data_only: true, .. } => rustix::fs::fdatasync(&*fd).map(|()| 0),
             Work::Sync { fd, data_only: false, .. } => rustix::fs::fsync(&*fd).map(|()| 0),
             Work::Fallocate { fd, mode, offset, len } => fallocate(fd, *mode, *offset, *len),
@@ -153,6 +174,8 @@ impl fmt::Debug for Work {
         f.write_str(match self {
             Work::Read { .. } => "Read",
             Work::Write { .. } => "Write",
+            Work::ReadInto { .. } => "ReadInto",
+            Work::WriteFrom { .. } => "WriteFrom",
             Work::Sync { .. } => "Sync",
             Work::Fallocate { .. } => "Fallocate",
             Work::Recv { .. } => "Recv",

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 
 use crate::Medium;
 
@@ -127,6 +127,27 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// Writes all of `data` at `offset`, growing the length where needed.
     fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>>;
+
+    /// As [`Storage::read`], into memory of others, which holds anything after a failure. A driver that cannot fill it in place reads into
+    /// memory of its own, as much again, and copies.
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let buf = IoBuf::try_uninit(memory.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+            let (result, buf) = self.read(offset, buf).await;
+            result?;
+            memory.copy_from(0, &buf);
+            Ok(())
+        })
+    }
+
+    /// As [`Storage::write`], of memory of others. What is written is what was there at some time during the call, byte by byte. A
+    /// driver that cannot write it in place copies it first.
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
+            self.write(offset, copy.into()).await
+        })
+    }
 
     /// Makes every write, zeroing, discard and change of length durable that completed before this call.
     fn flush(&self) -> IoFuture<'_, io::Result<()>>;

@@ -22,7 +22,7 @@ mod memory;
 mod opening;
 mod range_lock;
 
-pub use buffer::{ALIGNMENT, IoBuf, IoBytes, IoVec};
+pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
 pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
 pub use flushes::{Flushes, SyncEnd};

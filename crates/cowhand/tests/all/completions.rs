@@ -3,7 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cowhand::{Buffer, Completion, Disk, Error, ErrorKind, Kind, Loops, Queue, Request, ZeroOptions};
+use cowhand::{
+    Buffer, Completion, Disk, Error, ErrorKind, ForeignBytes, Kind, Loops, Queue, Request, ZeroOptions,
+};
 use futures_executor::block_on;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -298,4 +300,23 @@ fn handles_go_from_thread_to_thread() {
     fn is_sync<T: Sync>() {}
     is_send::<(Disk, Queue, Loops, Error, cowhand::Pending<Buffer>)>();
     is_sync::<(Disk, Queue, Loops, Error, cowhand::Pending<Buffer>)>();
+}
+
+#[test]
+fn memory_of_a_guest_passes_the_front_as_other_bytes_do() {
+    let scratch = Scratch::new();
+    let disk = scratch.options().set("detect-zeroes", "unmap").discard(true).open().wait().unwrap();
+    let memory = ForeignBytes::zeroed(2 * BLOCK);
+    memory.copy_from(0, &[7; BLOCK]);
+    disk.write_from(0, memory.slice(0, BLOCK)).wait().unwrap();
+    disk.write_from(65536, memory.slice(BLOCK, 2 * BLOCK)).wait().unwrap();
+    let zero = |offset| disk.extents(offset, 512).wait().unwrap()[0].zero;
+    assert_eq!((zero(0), zero(65536)), (false, true), "zeroes are detected");
+    disk.read_into(0, memory.slice(BLOCK, 2 * BLOCK)).wait().unwrap();
+    assert_eq!(memory.to_bytes().unwrap()[..], [7; 2 * BLOCK]);
+    let past_end = disk.read_into(SIZE_BYTES, memory).wait().unwrap_err();
+    assert_eq!(past_end.kind(), ErrorKind::PastEnd, "{past_end}");
+    let statistics = disk.statistics().unwrap();
+    let (reads, writes) = (statistics.of(Kind::Read), statistics.of(Kind::Write));
+    assert_eq!((reads.requests, reads.failed, writes.requests), (1, 1, 2));
 }

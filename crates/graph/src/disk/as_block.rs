@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use storage::{IoBuf, IoVec};
+use storage::{ForeignBytes, IoBuf, IoVec};
 
 use super::Disk;
+use crate::pace::Unpaced;
 
 impl Block for Disk {
     fn driver(&self) -> &'static str {
@@ -38,6 +39,14 @@ impl Block for Disk {
 
     fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(Disk::write(self, offset, data, false))
+    }
+
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(Disk::read_into(self, offset, memory, &Unpaced))
+    }
+
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write_from(self, offset, memory, false, &Unpaced))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

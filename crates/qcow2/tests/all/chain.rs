@@ -5,12 +5,12 @@
 use crate::chain_support;
 use crate::on_reactor;
 
-use block::{Block, Filter};
+use block::{Block, Filter, ReadKind};
 use chain_support::{Built, Random, blocks};
 use on_reactor::reactor_run;
 use qcow2::Options;
 use qcow2::cache_sizes::CacheRequest;
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{ForeignBytes, IoBuf, IoBytes, IoVec};
 
 /// Random chains; `COWHAND_SIM_SCALE` times as many on request.
 const CHAINS: u64 = 60;
@@ -21,6 +21,13 @@ fn scale() -> u64 {
 
 fn tiny() -> CacheRequest {
     CacheRequest { l2_bytes: Some(1), l2_entry_bytes: Some(512), ..CacheRequest::default() }
+}
+
+/// Memory of others, in two parts, full of `byte`.
+fn lent(len: usize, byte: u8) -> ForeignBytes {
+    let memory = ForeignBytes::zeroed(len + 1);
+    memory.copy_from(0, &vec![byte; len + 1]);
+    memory.slice(0, len / 2).join(memory.slice(len / 2 + 1, len + 1))
 }
 
 #[test]
@@ -41,8 +48,12 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
                 let range = offset as usize..(offset + len) as usize;
                 if random.below(4) == 0 {
                     let byte = random.below(255) as u8 + 1;
-                    let data = IoBytes::copy_from(&vec![byte; len as usize]);
-                    top.write(offset, IoVec::from(data)).await.unwrap();
+                    if random.below(2) == 0 {
+                        top.write_from(offset, lent(len as usize, byte)).await.unwrap();
+                    } else {
+                        let data = IoBytes::copy_from(&vec![byte; len as usize]);
+                        top.write(offset, IoVec::from(data)).await.unwrap();
+                    }
                     built.flat[range].fill(byte);
                     continue;
                 }
@@ -58,7 +69,16 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
                     tried.is_none_or(|tried| tried == kind),
                     "seed {seed}: step {step}, {tried:?}, {kind:?}"
                 );
-                assert!(buf[..] == built.flat[range], "seed {seed}: step {step}, {len} bytes at {offset}");
+                let whole = &built.flat[range];
+                assert!(buf[..] == *whole, "seed {seed}: step {step}, {len} bytes at {offset}");
+                let memory = lent(len as usize, 0xee);
+                if top.read_into(offset, memory.clone()).await.unwrap() == ReadKind::Zeroes {
+                    assert!(whole.iter().all(|&byte| byte == 0), "seed {seed}: step {step}, lent");
+                }
+                assert!(
+                    memory.to_bytes().unwrap()[..] == *whole,
+                    "seed {seed}: step {step}, {len} bytes at {offset}, lent"
+                );
             }
             mapped += usize::from(top.status().chain.is_some());
             top.close().await.unwrap();

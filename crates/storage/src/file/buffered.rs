@@ -105,8 +105,13 @@ impl Shared {
 
     /// Writes as much as one call does, on this thread, and notes how long that took.
     pub(super) fn write_timed(&self, offset: u64, data: &IoVec) -> io::Result<usize> {
+        self.timed(|| write_now(self.file.fd(), offset, data))
+    }
+
+    /// Makes a write on this thread, and notes how long that took.
+    pub(super) fn timed(&self, write: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
         let start = Instant::now();
-        let written = write_now(self.file.fd(), offset, data);
+        let written = write();
         self.inline.note(start.elapsed());
         written
     }
@@ -121,7 +126,7 @@ fn write_now(fd: impl AsFd, offset: u64, data: &IoVec) -> io::Result<usize> {
 
 /// Larger writes are left to the kernel's workers: copying takes them longer than a loop's other
 /// tasks should wait.
-const INLINE_BYTES_MAX: usize = 128 << 10;
+pub(super) const INLINE_BYTES_MAX: usize = 128 << 10;
 
 /// Most parts that one vectored call takes (the kernel's UIO_MAXIOV).
 const PARTS_MAX: usize = 1024;
@@ -158,7 +163,7 @@ pub(super) struct InlineWrites {
 }
 
 impl InlineWrites {
-    fn pays(&self) -> bool {
+    pub(super) fn pays(&self) -> bool {
         // Threads may disagree by a few: it is a guess anyway.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {

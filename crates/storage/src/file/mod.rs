@@ -7,6 +7,7 @@ mod description;
 mod direct;
 mod extent;
 mod flush;
+mod foreign;
 mod length;
 mod open;
 mod space;
@@ -19,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use reactor::fs::File;
 
 use crate::flushes::Flushes;
@@ -180,6 +181,20 @@ impl Storage for FileStorage {
                 return Ok(());
             }
             self.shared.write(offset, data).await
+        })
+    }
+
+    fn read_into(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.read_into(offset, memory))
+    }
+
+    fn write_from(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.shared.check_write(offset, memory.len() as u64)?;
+            if memory.is_empty() {
+                return Ok(());
+            }
+            self.shared.write_from(offset, memory).await
         })
     }
 

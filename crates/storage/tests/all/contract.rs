@@ -12,7 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reactor::{Backend, Reactor};
 use storage::{
-    Allocation, ExtentKind, FileOptions, FileStorage, IoBuf, IoBytes, IoVec, MemoryStorage, Storage, Zeroing,
+    Allocation, ExtentKind, FileOptions, FileStorage, ForeignBytes, IoBuf, IoBytes, IoVec, MemoryStorage,
+    Storage, Zeroing,
 };
 use tempfile::TempDir;
 
@@ -70,6 +71,47 @@ fn what_is_written_is_read_back_and_the_length_grows() {
         }
         assert!(bytes(storage, 5000, 90_000).await.iter().all(|&byte| byte == 0));
         storage.flush().await.unwrap();
+    });
+}
+
+/// Memory of others with something in it, `len` bytes in three parts that lie anywhere.
+fn scattered(len: usize) -> ForeignBytes {
+    let memory = ForeignBytes::zeroed(len + 8192);
+    memory.copy_from(0, &vec![0xee; len + 8192]);
+    let (first, second) = (len / 3, len / 2);
+    let part = |skip: usize, from: usize, to: usize| memory.slice(skip + from, skip + to);
+    part(4097, 0, first).join(part(1, first, second)).join(part(4100, second, len))
+}
+
+/// As [`scattered`], in one aligned part.
+fn aligned(len: usize) -> ForeignBytes {
+    let memory = ForeignBytes::zeroed(len);
+    memory.copy_from(0, &vec![0xee; len]);
+    memory
+}
+
+#[test]
+fn memory_of_others_is_written_and_filled_as_ours_is() {
+    on_all(async |storage| {
+        for (offset, len) in [(0u64, 8192usize), (8192, 65536), (3, 5000), (100_001, 300_000), (5, 1)] {
+            for make in [scattered, aligned] {
+                let data = pattern(len, len as u8).to_bytes();
+                let memory = make(len);
+                memory.copy_from(0, &data);
+                let end = storage.length().max(offset + len as u64);
+                storage.write_from(offset, memory).await.unwrap();
+                assert_eq!(storage.length(), end);
+                assert_eq!(bytes(storage, offset, len).await, data[..]);
+                // Also where the last bytes lie beyond the end.
+                for at in [offset, offset.saturating_sub(4096), end - 1] {
+                    let memory = make(len);
+                    storage.read_into(at, memory.clone()).await.unwrap();
+                    assert_eq!(memory.to_bytes().unwrap()[..], bytes(storage, at, len).await);
+                }
+            }
+        }
+        storage.write_from(1 << 20, ForeignBytes::zeroed(0)).await.unwrap();
+        assert!(storage.length() < 1 << 20, "nothing was written");
     });
 }
 

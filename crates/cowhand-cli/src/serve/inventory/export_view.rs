@@ -6,7 +6,7 @@ use export::{
     Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
 };
 use graph::Disk;
-use storage::{IoBuf, IoVec};
+use storage::{ForeignBytes, IoBuf, IoVec};
 
 /// What an export shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +96,25 @@ impl Export for ExportView {
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         self.behind().write(offset, data, fua || self.shown.writethrough, pace)
+    }
+
+    fn read_into<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<ReadKind, Error>> {
+        self.behind().read_into(offset, memory, pace)
+    }
+
+    fn write_from<'a>(
+        &'a self,
+        offset: u64,
+        memory: ForeignBytes,
+        fua: bool,
+        pace: &'a Pace,
+    ) -> IoFuture<'a, Result<(), Error>> {
+        self.behind().write_from(offset, memory, fua || self.shown.writethrough, pace)
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {

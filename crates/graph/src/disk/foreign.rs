@@ -1,0 +1,87 @@
+//! Requests on memory of others (a guest's), which is filled and written in place where the blocks below can.
+
+use block::{Error, ReadKind};
+use storage::ForeignBytes;
+use throttle::Request;
+
+use super::Disk;
+use crate::front::{Charge, Kind};
+use crate::options::DetectZeroes;
+use crate::pace::{Pace, step_bytes};
+
+impl Disk {
+    /// As [`Disk::read_paced`], into memory of others, which holds anything after a failure.
+    pub async fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        pace: &impl Pace,
+    ) -> Result<ReadKind, Error> {
+        let bytes = memory.len() as u64;
+        self.front.note(Kind::Read, offset, bytes);
+        let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
+        inside.end(self.read_into_in_steps(offset, memory, pace).await, bytes)
+    }
+
+    async fn read_into_in_steps(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        pace: &impl Pace,
+    ) -> Result<ReadKind, Error> {
+        let layers = self.layers();
+        let (mut done, mut kind) = (0, ReadKind::Zeroes);
+        while done < memory.len() {
+            let at = offset + done as u64;
+            let step = step_bytes(at, (memory.len() - done) as u64);
+            pace.step(step).await;
+            // At most what is left of `memory`.
+            let end = done + step as usize;
+            if layers.top.read_into(at, memory.slice(done, end)).await? == ReadKind::Data {
+                kind = ReadKind::Data;
+            }
+            done = end;
+        }
+        Ok(kind)
+    }
+
+    /// As [`Disk::write_paced`], of memory of others. Where zeroes are detected the bytes are copied first: what was found to be zero
+    /// could be something else by the time it is written.
+    pub async fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        fua: bool,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
+        let bytes = memory.len() as u64;
+        self.front.note(Kind::Write, offset, bytes);
+        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
+        inside.end(self.write_from_inside(offset, memory, fua, pace).await, bytes)
+    }
+
+    async fn write_from_inside(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        fua: bool,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
+        if self.writable_now()?.detect_zeroes != DetectZeroes::Off {
+            let copy = memory.to_bytes().ok_or_else(|| block::no_memory(&self.name))?;
+            return self.write_inside(offset, copy.into(), fua, pace).await;
+        }
+        let layers = self.layers();
+        let mut done = 0;
+        while done < memory.len() {
+            let at = offset + done as u64;
+            let step = step_bytes(at, (memory.len() - done) as u64);
+            pace.step(step).await;
+            // At most what is left of `memory`.
+            let end = done + step as usize;
+            layers.top.write_from(at, memory.slice(done, end)).await?;
+            done = end;
+        }
+        self.settle(fua).await
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests on memory of others (a guest's): filled and written in place where one plain range of the file answers for them.
+//!
+//! Bytes that the engine has to look at, or to keep while it allocates, are copied first: their owner may change them
+//! at any time.
+
+use std::sync::Arc;
+
+use block::{Blame, ReadKind};
+use futures_util::future::join_all;
+use storage::{ForeignBytes, IoBuf, Storage};
+
+use crate::Error;
+use crate::below::BelowHeld;
+use crate::image::{Inner, Qcow2};
+use crate::locate::{Located, Source};
+use crate::read::PIECES_AT_ONCE;
+
+impl Qcow2 {
+    /// As [`Qcow2::read`], into memory of others: in place, but for compressed clusters.
+    pub async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
+        let len = memory.len() as u64;
+        self.inner.check_range(offset, len)?;
+        let result = {
+            let _pass = self.inner.enter().await?;
+            self.inner.check_range(offset, len)?;
+            self.inner.read_into(offset, memory).await
+        };
+        self.inner.reporting(result).await
+    }
+
+    /// As [`Qcow2::write`], of memory of others: in place where the range has its place in the file already, otherwise through a copy.
+    pub async fn write_from(&self, offset: u64, memory: ForeignBytes) -> Result<(), Error> {
+        self.inner.check_range(offset, memory.len() as u64)?;
+        let result = self.inner.write_from(offset, memory).await;
+        self.inner.reporting(result).await
+    }
+}
+
+impl Inner {
+    /// Fills `memory` from `offset`. The caller holds a pass.
+    async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
+        let (held, len) = (BelowHeld::default(), memory.len());
+        let (mut done, mut kind) = (0, ReadKind::Zeroes);
+        while done < len {
+            let mut reads = Vec::new();
+            let mut located = Ok(());
+            while done < len && reads.len() < PIECES_AT_ONCE {
+                let guest = offset + done as u64;
+                match self.locate(&held, guest, (len - done) as u64).await {
+                    Ok(piece) => {
+                        // At most what is left of `memory`.
+                        let end = done + piece.len as usize;
+                        reads.push(self.read_piece_into(guest, piece, memory.slice(done, end)));
+                        done = end;
+                    }
+                    Err(error) => {
+                        located = Err(error);
+                        break;
+                    }
+                }
+            }
+            for read in join_all(reads).await {
+                if read? == ReadKind::Data {
+                    kind = ReadKind::Data;
+                }
+            }
+            located?;
+        }
+        Ok(kind)
+    }
+
+    /// Fills `memory` with what was located at `guest`, all of which is in one place.
+    async fn read_piece_into(
+        &self,
+        guest: u64,
+        located: Located<'_>,
+        memory: ForeignBytes,
+    ) -> Result<ReadKind, Error> {
+        match located.source {
+            Source::Zero { .. } => {
+                memory.fill_with_zeroes(0, memory.len());
+                Ok(ReadKind::Zeroes)
+            }
+            Source::Plain { storage, offset } => {
+                let read = storage.read_into(offset.0, memory).await;
+                read.map(|()| ReadKind::Data)
+                    .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
+            }
+            Source::Block(block) => block.read_into(guest, memory).await,
+            Source::Compressed { .. } => {
+                let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len())).await;
+                if result.is_ok() {
+                    memory.copy_from(0, &buf);
+                }
+                result
+            }
+        }
+    }
+
+    async fn write_from(self: &Arc<Self>, offset: u64, memory: ForeignBytes) -> Result<(), Error> {
+        self.check_writable()?;
+        if memory.is_empty() {
+            return Ok(());
+        }
+        self.announce().await?;
+        let pass = self.enter().await?;
+        let len = memory.len() as u64;
+        self.check_inside(offset, len)?;
+        if let Some(host) = self.place_of(offset, len)? {
+            let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
+            return self.write_in_place(pass, host, len, write).await;
+        }
+        drop(pass);
+        let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;
+        self.write(offset, copy.into()).await
+    }
+}

@@ -1,0 +1,128 @@
+//! Memory of others, filled and written in place wherever the kernel takes it: always through the page cache, beside it where every part is
+//! aligned. Otherwise the bytes go through memory of our own.
+
+use std::io;
+use std::sync::Arc;
+
+use buffer::{ForeignBytes, IoBuf};
+use reactor::fs::may_call_inline;
+
+use super::alignment::DirectAlignment;
+use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
+use super::{Shared, check_range};
+use crate::Answer;
+use crate::range_lock::Mode;
+
+impl Shared {
+    /// Fills `memory`; zeroes beyond the end.
+    pub(super) async fn read_into(&self, offset: u64, memory: ForeignBytes) -> io::Result<()> {
+        check_range(offset, memory.len() as u64)?;
+        match self.direct {
+            None => {
+                let done = self.read_cached_into(offset, &memory);
+                self.read_rest_into(offset, memory, done, 1).await
+            }
+            Some(alignment) if admits(alignment, offset, &memory) => {
+                self.read_rest_into(offset, memory, 0, alignment.offset as usize).await
+            }
+            Some(alignment) => {
+                let buf = IoBuf::try_uninit(memory.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+                let (result, buf) = self.read_direct(alignment, offset, buf).await;
+                result?;
+                memory.copy_from(0, &buf);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads on this thread what the page cache has, and gives the count of bytes.
+    fn read_cached_into(&self, offset: u64, memory: &ForeignBytes) -> usize {
+        if self.asked.reads_without_waiting == Answer::No || !may_call_inline() {
+            return 0;
+        }
+        self.file.try_read_into(offset, memory).unwrap_or(0)
+    }
+
+    /// Fills `memory` behind the first `done` bytes, going on after short reads. A read that ends inside a `block` has met the end
+    /// of the file.
+    async fn read_rest_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        mut done: usize,
+        block: usize,
+    ) -> io::Result<()> {
+        while done < memory.len() {
+            let rest = memory.slice(done, memory.len());
+            match self.file.read_into(offset + done as u64, rest).await {
+                Ok(count) if count == 0 || !count.is_multiple_of(block) => {
+                    memory.fill_with_zeroes(done + count, memory.len());
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `memory`, and notes the new length. The range was checked.
+    pub(super) async fn write_from(self: &Arc<Self>, offset: u64, memory: ForeignBytes) -> io::Result<()> {
+        let end = offset + memory.len() as u64;
+        match self.direct {
+            None => {
+                let done = self.try_write_from(offset, &memory);
+                self.write_rest_from(offset, memory, done, 1).await?;
+            }
+            Some(alignment) if admits(alignment, offset, &memory) => {
+                let _held = self.ranges.acquire(offset, end, Mode::Shared).await;
+                self.write_rest_from(offset, memory, 0, alignment.offset as usize).await?;
+            }
+            Some(_) => {
+                let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
+                return self.write(offset, copy.into()).await;
+            }
+        }
+        self.grown_to(end);
+        Ok(())
+    }
+
+    /// Writes into the page cache on this thread, where that pays. Gives the count of bytes; what stopped it shows when the
+    /// rest is written.
+    fn try_write_from(&self, offset: u64, memory: &ForeignBytes) -> usize {
+        if memory.len() > INLINE_BYTES_MAX || !self.inline.pays() || !may_call_inline() {
+            return 0;
+        }
+        self.timed(|| self.file.write_from_now(offset, memory)).unwrap_or(0)
+    }
+
+    /// Writes `memory` behind the first `done` bytes. The part of a `block` that a short write ended in is written again.
+    async fn write_rest_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        mut done: usize,
+        block: usize,
+    ) -> io::Result<()> {
+        while done < memory.len() {
+            let at = offset + done as u64;
+            match self.file.write_from(at, memory.slice(done, memory.len())).await {
+                Ok(count) if count < block => return Err(no_progress(at)),
+                Ok(count) => done += count - count % block,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the kernel takes the request beside the page cache as it is.
+fn admits(alignment: DirectAlignment, offset: u64, memory: &ForeignBytes) -> bool {
+    let memory_mask = alignment.memory as usize - 1;
+    let fits = |part: &buffer::ForeignPart| {
+        part.start().addr().get() & memory_mask == 0 && part.len().is_multiple_of(alignment.offset as usize)
+    };
+    alignment.floor(offset) == offset && memory.parts().iter().all(fits)
+}
