@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::workspace::{cargo, target_directory};
+use crate::workspace::cargo;
 
 /// Arguments of `cargo xtask interleave`.
 #[derive(Debug, clap::Args)]
@@ -109,8 +109,6 @@ fn list(place: &Place, args: &Args) -> Result<Vec<String>, String> {
 
 fn cargo_test(place: &Place) -> Command {
     let mut command = cargo();
-    command.arg("test").args(place.target).arg("--");
-    // Its own directory: other flags would rebuild everything in the usual one, time after time.
-    command.env("CARGO_TARGET_DIR", target_directory().join("interleave")).env("RUSTFLAGS", "--cfg shuttle");
+    command.arg("test").args(place.target).args(["--features", "shuttle", "--"]);
     command
 }

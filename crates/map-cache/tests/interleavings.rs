@@ -1,6 +1,6 @@
 //! Laws of the slice cache under explored thread interleavings: `cargo xtask interleave`.
 
-#![cfg(shuttle)]
+#![cfg(feature = "shuttle")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;

@@ -36,7 +36,7 @@ mod health;
 mod host;
 mod image;
 mod in_flight;
-#[cfg(all(test, shuttle))]
+#[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod l1;
 mod lists;

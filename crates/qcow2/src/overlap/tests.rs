@@ -271,7 +271,7 @@ proptest! {
 /// A request that looked while a table was entered, or left to a snapshot, could take another table's place for its data: so the
 /// rest of the map is as it was at every moment.
 #[test]
-#[cfg(not(shuttle))]
+#[cfg(not(feature = "shuttle"))]
 fn who_asks_while_others_change_the_map_finds_every_piece_that_stays() {
     use std::sync::atomic::{AtomicBool, Ordering};
     const TABLES: u64 = 5000;
