@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::{FAILED, Failure};
 use crate::{
     bench, cache, check, commit, compare, completion, convert, create, dd, info, map, measure, rebase,
-    reopen, resize, serve, snapshot, status, throttle, top,
+    reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -51,6 +51,8 @@ pub enum Command {
     Info(info::Args),
     /// Show where each part of a disk is stored
     Map(map::Args),
+    /// Draw what an image holds and where
+    Show(show::Args),
     /// Check an image's metadata, and repair it
     Check(check::Args),
     /// Say whether two disks have the same content

@@ -32,6 +32,7 @@ pub mod remote;
 pub mod reopen;
 pub mod resize;
 pub mod serve;
+pub mod show;
 pub mod snapshot;
 pub mod status;
 pub mod throttle;
@@ -72,6 +73,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(*args, out),
         Command::Create(args) => create::run(&args, out),
         Command::Map(args) => map::run(&args, out),
+        Command::Show(args) => show::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Compare(args) => compare::run(&args, out),

@@ -15,6 +15,7 @@ mod measure;
 mod peer;
 mod rebase;
 mod serve;
+mod show;
 mod snapshot;
 mod throttle;
 mod usage;
