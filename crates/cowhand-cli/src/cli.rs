@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, completion, convert, create, dd, info, map, measure, rebase,
-    reopen, resize, serve, show, snapshot, status, throttle, top,
+    bench, cache, check, commit, compare, completion, convert, create, dd, info, manual, map, measure,
+    rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -88,6 +88,8 @@ pub enum Command {
     Reopen(reopen::Args),
     #[command(about = "Print a completion script for a shell")]
     Completion(completion::Args),
+    #[command(about = "Write the manual pages")]
+    Manual(manual::Args),
 }
 
 /// Commands of qemu-img that are not here yet.

@@ -21,6 +21,7 @@ pub mod dd;
 pub mod drive;
 pub mod failure;
 pub mod info;
+pub mod manual;
 pub mod map;
 pub mod map_figures;
 pub mod measure;
@@ -91,5 +92,6 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Top(args) => top::run(&args, out),
         Command::Reopen(args) => reopen::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
+        Command::Manual(args) => manual::run(&args, out),
     }
 }

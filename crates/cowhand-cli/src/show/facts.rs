@@ -65,7 +65,8 @@ pub fn of_layer(layer: &Layer) -> String {
 
 /// `bytes` of `whole`, in percent.
 pub fn percent(bytes: u64, whole: u64) -> String {
-    let tenths = u128::from(bytes) * 1000 / u128::from(whole.max(1));
+    let whole = u128::from(whole.max(1));
+    let tenths = (u128::from(bytes) * 1000 + whole / 2) / whole;
     match tenths {
         0 if bytes > 0 => "< 0.1 %".to_owned(),
         tenths => format!("{}.{} %", tenths / 10, tenths % 10),
