@@ -1,7 +1,7 @@
 //! `cowhand info`: what an image says about itself, from its metadata alone.
 
 mod chain;
-mod date;
+pub mod date;
 mod human;
 mod model;
 mod read;
@@ -9,9 +9,9 @@ mod read;
 use std::io::Write;
 use std::process::ExitCode;
 
-pub use self::chain::read_image;
+pub use self::chain::{read_chain, read_image};
 pub use self::human::show_snapshots;
-use self::model::ImageInfo;
+pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
 pub use self::read::snapshot_info;
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
@@ -48,7 +48,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let options = args.drive.options()?;
     let mut infos = match args.backing_chain {
-        true => chain::read_chain(&options, args.drive.policy()?)?,
+        true => read_chain(&options, args.drive.policy()?)?,
         false => vec![read_image(&options)?],
     };
     if !args.medium {

@@ -21,6 +21,7 @@ pub mod dd;
 pub mod drive;
 pub mod failure;
 pub mod info;
+pub mod manual;
 pub mod map;
 pub mod map_figures;
 pub mod measure;
@@ -32,6 +33,7 @@ pub mod remote;
 pub mod reopen;
 pub mod resize;
 pub mod serve;
+pub mod show;
 pub mod snapshot;
 pub mod status;
 pub mod throttle;
@@ -72,6 +74,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(*args, out),
         Command::Create(args) => create::run(&args, out),
         Command::Map(args) => map::run(&args, out),
+        Command::Show(args) => show::run(&args, out),
         Command::Info(args) => info::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Compare(args) => compare::run(&args, out),
@@ -89,5 +92,6 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Top(args) => top::run(&args, out),
         Command::Reopen(args) => reopen::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
+        Command::Manual(args) => manual::run(&args, out),
     }
 }

@@ -63,7 +63,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 /// The disk from one offset to another, as the engine describes it.
-struct Walk<'a> {
+pub struct Walk<'a> {
     reactor: &'a Reactor,
     disk: &'a Disk,
     /// Names of the chain's files, the active one first.
@@ -73,7 +73,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(reactor: &'a Reactor, disk: &'a Disk, start: u64, length: Option<u64>) -> Self {
+    /// From `start` on for `length` bytes, or to the end of the disk.
+    pub fn new(reactor: &'a Reactor, disk: &'a Disk, start: u64, length: Option<u64>) -> Self {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
         Self { reactor, disk, files: file_names(disk.root()), at: start, end }
     }

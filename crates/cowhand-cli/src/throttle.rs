@@ -27,12 +27,13 @@ Limits are written in any of these ways, which may be mixed:
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
 pub enum Command {
-    /// Say in sentences what limits mean, and draw what they let through
+    #[command(about = "Say in sentences what limits mean, and draw what they let through")]
     Explain(explain::Args),
-    /// Change the limits of a disk that is served
+    #[command(about = "Change the limits of a disk that is served")]
     Set(set::Args),
-    /// Show the limits of a running server's disks, and what they did
+    #[command(about = "Show the limits of a running server's disks, and what they did")]
     Show(show::Args),
 }
 

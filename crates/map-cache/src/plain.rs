@@ -177,7 +177,7 @@ impl Drop for Modify<'_> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -107,7 +107,7 @@ fn sector(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(feature = "shuttle")))]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use futures_util::FutureExt;

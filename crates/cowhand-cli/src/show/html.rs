@@ -1,0 +1,104 @@
+//! The picture as a page that needs nothing else, readable in light and dark.
+
+use std::fmt::Write;
+
+use graph::size::human_size;
+
+use super::facts;
+use super::kind::Kind;
+use super::picture::{Image, Layer, Picture};
+use super::shapes::{Shape, WIDTH, bar, escape, map, rules};
+use super::svg::parts_of;
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2228; --soft: #5a6672; --line: #d5dbe1; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #0f1318; --ink: #e6eaee; --soft: #9aa6b2; --line: #323a43; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin-top: 2rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+p.about, .about { color: var(--soft); margin-top: .2rem; }
+svg { display: block; width: 100%; height: auto; margin: .6rem 0; }
+svg text { font: 10.5px system-ui, sans-serif; }
+ul.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; padding: 0; margin: .4rem 0 1rem; }
+ul.legend svg { display: inline-block; width: .8rem; height: .8rem; margin: 0 .4rem 0 0; vertical-align: -.05rem; }
+.layer { margin: 1rem 0; } .layer p { margin: 0; overflow-wrap: anywhere; }
+dl { margin-top: 1.4rem; display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.2rem; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 36rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
+";
+
+/// The page.
+pub fn page(picture: &Picture) -> String {
+    let name = escape(&picture.filename);
+    let mut body = format!("<h1>{name}</h1>\n<p class=\"about\">{}</p>\n", escape(&facts::headline(picture)));
+    body += "<h2>What the guest sees</h2>\n";
+    body += &parts(&facts::of_disk(picture), picture.virtual_size);
+    body += &figure(&map(&picture.disk, &Kind::OF_DISK), "The disk, from its first byte to its last");
+    if picture.layers.len() > 1 {
+        body += "<h2>Who holds it</h2>\n";
+        for (depth, layer) in picture.layers.iter().enumerate() {
+            body += &layer_of(depth, layer, picture.virtual_size);
+        }
+    }
+    if let Some(image) = &picture.image {
+        body += &file(image);
+    }
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}{}</style></head><body>\n{body}</body></html>\n",
+        rules()
+    )
+}
+
+fn file(image: &Image) -> String {
+    let mut text = format!("<h2>The file, {}</h2>\n", human_size(image.file_length));
+    text += &parts(&facts::of_file(image), image.file_length);
+    text += &figure(&map(&image.file, &Kind::OF_FILE), "The file, from its first byte to its last");
+    text += "<dl>\n";
+    for (name, fact) in facts::of_image(image) {
+        let _ = writeln!(text, "<dt>{name}</dt><dd>{}</dd>", escape(&fact));
+    }
+    text + "</dl>\n"
+}
+
+fn layer_of(depth: usize, layer: &Layer, whole: u64) -> String {
+    let held = layer.holds();
+    let holds = format!("holds {}, {} of the disk", human_size(held), facts::percent(held, whole));
+    format!(
+        "<div class=\"layer\"><p>{depth} &nbsp;{}</p><p class=\"about\">{} ({})</p>\n{}</div>\n",
+        escape(&layer.filename),
+        escape(&holds),
+        escape(&facts::of_layer(layer)),
+        figure(&bar(&parts_of(depth, layer), whole), &format!("What image {depth} holds"))
+    )
+}
+
+/// A bar, and a legend with numbers.
+fn parts(parts: &[(Kind, u64)], whole: u64) -> String {
+    let mut text = figure(&bar(parts, whole), "How much there is of each kind");
+    text += "<ul class=\"legend\">\n";
+    for (kind, bytes) in parts {
+        let look = kind.look();
+        let _ = writeln!(
+            text,
+            "<li><svg viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect class=\"{}\" width=\"10\" height=\"10\" rx=\"2\"/></svg>\
+             {}: {}, {}</li>",
+            look.name,
+            look.words,
+            human_size(*bytes),
+            escape(&facts::percent(*bytes, whole))
+        );
+    }
+    text + "</ul>\n"
+}
+
+fn figure(shape: &Shape, label: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH:.0} {:.0}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
+        shape.height,
+        escape(label),
+        shape.elements
+    )
+}
