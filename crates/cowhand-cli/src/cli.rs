@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, completion, convert, create, dd, info, map, measure, rebase,
+    bench, cache, check, commit, compare, completion, convert, create, dd, info, io, map, measure, rebase,
     reopen, resize, serve, snapshot, status, throttle, top,
 };
 
@@ -71,6 +71,8 @@ pub enum Command {
     Snapshot(snapshot::Args),
     /// Measure reads or writes of an image, in process
     Bench(bench::Args),
+    /// Do requests on a disk, one by one, as a script says
+    Io(Box<io::Args>),
     /// Memory for the map of an image: what it takes, and what to set
     #[command(subcommand, arg_required_else_help = true)]
     Cache(cache::Command),

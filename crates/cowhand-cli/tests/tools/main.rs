@@ -10,6 +10,7 @@ mod create;
 mod dd;
 mod hints;
 mod info;
+mod io;
 mod map;
 mod measure;
 mod peer;
