@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, completion, convert, create, dd, info, manual, map, measure,
+    bench, cache, check, commit, compare, completion, convert, create, dd, info, io, manual, map, measure,
     rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
@@ -74,6 +74,8 @@ pub enum Command {
     Snapshot(snapshot::Args),
     #[command(about = "Measure reads or writes of an image, in process")]
     Bench(bench::Args),
+    #[command(about = "Do requests on a disk, one by one, as a script says")]
+    Io(Box<io::Args>),
     #[command(about = "Memory for the map of an image: what it takes, and what to set")]
     #[command(subcommand, arg_required_else_help = true)]
     Cache(cache::Command),

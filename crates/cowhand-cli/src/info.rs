@@ -10,7 +10,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use self::chain::{read_chain, read_image};
-pub use self::human::show_snapshots;
+pub use self::human::{show_snapshots, show_specific};
 pub use self::model::{BitmapInfo, FormatSpecific, ImageInfo, SnapshotInfo};
 pub use self::read::snapshot_info;
 use crate::cli::DRIVE_HELP;

@@ -22,6 +22,7 @@ pub mod drive;
 pub mod failure;
 pub mod info;
 pub mod manual;
+pub mod io;
 pub mod map;
 pub mod map_figures;
 pub mod measure;
@@ -39,7 +40,7 @@ pub mod status;
 pub mod throttle;
 pub mod top;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -58,7 +59,7 @@ pub fn main() -> ExitCode {
             );
         }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(stdout().lock());
     let outcome = run(cli.command, &mut out).and_then(|code| {
         out.flush()?;
         Ok(code)
@@ -86,6 +87,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
+        Command::Io(args) => crate::io::run(&args, out),
         Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
         Command::Status(args) => status::run(&args, out),

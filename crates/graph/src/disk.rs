@@ -224,6 +224,8 @@ impl Disk {
 
     async fn write_in_steps(&self, offset: u64, data: IoVec, pace: &impl Pace) -> Result<(), Error> {
         let len = data.len() as u64;
+        // The block below looks at one step at a time.
+        self.check_inside(offset, len)?;
         let layers = self.layers();
         let mut done = 0;
         while done < len {
@@ -278,7 +280,7 @@ impl Disk {
         }
     }
 
-    /// For a request that changes nothing, what the block below would say of its range.
+    /// What the block below would say of the whole range.
     fn check_inside(&self, offset: u64, len: u64) -> Result<(), Error> {
         let size = self.size();
         match offset.checked_add(len) {
@@ -367,4 +369,28 @@ fn traced(path: &Path, root: &dyn Block) -> TraceDisk {
     name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
     let cluster_bytes = root.capabilities().cluster_bytes.unwrap_or(0);
     TraceDisk { name, bytes: root.size(), cluster_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write of several steps that reaches past the end failed at its last step: the first ones had changed the disk.
+    #[test]
+    fn a_write_that_reaches_past_the_end_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+        let mut options = DiskOptions::of_path(&path);
+        options.layer.format = Some(crate::probe::Format::Raw);
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        reactor.run(async {
+            let disk = crate::open(&options, &OpenRules::default()).await.unwrap();
+            let data = IoVec::from(storage::IoBytes::zeroed(3 << 20));
+            let failed = disk.write(2 << 20, data, false).await.unwrap_err();
+            assert_eq!(failed.kind(), block::ErrorKind::PastEnd);
+            disk.close().await.unwrap();
+        });
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
+    }
 }

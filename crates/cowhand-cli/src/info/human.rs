@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 
 use graph::size::human_size;
+use qcow2_layout::{BitmapEntry, Header};
 use serde_json::Value;
 
 use super::date::utc;
-use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
+use super::model::{FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo};
+use super::read::specific;
 use crate::output::printable;
 
 /// Writes one image.
@@ -26,7 +28,9 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     }
     write_backing(out, info)?;
     show_snapshots(out, &info.snapshots)?;
-    write_specific(out, info, "")?;
+    if let Some(FormatSpecific::Qcow2(specific)) = &info.format_specific {
+        write_specific(out, specific)?;
+    }
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
     }
@@ -83,11 +87,15 @@ fn clock(snapshot: &SnapshotInfo) -> String {
     format!("{hours:04}:{minutes:02}:{:02}.{:03}", seconds % 60, nanoseconds / 1_000_000)
 }
 
-fn write_specific(out: &mut dyn Write, info: &ImageInfo, indent: &str) -> io::Result<()> {
-    let Some(FormatSpecific::Qcow2(specific)) = &info.format_specific else { return Ok(()) };
+/// What only a qcow2 image has.
+pub fn show_specific(out: &mut dyn Write, header: &Header, bitmaps: &[BitmapEntry]) -> io::Result<()> {
+    write_specific(out, &specific(header, bitmaps))
+}
+
+fn write_specific(out: &mut dyn Write, specific: &Qcow2Info) -> io::Result<()> {
     let value = serde_json::to_value(specific).map_err(io::Error::from)?;
-    writeln!(out, "{indent}Format specific information:")?;
-    write_members(out, &value, &format!("{indent}    "))
+    writeln!(out, "Format specific information:")?;
+    write_members(out, &value, "    ")
 }
 
 /// Names and values, one a line; what is nested is indented.
@@ -130,7 +138,7 @@ fn size_and_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
+    use super::super::model::{BitmapInfo, Child, FileInfo};
     use super::*;
 
     fn file(filename: &str) -> ImageInfo {

@@ -111,7 +111,8 @@ pub fn snapshot_info(entry: &SnapshotEntry) -> SnapshotInfo {
     }
 }
 
-fn specific(header: &Header, bitmaps: &[BitmapEntry]) -> Qcow2Info {
+/// What only a qcow2 image has.
+pub fn specific(header: &Header, bitmaps: &[BitmapEntry]) -> Qcow2Info {
     let version_3 = header.version == Version::V3;
     let has_data_file = header.incompatible.contains(Incompatible::EXTERNAL_DATA);
     Qcow2Info {

@@ -11,6 +11,7 @@ mod dd;
 mod hints;
 mod info;
 mod manual;
+mod io;
 mod map;
 mod measure;
 mod peer;

@@ -1,0 +1,35 @@
+//! Why a command of a script failed.
+
+use std::io;
+
+use crate::failure::Failure;
+
+/// Why a command failed. The script goes on, unless nobody reads what it says.
+#[derive(Debug)]
+pub enum Failed {
+    /// A line of the result says it.
+    Shown,
+    /// To be said on standard error.
+    Because(Failure),
+    /// Nothing can be written any more.
+    Output(io::Error),
+}
+
+impl Failed {
+    /// `error` explains `what`.
+    pub fn because(what: &str, error: &dyn std::error::Error) -> Self {
+        Self::Because(Failure::because(what, error))
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self::Because(failure)
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
