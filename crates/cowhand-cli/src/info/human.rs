@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::date::utc;
 use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
 use crate::output::printable;
+use crate::voice;
 
 /// Writes one image.
 pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
@@ -57,7 +58,8 @@ pub fn show_snapshots(out: &mut dyn Write, snapshots: &[SnapshotInfo]) -> io::Re
         return Ok(());
     }
     writeln!(out, "Snapshot list:")?;
-    let titles = ["ID", "TAG", "VM_SIZE", "DATE (UTC)", "VM_CLOCK", "ICOUNT"].map(str::to_owned);
+    let date = if voice::is_qemu() { "DATE" } else { "DATE (UTC)" };
+    let titles = ["ID", "TAG", "VM_SIZE", date, "VM_CLOCK", "ICOUNT"].map(str::to_owned);
     write_row(out, &titles)?;
     for snapshot in snapshots {
         let row = [

@@ -5,6 +5,7 @@
 mod cache;
 mod commit;
 mod compare;
+mod compat;
 mod convert;
 mod create;
 mod dd;
