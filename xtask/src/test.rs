@@ -27,7 +27,8 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 17] = [
+const SUITES: [&str; 18] = [
+    "differential",
     "serve",
     "qmp",
     "throttle",

@@ -15,6 +15,7 @@ pub use self::args::Args;
 use crate::drive::set_cache_mode;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
+use crate::voice;
 
 /// Runs `cowhand bench`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
@@ -56,7 +57,8 @@ fn options(args: &Args) -> Result<DiskOptions, Failure> {
 async fn measure(args: &Args, disk: &Arc<Disk>, out: &mut dyn Write) -> Result<Report, Failure> {
     let cluster_bytes = disk.root().capabilities().cluster_bytes.unwrap_or(0);
     let workload = args.workload(cluster_bytes)?;
-    if !args.quiet && matches!(args.output, OutputFormat::Human) {
+    let is_announced = !args.quiet || voice::is_qemu();
+    if is_announced && matches!(args.output, OutputFormat::Human) {
         writeln!(out, "{}", args.announcement(&workload))?;
         out.flush()?;
     }
@@ -71,7 +73,7 @@ fn show(report: &Report, format: OutputFormat, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// The result for people; its first line is qemu-img's.
+/// The result for people; its first line is qemu-img's, who has no others.
 fn summary(report: &Report) -> String {
     let map = report.map.map_or(String::new(), |map| {
         format!(
@@ -81,11 +83,14 @@ fn summary(report: &Report) -> String {
             map.resident_bytes >> 10
         )
     });
+    let completed = format!("Run completed in {:.3} seconds.\n", report.seconds);
+    if voice::is_qemu() {
+        return completed;
+    }
     format!(
-        "Run completed in {:.3} seconds.\n  {} requests, {:.0} a second, {:.1} MiB/s\n  \
+        "{completed}  {} requests, {:.0} a second, {:.1} MiB/s\n  \
          CPU per request: {:.2} us user, {:.2} us system\n  \
          latency in us: {:.1} median, {:.1} at 90 %, {:.1} at 99 %, {:.1} at 99.9 %, {:.1} at most\n{map}",
-        report.seconds,
         report.requests,
         report.requests_per_second,
         report.bytes_per_second / f64::from(1 << 20),

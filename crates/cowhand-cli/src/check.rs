@@ -6,15 +6,18 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use graph::cache_mode::CacheMode;
 use graph::probe::Format;
 use qcow2::{Progress, Repair, Stage};
 use reactor::Reactor;
 
 use self::report::{CheckReport, code};
 use crate::cli::DRIVE_HELP;
-use crate::drive::DriveArgs;
+use crate::compat;
+use crate::drive::{DriveArgs, cache_modes, set_cache_mode};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
+use crate::voice;
 
 /// Findings that are shown one by one; the counts have them all.
 const FINDINGS_SHOWN_MAX: u64 = 100;
@@ -36,6 +39,10 @@ pub struct Args {
     /// Repair leaked clusters, or all that can be repaired
     #[arg(short = 'r', long, value_enum, value_name = "WHAT")]
     repair: Option<What>,
+
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
 
     /// Form of the result
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -69,6 +76,9 @@ impl What {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
     options.layer.read_only = args.repair.is_none();
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot check {}", options.filename.display()), error)
     };
@@ -79,7 +89,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     })?;
     if image.format == Format::Raw {
         let name = options.filename.to_string_lossy();
-        tell(format_args!("cowhand: {}: a raw image has no metadata to check", printable(&name)));
+        tell(format_args!("{}: {}: a raw image has no metadata to check", voice::name(), printable(&name)));
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
     let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);
@@ -91,6 +101,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match args.output {
         _ if args.quiet => {}
         OutputFormat::Json => write_json(out, &report)?,
+        OutputFormat::Human if voice::is_qemu() => compat::img::check::write_human(&report, out)?,
         OutputFormat::Human => report.write_human(out)?,
     }
     Ok(ExitCode::from(report.code()))

@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, completion, convert, create, dd, info, io, manual, map, measure,
-    rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
+    bench, cache, check, commit, compare, compat, completion, convert, create, dd, info, io, manual, map,
+    measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -90,6 +90,9 @@ pub enum Command {
     Reopen(reopen::Args),
     #[command(about = "Print a completion script for a shell")]
     Completion(completion::Args),
+    #[command(about = "Run under the names of QEMU's programs, in their place")]
+    #[command(subcommand, arg_required_else_help = true)]
+    Compat(compat::links::Command),
     #[command(about = "Write the manual pages")]
     Manual(manual::Args),
 }
@@ -107,8 +110,8 @@ pub fn not_yet(error: &clap::Error) -> Option<Failure> {
 }
 
 /// The exit code of wrong usage: one that is no verdict of the command in `words`, the program's name before it.
-pub fn usage_code(mut words: impl Iterator<Item = OsString>) -> u8 {
-    match words.nth(1) {
+pub fn usage_code(words: &[OsString]) -> u8 {
+    match words.get(1) {
         Some(command) if command == "compare" => compare::code::CANNOT_OPEN,
         _ => FAILED,
     }

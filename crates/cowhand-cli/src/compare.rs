@@ -162,6 +162,9 @@ async fn compare_disks(args: &Args, disks: [&dyn Block; 2]) -> Result<Outcome, F
     }
     let mut progress = Progress::begin(args.progress, sizes[0].max(sizes[1]), Instant::now());
     let difference = first_difference(disks, args.strict, &mut progress).await;
+    if matches!(difference, Ok(None)) {
+        progress.at(sizes[0].max(sizes[1]), Instant::now());
+    }
     progress.end();
     difference.map(outcome)
 }

@@ -128,7 +128,7 @@ pub struct Args {
     progress: bool,
 
     /// Say nothing but errors
-    #[arg(short = 'q', overrides_with = "progress")]
+    #[arg(short = 'q')]
     quiet: bool,
 
     #[command(flatten)]

@@ -18,9 +18,11 @@ use qcow2::CreateOptions;
 
 use self::options::NewImage;
 use self::suggest::{Question, Use};
+use crate::compat::img::create::formatting;
 use crate::drive::formats;
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, printable, write_json};
+use crate::voice;
 
 /// Arguments of `cowhand create`.
 #[derive(Debug, clap::Args)]
@@ -107,9 +109,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         image.size = Some(parse_size(size).map_err(|error| refused(&error))?);
     }
     let size = size_of(args, file, &image)?;
+    if voice::is_qemu() && !args.quiet {
+        writeln!(out, "{}", formatting(file, &image, size, &options::assignments(&args.options)))?;
+        out.flush()?;
+    }
     make(file, &image, size, Existing::Replace)?;
     warn_of_names(file, &image.options);
-    if !args.quiet {
+    if !voice::is_qemu() && !args.quiet {
         writeln!(out, "{}", created(file, &image, size))?;
     }
     Ok(ExitCode::SUCCESS)

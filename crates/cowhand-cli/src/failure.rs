@@ -9,6 +9,7 @@ use graph::OpenError;
 use storage::LockError;
 
 use crate::output::{printable, tell};
+use crate::voice;
 
 /// The exit code of a failure that has no code of its own, as in qemu-img. Wrong usage has it too:
 /// 2 and 3 are verdicts of `check`.
@@ -99,7 +100,7 @@ impl Failure {
     /// Says it on standard error, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.silent {
-            tell(format_args!("cowhand: {self}"));
+            tell(format_args!("{}: {self}", voice::name()));
         }
         ExitCode::from(self.code)
     }
@@ -154,11 +155,16 @@ impl From<io::Error> for Failure {
 
 /// Says on standard error what the user should know of a command that does what was asked.
 pub fn warn(what: &str) {
-    tell(format_args!("cowhand: warning: {}", printable(what)));
+    tell(format_args!("{}: warning: {}", voice::name(), printable(what)));
 }
 
 /// Shows help where it was asked for, and what is wrong where it was not, with `code`.
 pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
+    if error.use_stderr() && voice::is_qemu() {
+        let text = error.to_string();
+        tell(format_args!("{}: {}", voice::name(), text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
+        return ExitCode::from(code);
+    }
     // Nothing to do if even that cannot be shown.
     let _ = error.print();
     match error.use_stderr() {

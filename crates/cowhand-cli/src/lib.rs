@@ -13,6 +13,7 @@ pub mod check;
 pub mod cli;
 pub mod commit;
 pub mod compare;
+pub mod compat;
 pub mod completion;
 pub mod convert;
 mod copying;
@@ -21,8 +22,8 @@ pub mod dd;
 pub mod drive;
 pub mod failure;
 pub mod info;
-pub mod manual;
 pub mod io;
+pub mod manual;
 pub mod map;
 pub mod map_figures;
 pub mod measure;
@@ -39,7 +40,9 @@ pub mod snapshot;
 pub mod status;
 pub mod throttle;
 pub mod top;
+pub mod voice;
 
+use std::ffi::OsString;
 use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
 
@@ -50,23 +53,33 @@ use crate::failure::Failure;
 
 /// The whole program: reads the command line, does what it says, tells how it went.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            return cli::not_yet(&error).map_or_else(
-                || failure::usage(&error, cli::usage_code(std::env::args_os())),
-                |failure| failure.report(),
-            );
-        }
-    };
+    let words: Vec<OsString> = std::env::args_os().collect();
     let mut out = BufWriter::new(stdout().lock());
-    let outcome = run(cli.command, &mut out).and_then(|code| {
+    let outcome = match compat::program_of(&words) {
+        Some(program) => {
+            voice::speak_as(program.name);
+            program.run(&words, &mut out)
+        }
+        None => run_own(&words, &mut out),
+    };
+    let outcome = outcome.and_then(|code| {
         out.flush()?;
         Ok(code)
     });
     match outcome {
         Ok(code) => code,
         Err(failure) => failure.report(),
+    }
+}
+
+/// What `words` say, `cowhand` before them.
+fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    match Cli::try_parse_from(words) {
+        Ok(cli) => run(cli.command, out),
+        Err(error) => match cli::not_yet(&error) {
+            Some(failure) => Err(failure),
+            None => Ok(failure::usage(&error, cli::usage_code(words))),
+        },
     }
 }
 
@@ -95,5 +108,6 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Reopen(args) => reopen::run(&args, out),
         Command::Completion(args) => completion::run(&args, out),
         Command::Manual(args) => manual::run(&args, out),
+        Command::Compat(command) => compat::links::run(&command, out),
     }
 }

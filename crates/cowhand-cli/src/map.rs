@@ -4,6 +4,7 @@ pub mod extent;
 pub mod show;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::cli::DRIVE_HELP;
 use crate::drive::{DriveArgs, parse_bytes};
 use crate::failure::Failure;
 use crate::output::OutputFormat;
+use crate::voice;
 
 /// Arguments of `cowhand map`.
 #[derive(Debug, clap::Args)]
@@ -55,8 +57,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         .run(graph::open(&options, &rules))
         .map_err(|error| failed(&error).with_hint_about_lock(&error))?;
     let mut printer = Printer::begin(out, args.output)?;
-    for extent in Joined::new(Walk::new(&reactor, &disk, args.start_offset, args.max_length)) {
-        printer.row(&extent.map_err(|error| failed(&error))?)?;
+    let files = file_names(disk.root(), &options.filename);
+    for extent in Joined::new(Walk::new(&reactor, &disk, files, args.start_offset, args.max_length)) {
+        let extent = extent.map_err(|error| failed(&error))?;
+        if voice::is_qemu() && args.output == OutputFormat::Human && extent.is_without_place() {
+            let what = format!("{} holds data that lies nowhere byte for byte", options.filename.display());
+            return Err(Failure::new(what).with_hint("--output=json shows all of the map"));
+        }
+        printer.row(&extent)?;
     }
     printer.end()?;
     Ok(ExitCode::SUCCESS)
@@ -74,9 +82,15 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// From `start` on for `length` bytes, or to the end of the disk.
-    pub fn new(reactor: &'a Reactor, disk: &'a Disk, start: u64, length: Option<u64>) -> Self {
+    pub fn new(
+        reactor: &'a Reactor,
+        disk: &'a Disk,
+        files: Vec<String>,
+        start: u64,
+        length: Option<u64>,
+    ) -> Self {
         let end = start.saturating_add(length.unwrap_or(u64::MAX)).min(disk.size());
-        Self { reactor, disk, files: file_names(disk.root()), at: start, end }
+        Self { reactor, disk, files, at: start, end }
     }
 }
 
@@ -111,6 +125,13 @@ impl Iterator for Walk<'_> {
     }
 }
 
-fn file_names(top: Arc<dyn Block>) -> Vec<String> {
-    block::layers(top).map(|layer| layer.name().to_owned()).collect()
+/// Names of the files of a chain whose top is called `named`. What lies below the directory of that is named from there.
+pub fn file_names(top: Arc<dyn Block>, named: &Path) -> Vec<String> {
+    let directory = named.parent().unwrap_or(Path::new(""));
+    let place = if directory.as_os_str().is_empty() { Path::new(".") } else { directory }.canonicalize().ok();
+    let from_there = |name: &str| {
+        let rest = place.as_ref().and_then(|place| Path::new(name).strip_prefix(place).ok());
+        rest.map_or_else(|| name.to_owned(), |rest| directory.join(rest).to_string_lossy().into_owned())
+    };
+    block::layers(top).map(|layer| from_there(layer.name())).collect()
 }

@@ -6,51 +6,90 @@ use std::time::{Duration, Instant};
 use graph::size::human_size;
 
 use crate::output::tell;
+use crate::voice;
 
 /// Often enough to be seen moving, seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// The line on standard error. Where that is no terminal, nothing is ever written.
+/// The line on standard error. Where that is no terminal, nothing is ever written, but under qemu-img's name, whose form goes to
+/// standard output.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
+    /// In qemu-img's form, on standard output: programs read it.
+    qemu: bool,
     /// Something stands on the line.
     written: bool,
     total_bytes: u64,
     started: Instant,
     told: Option<Instant>,
+    told_bytes: u64,
 }
 
 impl Progress {
     /// Begins now. `wanted`: the user asked for it.
     pub fn begin(wanted: bool, total_bytes: u64, now: Instant) -> Self {
-        let shown = wanted && io::stderr().is_terminal();
-        Self { shown, written: false, total_bytes, started: now, told: None }
+        let qemu = voice::is_qemu();
+        let shown = wanted && (qemu || io::stderr().is_terminal());
+        let mut progress =
+            Self { shown, qemu, written: false, total_bytes, started: now, told: None, told_bytes: 0 };
+        if qemu {
+            progress.at(0, now);
+        }
+        progress
     }
 
     /// So many bytes are done.
     pub fn at(&mut self, done_bytes: u64, now: Instant) {
-        let is_due = self.told.is_none_or(|told| now.duration_since(told) >= INTERVAL);
-        if self.shown && is_due {
-            self.told = Some(now);
-            self.written = true;
+        if !self.shown || !self.is_due(done_bytes, now) {
+            return;
+        }
+        (self.told, self.told_bytes, self.written) = (Some(now), done_bytes, true);
+        if self.qemu {
+            let mut out = io::stdout();
+            let _ = write!(out, "{}\r", share(done_bytes, self.total_bytes)).and_then(|()| out.flush());
+        } else {
             let line = line(done_bytes, self.total_bytes, now.duration_since(self.started));
             let _ = write!(io::stderr(), "\r{line}\x1b[K");
         }
     }
 
+    /// qemu-img tells of each percent, whatever the time.
+    fn is_due(&self, done_bytes: u64, now: Instant) -> bool {
+        let Some(told) = self.told else { return true };
+        match self.qemu {
+            true => done_bytes.saturating_sub(self.told_bytes) >= (self.total_bytes / 100).max(1),
+            false => now.duration_since(told) >= INTERVAL,
+        }
+    }
+
     /// Says on a line of its own how far it is, wherever standard error goes: somebody asked by a signal.
     pub fn tell(&mut self, done_bytes: u64, now: Instant) {
+        if self.qemu {
+            tell(format_args!("{}", share(done_bytes, self.total_bytes)));
+            return;
+        }
         self.end();
         tell(format_args!("{}", line(done_bytes, self.total_bytes, now.duration_since(self.started))));
     }
 
     /// Takes the line away.
     pub fn end(&mut self) {
-        if std::mem::take(&mut self.written) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+        if !std::mem::take(&mut self.written) {
+            return;
         }
+        let _ = match self.qemu {
+            true => writeln!(io::stdout()),
+            false => write!(io::stderr(), "\r\x1b[K"),
+        };
     }
+}
+
+/// How qemu-img says it.
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn share(done_bytes: u64, total_bytes: u64) -> String {
+    let percent = if total_bytes == 0 { 100.0 } else { done_bytes as f64 * 100.0 / total_bytes as f64 };
+    format!("    ({percent:.2}/100%)")
 }
 
 fn line(done_bytes: u64, total_bytes: u64, elapsed: Duration) -> String {
@@ -69,6 +108,13 @@ mod tests {
         assert_eq!(line(1 << 30, 4 << 30, Duration::from_secs(2)), " 25 %  512 MiB/s");
         assert_eq!(line(0, 0, Duration::ZERO), "  0 %  0 B/s");
         assert_eq!(line(u64::MAX, u64::MAX, Duration::ZERO).split(' ').next(), Some("100"));
+    }
+
+    #[test]
+    fn qemu_imgs_form_has_two_digits_and_the_whole() {
+        let shown = [(0, 8), (1, 3), (8, 8), (0, 0)].map(|(done, total)| share(done, total));
+        let expected = ["    (0.00/100%)", "    (33.33/100%)", "    (100.00/100%)", "    (100.00/100%)"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use qcow2::Preallocation;
 
 use crate::drive::DriveArgs;
 use crate::failure::Failure;
+use crate::voice;
 
 /// Arguments of `cowhand resize`.
 #[derive(Debug, clap::Args)]
@@ -61,6 +62,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     } else {
         file::resize(args)?
     };
+    let done = if voice::is_qemu() { file::RESIZED } else { &done };
     if !args.quiet {
         writeln!(out, "{done}")?;
     }
@@ -88,6 +90,9 @@ fn new_size(text: &str, old: u64) -> Result<u64, Failure> {
 
 /// A smaller disk must be meant.
 fn check_shrink(args: &Args, size: u64, old: u64) -> Result<(), Failure> {
+    if size == 0 && voice::is_qemu() {
+        return Err(Failure::new("the new size is 0 bytes; must be 1 at least"));
+    }
     if size >= old || args.shrink {
         return Ok(());
     }

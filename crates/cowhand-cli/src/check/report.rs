@@ -103,24 +103,25 @@ impl CheckReport {
                 write_wrong(out, corruptions, leaks, errors)?;
             }
         }
-        if self.total_clusters > 0 {
-            self.write_statistics(out)?;
-        }
-        if self.image_end_offset > 0 {
-            writeln!(out, "Image end offset: {}", self.image_end_offset)?;
-        }
-        Ok(())
+        self.write_statistics(out, self.total_clusters > 0)
     }
 
-    fn write_statistics(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// How full the image is, if that `is_shown`, and where it ends: the same lines as qemu-img's.
+    pub fn write_statistics(&self, out: &mut dyn Write, is_shown: bool) -> io::Result<()> {
         let (total, allocated) = (self.total_clusters, self.allocated_clusters);
-        writeln!(
-            out,
-            "{allocated}/{total} = {}% allocated, {}% fragmented, {}% compressed clusters",
-            percent(allocated, total),
-            percent(self.fragmented_clusters, allocated),
-            percent(self.compressed_clusters, allocated),
-        )
+        if is_shown {
+            writeln!(
+                out,
+                "{allocated}/{total} = {}% allocated, {}% fragmented, {}% compressed clusters",
+                percent(allocated, total),
+                percent(self.fragmented_clusters, allocated),
+                percent(self.compressed_clusters, allocated),
+            )?;
+        }
+        match self.image_end_offset {
+            0 => Ok(()),
+            end => writeln!(out, "Image end offset: {end}"),
+        }
     }
 }
 

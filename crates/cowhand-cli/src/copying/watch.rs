@@ -68,6 +68,9 @@ impl Watch {
                 Either::Right((never, _)) => match never {},
             }
         };
+        if result.is_ok() {
+            progress.at(copy.from.end - copy.from.start, Instant::now());
+        }
         progress.end();
         result.map(|()| counters.progress())
     }

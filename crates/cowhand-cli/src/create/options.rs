@@ -2,6 +2,7 @@
 //!
 //! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use graph::probe::Format;
@@ -9,6 +10,8 @@ use graph::size::parse_size;
 use nearest::nearest;
 use qcow2::{CreateOptions, Preallocation};
 use qcow2_layout::{Compression, Version};
+
+use crate::voice;
 
 /// What can be wrong with a creation option, as a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,11 +159,30 @@ const REFUSED: [(&str, &str); 3] = [
 
 /// The list that `-o help` prints.
 pub fn help(format: Format) -> String {
+    if voice::is_qemu() {
+        return qemu_help(format);
+    }
     let lines = options_of(format).map(|known| {
         let (name, takes) = (known.name, known.sets.takes());
         format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
     });
     format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
+}
+
+/// The list in qemu-img's form: by name, with types.
+fn qemu_help(format: Format) -> String {
+    let line = |known: &Known| {
+        let takes = match known.sets {
+            Sets::Size(_) => "size",
+            Sets::Switch(_) => "bool (on/off)",
+            Sets::Word(..) if known.name == "refcount_bits" => "num",
+            Sets::Word(..) => "str",
+        };
+        format!("  {:<22} - {}\n", format!("{}=<{takes}>", known.name), known.help)
+    };
+    let mut lines: Vec<_> = options_of(format).map(line).collect();
+    lines.sort_unstable();
+    format!("Supported {format} options:\n{}", lines.concat())
 }
 
 fn options_of(format: Format) -> impl Iterator<Item = &'static Known> {
@@ -248,8 +270,19 @@ fn preallocation(value: &str, format: Format) -> Option<Preallocation> {
     (format == Format::Qcow2 || kind != Preallocation::Metadata).then_some(kind)
 }
 
+/// Options and their values, as they were written.
+pub type Assignments = BTreeMap<String, String>;
+
+/// What `-o` arguments say, in order; a later value replaces an earlier one.
+pub fn assignments(texts: &[String]) -> Assignments {
+    let parts = texts.iter().flat_map(|text| split_commas(text));
+    parts
+        .filter_map(|part| part.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect()
+}
+
 /// Parts between single commas; a doubled one stands for itself.
-fn split_commas(text: &str) -> Vec<String> {
+pub fn split_commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {

@@ -10,6 +10,7 @@ use super::date::utc;
 use super::model::{FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo};
 use super::read::specific;
 use crate::output::printable;
+use crate::voice;
 
 /// Writes one image.
 pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
@@ -61,7 +62,8 @@ pub fn show_snapshots(out: &mut dyn Write, snapshots: &[SnapshotInfo]) -> io::Re
         return Ok(());
     }
     writeln!(out, "Snapshot list:")?;
-    let titles = ["ID", "TAG", "VM_SIZE", "DATE (UTC)", "VM_CLOCK", "ICOUNT"].map(str::to_owned);
+    let date = if voice::is_qemu() { "DATE" } else { "DATE (UTC)" };
+    let titles = ["ID", "TAG", "VM_SIZE", date, "VM_CLOCK", "ICOUNT"].map(str::to_owned);
     write_row(out, &titles)?;
     for snapshot in snapshots {
         let row = [

@@ -24,6 +24,11 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Whether it is data that does not stand in the file as it is: compressed, for one.
+    pub fn is_without_place(&self) -> bool {
+        self.data && !self.zero && self.offset.is_none()
+    }
+
     /// Whether `next` continues this extent on the disk and in the file.
     fn continues_with(&self, next: &Self) -> bool {
         let contiguous = match (self.offset, next.offset) {

@@ -1,13 +1,19 @@
 //! In an image that nobody else has open.
 
 use block::{Raw, SECTOR_BYTES};
-use graph::{Disk, OpenRules};
+use graph::options::DiskOptions;
+use graph::probe::{Format, FormatError};
+use graph::{Disk, OpenError, OpenRules};
 use qcow2::{Preallocation, ResizeOptions};
 use reactor::Reactor;
 use storage::Allocation;
 
 use super::{Args, check_shrink, new_size};
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
+use crate::voice;
+
+/// What is said of a size that is what was asked for, as by qemu-img.
+pub(super) const RESIZED: &str = "Image resized.";
 
 /// Changes the size of the disk in an image; what to say of it.
 pub(super) fn resize(args: &Args) -> Result<String, Failure> {
@@ -21,7 +27,7 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     reactor.run(async {
-        let disk = graph::open(&options, &rules).await.map_err(|error| failed(&error))?;
+        let disk = open(&options, &rules).await.map_err(|error| failed(&error))?;
         let size = new_size(&args.size, disk.size())
             .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size));
         let done = match size {
@@ -36,10 +42,27 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     })
 }
 
+/// Opens the disk. qemu-img takes a file without a header for a raw one, and so do we under its name: nothing is written that could
+/// look like a header.
+async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
+    match graph::open(options, rules).await {
+        Err(OpenError::Format { source: FormatError::RawGuessed, .. }) if voice::is_qemu() => {
+            warn(&format!(
+                "{} has no header and is taken for a raw disk; -f raw says so",
+                options.filename.display()
+            ));
+            let mut options = options.clone();
+            options.layer.format = Some(Format::Raw);
+            graph::open(&options, rules).await
+        }
+        opened => opened,
+    }
+}
+
 /// What to say of the new size: a raw file has any, a disk has whole sectors.
 fn made(size: u64) -> String {
     match size.next_multiple_of(SECTOR_BYTES) {
-        shown if shown == size => "Image resized.".to_owned(),
+        shown if shown == size => RESIZED.to_owned(),
         shown => format!(
             "Image resized: the file has {size} bytes, the disk {shown} (rounded up to whole sectors)."
         ),

@@ -15,8 +15,8 @@ use super::tally::Tally;
 use crate::copying::{Memory, reactor};
 use crate::failure::Failure;
 use crate::info::{FormatSpecific, ImageInfo, read_chain};
-use crate::map::Walk;
 use crate::map::extent::Extent;
+use crate::map::{Walk, file_names};
 
 /// Pieces of a disk for each byte of its files, at most: an extended entry of 16 bytes describes 32. An image that names one table
 /// many times describes more.
@@ -41,7 +41,8 @@ pub fn look(options: &DiskOptions, policy: &Policy) -> Result<Picture, Failure> 
         .run(graph::open(options, &rules))
         .map_err(|error| failed(options, &error).with_hint_about_lock(&error))?;
     let mut cells = Cells::new(disk.size(), unit);
-    for (pieces, extent) in (0..).zip(Walk::new(&reactor, &disk, 0, None)) {
+    let files = file_names(disk.root(), &options.filename);
+    for (pieces, extent) in (0..).zip(Walk::new(&reactor, &disk, files, 0, None)) {
         if pieces > pieces_max {
             let what = format!(
                 "its tables describe more than {pieces_max} pieces, which its files have no room for"

@@ -5,13 +5,14 @@
 mod cache;
 mod commit;
 mod compare;
+mod compat;
 mod convert;
 mod create;
 mod dd;
 mod hints;
 mod info;
-mod manual;
 mod io;
+mod manual;
 mod map;
 mod measure;
 mod peer;

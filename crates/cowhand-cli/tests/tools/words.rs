@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use cowhand_cli::cli::Cli;
+use cowhand_cli::compat::PROGRAMS;
 
 /// Options of fio, nbdcopy and qemu-img, in the lines to paste.
 const OF_OTHERS: [&str; 11] = [
@@ -44,6 +45,7 @@ fn known() -> BTreeSet<String> {
     }
     let mut known: BTreeSet<_> = ["help", "version"].map(str::to_owned).into();
     collect(&Cli::command(), &mut known);
+    PROGRAMS.iter().for_each(|program| collect(&(program.command)(), &mut known));
     known
 }
 

@@ -1,0 +1,81 @@
+//! The program under the names of QEMU's tools: it takes their command lines and prints their results.
+//!
+//! The name is the last part of `argv[0]`; `cowhand compat install DIR` makes links of these names. Each program is one folder
+//! here, which turns words into what cowhand's own commands take. Forms of results are QEMU's, sentences are ours.
+
+pub mod img;
+pub mod links;
+mod objects;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::failure::{Failure, usage};
+
+/// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
+pub const VERSION: &str = concat!("version 10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
+
+/// A program of QEMU whose place cowhand takes.
+#[derive(Debug)]
+pub struct Program {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// Its command line.
+    pub command: fn() -> clap::Command,
+    /// The exit code of wrong usage, by the words and what is wrong with them.
+    usage_code: fn(&[OsString], &clap::Error) -> u8,
+    run: fn(&clap::ArgMatches, &mut dyn Write) -> Result<ExitCode, Failure>,
+}
+
+/// All of them.
+pub static PROGRAMS: [Program; 1] = [Program {
+    name: "qemu-img",
+    about: "the image tools",
+    command: img::command,
+    usage_code: img::usage_code,
+    run: img::run,
+}];
+
+/// The program that is called as the first of `words`, if it is one of QEMU's.
+pub fn program_of(words: &[OsString]) -> Option<&'static Program> {
+    let called = Path::new(words.first()?).file_name()?;
+    PROGRAMS.iter().find(|program| called == program.name)
+}
+
+impl Program {
+    /// Does what `words` say, the program's name before them.
+    ///
+    /// # Errors
+    /// As the command that they mean. Wrong usage is told, and gives an exit code.
+    pub fn run(&self, words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
+        match (self.command)().try_get_matches_from(words) {
+            Ok(matches) => (self.run)(&matches, out),
+            Err(error) => Ok(usage(&error, (self.usage_code)(words, &error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_known_by_the_last_part_of_its_name() {
+        let found = |name: &str| program_of(&[OsString::from(name)]).map(|program| program.name);
+        assert_eq!(found("/usr/local/bin/qemu-img"), Some("qemu-img"));
+        assert_eq!(found("qemu-img"), Some("qemu-img"));
+        for name in ["cowhand", "/opt/qemu-img/cowhand", "qemu-imgs", ""] {
+            assert_eq!(found(name), None, "{name}");
+        }
+        assert!(program_of(&[]).is_none());
+    }
+
+    #[test]
+    fn the_command_lines_are_free_of_contradictions() {
+        PROGRAMS.iter().for_each(|program| (program.command)().debug_assert());
+    }
+}

@@ -1,0 +1,134 @@
+//! `qemu-img`: cowhand's image tools with qemu-img's names, defaults and results.
+//!
+//! Each command is the one of `cowhand`, whose arguments are qemu-img's; what differs is changed here. How results look is in the
+//! files beside this one.
+
+pub mod check;
+pub mod create;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use graph::probe::Format;
+
+use super::{VERSION, objects};
+use crate::cli::{self, Cli};
+use crate::compare::code;
+use crate::failure::{FAILED, Failure};
+
+/// The commands of qemu-img. Those that cowhand has are taken.
+const COMMANDS: [&str; 15] = [
+    "amend", "bench", "bitmap", "check", "commit", "compare", "convert", "create", "dd", "info", "map",
+    "measure", "rebase", "resize", "snapshot",
+];
+
+/// `-T` before a command.
+const TRACE: &str = "trace";
+
+/// The command line of `qemu-img`.
+pub fn command() -> Command {
+    let own = Cli::command();
+    let taken = own.get_subcommands().filter(|command| COMMANDS.contains(&command.get_name()));
+    Command::new("qemu-img")
+        .version(VERSION)
+        .about("Images of disks: created, copied, examined and repaired (cowhand under qemu-img's name)")
+        .after_help(format!("Supported formats: {}", Format::ALL.map(Format::name).join(" ")))
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .arg(
+            Arg::new(TRACE)
+                .short('T')
+                .long(TRACE)
+                .value_name("EVENTS")
+                .action(ArgAction::Append)
+                .help("Trace events of QEMU (refused: there are none here)"),
+        )
+        .subcommands(taken.cloned().map(of_qemu))
+}
+
+/// A command of ours with what is qemu-img's way: long options may be shortened, and the last of several counts.
+fn of_qemu(command: Command) -> Command {
+    let has_format = command.get_arguments().any(|argument| argument.get_id() == "format");
+    let is_create = command.get_name() == "create";
+    let mut command = objects::add_to(command).infer_long_args(true).args_override_self(true);
+    if has_format {
+        command = command.mut_arg("format", |argument| argument.long("format"));
+    }
+    if is_create {
+        command = command.mut_arg("format", |argument| argument.default_value(Format::Raw.name()));
+    }
+    command
+}
+
+/// The exit code of wrong usage. `compare` says of a value that it cannot take what it says of an image that it cannot open.
+pub fn usage_code(words: &[OsString], error: &clap::Error) -> u8 {
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    if is_value && words.iter().any(|word| word == "compare") { code::CANNOT_OPEN } else { FAILED }
+}
+
+/// Does what the command line says.
+///
+/// # Errors
+/// As the command.
+pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if let Some(events) = matches.get_one::<String>(TRACE) {
+        return Err(Failure::new(format!(
+            "-T {events}: there are no trace events of QEMU here; leave it out"
+        )));
+    }
+    if let Some((_, of_command)) = matches.subcommand() {
+        objects::check(of_command)?;
+    }
+    let command = cli::Command::from_arg_matches(matches)
+        .map_err(|error| Failure::because("the command line is not understood", &error))?;
+    crate::run(command, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<ArgMatches, String> {
+        let words = [&["qemu-img"], words].concat();
+        command().try_get_matches_from(words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_read_as_getopt_reads_them() {
+        let matches =
+            parsed(&["info", "--out", "human", "x", "-fraw", "--output=json", "-f", "qcow2"]).unwrap();
+        let (name, info) = matches.subcommand().unwrap();
+        assert_eq!((name, info.get_one::<Format>("format")), ("info", Some(&Format::Qcow2)));
+        let shrunk = parsed(&["resize", "--format", "raw", "x", "-1k", "--shrink"]);
+        assert!(shrunk.is_ok(), "{shrunk:?}");
+    }
+
+    #[test]
+    fn an_image_is_raw_unless_said_otherwise() {
+        let format = |words: &[&str]| {
+            let matches = parsed(words).unwrap();
+            matches.subcommand().and_then(|(_, create)| create.get_one::<Format>("format").copied())
+        };
+        assert_eq!(format(&["create", "x", "1M"]), Some(Format::Raw));
+        assert_eq!(format(&["create", "-f", "qcow2", "x", "1M"]), Some(Format::Qcow2));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let refused = |words: &[&str]| {
+            let mut out = Vec::new();
+            parsed(words)
+                .and_then(|matches| run(&matches, &mut out).map_err(|failure| failure.to_string()))
+                .unwrap_err()
+        };
+        assert!(refused(&["-T", "bdrv_*", "info", "x"]).contains("-T bdrv_*"));
+        assert!(refused(&["info", "--object", "iothread,id=a", "x"]).contains("iothread"));
+        assert!(refused(&["info", "--nonsense", "x"]).contains("--nonsense"));
+        for foreign in ["serve", "top", "help"] {
+            assert!(refused(&[foreign, "x"]).contains(foreign));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! One command line, run by both programs on copies of the same images.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use black_box::Outcome;
+use black_box::program;
+use black_box::run::Run;
+use black_box::scratch::Scratch;
+use serde_json::Value;
+
+use super::{fixtures, masks};
+
+/// A command line for `qemu-img`.
+#[derive(Debug)]
+pub struct Line {
+    /// The words, with single spaces between them; `''` is an empty one.
+    pub words: String,
+    /// It differs, for the reason that stands in this row of docs/compat.md.
+    pub known: Option<&'static str>,
+}
+
+impl Line {
+    /// A line that both treat alike.
+    pub fn same(words: impl Into<String>) -> Self {
+        Self { words: words.into(), known: None }
+    }
+
+    /// A line that is known to differ: `row` stands in docs/compat.md.
+    pub fn known(row: &'static str, words: impl Into<String>) -> Self {
+        Self { words: words.into(), known: Some(row) }
+    }
+}
+
+/// How the lines of one command went.
+#[derive(Debug, Default)]
+pub struct Tally {
+    same: usize,
+    known: usize,
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    /// Counts a line.
+    pub fn add(&mut self, line: &Line, found: Result<(), String>) {
+        match (line.known, found) {
+            (None, Ok(())) => self.same += 1,
+            (None, Err(difference)) => self.wrong.push(format!("qemu-img {}\n{difference}", line.words)),
+            (Some(row), _) if !is_documented(row) => {
+                self.wrong.push(format!("docs/compat.md has no row with {row:?}"))
+            }
+            // What one version of QEMU does otherwise, another may do as we do.
+            (Some(_), _) => self.known += 1,
+        }
+    }
+
+    /// Prints the counts; fails if a line went wrong.
+    pub fn sum_up(&self, command: &str) {
+        println!("differential: {command}: {} lines agree, {} differ as documented", self.same, self.known);
+        assert!(self.wrong.is_empty(), "{} lines differ:\n\n{}", self.wrong.len(), self.wrong.join("\n\n"));
+    }
+}
+
+fn is_documented(row: &str) -> bool {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compat.md");
+    TEXT.get_or_init(|| fs::read_to_string(path).expect("docs/compat.md")).contains(row)
+}
+
+/// Commands that change nothing: they run among the fixtures themselves.
+const READING: [&str; 5] = ["info", "map", "measure", "compare", "check"];
+
+/// Runs a line by both.
+///
+/// # Errors
+/// With what differs.
+pub fn run(line: &Line) -> Result<(), String> {
+    let words: Vec<&str> = line.words.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+    let command = words.first().copied().unwrap_or_default();
+    let reads = READING.contains(&command) && !words.contains(&"-r");
+    let scratch = [Scratch::new(), Scratch::new()];
+    let names = fixtures::named(&line.words);
+    for directory in scratch.iter().filter(|_| !reads) {
+        for name in &names {
+            fs::copy(fixtures::directory().join(name), directory.file(name)).expect("a copy");
+        }
+    }
+    let place = |which: usize| if reads { fixtures::directory() } else { scratch[which].path() };
+    let ran = |program: &Path, which| {
+        Run::new(program).args(&words).current_dir(place(which)).env("TZ", "UTC").outcome()
+    };
+    let (theirs, ours) = (ran(Path::new("qemu-img"), 0), ran(qemu_img_link(), 1));
+    assert!(!ours.panicked() && !ours.timed_out, "{ours}");
+    same_outcome(&words, &theirs, &ours)?;
+    match reads || !theirs.status.success() {
+        true => Ok(()),
+        false => same_files(scratch[0].path(), scratch[1].path()),
+    }
+}
+
+/// The program under test, called as QEMU's.
+pub fn qemu_img_link() -> &'static Path {
+    static LINK: OnceLock<(Scratch, std::path::PathBuf)> = OnceLock::new();
+    let (_, link) = LINK.get_or_init(|| {
+        let scratch = Scratch::new();
+        let directory = scratch.path().as_os_str().to_owned();
+        drop(program::cowhand([std::ffi::OsString::from("compat"), "install".into(), directory]).ok());
+        let link = scratch.file("qemu-img");
+        (scratch, link)
+    });
+    link
+}
+
+fn same_outcome(words: &[&str], theirs: &Outcome, ours: &Outcome) -> Result<(), String> {
+    let both = || format!("--- theirs {theirs}\n--- ours {ours}");
+    if theirs.status.code() != ours.status.code() {
+        return Err(format!("the exit codes differ\n{}", both()));
+    }
+    // What is printed before an error is no result; of `check` and `compare` it is.
+    let has_result = theirs.status.success() || ["check", "compare"].contains(&words[0]);
+    if has_result && masks::output(words, &theirs.stdout) != masks::output(words, &ours.stdout) {
+        return Err(format!("the results differ\n{}", both()));
+    }
+    // Whatever goes wrong is said behind the program's name.
+    let first = ours.stderr.lines().next().unwrap_or_default();
+    let spoken = has_result || first.starts_with("qemu-img: ");
+    if spoken { Ok(()) } else { Err(format!("the error has no name before it: {first}")) }
+}
+
+/// The same files, with the same bytes or the same image in them.
+fn same_files(theirs: &Path, ours: &Path) -> Result<(), String> {
+    let names = |directory: &Path| -> BTreeSet<String> {
+        let entries = fs::read_dir(directory).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
+    };
+    if names(theirs) != names(ours) {
+        return Err(format!("the files differ: theirs {:?}, ours {:?}", names(theirs), names(ours)));
+    }
+    names(ours).iter().try_for_each(|name| same_image(name, &theirs.join(name), &ours.join(name)))
+}
+
+fn same_image(name: &str, theirs: &Path, ours: &Path) -> Result<(), String> {
+    if fs::read(theirs).ok() == fs::read(ours).ok() {
+        return Ok(());
+    }
+    // A data file is looked for from the current directory.
+    let directory = ours.parent().expect("a directory");
+    let img = |words: &[&str]| Run::new("qemu-img").args(words).current_dir(directory).outcome();
+    let text = |path: &Path| path.to_str().expect("a name").to_owned();
+    let info = |path: &Path| -> Result<Value, String> {
+        let outcome = img(&["info", "--output=json", &text(path)]);
+        let info =
+            serde_json::from_str(&outcome.stdout).map_err(|_| format!("{name} cannot be read: {outcome}"))?;
+        Ok(masks::of_file(info))
+    };
+    let (their_info, our_info) = (info(theirs)?, info(ours)?);
+    if their_info != our_info {
+        return Err(format!("{name} differs: theirs {their_info:#}, ours {our_info:#}"));
+    }
+    let format = our_info["format"].as_str().expect("a format").to_owned();
+    let compared = img(&["compare", "-f", &format, "-F", &format, &text(theirs), &text(ours)]);
+    // Over a backing file that is not there, nothing can be read.
+    let is_unreadable = |path: &Path| img(&["compare", &text(path), &text(path)]).status.code() == Some(2);
+    if compared.status.code() == Some(2) && is_unreadable(theirs) && is_unreadable(ours) {
+        return Ok(());
+    }
+    if !compared.status.success() || compared.stdout.contains("mismatch") {
+        return Err(format!("the content of {name} differs: {compared}"));
+    }
+    let checked = |path: &Path| img(&["check", "-f", &format, &text(path)]).status.code();
+    match checked(theirs) == checked(ours) {
+        true => Ok(()),
+        false => Err(format!(
+            "{name}: qemu-img check ends with {:?}, theirs with {:?}",
+            checked(ours),
+            checked(theirs)
+        )),
+    }
+}
+
+/// Every combination of words, one of each list.
+pub fn combined(lists: &[&[&str]]) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for list in lists {
+        let longer = |line: &String| {
+            let line = line.clone();
+            list.iter().map(move |words| {
+                let space = if line.is_empty() || words.is_empty() { "" } else { " " };
+                format!("{line}{space}{words}")
+            })
+        };
+        lines = lines.iter().flat_map(longer).collect();
+    }
+    let unique: BTreeMap<_, _> = lines.into_iter().enumerate().map(|(at, line)| (line, at)).collect();
+    unique.into_keys().collect()
+}
