@@ -17,6 +17,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "qemu-utils", found: || all(&["qemu-img", "qemu-io", "qemu-nbd"]) },
     // Debian 12 puts it here, later ones too; a backport may bring it with another package.
     Peer { package: "qemu-system-common", found: || all(&["qemu-storage-daemon"]) },
+    Peer { package: "cryptsetup-bin", found: || all(&["cryptsetup"]) },
     Peer { package: "libnbd-bin", found: || all(&["nbdinfo", "nbdcopy"]) },
     Peer { package: "python3-libnbd", found: has_libnbd_for_python },
     Peer { package: "nbdkit", found: || all(&["nbdkit"]) },

@@ -24,7 +24,12 @@ impl Block for Qcow2 {
         let image = &self.inner;
         Capabilities {
             read_only: !image.options.writable,
-            alignment: image.medium.file.capabilities().alignment,
+            alignment: image
+                .medium
+                .data
+                .capabilities()
+                .alignment
+                .max(image.medium.file.capabilities().alignment),
             cached: image.has_cached_data(),
             cluster_bytes: Some(image.medium.geometry.cluster_size()),
         }

@@ -56,7 +56,8 @@ impl Decompressed {
         medium.check_data(cluster.host, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
         let buf = IoBuf::uninit(cluster.len as usize);
-        let (result, packed) = medium.data.read(cluster.host.0, buf).await;
+        // Never ciphered, and never in another file.
+        let (result, packed) = medium.file.read(cluster.host.0, buf).await;
         result.map_err(medium.blame.io("reading a compressed cluster"))?;
         let size = 1 << medium.geometry.cluster_bits;
         let bytes = self.unpack(medium, packed, size).await?.map_err(|error| {

@@ -37,10 +37,14 @@ impl Compressing {
     /// Compresses for `image`, on `threads` threads at most.
     ///
     /// # Errors
-    /// When the image keeps its data in another file: there is no compression there.
+    /// When the image keeps its data in another file, or is encrypted: there is no compression there.
     pub fn new(image: Qcow2, threads: usize) -> Result<Self, Error> {
         if image.inner.medium.geometry.external_data {
             let what = "an image with a data file has no compressed clusters";
+            return Err(image.inner.medium.blame.unsupported(what));
+        }
+        if image.is_encrypted() {
+            let what = "an encrypted image takes no compressed clusters: they would not be encrypted";
             return Err(image.inner.medium.blame.unsupported(what));
         }
         Ok(Self {
@@ -235,7 +239,7 @@ impl Inner {
         }
         self.medium.check_data(HostOffset(host), bytes.len() as u64)?;
         let data = IoVec::from(IoBytes::copy_from(&bytes));
-        self.medium.data.write(host, data).await.map_err(self.medium.blame.io("writing a compressed cluster"))
+        self.medium.file.write(host, data).await.map_err(self.medium.blame.io("writing a compressed cluster"))
     }
 
     /// The first cluster of the file that a compressed one touches, and how many it touches.

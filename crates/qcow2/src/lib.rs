@@ -27,6 +27,7 @@ mod create;
 pub mod deliberate;
 #[cfg(not(feature = "deliberate-bugs"))]
 mod deliberate;
+mod encryption;
 mod entries;
 mod foreign;
 mod free;
@@ -70,7 +71,10 @@ pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
 pub use compressing::Compressing;
-pub use create::{Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create};
+pub use create::{
+    Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,
+};
+pub use encryption::luks_area;
 pub use header_update::is_dirty;
 pub use host::{Calculation, Host, Work};
 pub use image::Qcow2;

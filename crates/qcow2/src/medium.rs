@@ -18,8 +18,10 @@ pub(crate) struct Medium {
     pub(crate) blame: Blame,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) file: Arc<dyn Storage>,
-    /// Where guest data lies: the image file itself or the external data file.
+    /// Where guest data is read and written: the image file itself, the external data file, or the plain text of either.
     pub(crate) data: Arc<dyn Storage>,
+    /// Guest data is ciphered; metadata and compressed clusters are not.
+    pub(crate) encrypted: bool,
     /// The external data file can be read on its own: what reads as zeroes must be zeroes there.
     pub(crate) raw_data: bool,
     pub(crate) geometry: Geometry,

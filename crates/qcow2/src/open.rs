@@ -11,6 +11,7 @@ use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
 };
 use storage::{IoBuf, Storage};
+use storage_luks::Secret;
 use sync::atomic::AtomicU64;
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
@@ -19,6 +20,7 @@ use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::check::leaks::{self, GivenBack};
 use crate::compressed::Decompressed;
+use crate::encryption::plain_data;
 use crate::free::Frees;
 use crate::header_update::FileHeader;
 use crate::health::Health;
@@ -96,10 +98,34 @@ impl Qcow2 {
     /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first. The place of each table that
     /// they name takes 8 bytes more: at most 40 MiB.
     pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
+        Self::open_with(files, None, options, host).await
+    }
+
+    /// Opens an encrypted image as [`Qcow2::open`] does a plain one, with the key that `password` opens. Costs also what the header's key
+    /// slots ask for: a second or two, most often, calculated where the host does it.
+    ///
+    /// # Errors
+    /// Also when no key slot is opened, or the image is not encrypted.
+    pub async fn open_encrypted(
+        files: Files,
+        password: &Secret,
+        options: Options,
+        host: Arc<dyn Host>,
+    ) -> Result<Qcow2, Error> {
+        Self::open_with(files, Some(password), options, host).await
+    }
+
+    async fn open_with(
+        files: Files,
+        password: Option<&Secret>,
+        options: Options,
+        host: Arc<dyn Host>,
+    ) -> Result<Qcow2, Error> {
         let blame = Blame::new(files.file.name());
         let header = read_header(&*files.file).await?;
         check_openable(&header, &files, &options, &blame)?;
         let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+        let data = plain_data(&files, &header, password, &host, &blame).await?;
         if options.writable && leaks::may_have_leaks(&header) {
             give_leaks_back(&*files.file, &blame).await;
         }
@@ -114,7 +140,7 @@ impl Qcow2 {
         if options.writable && !files.file.capabilities().resizable {
             tables.allocator = tables.allocator_on_device(source).await?;
         }
-        let inner = assemble(files, header, geometry, tables, options, host, blame)?;
+        let inner = assemble(files, data, header, geometry, tables, options, host, blame)?;
         let image = Qcow2 { inner: Arc::new(inner) };
         image.inner.count_tables();
         if options.writable {
@@ -145,15 +171,6 @@ async fn give_leaks_back(file: &dyn Storage, blame: &Blame) {
 }
 
 fn check_openable(header: &Header, files: &Files, options: &Options, blame: &Blame) -> Result<(), Error> {
-    match header.crypt {
-        CryptMethod::None => {}
-        CryptMethod::Aes => {
-            return Err(blame.unsupported("the image is encrypted (AES); cowhand cannot decrypt it"));
-        }
-        CryptMethod::Luks => {
-            return Err(blame.unsupported("the image is encrypted (LUKS); cowhand cannot decrypt it"));
-        }
-    }
     let external = header.incompatible.contains(Incompatible::EXTERNAL_DATA);
     if external != files.data.is_some() {
         let what = if external { "needs an external data file" } else { "has no external data file" };
@@ -214,6 +231,7 @@ fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
 
 fn assemble(
     files: Files,
+    data: Arc<dyn Storage>,
     header: Header,
     geometry: Geometry,
     tables: Tables,
@@ -232,7 +250,6 @@ fn assemble(
     let budget = host.map_budget();
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
-    let data = files.data.unwrap_or_else(|| Arc::clone(&file));
     let refcounts = Refcounts::new(
         Arc::clone(&file),
         blame.clone(),
@@ -275,6 +292,7 @@ fn assemble(
             host,
             file,
             data,
+            encrypted: header.crypt != CryptMethod::None,
             raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
             geometry,
             overlap: MetadataMap::new(options.overlap_check, tables.places),

@@ -30,6 +30,11 @@ impl Qcow2 {
         &self.inner.medium.file
     }
 
+    /// Whether guest data is ciphered.
+    pub fn is_encrypted(&self) -> bool {
+        self.inner.medium.encrypted
+    }
+
     /// The cache sizes in use.
     pub fn cache_sizes(&self) -> CacheSizes {
         *self.inner.map.cache_sizes.read()

@@ -6,27 +6,29 @@ use smallvec::SmallVec;
 
 /// Shared with others of the same kind, or alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum RangeMode {
+    /// Many at a time.
     Shared,
+    /// Nobody else.
     Exclusive,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     ticket: u64,
     start: u64,
     end: u64,
-    mode: Mode,
+    mode: RangeMode,
 }
 
 impl Entry {
     fn conflicts(&self, other: &Entry) -> bool {
         let overlaps = self.start < other.end && other.start < self.end;
-        overlaps && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+        overlaps && (self.mode == RangeMode::Exclusive || other.mode == RangeMode::Exclusive)
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Entries {
     /// In order of arrival, granted or waiting: an entry is granted once nothing before it conflicts.
     list: SmallVec<[Entry; 8]>,
@@ -41,16 +43,17 @@ impl Entries {
     }
 }
 
-/// Which ranges are in use, and by whom they are awaited.
-#[derive(Default)]
-pub(crate) struct RangeLocks {
+/// Which ranges are in use, and by whom they are awaited. For storage that writes back more than it was given, so that others' bytes beside
+/// a request stay what they are.
+#[derive(Debug, Default)]
+pub struct RangeLocks {
     entries: Mutex<Entries>,
     released: Event,
 }
 
 impl RangeLocks {
     /// Waits until `start..end` is free for `mode`. Dropping the future gives up the place.
-    pub(crate) async fn acquire(&self, start: u64, end: u64, mode: Mode) -> RangeGuard<'_> {
+    pub async fn acquire(&self, start: u64, end: u64, mode: RangeMode) -> RangeGuard<'_> {
         let guard = self.enqueue(start, end, mode);
         loop {
             if self.entries.lock().granted(guard.ticket) {
@@ -64,7 +67,7 @@ impl RangeLocks {
         }
     }
 
-    fn enqueue(&self, start: u64, end: u64, mode: Mode) -> RangeGuard<'_> {
+    fn enqueue(&self, start: u64, end: u64, mode: RangeMode) -> RangeGuard<'_> {
         let mut entries = self.entries.lock();
         entries.tickets += 1;
         let ticket = entries.tickets;
@@ -74,7 +77,8 @@ impl RangeLocks {
 }
 
 /// A place in the list; a lock once granted. Released when dropped.
-pub(crate) struct RangeGuard<'a> {
+#[derive(Debug)]
+pub struct RangeGuard<'a> {
     locks: &'a RangeLocks,
     ticket: u64,
 }
@@ -106,10 +110,10 @@ mod tests {
     #[test]
     fn only_overlapping_exclusive_ranges_wait() {
         let locks = RangeLocks::default();
-        let mut one = pin!(locks.acquire(0, 10, Mode::Shared));
-        let mut two = pin!(locks.acquire(5, 15, Mode::Shared));
-        let mut apart = pin!(locks.acquire(15, 20, Mode::Exclusive));
-        let mut over = pin!(locks.acquire(9, 12, Mode::Exclusive));
+        let mut one = pin!(locks.acquire(0, 10, RangeMode::Shared));
+        let mut two = pin!(locks.acquire(5, 15, RangeMode::Shared));
+        let mut apart = pin!(locks.acquire(15, 20, RangeMode::Exclusive));
+        let mut over = pin!(locks.acquire(9, 12, RangeMode::Exclusive));
         let Poll::Ready(one) = poll(&mut one) else { panic!() };
         let Poll::Ready(two) = poll(&mut two) else { panic!() };
         assert!(poll(&mut apart).is_ready());
@@ -123,11 +127,11 @@ mod tests {
     #[test]
     fn who_came_first_is_served_first_and_who_gives_up_stands_in_nobodys_way() {
         let locks = RangeLocks::default();
-        let mut held = pin!(locks.acquire(0, 10, Mode::Shared));
+        let mut held = pin!(locks.acquire(0, 10, RangeMode::Shared));
         let Poll::Ready(held) = poll(&mut held) else { panic!() };
-        let mut alone = Box::pin(locks.acquire(0, 10, Mode::Exclusive));
+        let mut alone = Box::pin(locks.acquire(0, 10, RangeMode::Exclusive));
         assert!(poll(&mut alone.as_mut()).is_pending());
-        let mut late = pin!(locks.acquire(0, 10, Mode::Shared));
+        let mut late = pin!(locks.acquire(0, 10, RangeMode::Shared));
         assert!(poll(&mut late).is_pending(), "a stream of shared locks would starve the exclusive one");
         drop(alone);
         assert!(poll(&mut late).is_ready());

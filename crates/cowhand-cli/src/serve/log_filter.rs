@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 19] = [
+const PARTS: [&str; 21] = [
     "bench",
     "block",
     "buffer",
@@ -17,6 +17,7 @@ const PARTS: [&str; 19] = [
     "export",
     "graph",
     "job",
+    "luks_layout",
     "map_cache",
     "nbd_wire",
     "nearest",
@@ -24,6 +25,7 @@ const PARTS: [&str; 19] = [
     "qcow2_layout",
     "reactor",
     "storage",
+    "storage_luks",
     "sync",
     "throttle",
 ];

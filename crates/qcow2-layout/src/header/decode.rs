@@ -89,6 +89,9 @@ impl Header {
             let present = self.extensions.crypto.is_some();
             return Err(HeaderError::CryptoExtension { present, method: self.crypt.code() });
         }
+        if let Some(crypto) = self.extensions.crypto {
+            check_table("the LUKS header", crypto.offset, crypto.len, cluster_size)?;
+        }
         match self.extensions.bitmaps {
             Some(bitmaps) => bitmaps.check(cluster_size),
             None => Ok(()),

@@ -71,7 +71,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// How guest data is encrypted. Nobody here decrypts: an engine refuses all but `None` by name.
+/// How guest data is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CryptMethod {
     /// Not at all.

@@ -75,6 +75,9 @@ pub enum CreateError {
     /// A refcount outside its block: a bug.
     #[error(transparent)]
     Refcount(#[from] RefcountError),
+    /// The key slot was not made.
+    #[error(transparent)]
+    Encryption(#[from] block::Error),
     /// The medium failed.
     #[error("cannot {doing} in {name}")]
     Io {

@@ -38,6 +38,7 @@ impl CreateOptions {
         geometry.external_data = false;
         let l1_entries = geometry.l1_entries_for(planned.size);
         let mut full = Plan::begin(geometry, Preallocation::Full, planned.size, l1_entries);
+        full.luks_clusters = planned.luks_clusters;
         full.place_refcounts();
         let all = full.data_clusters * full.cluster_size();
         let data_bytes = match (self.preallocation, content) {

@@ -6,6 +6,7 @@ mod options;
 mod plan;
 
 use storage::{Allocation, IoBuf, Storage, Zeroing};
+use storage_luks::{Around, NewVolume};
 
 pub use error::CreateError;
 pub use measure::{Content, DataClusters, FileSizes};
@@ -34,10 +35,41 @@ pub async fn create(
     data_file: Option<&dyn Storage>,
     options: &CreateOptions,
 ) -> Result<(), CreateError> {
+    create_with(file, data_file, options, None).await
+}
+
+/// Likewise an encrypted image, with the key that `volume` makes; its cipher is the one of the options. Costs the time that a password
+/// of the volume takes to be tried, where `around` calculates.
+///
+/// # Errors
+/// Also when no key can be made.
+///
+/// # After a crash
+/// As [`create`].
+pub async fn create_encrypted(
+    file: &dyn Storage,
+    data_file: Option<&dyn Storage>,
+    options: &CreateOptions,
+    volume: &NewVolume,
+    around: &dyn Around,
+) -> Result<(), CreateError> {
+    let options = CreateOptions { encrypt: Some(volume.cipher), ..options.clone() };
+    create_with(file, data_file, &options, Some((volume, around))).await
+}
+
+async fn create_with(
+    file: &dyn Storage,
+    data_file: Option<&dyn Storage>,
+    options: &CreateOptions,
+    volume: Option<(&NewVolume, &dyn Around)>,
+) -> Result<(), CreateError> {
     let plan = options.plan()?;
     let header = plan.header(options).encode()?;
     if data_file.is_some() != options.data_file.is_some() {
         return Err(CreateError::DataFileHandle { named: options.data_file.is_some() });
+    }
+    if options.encrypt.is_some() && volume.is_none() {
+        return Err(CreateError::Needs { option: "encrypt.format=luks", needs: "encrypt.key-secret" });
     }
     check_room(file, plan.bytes())?;
     if let Some(data_file) = data_file {
@@ -48,6 +80,9 @@ pub async fn create(
         prepare_data_file(data_file, &plan).await?;
     }
     make_room(file, &plan).await?;
+    if let Some((volume, around)) = volume {
+        volume.write(file, plan.luks_start() * plan.cluster_size(), around).await?;
+    }
     write_l2_tables(file, &plan).await?;
     write_l1_table(file, &plan).await?;
     write_refcounts(file, &plan).await?;

@@ -2,6 +2,8 @@
 
 use qcow2_layout::{Compression, Geometry, Version};
 
+use storage_luks::Cipher;
+
 use super::CreateError;
 
 /// What of a new image is allocated at once.
@@ -57,6 +59,8 @@ pub struct CreateOptions {
     pub extended_l2: bool,
     /// `compression_type`.
     pub compression: Compression,
+    /// `encrypt.format=luks`: how data is ciphered. Made by [`super::create_encrypted`].
+    pub encrypt: Option<Cipher>,
 }
 
 impl Default for CreateOptions {
@@ -74,6 +78,7 @@ impl Default for CreateOptions {
             data_file_raw: false,
             extended_l2: false,
             compression: Compression::Deflate,
+            encrypt: None,
         }
     }
 }
@@ -85,6 +90,7 @@ impl CreateOptions {
         self.check_version()?;
         self.check_backing()?;
         self.check_data_file()?;
+        self.check_encryption()?;
         let cluster_bits = self.cluster_size.trailing_zeros();
         let refcount_order = self.refcount_bits.trailing_zeros();
         let mut geometry = Geometry::new(self.version, cluster_bits, refcount_order)
@@ -168,6 +174,27 @@ impl CreateOptions {
                 option: format!("preallocation={}", self.preallocation.name()),
                 other: "backing_file",
                 reason: "preallocated clusters would hide the backing file; only extended_l2=on can tell them apart",
+            });
+        }
+        Ok(())
+    }
+
+    fn check_encryption(&self) -> Result<(), CreateError> {
+        if self.encrypt.is_none() {
+            return Ok(());
+        }
+        if self.data_file_raw {
+            return Err(CreateError::Conflict {
+                option: "encrypt.format=luks".to_owned(),
+                other: "data_file_raw=on",
+                reason: "an encrypted data file cannot be read as a raw disk",
+            });
+        }
+        if self.version == Version::V2 && self.preallocation != Preallocation::Off {
+            return Err(CreateError::Conflict {
+                option: format!("preallocation={}", self.preallocation.name()),
+                other: "compat=0.10 with encrypt.format=luks",
+                reason: "only version 3 can say that preallocated clusters, which nobody has encrypted yet, read as zeroes",
             });
         }
         Ok(())

@@ -2,14 +2,15 @@
 
 use block::SECTOR_BYTES;
 use qcow2_layout::{
-    Autoclear, Compatible, Compression, CryptMethod, Extensions, FeatureName, Geometry, HOST_OFFSET_LIMIT,
-    Header, HostOffset, Incompatible, L1_BYTES_MAX, REFCOUNT_TABLE_BYTES_MAX, Version,
+    Autoclear, Compatible, Compression, CryptMethod, CryptoExtension, Extensions, FeatureName, Geometry,
+    HOST_OFFSET_LIMIT, Header, HostOffset, Incompatible, L1_BYTES_MAX, REFCOUNT_TABLE_BYTES_MAX, Version,
 };
 use storage::Storage;
+use storage_luks::area_bytes;
 
 use super::{CreateError, CreateOptions, Preallocation};
 
-/// The image in clusters, in this order: header, refcount table, refcount blocks, L1 table, L2 tables, data.
+/// The image in clusters, in this order: header, refcount table, refcount blocks, L1 table, LUKS header, L2 tables, data.
 /// Nothing lies between them, so each part is one array.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -20,6 +21,8 @@ pub(super) struct Plan {
     pub(super) refcount_table_clusters: u64,
     pub(super) refcount_blocks: u64,
     pub(super) l1_entries: u64,
+    /// The LUKS header with its key material, where data is ciphered.
+    pub(super) luks_clusters: u64,
     pub(super) l2_tables: u64,
     /// Data clusters in the image itself.
     pub(super) data_clusters: u64,
@@ -33,6 +36,7 @@ impl CreateOptions {
         // The file of a disk of no bytes has an L1 table too.
         let l1_entries = geometry.l1_entries_for(size).max(1);
         let mut plan = Plan::begin(geometry, self.effective_preallocation(), size, l1_entries);
+        plan.luks_clusters = self.encrypt.map_or(0, |cipher| plan.geometry.clusters_for(area_bytes(cipher)));
         plan.limit("the L1 table", plan.l1_entries.saturating_mul(8), L1_BYTES_MAX)?;
         if geometry.external_data {
             plan.limit("the data file", size, HOST_OFFSET_LIMIT)?;
@@ -66,6 +70,7 @@ impl Plan {
             refcount_table_clusters: 0,
             refcount_blocks: 0,
             l1_entries,
+            luks_clusters: 0,
             l2_tables: if mapped { geometry.l1_entries_for(size) } else { 0 },
             data_clusters: if in_image { geometry.clusters_for(size) } else { 0 },
         }
@@ -108,8 +113,12 @@ impl Plan {
         self.refcount_blocks_start() + self.refcount_blocks
     }
 
-    pub(super) fn l2_start(&self) -> u64 {
+    pub(super) fn luks_start(&self) -> u64 {
         self.l1_start() + self.geometry.clusters_for(self.l1_entries * 8)
+    }
+
+    pub(super) fn l2_start(&self) -> u64 {
+        self.luks_start() + self.luks_clusters
     }
 
     pub(super) fn data_start(&self) -> u64 {
@@ -125,11 +134,14 @@ impl Plan {
         self.total_clusters() * self.cluster_size()
     }
 
-    /// Whether preallocated clusters must be marked as zeroes, because the medium may hold old bytes there.
+    /// Whether preallocated clusters must be marked as zeroes, because the medium may hold old bytes there, or they are not the cipher
+    /// text of zeroes.
     pub(super) fn zero_flag(&self, file: &dyn Storage) -> bool {
-        let stale = !file.capabilities().grows_zeroed && self.data_clusters > 0;
         let written = self.preallocation == Preallocation::Full;
-        stale && !written && !self.geometry.extended_l2 && self.geometry.version == Version::V3
+        let stale = !file.capabilities().grows_zeroed && self.data_clusters > 0 && !written;
+        (stale || self.luks_clusters > 0)
+            && !self.geometry.extended_l2
+            && self.geometry.version == Version::V3
     }
 
     pub(super) fn header(&self, options: &CreateOptions) -> Header {
@@ -147,7 +159,7 @@ impl Plan {
             refcount_order: self.geometry.refcount_order,
             size: self.size,
             backing: options.backing_file.clone(),
-            crypt: CryptMethod::None,
+            crypt: if options.encrypt.is_some() { CryptMethod::Luks } else { CryptMethod::None },
             l1_size: count(self.l1_entries),
             l1_table_offset: HostOffset(self.l1_start() * self.cluster_size()),
             refcount_table_offset: HostOffset(self.cluster_size()),
@@ -160,6 +172,10 @@ impl Plan {
             compression: options.compression,
             extra: Vec::new(),
             extensions: Extensions {
+                crypto: options.encrypt.map(|cipher| CryptoExtension {
+                    offset: HostOffset(self.luks_start() * self.cluster_size()),
+                    len: area_bytes(cipher),
+                }),
                 backing_format: options.backing_format.clone(),
                 data_file: options.data_file.clone(),
                 features: match self.geometry.version {

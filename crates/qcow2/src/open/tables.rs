@@ -3,7 +3,7 @@
 use std::collections::TryReserveError;
 
 use block::Blame;
-use qcow2_layout::{Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
+use qcow2_layout::{CryptMethod, Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
 use storage::{IoBuf, Storage};
 
 use crate::allocator::Allocator;
@@ -44,7 +44,7 @@ impl Tables {
         if !options.writable {
             refcounts = empty_refcounts(source);
         }
-        let allocator = allocator(geometry.clusters_for(file.length()), file);
+        let allocator = allocator(geometry.clusters_for(file.length()), source);
         Ok(Self { l1, refcounts, places, allocator })
     }
 
@@ -67,10 +67,10 @@ impl Tables {
             empty_blocks += 1;
             if last.is_some() || empty_blocks == EMPTY_BLOCKS_MAX {
                 let frontier = last.map_or(first + entries, |last| first + last + 1);
-                return Ok(allocator(frontier.min(end), file).ending_at(end));
+                return Ok(allocator(frontier.min(end), source).ending_at(end));
             }
         }
-        Ok(allocator(end, file).ending_at(end))
+        Ok(allocator(end, source).ending_at(end))
     }
 }
 
@@ -155,6 +155,9 @@ fn place_tables(
     if let Some(bitmaps) = header.extensions.bitmaps {
         places.push(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory)?;
     }
+    if let Some(luks) = header.extensions.crypto {
+        places.push(luks.offset.0, luks.len, Section::MainHeader)?;
+    }
     for table in l1.tables(geometry) {
         places.push(table.0, cluster, Section::ActiveL2)?;
     }
@@ -211,6 +214,7 @@ fn no_memory_for_places(blame: &Blame) -> Error {
     blame.no_memory("the place of all tables")
 }
 
-fn allocator(frontier: u64, file: &dyn Storage) -> Allocator {
-    Allocator::new(frontier, file.capabilities().grows_zeroed)
+/// In an encrypted image nobody knows what a cluster reads as that nobody has written.
+fn allocator(frontier: u64, Source { file, header, .. }: Source<'_>) -> Allocator {
+    Allocator::new(frontier, file.capabilities().grows_zeroed && header.crypt == CryptMethod::None)
 }

@@ -73,14 +73,14 @@ impl Inner {
         let (start, len) = (run.start << bits, run.len << bits);
         self.medium.check_data(HostOffset(start), len)?;
         let done = match how {
-            Preallocation::Full => self.medium.file.allocate(start, len, Allocation::Write).await,
-            _ if !run.fresh => self.medium.file.zero(start, len, Zeroing::Keep).await,
-            Preallocation::Falloc if self.medium.file.capabilities().resizable => {
-                self.medium.file.allocate(start, len, Allocation::Reserve).await
+            Preallocation::Full => self.medium.data.allocate(start, len, Allocation::Write).await,
+            _ if !run.fresh => self.medium.data.zero(start, len, Zeroing::Keep).await,
+            Preallocation::Falloc if self.medium.data.capabilities().resizable => {
+                self.medium.data.allocate(start, len, Allocation::Reserve).await
             }
             // The file ends behind the run, and what lies before its end is a hole.
             Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => {
-                self.medium.file.zero(start + len - 1, 1, Zeroing::Keep).await
+                self.medium.data.zero(start + len - 1, 1, Zeroing::Keep).await
             }
         };
         done.map_err(self.medium.blame.io("preallocating"))

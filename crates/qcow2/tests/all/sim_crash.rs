@@ -90,6 +90,9 @@ configurations! {
     c64k_subclusters_zstd: 4000, 40;
     c64k: 4000, 40;
     c64k_on_short_raw: 4000, 40;
+    c4k_encrypted: 2000, 40;
+    c512_encrypted_resized: 1000, 40;
+    c16k_subclusters_encrypted_snapshotted: 1000, 40;
     c2m: 300, 20;
     c4k_data_file: 4000, 40;
     c4k_raw_data_file: 4000, 40;

@@ -113,6 +113,9 @@ configurations! {
     c64k_subclusters_zstd: 12, 30;
     c64k: 12, 30;
     c64k_on_short_raw: 12, 30;
+    c4k_encrypted: 4, 30;
+    c512_encrypted_resized: 4, 30;
+    c16k_subclusters_encrypted_snapshotted: 4, 30;
     c2m: 2, 12;
     c4k_data_file: 12, 30;
     c4k_raw_data_file: 12, 30;

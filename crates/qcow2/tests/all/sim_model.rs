@@ -85,6 +85,9 @@ configurations! {
     c64k_subclusters_zstd: 68;
     c64k: 68;
     c64k_on_short_raw: 68;
+    c4k_encrypted: 30;
+    c512_encrypted_resized: 30;
+    c16k_subclusters_encrypted_snapshotted: 30;
     c2m: 17;
     c4k_data_file: 68;
     c4k_raw_data_file: 68;

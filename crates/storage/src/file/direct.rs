@@ -16,7 +16,7 @@ use reactor::Task;
 use super::alignment::DirectAlignment;
 use super::buffered::{is_transient, no_progress};
 use super::{Kind, Shared};
-use crate::range_lock::{Mode, RangeGuard};
+use crate::range_lock::{RangeGuard, RangeMode};
 
 impl Shared {
     /// Fills `buf`; zeroes beyond the end. The range was checked.
@@ -78,7 +78,7 @@ impl Shared {
         let end = offset + data.len() as u64;
         if alignment.floor(offset) == offset && alignment.floor(end) == end {
             let data = aligned(alignment, data);
-            let _held = self.ranges.acquire(offset, end, Mode::Shared).await;
+            let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
             self.write_blocks(alignment, offset, data).await?;
             self.grown_to(end);
             return Ok(());
@@ -145,13 +145,13 @@ impl Shared {
     async fn hold_blocks(&self, start: u64, stop: u64) -> (RangeGuard<'_>, bool) {
         let grows = || self.kind == Kind::Regular && stop > self.length();
         if !grows() {
-            let held = self.ranges.acquire(start, stop, Mode::Exclusive).await;
+            let held = self.ranges.acquire(start, stop, RangeMode::Exclusive).await;
             // Unless the file was cut while we waited.
             if !grows() {
                 return (held, false);
             }
         }
-        (self.ranges.acquire(start, u64::MAX, Mode::Exclusive).await, grows())
+        (self.ranges.acquire(start, u64::MAX, RangeMode::Exclusive).await, grows())
     }
 
     /// Reads the block at `offset` of the file into `whole[at..]`.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::open::length_of;
 use super::{Kind, Shared, check_range};
-use crate::range_lock::Mode;
+use crate::range_lock::RangeMode;
 
 impl Shared {
     pub(super) fn length(&self) -> u64 {
@@ -56,7 +56,7 @@ impl Shared {
             return Err(self.fixed_length(length));
         }
         let _held = match self.direct {
-            Some(_) => Some(self.ranges.acquire(0, u64::MAX, Mode::Exclusive).await),
+            Some(_) => Some(self.ranges.acquire(0, u64::MAX, RangeMode::Exclusive).await),
             None => None,
         };
         self.truncate(length).await?;

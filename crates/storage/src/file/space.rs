@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buffer::{IoBytes, IoVec};
 
 use super::{Kind, Shared};
-use crate::range_lock::{Mode, RangeGuard};
+use crate::range_lock::{RangeGuard, RangeMode};
 use crate::{Allocation, Zeroing};
 
 /// What zeroes are written from, where the file system has nothing better: one buffer, many times
@@ -154,7 +154,7 @@ impl Shared {
     /// With O_DIRECT, keeps read-modify-writes off the range.
     pub(super) async fn hold(&self, start: u64, end: u64) -> Option<RangeGuard<'_>> {
         self.direct?;
-        Some(self.ranges.acquire(start, end, Mode::Shared).await)
+        Some(self.ranges.acquire(start, end, RangeMode::Shared).await)
     }
 
     /// False if the file system does not know this mode.

@@ -8,7 +8,7 @@ use sim::{CLIENT_DISK, Content, fill};
 
 use super::config::{Below, CHAIN_FILES, Config, DataIn};
 use super::judge::{self, Frozen};
-use super::qemu::{load, must, scratch};
+use super::qemu::{Image, SECRET, load, must, scratch};
 
 /// The disks of a configuration as they are at the start.
 #[derive(Debug)]
@@ -44,14 +44,22 @@ fn make(config: &Config) -> Base {
         Below::Qcow2(_) => create += ",backing_file=below.qcow2,backing_fmt=qcow2",
         Below::Chain(_) => create += &format!(",backing_file={},backing_fmt=qcow2", CHAIN_FILES[0].0),
     }
+    if config.encrypted {
+        create += ",encrypt.format=luks,encrypt.key-secret=sec0,encrypt.iter-time=1";
+    }
+    let image = Image { name: "image.qcow2", encrypted: config.encrypted };
     let size = config.size.to_string();
-    must("qemu-img", directory, &["create", "-q", "-f", "qcow2", "-o", &create, "image.qcow2", &size]);
+    must(
+        "qemu-img",
+        directory,
+        &["create", "-q", SECRET[0], SECRET[1], "-f", "qcow2", "-o", &create, image.name, &size],
+    );
     for &(offset, len) in config.own {
         preloads.push((offset, len));
-        write(directory, "image.qcow2", preloads.len() as u64, (offset, len), config.compressed);
+        write(directory, image, preloads.len() as u64, (offset, len), config.compressed);
     }
     for snapshot in 0..config.snapshots {
-        must("qemu-img", directory, &["snapshot", "-c", &snapshot.to_string(), "image.qcow2"]);
+        must("qemu-img", directory, &["snapshot", "-c", &snapshot.to_string(), image.name]);
     }
     if config.bitmap {
         must("qemu-img", directory, &["bitmap", "--add", "image.qcow2", "persistent"]);
@@ -102,7 +110,7 @@ fn make_below(config: &Config, directory: &Path) -> Vec<(u64, u64)> {
             file.set_len(size).expect("space in the scratch directory");
             std::os::unix::fs::FileExt::write_all_at(&file, &bytes, range.0).expect("space");
         } else {
-            write(directory, name, index as u64 + 1, *range, false);
+            write(directory, Image { name, encrypted: false }, index as u64 + 1, *range, false);
         }
     }
     ranges
@@ -122,7 +130,7 @@ fn make_chain(size: u64, directory: &Path) -> Vec<(u64, u64)> {
                 let options = format!("{options},backing_file={below},backing_fmt={format}");
                 let text = (size + longer).to_string();
                 must("qemu-img", directory, &["create", "-q", "-f", "qcow2", "-o", &options, name, &text]);
-                write(directory, name, version, range, false);
+                write(directory, Image { name, encrypted: false }, version, range, false);
             }
             (_, _) => {
                 let bytes = fill(CLIENT_DISK, version, range.0, range.1 as usize);
@@ -137,10 +145,12 @@ fn make_chain(size: u64, directory: &Path) -> Vec<(u64, u64)> {
 }
 
 /// Lets qemu-io write the bytes of `version` to a range.
-fn write(directory: &Path, image: &str, version: u64, (offset, len): (u64, u64), compressed: bool) {
+fn write(directory: &Path, image: Image, version: u64, (offset, len): (u64, u64), compressed: bool) {
     let pattern = directory.join("pattern");
     std::fs::write(&pattern, fill(CLIENT_DISK, version, offset, len as usize)).expect("space");
     let flags = if compressed { "-c " } else { "" };
     let command = format!("write {flags}-s pattern {offset} {len}");
-    must("qemu-io", directory, &["-f", "qcow2", "-c", &command, image]);
+    let image = image.arguments();
+    let image: Vec<&str> = image.iter().map(String::as_str).collect();
+    must("qemu-io", directory, &[&["-c", &command], &image[..]].concat());
 }

@@ -64,6 +64,8 @@ pub struct Config {
     pub prefetch: bool,
     /// The image lies on a block device of so many bytes more, with garbage behind the image.
     pub device: Option<u64>,
+    /// Data is ciphered, with the password that [`super::qemu`] has.
+    pub encrypted: bool,
     /// Clusters that are counted before anybody wants them.
     pub reserve: u64,
     /// The size of the disk changes.
@@ -101,6 +103,7 @@ const PLAIN: Config = Config {
     tiny_cache: false,
     prefetch: false,
     device: None,
+    encrypted: false,
     reserve: 0,
     resized: false,
     snapshotted: false,
@@ -440,6 +443,36 @@ pub const CONFIGS: &[Config] = &[
         size: 2 * M,
         own: &[(0, 12 * K)],
         device: Some(6 * M),
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c4k_encrypted",
+        create: "cluster_size=4k",
+        size: 4 * M,
+        own: &[(0, 12 * K), (2 * M - 100, 5000)],
+        encrypted: true,
+        reserve: 16,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_encrypted_resized",
+        create: "cluster_size=512",
+        size: 192 * K,
+        below: Below::Raw(200 * K + 100),
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        encrypted: true,
+        resized: true,
+        tiny_cache: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c16k_subclusters_encrypted_snapshotted",
+        create: "cluster_size=16k,extended_l2=on",
+        size: 24 * M,
+        below: Below::Qcow2(20 * M + 1536),
+        own: &[(64 * K, 30000), (16 * M - 16 * K, 32 * K)],
+        encrypted: true,
         snapshotted: true,
         ..PLAIN
     },

@@ -8,6 +8,32 @@ use std::process::{Command, Output};
 
 use sim::Content;
 
+/// The password of encrypted images, as QEMU's tools are told.
+pub const SECRET: [&str; 2] = ["--object", "secret,id=sec0,data=abc123"];
+/// The same, as it is.
+pub const PASSWORD: &[u8] = b"abc123";
+
+/// A qcow2 image, as QEMU's tools are told to open it.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    pub name: &'a str,
+    pub encrypted: bool,
+}
+
+impl Image<'_> {
+    /// The arguments that name it.
+    pub fn arguments(self) -> Vec<String> {
+        let name = self.name;
+        match self.encrypted {
+            false => vec!["-f".into(), "qcow2".into(), name.into()],
+            true => {
+                let options = format!("driver=qcow2,encrypt.key-secret=sec0,file.filename={name}");
+                vec![SECRET[0].into(), SECRET[1].into(), "--image-opts".into(), options]
+            }
+        }
+    }
+}
+
 /// A scratch directory in memory where there is one.
 pub fn scratch() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
@@ -59,11 +85,16 @@ pub fn store(content: &Content, path: &Path) {
 pub struct Bench {
     directory: tempfile::TempDir,
     names: Vec<&'static str>,
+    encrypted: bool,
 }
 
 impl Bench {
-    pub fn new(names: &[&'static str]) -> Self {
-        Self { directory: scratch(), names: names.to_vec() }
+    pub fn new(names: &[&'static str], encrypted: bool) -> Self {
+        Self { directory: scratch(), names: names.to_vec(), encrypted }
+    }
+
+    fn image(&self) -> Vec<String> {
+        Image { name: self.names[0], encrypted: self.encrypted }.arguments()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -79,7 +110,9 @@ impl Bench {
     /// Lets `qemu-img convert` read the whole disk, and gives ranges of what it read.
     pub fn read(&self, disks: &[Content], ranges: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, String> {
         self.put(disks);
-        let args = ["convert", "-f", "qcow2", "-O", "raw", self.names[0], "converted"];
+        let image = self.image();
+        let image: Vec<&str> = image.iter().map(String::as_str).collect();
+        let args = [&["convert", "-O", "raw"], &image[..], &["converted"]].concat();
         let output = tool("qemu-img", self.directory.path(), &args);
         if !output.status.success() {
             return Err(format!("qemu-img convert: {}", said(&output)));
@@ -99,7 +132,9 @@ impl Bench {
         self.put(disks);
         let dirty = disks.first().is_some_and(super::judge::is_dirty);
         let repair: &[&str] = if dirty { &["-r", "all"] } else { &[] };
-        let args = [&["check", "-f", "qcow2"], repair, &[self.names[0]]].concat();
+        let image = self.image();
+        let image: Vec<&str> = image.iter().map(String::as_str).collect();
+        let args = [&["check"], repair, &image[..]].concat();
         let output = tool("qemu-img", self.directory.path(), &args);
         match output.status.code() {
             Some(0 | 3) => Ok(()),

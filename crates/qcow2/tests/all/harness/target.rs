@@ -17,11 +17,12 @@ use sim::{
     Subject, Target, World,
 };
 use storage::{Capabilities, IoBuf, IoVec, Role, Storage, Zeroing, open_locked};
+use storage_luks::Secret;
 
 use super::base::{Base, base};
 use super::config::{Below, CHAIN_FILES, Config, DataIn, Discard};
 use super::judge;
-use super::qemu::Bench;
+use super::qemu::{Bench, PASSWORD};
 
 /// The host of a simulated machine.
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl Qcow2Target {
 
     fn with_bench<T>(&self, ask: impl FnOnce(&Bench) -> T) -> T {
         let names: Vec<&'static str> = self.base.disks.iter().map(|(name, _)| *name).collect();
-        ask(self.bench.borrow_mut().get_or_insert_with(|| Bench::new(&names)))
+        ask(self.bench.borrow_mut().get_or_insert_with(|| Bench::new(&names, self.config.encrypted)))
     }
 
     /// A world with the images of this configuration.
@@ -159,7 +160,13 @@ impl Qcow2Target {
         };
         let data = (self.config.data_in != DataIn::Image).then(|| second() as Arc<dyn Storage>);
         let files = Files { file: Arc::new(file(0)), data, backing };
-        Qcow2::open(files, options, Arc::new(Machine)).await
+        match self.config.encrypted {
+            false => Qcow2::open(files, options, Arc::new(Machine)).await,
+            true => {
+                let password = Secret::new(PASSWORD.to_vec());
+                Qcow2::open_encrypted(files, &password, options, Arc::new(Machine)).await
+            }
+        }
     }
 
     /// All files as the opener of images opens them: each lock first.

@@ -1,0 +1,166 @@
+//! Names of ciphers <-> what is done to a sector.
+
+use std::fmt;
+
+use crate::LuksError;
+
+const CIPHERS: &str = "aes";
+const MODES: &str = "xts-plain64, xts-plain, cbc-plain64, cbc-plain, cbc-essiv:sha256, xts-essiv:sha256";
+
+/// AES with its key length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// 16 bytes of key.
+    Aes128,
+    /// 24 bytes of key.
+    Aes192,
+    /// 32 bytes of key.
+    Aes256,
+}
+
+/// How blocks of a sector depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// IEEE 1619: two keys, every block by itself with a tweak of its own.
+    Xts,
+    /// Each block is mixed with the one before it.
+    Cbc,
+}
+
+/// How a sector's number becomes the start of its chain, or its tweak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Iv {
+    /// The low 32 bits of the number.
+    Plain,
+    /// The number.
+    Plain64,
+    /// The number, enciphered with the SHA-256 digest of the key.
+    EssivSha256,
+}
+
+/// A cipher of sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cipher {
+    /// `cipher-alg`
+    pub algorithm: Algorithm,
+    /// `cipher-mode`
+    pub mode: Mode,
+    /// `ivgen-alg`, with `ivgen-hash-alg`
+    pub iv: Iv,
+}
+
+impl Algorithm {
+    /// All of them, with QEMU's names.
+    pub const NAMED: [(&'static str, Self); 3] =
+        [("aes-128", Self::Aes128), ("aes-192", Self::Aes192), ("aes-256", Self::Aes256)];
+
+    /// QEMU's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128 => "aes-128",
+            Self::Aes192 => "aes-192",
+            Self::Aes256 => "aes-256",
+        }
+    }
+
+    fn key_bytes(self) -> usize {
+        match self {
+            Self::Aes128 => 16,
+            Self::Aes192 => 24,
+            Self::Aes256 => 32,
+        }
+    }
+}
+
+impl Mode {
+    /// All of them, with QEMU's names.
+    pub const NAMED: [(&'static str, Self); 2] = [("xts", Self::Xts), ("cbc", Self::Cbc)];
+
+    /// QEMU's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xts => "xts",
+            Self::Cbc => "cbc",
+        }
+    }
+}
+
+impl Iv {
+    /// All of them, as QEMU names the generator.
+    pub const NAMED: [(&'static str, Self); 3] =
+        [("plain", Self::Plain), ("plain64", Self::Plain64), ("essiv", Self::EssivSha256)];
+
+    /// QEMU's name of the generator.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Plain64 => "plain64",
+            Self::EssivSha256 => "essiv",
+        }
+    }
+
+    /// QEMU's name of the generator's hash, where it has one.
+    pub fn hash_name(self) -> Option<&'static str> {
+        match self {
+            Self::Plain | Self::Plain64 => None,
+            Self::EssivSha256 => Some("sha256"),
+        }
+    }
+}
+
+impl Cipher {
+    /// QEMU's choice: AES-256 in XTS mode, the sector's number being the tweak.
+    pub const DEFAULT: Self = Self { algorithm: Algorithm::Aes256, mode: Mode::Xts, iv: Iv::Plain64 };
+
+    /// The cipher that a header names, with a key of `key_bytes`.
+    ///
+    /// # Errors
+    /// For every name that is not supported, and for a key of another length.
+    pub fn of_names(cipher: &str, mode: &str, key_bytes: u32) -> Result<Self, LuksError> {
+        if cipher != "aes" {
+            return Err(LuksError::Unsupported { what: "cipher", found: cipher.into(), allowed: CIPHERS });
+        }
+        let unsupported =
+            || LuksError::Unsupported { what: "cipher mode", found: mode.into(), allowed: MODES };
+        let (chain, iv) = mode.split_once('-').ok_or_else(unsupported)?;
+        let (_, chain) = Mode::NAMED.into_iter().find(|(name, _)| *name == chain).ok_or_else(unsupported)?;
+        let iv = match iv {
+            "plain" => Iv::Plain,
+            "plain64" => Iv::Plain64,
+            "essiv:sha256" => Iv::EssivSha256,
+            _ => return Err(unsupported()),
+        };
+        let of = |(_, algorithm)| Self { algorithm, mode: chain, iv };
+        let fits = |cipher: &Self| cipher.key_bytes() as u64 == u64::from(key_bytes);
+        Algorithm::NAMED.into_iter().map(of).find(fits).ok_or_else(|| LuksError::OutOfRange {
+            field: "the key length".into(),
+            found: u64::from(key_bytes),
+            allowed: match chain {
+                Mode::Xts => "32, 48 or 64 bytes".into(),
+                Mode::Cbc => "16, 24 or 32 bytes".into(),
+            },
+        })
+    }
+
+    /// Bytes of a key: XTS takes two.
+    pub fn key_bytes(&self) -> usize {
+        match self.mode {
+            Mode::Xts => 2 * self.algorithm.key_bytes(),
+            Mode::Cbc => self.algorithm.key_bytes(),
+        }
+    }
+
+    /// What a header calls the mode.
+    pub fn mode_text(&self) -> String {
+        match self.iv.hash_name() {
+            Some(hash) => format!("{}-{}:{hash}", self.mode.name(), self.iv.name()),
+            None => format!("{}-{}", self.mode.name(), self.iv.name()),
+        }
+    }
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.algorithm.name(), self.mode_text())
+    }
+}

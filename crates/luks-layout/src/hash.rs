@@ -1,0 +1,105 @@
+//! Hashes that headers name.
+
+use pbkdf2::pbkdf2_hmac;
+use sha1::Sha1;
+use sha2::{Digest, Sha256, Sha512};
+use zeroize::Zeroize;
+
+use crate::{LuksError, Secret};
+
+/// The hash of a header: keys are made and key material is spread with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// `sha1`: of old headers.
+    Sha1,
+    /// `sha256`.
+    Sha256,
+    /// `sha512`.
+    Sha512,
+}
+
+impl Hash {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Sha1, Self::Sha256, Self::Sha512];
+
+    /// Its name in headers and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha512 => "sha512",
+        }
+    }
+
+    /// The hash of that name.
+    ///
+    /// # Errors
+    /// When it is not one of [`Hash::ALL`].
+    pub fn of_name(name: &str) -> Result<Self, LuksError> {
+        let unsupported =
+            || LuksError::Unsupported { what: "hash", found: name.into(), allowed: "sha1, sha256, sha512" };
+        Self::ALL.into_iter().find(|hash| hash.name() == name).ok_or_else(unsupported)
+    }
+
+    /// Bytes of a digest.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// The digest of `first` and `second`, one behind the other, into the start of `out`; as much as fits there.
+    pub(crate) fn digest_into(self, first: &[u8], second: &[u8], out: &mut [u8]) {
+        fn digest<D: Digest>(first: &[u8], second: &[u8], out: &mut [u8]) {
+            let mut digest = D::new().chain_update(first).chain_update(second).finalize();
+            let len = out.len().min(digest.len());
+            out[..len].copy_from_slice(&digest[..len]);
+            digest.as_mut_slice().zeroize();
+        }
+        match self {
+            Self::Sha1 => digest::<Sha1>(first, second, out),
+            Self::Sha256 => digest::<Sha256>(first, second, out),
+            Self::Sha512 => digest::<Sha512>(first, second, out),
+        }
+    }
+
+    /// PBKDF2 with HMAC (RFC 8018, 5.2): `len` bytes made of `password`. Costs `iterations` times two digests for every
+    /// [`Hash::bytes`] of them: one million is a fifth of a second, about.
+    pub fn pbkdf2(self, password: &[u8], salt: &[u8], iterations: u32, len: usize) -> Secret {
+        let mut key = Secret::zeroed(len);
+        let out = key.bytes_mut();
+        match self {
+            Self::Sha1 => pbkdf2_hmac::<Sha1>(password, salt, iterations, out),
+            Self::Sha256 => pbkdf2_hmac::<Sha256>(password, salt, iterations, out),
+            Self::Sha512 => pbkdf2_hmac::<Sha512>(password, salt, iterations, out),
+        }
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn keys_are_those_of_the_published_vectors() {
+        // RFC 6070, vectors 3 and 5; RFC 7914, 11.
+        let key = Hash::Sha1.pbkdf2(b"password", b"salt", 4096, 20);
+        assert_eq!(hex(key.bytes()), "4b007901b765489abead49d926f721d065a429c1");
+        let key =
+            Hash::Sha1.pbkdf2(b"passwordPASSWORDpassword", b"saltSALTsaltSALTsaltSALTsaltSALTsalt", 4096, 25);
+        assert_eq!(hex(key.bytes()), "3d2eec4fe41c849b80c8d83662c0e44a8b291a964cf2f07038");
+        let key = Hash::Sha256.pbkdf2(b"passwd", b"salt", 1, 64);
+        assert_eq!(
+            hex(key.bytes()),
+            "55ac046e56e3089fec1691c22544b605f94185216dde0465e68b9d57c20dacbc\
+             49ca9cccf179b645991664b39d77ef317c71b845b1e30bd509112041d3a19783"
+        );
+    }
+}

@@ -1,0 +1,326 @@
+//! Sectors enciphered and deciphered in place.
+//!
+//! The instructions for AES work on several blocks at once, if there are several that do not depend on each other: all blocks of
+//! a sector in XTS mode (and of a deciphered one in CBC mode), and one block of each of several sectors that CBC enciphers.
+
+use std::fmt;
+
+use aes::cipher::array::Array;
+use aes::cipher::consts::U16;
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit};
+use aes::{Aes128, Aes192, Aes256};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{Algorithm, Cipher, Hash, Iv, LuksError, Mode, SECTOR_BYTES, Secret};
+
+type Block = Array<u8, U16>;
+
+const BLOCK_BYTES: usize = 16;
+/// Blocks that are worked on at once: those of a sector. More bring nothing.
+const BLOCKS_AT_ONCE: usize = SECTOR / BLOCK_BYTES;
+const SECTOR: usize = SECTOR_BYTES as usize;
+
+/// The key of a disk, ready for use. Overwritten when it is dropped.
+pub struct SectorCipher {
+    cipher: Cipher,
+    keyed: Box<dyn Keyed>,
+}
+
+/// A cipher with its key.
+trait Keyed: Send + Sync {
+    /// Enciphers whole sectors, the first of which has the number `first`.
+    fn encipher(&self, first: u64, sectors: &mut [Block]);
+    /// Deciphers them.
+    fn decipher(&self, first: u64, sectors: &mut [Block]);
+}
+
+impl SectorCipher {
+    /// `cipher` with the key `key`.
+    ///
+    /// # Errors
+    /// When the key has another length than the cipher's.
+    pub fn new(cipher: Cipher, key: &Secret) -> Result<Self, LuksError> {
+        let keyed = match cipher.algorithm {
+            Algorithm::Aes128 => keyed::<Aes128>(cipher, key.bytes()),
+            Algorithm::Aes192 => keyed::<Aes192>(cipher, key.bytes()),
+            Algorithm::Aes256 => keyed::<Aes256>(cipher, key.bytes()),
+        };
+        let wrong_length = || LuksError::KeyLength {
+            found: key.bytes().len(),
+            needed: cipher.key_bytes(),
+            cipher: cipher.to_string(),
+        };
+        Ok(Self { cipher, keyed: keyed.ok_or_else(wrong_length)? })
+    }
+
+    /// Which cipher it is.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// Enciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
+    pub fn encipher(&self, first: u64, bytes: &mut [u8]) {
+        debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no cipher text");
+        self.keyed.encipher(first, Block::slice_as_chunks_mut(bytes).0);
+    }
+
+    /// Deciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
+    pub fn decipher(&self, first: u64, bytes: &mut [u8]) {
+        debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no plain text");
+        self.keyed.decipher(first, Block::slice_as_chunks_mut(bytes).0);
+    }
+}
+
+impl fmt::Debug for SectorCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SectorCipher({})", self.cipher)
+    }
+}
+
+/// One of AES's key lengths.
+trait Aes:
+    BlockCipherEncrypt
+    + BlockCipherDecrypt
+    + BlockSizeUser<BlockSize = U16>
+    + KeyInit
+    + ZeroizeOnDrop
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Aes for Aes128 {}
+impl Aes for Aes192 {}
+impl Aes for Aes256 {}
+
+fn keyed<A: Aes>(cipher: Cipher, key: &[u8]) -> Option<Box<dyn Keyed>> {
+    if key.len() != cipher.key_bytes() {
+        return None;
+    }
+    let start = Start::new(cipher.iv, key)?;
+    Some(match cipher.mode {
+        Mode::Xts => {
+            let (data, tweak) = key.split_at(key.len() / 2);
+            let keys =
+                Xts { data: A::new_from_slice(data).ok()?, tweak: A::new_from_slice(tweak).ok()?, start };
+            Box::new(keys)
+        }
+        Mode::Cbc => Box::new(Cbc { key: A::new_from_slice(key).ok()?, start }),
+    })
+}
+
+/// What is made of a sector's number.
+enum Start {
+    Plain,
+    Plain64,
+    Essiv(Box<Aes256>),
+}
+
+impl Start {
+    fn new(iv: Iv, key: &[u8]) -> Option<Self> {
+        Some(match iv {
+            Iv::Plain => Self::Plain,
+            Iv::Plain64 => Self::Plain64,
+            Iv::EssivSha256 => {
+                let mut salt = Secret::zeroed(Hash::Sha256.bytes());
+                Hash::Sha256.digest_into(key, &[], salt.bytes_mut());
+                Self::Essiv(Box::new(Aes256::new_from_slice(salt.bytes()).ok()?))
+            }
+        })
+    }
+
+    /// The blocks that sectors from `first` on start with.
+    fn of_sectors(&self, first: u64, starts: &mut [Block]) {
+        for (sector, start) in (first..).zip(starts.iter_mut()) {
+            let number = match self {
+                Self::Plain => sector & u64::from(u32::MAX),
+                Self::Plain64 | Self::Essiv(_) => sector,
+            };
+            *start = Array(u128::from(number).to_le_bytes());
+        }
+        if let Self::Essiv(key) = self {
+            key.encrypt_blocks(starts);
+        }
+    }
+}
+
+/// IEEE 1619-2007, 5.
+struct Xts<A> {
+    data: A,
+    tweak: A,
+    start: Start,
+}
+
+impl<A: Aes> Xts<A> {
+    /// Calls `each` with the blocks of every sector, mixed with their tweaks before and behind.
+    fn each(&self, first: u64, blocks: &mut [Block], each: impl Fn(&mut [Block])) {
+        let mut starts = [Block::default(); BLOCKS_AT_ONCE];
+        let mut tweaks = [Block::default(); BLOCKS_AT_ONCE];
+        let mut sector = first;
+        for batch in blocks.chunks_mut(BLOCKS_AT_ONCE * BLOCKS_AT_ONCE) {
+            let count = batch.len().div_ceil(BLOCKS_AT_ONCE);
+            let starts = &mut starts[..count];
+            self.start.of_sectors(sector, starts);
+            self.tweak.encrypt_blocks(starts);
+            for (blocks, start) in batch.chunks_mut(BLOCKS_AT_ONCE).zip(starts.iter()) {
+                let mut tweak = u128::from_le_bytes(start.0);
+                for place in &mut tweaks {
+                    *place = Array(tweak.to_le_bytes());
+                    tweak = doubled(tweak);
+                }
+                xor(blocks, &tweaks);
+                each(blocks);
+                xor(blocks, &tweaks);
+            }
+            sector += count as u64;
+        }
+        Array::slice_as_flattened_mut(&mut tweaks).zeroize();
+    }
+}
+
+impl<A: Aes> Keyed for Xts<A> {
+    fn encipher(&self, first: u64, sectors: &mut [Block]) {
+        self.each(first, sectors, |blocks| self.data.encrypt_blocks(blocks));
+    }
+
+    fn decipher(&self, first: u64, sectors: &mut [Block]) {
+        self.each(first, sectors, |blocks| self.data.decrypt_blocks(blocks));
+    }
+}
+
+/// Times x in the field of IEEE 1619 (5.2).
+fn doubled(tweak: u128) -> u128 {
+    (tweak << 1) ^ ((tweak >> 127) * 0x87)
+}
+
+fn xor(blocks: &mut [Block], with: &[Block]) {
+    for (block, with) in blocks.iter_mut().zip(with) {
+        *block = Array((u128::from_ne_bytes(block.0) ^ u128::from_ne_bytes(with.0)).to_ne_bytes());
+    }
+}
+
+/// NIST SP 800-38A, 6.2.
+struct Cbc<A> {
+    key: A,
+    start: Start,
+}
+
+impl<A: Aes> Keyed for Cbc<A> {
+    /// Block after block, but the same block of several sectors at once.
+    fn encipher(&self, first: u64, sectors: &mut [Block]) {
+        let mut chains = [Block::default(); BLOCKS_AT_ONCE];
+        let mut sector = first;
+        for batch in sectors.chunks_mut(BLOCKS_AT_ONCE * BLOCKS_AT_ONCE) {
+            let count = batch.len() / BLOCKS_AT_ONCE;
+            let chains = &mut chains[..count];
+            self.start.of_sectors(sector, chains);
+            for place in 0..BLOCKS_AT_ONCE {
+                let places = || (0..count).map(|sector| sector * BLOCKS_AT_ONCE + place);
+                places()
+                    .zip(chains.iter_mut())
+                    .for_each(|(at, chain)| xor(std::slice::from_mut(chain), &batch[at..=at]));
+                self.key.encrypt_blocks(chains);
+                places().zip(chains.iter()).for_each(|(at, chain)| batch[at] = *chain);
+            }
+            sector += count as u64;
+        }
+    }
+
+    fn decipher(&self, first: u64, sectors: &mut [Block]) {
+        let mut chains = [Block::default(); BLOCKS_AT_ONCE + 1];
+        for (sector, blocks) in (first..).zip(sectors.chunks_exact_mut(BLOCKS_AT_ONCE)) {
+            self.start.of_sectors(sector, &mut chains[..1]);
+            chains[1..].copy_from_slice(blocks);
+            self.key.decrypt_blocks(blocks);
+            xor(blocks, &chains);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits.chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    }
+
+    fn all() -> impl Iterator<Item = Cipher> {
+        let with = |algorithm, mode| Iv::NAMED.into_iter().map(move |(_, iv)| Cipher { algorithm, mode, iv });
+        let modes = Mode::NAMED.into_iter();
+        modes.flat_map(move |(_, mode)| {
+            Algorithm::NAMED.into_iter().flat_map(move |(_, algorithm)| with(algorithm, mode))
+        })
+    }
+
+    #[test]
+    fn sectors_are_those_of_ieee_1619() {
+        // IEEE 1619-2007, B, vectors 4 (AES-128, unit 0) and 10 (AES-256, unit 0xff): 512 bytes, counting up.
+        let plain: Vec<u8> = (0..512).map(|at| at as u8).collect();
+        let vector_4 = bytes("27182818284590452353602874713526 31415926535897932384626433832795");
+        let vector_10 = bytes(
+            "2718281828459045235360287471352662497757247093699959574966967627\
+             3141592653589793238462643383279502884197169399375105820974944592",
+        );
+        let table = [
+            (
+                Algorithm::Aes128,
+                vector_4,
+                0,
+                "27a7479befa1d476489f308cd4cfa6e2a96e4bbe3208ff25287dd3819616e89c",
+            ),
+            (
+                Algorithm::Aes256,
+                vector_10,
+                0xff,
+                "1c3b3a102f770386e4836c99e370cf9bea00803f5e482357a4ae12d414a3e63b",
+            ),
+        ];
+        for (algorithm, key, unit, start) in table {
+            let cipher = Cipher { algorithm, mode: Mode::Xts, iv: Iv::Plain64 };
+            let keyed = SectorCipher::new(cipher, &Secret::new(key)).unwrap();
+            let mut sector = plain.clone();
+            keyed.encipher(unit, &mut sector);
+            assert_eq!(sector[..32], bytes(start), "{cipher}");
+            keyed.decipher(unit, &mut sector);
+            assert_eq!(sector, plain);
+        }
+    }
+
+    #[test]
+    fn a_run_of_sectors_is_each_sector_by_itself_and_comes_back() {
+        for cipher in all() {
+            let key = Secret::new((0..cipher.key_bytes()).map(|at| (at * 7) as u8).collect());
+            let keyed = SectorCipher::new(cipher, &key).unwrap();
+            // More than are worked on at once, and not a multiple of it; across the number where `plain` begins anew.
+            let plain: Vec<u8> = (0..512 * 71).map(|at| (at / 3) as u8).collect();
+            let first = u64::from(u32::MAX) - 40;
+            let mut run = plain.clone();
+            keyed.encipher(first, &mut run);
+            for (at, sector) in plain.chunks(512).enumerate() {
+                let mut alone = sector.to_vec();
+                keyed.encipher(first + at as u64, &mut alone);
+                assert_eq!(alone, run[at * 512..][..512], "{cipher}, sector {at}");
+                keyed.decipher(first + at as u64, &mut alone);
+                assert_eq!(alone, sector, "{cipher}, sector {at}");
+            }
+            keyed.decipher(first, &mut run);
+            assert_eq!(run, plain, "{cipher}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_length_is_refused_and_none_is_shown() {
+        for cipher in all() {
+            for len in [0, 1, cipher.key_bytes() - 1, cipher.key_bytes() + 1] {
+                let refused = SectorCipher::new(cipher, &Secret::zeroed(len)).unwrap_err();
+                let needed = cipher.key_bytes();
+                assert_eq!(refused, LuksError::KeyLength { found: len, needed, cipher: cipher.to_string() });
+            }
+            let keyed = SectorCipher::new(cipher, &Secret::zeroed(cipher.key_bytes())).unwrap();
+            assert_eq!(format!("{keyed:?}"), format!("SectorCipher({cipher})"));
+        }
+    }
+}

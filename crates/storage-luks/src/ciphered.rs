@@ -1,0 +1,272 @@
+//! Storage whose bytes are ciphered in another.
+
+mod write;
+
+use std::io;
+use std::sync::Arc;
+
+use luks_layout::{SECTOR_BYTES, SectorCipher};
+use storage::{
+    Allocation, Capabilities, Extent, ExtentKind, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks,
+    RangeMode, Storage, Zeroing,
+};
+
+use crate::around::Around;
+use crate::parallel::{Direction, HERE_BYTES_MAX, cipher};
+use crate::rewrites::Rewrites;
+
+/// Zeroes that are ciphered and written at once.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// The plain text of a part of another storage. What nobody has written there reads as noise, so nothing of it is known to be zero:
+/// zeroes are written, holes are data, and so is what lies between the end and a write behind it.
+///
+/// Requests of any alignment are correct. Those that do not keep to sectors of 512 bytes are read, changed and written back.
+#[derive(Debug)]
+pub struct CipherStorage {
+    shared: Arc<Shared>,
+}
+
+/// What a write needs that goes on after nobody waits for it any more.
+#[derive(Debug)]
+struct Shared {
+    below: Arc<dyn Storage>,
+    /// Where the first sector lies.
+    start: u64,
+    cipher: Arc<SectorCipher>,
+    around: Arc<dyn Around>,
+    /// Writes of whole sectors hold theirs side by side, others alone.
+    ranges: RangeLocks,
+    rewrites: Rewrites,
+}
+
+impl CipherStorage {
+    /// The sectors of `below` from `start` on, the first of which has the number 0 for `cipher`.
+    pub fn new(
+        below: Arc<dyn Storage>,
+        start: u64,
+        cipher: Arc<SectorCipher>,
+        around: Arc<dyn Around>,
+    ) -> Self {
+        let (ranges, rewrites) = Default::default();
+        Self { shared: Arc::new(Shared { below, start, cipher, around, ranges, rewrites }) }
+    }
+}
+
+/// The sectors that `offset..offset + len` touches: first byte, and behind the last one.
+fn sectors(offset: u64, len: u64) -> io::Result<(u64, u64)> {
+    let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(SECTOR_BYTES));
+    let end = end.filter(|&end| i64::try_from(end).is_ok());
+    let beyond =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {offset} are too far behind"));
+    Ok((offset - offset % SECTOR_BYTES, end.ok_or_else(beyond)?))
+}
+
+fn is_whole(offset: u64, len: u64) -> bool {
+    offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES)
+}
+
+impl Shared {
+    /// Whole sectors.
+    fn length(&self) -> u64 {
+        let length = self.below.length().saturating_sub(self.start);
+        length - length % SECTOR_BYTES
+    }
+
+    /// Fills `buf`, whole sectors from `offset` on, with what they read as now; whoever writes parts of them is waited for.
+    async fn read_whole(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        let moment = self.rewrites.quiet();
+        let (result, buf) = self.read_at_once(offset, buf).await;
+        if result.is_err() || moment.is_some_and(|moment| self.rewrites.quiet_since(moment)) {
+            return (result, buf);
+        }
+        let end = offset + buf.len() as u64;
+        let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
+        self.read_at_once(offset, buf).await
+    }
+
+    /// Likewise; whoever changes parts of them is the caller, or may be met half-way.
+    async fn read_at_once(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        // Behind the end are zeroes, not the plain text of zeroes.
+        let there = self.length().saturating_sub(offset).min(buf.len() as u64) as usize;
+        let mut behind = buf.split_off(there);
+        behind.fill(0);
+        let (mut result, mut buf) = self.below.read(self.start + offset, buf).await;
+        if result.is_ok() {
+            let sector = offset / SECTOR_BYTES;
+            let len = buf.len();
+            match cipher(&*self.around, &self.cipher, Direction::Decipher, sector, buf).await {
+                Ok(plain) => buf = plain,
+                Err(error) => (result, buf) = (Err(error), IoBuf::zeroed(len)),
+            }
+        }
+        buf.rejoin(behind);
+        (result, buf)
+    }
+
+    async fn read(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        let len = buf.len() as u64;
+        let (first, end) = match sectors(offset, len) {
+            Ok(sectors) => sectors,
+            Err(error) => return (Err(error), buf),
+        };
+        if is_whole(offset, len) {
+            return self.read_whole(offset, buf).await;
+        }
+        let (result, whole) = self.read_whole(first, IoBuf::uninit((end - first) as usize)).await;
+        let from = (offset - first) as usize;
+        let len = buf.len();
+        buf.copy_from_slice(&whole[from..from + len]);
+        (result, buf)
+    }
+
+    /// See [`Storage::try_read`]: for what is whole, and short enough to be deciphered here.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let len = buf.len() as u64;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.length());
+        if !inside || !is_whole(offset, len) || buf.len() > HERE_BYTES_MAX {
+            return false;
+        }
+        let Some(moment) = self.rewrites.quiet() else { return false };
+        if !self.below.try_read(self.start + offset, buf) || !self.rewrites.quiet_since(moment) {
+            return false;
+        }
+        self.cipher.decipher(offset / SECTOR_BYTES, buf);
+        true
+    }
+
+    /// Writes zeroes.
+    async fn zero(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+        sectors(offset, len)?;
+        let zeroes = IoBytes::zeroed(len.min(ZEROES_BYTES) as usize);
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            // Pieces end where sectors do.
+            let upto = end.min((at + ZEROES_BYTES) / ZEROES_BYTES * ZEROES_BYTES);
+            self.write(at, zeroes.slice(0, (upto - at) as usize).into()).await?;
+            at = upto;
+        }
+        Ok(())
+    }
+
+    async fn grow_to(self: &Arc<Self>, length: u64) -> io::Result<()> {
+        let (old, (_, new)) = (self.length(), sectors(length, 0)?);
+        if new <= old {
+            return Ok(());
+        }
+        self.below.grow_to(self.start + new).await?;
+        self.zero(old, new - old).await
+    }
+
+    async fn allocate(self: &Arc<Self>, offset: u64, len: u64, how: Allocation) -> io::Result<()> {
+        let (first, end) = sectors(offset, len)?;
+        let old = self.length();
+        self.below.allocate(self.start + first, end - first, Allocation::Reserve).await?;
+        if end > old {
+            self.zero(old, end - old).await?;
+        }
+        match how {
+            Allocation::Write if offset < old => self.zero(offset, len.min(old - offset)).await,
+            Allocation::Write | Allocation::Reserve => Ok(()),
+        }
+    }
+}
+
+impl Storage for CipherStorage {
+    fn name(&self) -> &str {
+        self.shared.below.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let below = self.shared.below.capabilities();
+        Capabilities {
+            alignment: below.alignment.max(SECTOR_BYTES as u32),
+            grows_zeroed: false,
+            discards_to_zero: false,
+            ..below
+        }
+    }
+
+    fn medium(&self) -> Medium {
+        self.shared.below.medium()
+    }
+
+    fn length(&self) -> u64 {
+        self.shared.length()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.shared.try_read(offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(self.shared.read(offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.write(offset, data))
+    }
+
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        self.shared.below.flush()
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            match how {
+                Zeroing::FastOnly => Err(io::ErrorKind::Unsupported.into()),
+                Zeroing::Keep | Zeroing::Unmap => self.shared.zero(offset, len).await,
+            }
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            sectors(offset, len)?;
+            let first = offset.next_multiple_of(SECTOR_BYTES);
+            let end = (offset + len) / SECTOR_BYTES * SECTOR_BYTES;
+            if first >= end {
+                return Ok(());
+            }
+            let _held = self.shared.ranges.acquire(first, end, RangeMode::Shared).await;
+            self.shared.below.discard(self.shared.start + first, end - first).await
+        })
+    }
+
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.grow_to(length))
+    }
+
+    /// A length that is no multiple of 512 is refused: the rest of its last sector would read as zeroes no more.
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            if !length.is_multiple_of(SECTOR_BYTES) {
+                let what =
+                    format!("a ciphered disk has whole sectors of {SECTOR_BYTES} bytes, not {length} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+            let (_, length) = sectors(length, 0)?;
+            self.shared.below.shorten_to(self.shared.start + length).await
+        })
+    }
+
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.allocate(offset, len, how))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            match self.shared.length().saturating_sub(offset).min(len) {
+                0 => {
+                    let what = format!("{len} bytes at {offset} go beyond {}", self.shared.length());
+                    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+                }
+                len => Ok(Extent { len, kind: ExtentKind::Data }),
+            }
+        })
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.shared.below.allocated_bytes()
+    }
+}

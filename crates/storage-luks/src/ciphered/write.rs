@@ -1,0 +1,72 @@
+//! Writes: whole sectors are ciphered into a buffer of their own; parts of sectors are read, changed and written back.
+
+use std::io;
+use std::sync::Arc;
+
+use luks_layout::SECTOR_BYTES;
+use storage::{IoBuf, IoVec, RangeMode};
+
+use super::{Shared, is_whole, sectors};
+use crate::parallel::{Direction, cipher};
+
+impl Shared {
+    pub(super) async fn write(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
+        let len = data.len() as u64;
+        let (first, end) = sectors(offset, len)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if is_whole(offset, len) {
+            let sectors = self.enciphered(offset, copied(&data)).await?;
+            let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
+            return self.below.write(self.start + offset, sectors).await;
+        }
+        // Once it has read its neighbours it must run to its end: dropped half-way, it would put old ones back after the lock is gone.
+        let (done, result) = futures_channel::oneshot::channel();
+        let shared = Arc::clone(self);
+        self.around.spawn(Box::pin(async move {
+            // Nobody may be waiting any more; the bytes are written all the same.
+            let _ = done.send(shared.rewrite(first, end, offset, data).await);
+        }));
+        result.await.unwrap_or_else(|_| Err(io::Error::other("the program is stopping")))
+    }
+
+    /// Writes `data` together with what stands around it in its first and last sector.
+    async fn rewrite(&self, first: u64, end: u64, offset: u64, data: IoVec) -> io::Result<()> {
+        let _held = self.ranges.acquire(first, end, RangeMode::Exclusive).await;
+        let _rewriting = self.rewrites.begin();
+        let mut whole = IoBuf::uninit((end - first) as usize);
+        let last = end - SECTOR_BYTES;
+        for (sector, touched) in [(first, offset > first), (last, offset + (data.len() as u64) < end)] {
+            if touched {
+                let (result, bytes) = self.read_at_once(sector, IoBuf::uninit(SECTOR_BYTES as usize)).await;
+                result?;
+                let at = (sector - first) as usize;
+                whole[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        fill(&mut whole[(offset - first) as usize..], &data);
+        let sectors = self.enciphered(first, whole).await?;
+        self.below.write(self.start + first, sectors).await
+    }
+
+    async fn enciphered(&self, offset: u64, plain: IoBuf) -> io::Result<IoVec> {
+        let sector = offset / SECTOR_BYTES;
+        let sectors = cipher(&*self.around, &self.cipher, Direction::Encipher, sector, plain).await?;
+        Ok(sectors.freeze().into())
+    }
+}
+
+fn copied(data: &IoVec) -> IoBuf {
+    let mut copy = IoBuf::uninit(data.len());
+    fill(&mut copy, data);
+    copy
+}
+
+fn fill(buf: &mut [u8], data: &IoVec) {
+    let mut at = 0;
+    for part in data.parts() {
+        buf[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+}

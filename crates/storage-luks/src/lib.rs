@@ -1,0 +1,27 @@
+//! Storage whose bytes are ciphered in another, and the LUKS headers and key slots that lead to its key.
+//!
+//! [`CipherStorage`] keeps the contract of [`storage::Storage`] over storage that holds cipher text. [`unlock`] finds the key by a
+//! password, [`NewVolume`] makes a header, [`add_key`] and [`remove_key`] change who may open it.
+
+#![forbid(unsafe_code)]
+
+mod around;
+mod ciphered;
+mod header;
+mod key_slots;
+mod new_volume;
+mod parallel;
+mod rewrites;
+#[cfg(test)]
+mod tests;
+mod unlock;
+
+pub use around::{Around, Calculation, Work};
+pub use ciphered::CipherStorage;
+pub use header::{Area, is_luks, read_header};
+pub use key_slots::{Removal, add_key, remove_key};
+pub use luks_layout::{
+    Algorithm, Cipher, Hash, Header, Iv, KeySlot, LuksError, Mode, Secret, SectorCipher, area_bytes,
+};
+pub use new_volume::{ITER_TIME_DEFAULT, NewVolume};
+pub use unlock::{Unlocked, unlock};

@@ -1,0 +1,135 @@
+//! A new header, with one key slot.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use block::{Blame, Error};
+use luks_layout::{Cipher, Hash, Header, LuksError, NewHeader, NewSlot, SECTOR_BYTES, Secret, calibrate};
+use storage::{IoBytes, Storage};
+
+use crate::around::{Around, calculated};
+use crate::header::refused;
+
+/// How long a password takes to be tried, unless said otherwise: as QEMU has it.
+pub const ITER_TIME_DEFAULT: Duration = Duration::from_millis(2000);
+
+/// The digest of the key takes this part of the time of a password.
+const DIGEST_PART: u32 = 8;
+
+/// What a new volume is to be.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// How sectors are ciphered.
+    pub cipher: Cipher,
+    /// How keys are made.
+    pub hash: Hash,
+    /// How long a password shall take to be tried on this machine.
+    pub iter_time: Duration,
+    /// What opens it.
+    pub password: Secret,
+}
+
+/// A header and the key material of slot 0, to be written.
+#[derive(Debug)]
+struct Made {
+    header: Header,
+    material: Secret,
+}
+
+impl NewVolume {
+    /// Writes a header with one key at `offset` of `file`: key material first, then the header itself, behind a flush. There must be
+    /// [`crate::area_bytes`] of room. Costs a little more than `iter_time`.
+    ///
+    /// # After a crash
+    /// Without its header an area is no LUKS header.
+    pub async fn write(&self, file: &dyn Storage, offset: u64, around: &dyn Around) -> Result<Header, Error> {
+        let blame = Blame::new(file.name());
+        let new = self.clone();
+        let Made { header, material } = calculated(around, move || new.make())
+            .await
+            .map_err(blame.io("making a key"))?
+            .map_err(|error| error.named(&blame))?;
+        let place = offset + u64::from(header.slots[0].material_sector) * SECTOR_BYTES;
+        let bytes = IoBytes::copy_from(material.bytes());
+        file.write(place, bytes.into()).await.map_err(blame.io("writing a key slot"))?;
+        file.flush().await.map_err(blame.io("flushing a key slot"))?;
+        let bytes = IoBytes::copy_from(&header.encode());
+        file.write(offset, bytes.into()).await.map_err(blame.io("writing the LUKS header"))?;
+        file.flush().await.map_err(blame.io("flushing the LUKS header"))?;
+        Ok(header)
+    }
+
+    fn make(&self) -> Result<Made, NotMade> {
+        let key = random_secret(self.cipher.key_bytes())?;
+        let len = luks_layout::DIGEST_BYTES;
+        let new = NewHeader {
+            cipher: self.cipher,
+            hash: self.hash,
+            key: &key,
+            digest_salt: random()?,
+            digest_iterations: iterations(self.hash, len, self.iter_time / DIGEST_PART),
+            uuid: random()?,
+        };
+        let mut header = Header::new(&new)?;
+        let material = fill_slot(&mut header, 0, &key, &self.password, self.iter_time)?;
+        Ok(Made { header, material })
+    }
+}
+
+/// Puts `key` into slot `slot`, for `password`; what must be written of it.
+pub(crate) fn fill_slot(
+    header: &mut Header,
+    slot: usize,
+    key: &Secret,
+    password: &Secret,
+    iter_time: Duration,
+) -> Result<Secret, NotMade> {
+    let iterations = iterations(header.hash, header.cipher.key_bytes(), iter_time);
+    let new = NewSlot { password, iterations, salt: random()? };
+    let material = random_secret(header.material_bytes(&header.slots[slot]))?;
+    Ok(header.fill_slot(slot, key, &new, material)?)
+}
+
+/// Why there is no new key.
+pub(crate) enum NotMade {
+    Layout(LuksError),
+    Random(getrandom::Error),
+}
+
+impl From<LuksError> for NotMade {
+    fn from(error: LuksError) -> Self {
+        Self::Layout(error)
+    }
+}
+
+impl From<getrandom::Error> for NotMade {
+    fn from(error: getrandom::Error) -> Self {
+        Self::Random(error)
+    }
+}
+
+impl NotMade {
+    pub(crate) fn named(self, blame: &Blame) -> Error {
+        match self {
+            Self::Layout(error) => refused(blame, &error),
+            Self::Random(error) => blame.io("making a key")(io::Error::other(error)),
+        }
+    }
+}
+
+fn iterations(hash: Hash, key_bytes: usize, time: Duration) -> u32 {
+    let start = Instant::now();
+    calibrate(hash, key_bytes, time, &mut || start.elapsed())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+pub(crate) fn random_secret(len: usize) -> Result<Secret, getrandom::Error> {
+    let mut secret = Secret::zeroed(len);
+    getrandom::fill(secret.bytes_mut())?;
+    Ok(secret)
+}

@@ -1,0 +1,64 @@
+//! Sectors of one request ciphered: small ones here and now, large ones in pieces on other threads.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use luks_layout::{SECTOR_BYTES, SectorCipher};
+use storage::IoBuf;
+
+use crate::around::{Around, calculated};
+
+/// A request up to this long is ciphered where it is: that takes some ten microseconds, which another thread costs too.
+pub(crate) const HERE_BYTES_MAX: usize = 64 << 10;
+/// Threads that work for one request at most.
+const PIECES_MAX: usize = 4;
+
+/// What is done to sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Encipher,
+    Decipher,
+}
+
+impl Direction {
+    pub(crate) fn apply(self, cipher: &SectorCipher, first: u64, bytes: &mut [u8]) {
+        match self {
+            Self::Encipher => cipher.encipher(first, bytes),
+            Self::Decipher => cipher.decipher(first, bytes),
+        }
+    }
+}
+
+/// Ciphers `buf` in place, whole sectors of which the first has the number `first`. `Err`: the program is stopping.
+pub(crate) async fn cipher(
+    around: &dyn Around,
+    cipher: &Arc<SectorCipher>,
+    direction: Direction,
+    first: u64,
+    mut buf: IoBuf,
+) -> std::io::Result<IoBuf> {
+    if buf.len() <= HERE_BYTES_MAX {
+        direction.apply(cipher, first, &mut buf);
+        return Ok(buf);
+    }
+    let piece = (buf.len() / PIECES_MAX).max(HERE_BYTES_MAX).next_multiple_of(SECTOR_BYTES as usize);
+    let mut works = Vec::with_capacity(PIECES_MAX);
+    let mut sector = first;
+    while !buf.is_empty() {
+        let mut part = buf.split_to(piece.min(buf.len()));
+        let (cipher, from) = (Arc::clone(cipher), sector);
+        sector += part.len() as u64 / SECTOR_BYTES;
+        works.push(calculated(around, move || {
+            direction.apply(&cipher, from, &mut part);
+            part
+        }));
+    }
+    let mut whole: Option<IoBuf> = None;
+    for part in join_all(works).await {
+        match &mut whole {
+            None => whole = Some(part?),
+            Some(whole) => whole.unsplit(part?),
+        }
+    }
+    Ok(whole.unwrap_or(buf))
+}

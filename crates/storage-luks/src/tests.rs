@@ -1,0 +1,230 @@
+//! Ciphered storage against plain bytes, and key slots over storage in memory.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use block::{Blame, ErrorKind};
+use futures_executor::block_on;
+use proptest::prelude::*;
+use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
+
+use crate::{
+    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Removal, Secret, SectorCipher, Work,
+    add_key, area_bytes, remove_key, unlock,
+};
+
+/// A program without threads: what is spawned runs at once.
+#[derive(Debug)]
+struct Alone;
+
+impl Around for Alone {
+    fn spawn(&self, mut work: Work) {
+        let ended = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(ended.is_ready(), "storage in memory never waits, and nobody else has a lock");
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(async move { calculation() })
+    }
+}
+
+fn keyed() -> Arc<SectorCipher> {
+    Arc::new(SectorCipher::new(Cipher::DEFAULT, &Secret::new((0..64).collect())).unwrap())
+}
+
+fn over(below: &Arc<MemoryStorage>, start: u64) -> CipherStorage {
+    CipherStorage::new(Arc::clone(below) as Arc<dyn Storage>, start, keyed(), Arc::new(Alone))
+}
+
+fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {
+    let (result, buf) = block_on(storage.read(offset, IoBuf::uninit(len)));
+    result.unwrap();
+    buf.to_vec()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u64, usize, u8),
+    Zero(u64, u64),
+    Allocate(u64, u64, bool),
+    Grow(u64),
+    Shorten(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let offset = 0_u64..6000;
+    let len = prop_oneof![1_usize..3000, Just(200_000), Just(512)];
+    prop_oneof![
+        4 => (offset.clone(), len, 1_u8..).prop_map(|(offset, len, byte)| Step::Write(offset, len, byte)),
+        1 => (0_u64..8, 1_usize..8).prop_map(|(sector, count)| Step::Write(sector * 512, count * 512, 7)),
+        1 => (offset.clone(), 0_u64..3000).prop_map(|(offset, len)| Step::Zero(offset, len)),
+        1 => (offset.clone(), 1_u64..3000, any::<bool>()).prop_map(|(offset, len, write)| Step::Allocate(offset, len, write)),
+        1 => (0_u64..20).prop_map(|sectors| Step::Grow(sectors * 512)),
+        1 => (0_u64..20).prop_map(|sectors| Step::Shorten(sectors * 512)),
+    ]
+}
+
+/// Plain bytes, whose length is whole sectors.
+fn model(bytes: &mut Vec<u8>, step: &Step) {
+    let whole = |end: u64| end.next_multiple_of(512) as usize;
+    let mut put = |offset: u64, len: usize, byte: Option<u8>| {
+        let end = offset + len as u64;
+        if len > 0 && bytes.len() < end as usize {
+            bytes.resize(whole(end), 0);
+        }
+        if let Some(byte) = byte {
+            bytes[offset as usize..end as usize].fill(byte);
+        }
+    };
+    match *step {
+        Step::Write(offset, len, byte) => put(offset, len, Some(byte)),
+        Step::Zero(offset, len) if len > 0 => put(offset, len as usize, Some(0)),
+        Step::Zero(..) => {}
+        Step::Allocate(offset, len, write) => put(offset, len as usize, write.then_some(0)),
+        Step::Grow(length) => bytes.resize(bytes.len().max(length as usize), 0),
+        Step::Shorten(length) => bytes.truncate(length as usize),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the alignment, what is read is what was written; below, nothing is.
+    #[test]
+    fn the_plain_text_is_what_was_written(steps in prop::collection::vec(step(), 1..12)) {
+        let below = Arc::new(MemoryStorage::new(1024));
+        let storage = over(&below, 1024);
+        let mut expected = Vec::new();
+        for step in &steps {
+            model(&mut expected, step);
+            block_on(async {
+                // What lies between the end and a write behind it is nobody's.
+                if let Step::Write(offset, ..) | Step::Zero(offset, 1..) | Step::Allocate(offset, ..) = *step {
+                    storage.grow_to(offset).await?;
+                }
+                match *step {
+                    Step::Write(offset, len, byte) => storage.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).await,
+                    Step::Zero(offset, len) => storage.zero(offset, len, Zeroing::Keep).await,
+                    Step::Allocate(offset, len, true) => storage.allocate(offset, len, Allocation::Write).await,
+                    Step::Allocate(offset, len, false) => storage.allocate(offset, len, Allocation::Reserve).await,
+                    Step::Grow(length) => storage.grow_to(length).await,
+                    Step::Shorten(length) => storage.shorten_to(length).await,
+                }
+            }).unwrap();
+            prop_assert_eq!(storage.length(), expected.len() as u64);
+        }
+        prop_assert!(read(&storage, 0, expected.len()) == expected);
+        // Behind the end there are zeroes.
+        expected.resize(expected.len() + 700, 0);
+        for (offset, len) in [(0, 700), (1, 511), (513, 20), (expected.len() - 700, 700)] {
+            let len = len.min(expected.len() - offset);
+            prop_assert!(read(&storage, offset as u64, len) == expected[offset..offset + len]);
+        }
+        let mut text = below.to_bytes().split_off(1024);
+        keyed().decipher(0, &mut text);
+        prop_assert!(text == expected[..expected.len() - 700]);
+    }
+}
+
+#[test]
+fn a_try_gives_whole_sectors_and_nothing_else() {
+    let storage = over(&Arc::new(MemoryStorage::new(0)), 0);
+    block_on(storage.write(0, IoBytes::copy_from(&[5; 4096]).into())).unwrap();
+    let mut buf = [0; 1024];
+    assert!(storage.try_read(512, &mut buf));
+    assert_eq!(buf, [5; 1024]);
+    assert!(!storage.try_read(1, &mut buf[..512]));
+    assert!(!storage.try_read(0, &mut buf[..100]));
+    assert!(!storage.try_read(3584, &mut buf), "beyond the end are zeroes, not their plain text");
+}
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text.as_bytes().to_vec())
+}
+
+/// A file with one key, `first`.
+fn volume() -> (MemoryStorage, Area) {
+    let new = NewVolume {
+        cipher: Cipher::DEFAULT,
+        hash: Hash::Sha256,
+        iter_time: Duration::from_millis(1),
+        password: secret("first"),
+    };
+    let file = MemoryStorage::new(4096 + area_bytes(new.cipher));
+    block_on(new.write(&file, 4096, &Alone)).unwrap();
+    (file, Area { offset: 4096, len: area_bytes(new.cipher) })
+}
+
+fn opens(file: &MemoryStorage, area: Area, password: &str) -> Option<usize> {
+    match block_on(unlock(file, area, &secret(password), &Alone)) {
+        Ok(unlocked) => {
+            unlocked.cipher(&Blame::new("file")).unwrap();
+            Some(unlocked.slot)
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Refused);
+            None
+        }
+    }
+}
+
+fn add(file: &MemoryStorage, area: Area, new: &str, slot: Option<usize>) -> Result<usize, String> {
+    let time = Duration::from_millis(1);
+    let (first, new) = (secret("first"), secret(new));
+    let added = add_key(file, area, &first, &new, slot, time, &Alone);
+    block_on(added).map_err(|error| error.to_string())
+}
+
+fn remove(
+    file: &MemoryStorage,
+    area: Area,
+    removal: Removal<'_>,
+    forced: bool,
+) -> Result<Vec<usize>, String> {
+    block_on(remove_key(file, area, removal, forced, &Alone)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn keys_are_added_and_removed_and_the_last_one_stays() {
+    let (file, area) = volume();
+    assert_eq!((opens(&file, area, "first"), opens(&file, area, "wrong")), (Some(0), None));
+    assert_eq!(add(&file, area, "second", None), Ok(1));
+    assert_eq!(add(&file, area, "third", Some(6)), Ok(6));
+    assert_eq!(add(&file, area, "x", Some(6)), Err("memory: key slot 6 has a key; remove it first".into()));
+    assert_eq!(add(&file, area, "x", Some(8)), Err("memory: there is no key slot 8; allowed: 0 to 7".into()));
+    assert_eq!((opens(&file, area, "second"), opens(&file, area, "third")), (Some(1), Some(6)));
+    assert_eq!(remove(&file, area, Removal::Slot(1), false), Ok(vec![1]));
+    assert_eq!(opens(&file, area, "second"), None);
+    assert_eq!(remove(&file, area, Removal::Slot(1), false), Err("memory: key slot 1 has no key".into()));
+    assert_eq!(remove(&file, area, Removal::Password(&secret("first")), false), Ok(vec![0]));
+    assert_eq!((opens(&file, area, "first"), opens(&file, area, "third")), (None, Some(6)));
+    let last = "memory: no key would be left: without one nobody can read the image again";
+    assert_eq!(remove(&file, area, Removal::Slot(6), false), Err(last.into()));
+    assert_eq!(opens(&file, area, "third"), Some(6));
+    assert_eq!(remove(&file, area, Removal::Slot(6), true), Ok(vec![6]));
+    assert_eq!(opens(&file, area, "third"), None);
+}
+
+#[test]
+fn eight_keys_are_the_most() {
+    let (file, area) = volume();
+    for slot in 1..8 {
+        assert_eq!(add(&file, area, &format!("key {slot}"), None), Ok(slot));
+    }
+    assert_eq!(
+        add(&file, area, "x", None),
+        Err("memory: all 8 key slots have a key; remove one first".into())
+    );
+    assert_eq!(opens(&file, area, "key 7"), Some(7));
+}
+
+#[test]
+fn no_message_shows_a_key_or_a_password() {
+    let (file, area) = volume();
+    let unlocked = block_on(unlock(&file, area, &secret("first"), &Alone)).unwrap();
+    assert!(!format!("{unlocked:?}").contains(&format!("{:?}", &unlocked.key.bytes()[..4])));
+    assert!(format!("{unlocked:?}").contains("key: Secret(..)"));
+    let error = block_on(unlock(&file, area, &secret("swordfish"), &Alone)).unwrap_err();
+    assert!(!format!("{error:?} {error}").contains("swordfish"));
+}
