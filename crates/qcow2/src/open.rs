@@ -96,32 +96,37 @@ impl Qcow2 {
     /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first. The place of each table that
     /// they name takes 8 bytes more: at most 40 MiB.
     pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
-        let blame = Blame::new(files.file.name());
         let header = read_header(&*files.file).await?;
-        check_openable(&header, &files, &options, &blame)?;
-        let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-        if options.writable && leaks::may_have_leaks(&header) {
-            give_leaks_back(&*files.file, &blame).await;
-        }
-        let source = Source {
-            file: &*files.file,
-            header: &header,
-            geometry: &geometry,
-            options: &options,
-            blame: &blame,
-        };
-        let mut tables = Tables::read(source).await?;
-        if options.writable && !files.file.capabilities().resizable {
-            tables.allocator = tables.allocator_on_device(source).await?;
-        }
-        let inner = assemble(files, header, geometry, tables, options, host, blame)?;
-        let image = Qcow2 { inner: Arc::new(inner) };
-        image.inner.count_tables();
-        if options.writable {
-            image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
-        }
-        Ok(image)
+        open_with(files, header, options, host).await
     }
+}
+
+/// Opens an image whose header was read: see [`Qcow2::open`].
+pub(crate) async fn open_with(
+    files: Files,
+    header: Header,
+    options: Options,
+    host: Arc<dyn Host>,
+) -> Result<Qcow2, Error> {
+    let blame = Blame::new(files.file.name());
+    check_openable(&header, &files, &options, &blame)?;
+    let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+    if options.writable && leaks::may_have_leaks(&header) {
+        give_leaks_back(&*files.file, &blame).await;
+    }
+    let source =
+        Source { file: &*files.file, header: &header, geometry: &geometry, options: &options, blame: &blame };
+    let mut tables = Tables::read(source).await?;
+    if options.writable && !files.file.capabilities().resizable {
+        tables.allocator = tables.allocator_on_device(source).await?;
+    }
+    let inner = assemble(files, header, geometry, tables, options, host, blame)?;
+    let image = Qcow2 { inner: Arc::new(inner) };
+    image.inner.count_tables();
+    if options.writable {
+        image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
+    }
+    Ok(image)
 }
 
 /// Gives back what a crash left of a reserve. An image from which that cannot be had is as good as before.
