@@ -1,6 +1,7 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
 mod as_block;
+mod stored;
 mod whole;
 
 use std::path::Path;

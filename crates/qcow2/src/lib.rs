@@ -58,6 +58,7 @@ mod shape;
 pub mod snapshot;
 mod space;
 mod status;
+mod stored;
 mod table_io;
 mod turns;
 mod waiting;
