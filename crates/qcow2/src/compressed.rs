@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use flate2::{Decompress, FlushDecompress, Status};
+use libdeflater::Decompressor;
 use qcow2_layout::{CompressedCluster, Compression};
 use storage::{IoBuf, IoBytes};
 use sync::{Mutex, Semaphore};
@@ -154,13 +155,21 @@ fn packed_len(compression: Compression, packed: &[u8], size: usize) -> io::Resul
 fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let got = match compression {
-        Compression::Deflate => inflate(packed, &mut bytes)?,
+        Compression::Deflate => unpack_deflate(packed, &mut bytes)?,
         Compression::Zstd => unpack_zstd(packed, &mut bytes)?,
     };
     if got == size {
         Ok(bytes)
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("it ends after {got} of {size} bytes")))
+    }
+}
+
+fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    match Decompressor::new().deflate_decompress(packed, bytes) {
+        Ok(got) => Ok(got),
+        // A stream that does not end with the cluster has all of it for QEMU too, and the other library says what is wrong.
+        Err(_) => inflate(packed, bytes),
     }
 }
 
