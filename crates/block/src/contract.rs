@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 
-use crate::{Blame, BlockStatus, Error};
+use crate::{Blame, BlockStatus, Error, Stored, Takes};
 
 /// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
 /// time: the request then still happens, or does not, and nobody is told.
@@ -121,6 +121,28 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 
     /// The state of the block at `offset`, for at most `len` bytes (at least one). Asks maps and file systems, reads no data.
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>>;
+
+    /// How the bytes at `offset` lie where they are, for at most `len` of them, if that is a way that `wanted` tells; `None` where
+    /// they have to be read. It is so until somebody writes to this block or one below.
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        let _ = (offset, len, wanted);
+        Box::pin(async { Ok(None) })
+    }
+
+    /// What [`Block::take`] is worth a try for. May become `None` by trying.
+    fn takes(&self) -> Option<Takes> {
+        None
+    }
+
+    /// Writes at `offset` what another block has [`Block::stored`].
+    ///
+    /// # Errors
+    /// With [`crate::ErrorKind::Unsupported`] where it cannot be taken over so: then part of the range may have changed, and it is to
+    /// be written.
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        let _ = (offset, stored);
+        Box::pin(async { Err(Blame::new(self.name()).unsupported("data is only taken as bytes")) })
+    }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable. Blocks below stay open. Requests that
     /// come afterwards may fail.

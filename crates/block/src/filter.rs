@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
 
-use crate::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use crate::{
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+};
 
 /// A block over another one of the same size and content. Every implementation is a [`Block`].
 ///
@@ -65,6 +67,17 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         self.over().block_status(offset, len)
     }
 
+    /// In place of [`Block::takes`]: nothing, because the filter would not see it.
+    fn takes(&self) -> Option<Takes> {
+        None
+    }
+
+    /// In place of [`Block::take`].
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        let _ = (offset, stored);
+        Box::pin(async { Err(Blame::new(self.over().name()).unsupported("data is only taken as bytes")) })
+    }
+
     /// In place of [`Block::close`].
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
         self.over().close()
@@ -118,6 +131,14 @@ impl<F: Filter> Block for F {
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Filter::block_status(self, offset, len)
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        Filter::takes(self)
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::take(self, offset, stored)
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -13,9 +13,11 @@ mod error;
 mod filter;
 mod raw;
 mod status;
+mod stored;
 
 pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory};
 pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
-pub use raw::{Raw, SECTOR_BYTES};
+pub use raw::{Raw, SECTOR_BYTES, in_file};
 pub use status::BlockStatus;
+pub use stored::{Stored, Takes};

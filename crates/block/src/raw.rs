@@ -5,7 +5,9 @@ use std::sync::Arc;
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use storage::{ExtentKind, Storage, Zeroing};
 
-use crate::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use crate::{
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+};
 
 /// What sizes of disks are multiples of.
 pub const SECTOR_BYTES: u64 = 512;
@@ -150,9 +152,41 @@ impl Block for Raw {
         Box::pin(self.status(offset, len))
     }
 
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, len)?;
+            Ok(if wanted == Takes::File { in_file(&*self.storage, host, len) } else { None })
+        })
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        self.storage.copies().then_some(Takes::File)
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let host = self.host(offset, stored.disk_bytes())?;
+            let Stored::File { file, offset: from, len } = stored else {
+                return Err(self.blame().unsupported("a raw disk has no compressed clusters"));
+            };
+            let copied = self.storage.copy_from(host, file, from, len).await;
+            copied.map_err(|error| match error.kind() {
+                std::io::ErrorKind::Unsupported => self.blame().unsupported(error.to_string()),
+                _ => self.failing("copying data")(error),
+            })
+        })
+    }
+
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
         self.flush()
     }
+}
+
+/// What `storage` has at `offset`, as far as its file reaches; `None` where it is no file that the kernel copies from.
+pub fn in_file(storage: &dyn Storage, offset: u64, len: u64) -> Option<Stored> {
+    let len = len.min(storage.length().saturating_sub(offset));
+    let file = storage.descriptor().filter(|_| len > 0)?;
+    Some(Stored::File { file: Arc::clone(file), offset, len })
 }
 
 fn zeroing(options: ZeroOptions) -> Zeroing {

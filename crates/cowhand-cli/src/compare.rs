@@ -16,12 +16,12 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use reactor::Reactor;
 use storage::IoBuf;
 
 pub(crate) use self::result::Difference;
 use self::result::Outcome;
 use self::walk::{Piece, Step, Walk};
+use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
@@ -121,9 +121,8 @@ fn compare(args: &Args) -> Result<Outcome, Failure> {
     let first = options(args, &args.first, "-f", args.first_format).map_err(cannot_open)?;
     let second = options(args, &args.second, "-F", args.second_format).map_err(cannot_open)?;
     let policy = args.opening.policy().map_err(cannot_open)?;
-    let rules = OpenRules { policy, ..OpenRules::default() };
-    let reactor = Reactor::new(reactor::available())
-        .map_err(|error| cannot_open(Failure::because("cannot start an event loop", &error)))?;
+    let rules = Memory::default().rules(policy);
+    let reactor = copying::reactor().map_err(cannot_open)?;
     reactor.run(async {
         let disks = [
             open(&first, &rules).await.map_err(cannot_open)?,

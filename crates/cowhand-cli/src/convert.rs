@@ -2,6 +2,7 @@
 
 mod plan;
 mod refused;
+mod snapshot;
 mod target;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use job::{Copy, Joined};
+use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
 
 use self::plan::Plan;
@@ -39,7 +41,9 @@ Examples:
   cowhand convert -O qcow2 disk.raw disk.qcow2
   cowhand convert -p disk.qcow2 disk.raw
   cowhand convert -O qcow2 -c -o compression_type=zstd disk.qcow2 archive.qcow2
+  cowhand convert -C -O raw disk.raw copy.raw
   cowhand convert -O qcow2 -B base.qcow2 -F qcow2 overlay.qcow2 copy.qcow2
+  cowhand convert -l before-upgrade disk.qcow2 then.raw
   cowhand convert -n -O raw --target-is-zero --verify disk.qcow2 /dev/vg/disk
 cowhand info --help says what a DRIVE is."
 )]
@@ -79,9 +83,17 @@ pub struct Args {
     #[arg(short = 'n')]
     no_create: bool,
 
-    /// Zeroes of at least so many bytes stay holes; 0 writes all of them
-    #[arg(short = 'S', value_name = "BYTES", value_parser = parse_bytes, default_value = "4k")]
-    sparse: u64,
+    /// A snapshot of DRIVE, in place of its disk: an id or a name, or snapshot.id=ID,snapshot.name=NAME
+    #[arg(short = 'l', value_name = "SNAPSHOT", value_parser = snapshot::parse)]
+    snapshot: Option<SnapshotName>,
+
+    /// Zeroes of at least so many bytes stay holes; 0 writes all of them [default: 4k]
+    #[arg(short = 'S', value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "offload")]
+    sparse: Option<u64>,
+
+    /// Have the kernel copy data from file to file, where it can share it too; zeroes in it are not looked for
+    #[arg(short = 'C', conflicts_with = "compress")]
+    offload: bool,
 
     /// Pieces under way at a time: 1 to 16
     #[arg(short = 'm', value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=16), default_value = "8")]
@@ -159,7 +171,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Ok::<_, Failure>(opened)
     })?;
     let has_backing = opened.iter().any(|disk| disk.root().below().is_some());
-    let source = joined(opened);
+    let source = match &args.snapshot {
+        Some(name) => reactor.run(snapshot::view(&opened, name))?,
+        None => joined(&opened),
+    };
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
     let target = Target::prepare(args, target, &plan)?;
     convert(args, &reactor, &rules, &watch, &*source, target, &plan)?;
@@ -172,8 +187,9 @@ impl Args {
             let what = format!("--memory-limit is {}; allowed: 4M and more", self.memory_limit);
             return Err(Failure::new(what));
         }
-        if !self.sparse.is_multiple_of(SECTOR_BYTES) || self.sparse > plan::SPARSE_BYTES_MAX {
-            let what = format!("-S is {}; allowed: multiples of 512 up to 16M, and 0", self.sparse);
+        let sparse = self.sparse.unwrap_or(plan::SPARSE_BYTES_DEFAULT);
+        if !sparse.is_multiple_of(SECTOR_BYTES) || sparse > plan::SPARSE_BYTES_MAX {
+            let what = format!("-S is {sparse}; allowed: multiples of 512 up to 16M, and 0");
             return Err(Failure::new(what));
         }
         if self.compress && self.target_format == Format::Raw {
@@ -181,7 +197,7 @@ impl Args {
                 "-c: a raw image has no compressed clusters; convert to qcow2 (-O qcow2)",
             ));
         }
-        if self.compress && self.sparse == 0 {
+        if self.compress && self.sparse == Some(0) {
             return Err(Failure::new(
                 "-S 0 writes all of the disk and -c as little as possible; give one of them",
             ));
@@ -199,11 +215,11 @@ impl Args {
     }
 }
 
-fn joined(mut disks: Vec<Arc<Disk>>) -> Arc<dyn Block> {
-    match (disks.pop(), disks.is_empty()) {
-        (Some(only), true) => only,
-        (last, _) => {
-            let all = disks.into_iter().chain(last).map(|disk| disk as Arc<dyn Block>);
+fn joined(disks: &[Arc<Disk>]) -> Arc<dyn Block> {
+    match disks {
+        [only] => Arc::clone(only) as Arc<dyn Block>,
+        disks => {
+            let all = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Block>);
             Arc::new(Joined::new(all.collect()))
         }
     }

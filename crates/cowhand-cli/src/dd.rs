@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
 
-use graph::options::DiskOptions;
 use graph::probe::Format;
 use job::{Content, Copy, CopyOptions, Scope, Zeroes};
 
@@ -77,8 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let image = NewImage::parse(&[], args.target_format)
         .map_err(|error| Failure::because("cannot create the image", &error))?;
     let file = NewFile::make(Path::new(&operands.output), &image, from.end - from.start)?;
-    let mut target = DiskOptions::of_path(file.path());
-    target.layer.format = Some(args.target_format);
+    let target = file.options();
     reactor.run(async {
         let failed = |error: &dyn std::error::Error| copying::because("copy", &options, error);
         let disk = copying::open(&target, &rules, "write").await?;

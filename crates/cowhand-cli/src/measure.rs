@@ -10,9 +10,9 @@ use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::{Content, CreateOptions, DataClusters, Preallocation};
 use qcow2_layout::Version;
-use reactor::Reactor;
 use serde::Serialize;
 
+use crate::copying::{self, Memory};
 use crate::create::options::{self, NewImage};
 use crate::drive::{OpenArgs, formats, parse_bytes};
 use crate::failure::Failure;
@@ -131,7 +131,7 @@ fn measure_copy(args: &Args, image: NewImage, drive: &OsString) -> Result<Measur
     }
     let mut options = args.opening.options(drive, "-f", args.format)?;
     options.layer.read_only = true;
-    let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
+    let rules = Memory::default().rules(args.opening.policy()?);
     measure_disk(&options, &rules, image)
 }
 
@@ -139,8 +139,7 @@ fn measure_disk(options: &DiskOptions, rules: &OpenRules, image: NewImage) -> Re
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot measure {}", options.filename.display()), error)
     };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    reactor.run(async {
+    copying::reactor()?.run(async {
         let disk =
             graph::open(options, rules).await.map_err(|error| failed(&error).with_hint_about_lock(&error))?;
         let target = CreateOptions { size: disk.size(), ..image.options };

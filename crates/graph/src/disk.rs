@@ -2,6 +2,7 @@
 
 mod as_block;
 mod foreign;
+mod stored;
 mod whole;
 
 use std::path::Path;

@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::ops::Range;
 
-use block::Block;
+use block::{Block, Stored};
 use buffer::{IoBytes, IoVec};
 use futures_util::{TryStream, TryStreamExt, stream};
 
@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
 use crate::plan::{Planner, Scope, Shape, Step};
 use crate::rate::RateLimit;
-use crate::read::read;
+use crate::read;
 use crate::runs::{Before, Need, runs};
 
 /// Data of one step at most: larger requests are not faster, and hold more memory.
@@ -34,9 +34,9 @@ pub enum Order {
 /// What becomes of zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeroes {
-    /// Data that is read is searched for them, in blocks of so many bytes; with those that the source's map knows they stay holes.
+    /// Data is read and searched for them, in blocks of so many bytes; with those that the source's map knows they stay holes.
     Detect(u64),
-    /// Those that the source's map knows stay holes.
+    /// Those that the source's map knows stay holes. Nothing is searched, so that data can go from file to file in the kernel.
     ByMap,
     /// All are written as data, those too that the source's map knows: the target's space is allocated everywhere. With
     /// [`Content::As`] what reads the same is left out all the same.
@@ -98,14 +98,26 @@ pub struct Copy<'a> {
     pub options: CopyOptions,
 }
 
-/// A step with what was read for it.
+/// A part of a step with what goes to the target for it.
 #[derive(Debug)]
-struct Fetched {
-    step: Step,
-    /// `None`: zeroes.
-    bytes: Option<IoBytes>,
-    before: Before,
+pub(crate) struct Part {
+    /// Offset in the source.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    pub(crate) fetched: Fetched,
 }
+
+/// What goes to the target.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    /// What was read.
+    Read(Bytes),
+    /// What it takes over as it lies in the source.
+    Stored(Stored),
+}
+
+/// Bytes, and what the target reads as before; `None`: zeroes.
+pub(crate) type Bytes = Option<(IoBytes, Before)>;
 
 impl Copy<'_> {
     /// Copies, and flushes the target. Runs on any loop; `counters` may be read and cancelled by others meanwhile.
@@ -128,7 +140,7 @@ impl Copy<'_> {
             Order::InOrder => {
                 let fetched = steps.map_ok(|step| self.fetch(step, counters));
                 let fetched = fetched.try_buffered(pieces.in_flight);
-                fetched.try_for_each(|fetched| self.store(fetched, counters)).await?;
+                fetched.try_for_each(|parts| self.store(parts, counters)).await?;
             }
         }
         self.target.flush().await.map_err(Error::request(Side::Target, self.target, Action::Flush, 0))
@@ -177,43 +189,64 @@ impl Copy<'_> {
     }
 
     async fn copy(&self, step: Step, counters: &Counters) -> Result<(), Error> {
-        let fetched = self.fetch(step, counters).await?;
-        self.store(fetched, counters).await
+        let parts = self.fetch(step, counters).await?;
+        self.store(parts, counters).await
     }
 
-    async fn fetch(&self, step: Step, counters: &Counters) -> Result<Fetched, Error> {
+    async fn fetch(&self, step: Step, counters: &Counters) -> Result<Vec<Part>, Error> {
         if counters.is_cancelled() {
             return Err(Error::Cancelled);
         }
         if step.zero {
-            return Ok(Fetched { step, bytes: None, before: Before::Unknown });
+            return Ok(vec![Part { at: step.at, len: step.len, fetched: Fetched::Read(None) }]);
         }
         if let Some(rate) = &self.options.rate {
             rate.take(step.len).await;
         }
-        // A step of data is at most a piece.
-        let len = step.len as usize;
-        let salvage = self.options.salvage;
-        let bytes = match read(self.source, step.at, len, salvage, counters).await? {
-            None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(len)),
-            bytes => bytes,
-        };
-        let before = match bytes {
-            Some(_) => self.content.before(self.target_offset(&step), len, counters).await?,
-            None => Before::Unknown,
-        };
-        Ok(Fetched { step, bytes, before })
+        match self.wanted() {
+            Some(wanted) => self.fetch_parts(&step, wanted, counters).await,
+            None => {
+                let bytes = self.read(step.at, step.len, counters).await?;
+                Ok(vec![Part { at: step.at, len: step.len, fetched: Fetched::Read(bytes) }])
+            }
+        }
     }
 
-    async fn store(&self, fetched: Fetched, counters: &Counters) -> Result<(), Error> {
-        let Fetched { step, bytes, before } = fetched;
-        let offset = self.target_offset(&step);
-        match bytes {
-            None => self.zero(offset, step.len, counters).await?,
-            Some(bytes) => self.store_data(offset, bytes, &before, counters).await?,
+    pub(crate) async fn read(&self, at: u64, len: u64, counters: &Counters) -> Result<Bytes, Error> {
+        // A step of data is at most a piece.
+        let count = len as usize;
+        let bytes = match read::read(self.source, at, count, self.options.salvage, counters).await? {
+            None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(count)),
+            bytes => bytes,
+        };
+        let Some(bytes) = bytes else { return Ok(None) };
+        let before = self.content.before(self.target_offset(at), count, counters).await?;
+        Ok(Some((bytes, before)))
+    }
+
+    async fn store(&self, parts: Vec<Part>, counters: &Counters) -> Result<(), Error> {
+        for Part { at, len, fetched } in parts {
+            match fetched {
+                Fetched::Read(bytes) => self.store_read(at, len, bytes, counters).await?,
+                Fetched::Stored(stored) => self.store_stored(at, stored, counters).await?,
+            }
+            counters.add_done(len);
         }
-        counters.add_done(step.len);
         Ok(())
+    }
+
+    pub(crate) async fn store_read(
+        &self,
+        at: u64,
+        len: u64,
+        bytes: Bytes,
+        counters: &Counters,
+    ) -> Result<(), Error> {
+        let offset = self.target_offset(at);
+        match bytes {
+            None => self.zero(offset, len, counters).await,
+            Some((bytes, before)) => self.store_data(offset, bytes, &before, counters).await,
+        }
     }
 
     async fn store_data(
@@ -254,8 +287,8 @@ impl Copy<'_> {
         content::zero(self.target, &self.content, offset, len, self.options.unmap, counters).await
     }
 
-    fn target_offset(&self, step: &Step) -> u64 {
-        self.to + (step.at - self.from.start)
+    pub(crate) fn target_offset(&self, at: u64) -> u64 {
+        self.to + (at - self.from.start)
     }
 }
 

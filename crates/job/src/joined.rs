@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use block::{
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+};
 use buffer::{IoBuf, IoVec};
 
 /// Blocks one after the other.
@@ -110,6 +112,13 @@ impl Block for Joined {
             let (part, inside) = self.part(offset).ok_or_else(|| self.past_end(offset, len))?;
             let status = part.block_status(inside, len.min(part.size() - inside)).await?;
             Ok(BlockStatus { offset: None, ..status })
+        })
+    }
+
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        Box::pin(async move {
+            let (part, inside) = self.part(offset).ok_or_else(|| self.past_end(offset, len))?;
+            part.stored(inside, len.min(part.size() - inside), wanted).await
         })
     }
 

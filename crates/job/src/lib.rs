@@ -15,6 +15,7 @@ mod plan;
 mod rate;
 mod read;
 mod runs;
+mod stored;
 
 pub use content::Content;
 pub use copy::{Copy, CopyOptions, Order, Zeroes};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, Stored, Takes, ZeroOptions};
 use storage::{ForeignBytes, IoBuf, IoVec};
 
 use crate::{Error, Qcow2};
@@ -73,6 +73,18 @@ impl Block for Qcow2 {
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(Qcow2::block_status(self, offset, len))
+    }
+
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        Box::pin(Qcow2::stored(self, offset, len, wanted))
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        Qcow2::takes(self)
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::take(self, offset, stored))
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

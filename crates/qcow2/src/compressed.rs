@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use flate2::{Decompress, FlushDecompress, Status};
+use libdeflater::Decompressor;
 use qcow2_layout::{CompressedCluster, Compression};
-use storage::IoBuf;
+use storage::{IoBuf, IoBytes};
 use sync::{Mutex, Semaphore};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
@@ -53,42 +54,58 @@ impl Decompressed {
         if let Some(bytes) = self.get(cluster.host.0) {
             return Ok(bytes);
         }
+        let packed = self.read_packed(medium, cluster).await?;
+        let (compression, size) = (self.compression, 1 << medium.geometry.cluster_bits);
+        let unpacked = self.calculate(medium, size, move || unpack(compression, &packed, size)).await?;
+        let bytes = Arc::new(unpacked.map_err(|error| broken(medium, cluster, &error))?);
+        self.keep(cluster.host.0, Arc::clone(&bytes));
+        Ok(bytes)
+    }
+
+    /// The bytes of a compressed cluster with what is behind them up to the end of a sector.
+    async fn read_packed(&self, medium: &Medium, cluster: CompressedCluster) -> Result<IoBuf, Error> {
         medium.check_data(cluster.host, cluster.len)?;
         // At most two clusters: the entry has no room for a larger length.
         let buf = IoBuf::uninit(cluster.len as usize);
         // Never ciphered, and never in another file.
         let (result, packed) = medium.file.read(cluster.host.0, buf).await;
         result.map_err(medium.blame.io("reading a compressed cluster"))?;
-        let size = 1 << medium.geometry.cluster_bits;
-        let bytes = self.unpack(medium, packed, size).await?.map_err(|error| {
-            medium
-                .blame
-                .corrupt(format!("the compressed cluster at {} does not decompress: {error}", cluster.host))
-        })?;
-        let bytes = Arc::new(bytes);
-        self.keep(cluster.host.0, Arc::clone(&bytes));
-        Ok(bytes)
+        Ok(packed)
     }
 
-    /// Decompresses `packed` to `size` bytes without holding up the loop for long.
-    async fn unpack(
+    /// Decompresses a cluster of `size` bytes without holding up the loop for long.
+    async fn calculate<T: Send + 'static>(
         &self,
         medium: &Medium,
-        packed: IoBuf,
         size: usize,
-    ) -> Result<io::Result<Vec<u8>>, Error> {
-        let compression = self.compression;
+        unpack: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
         if size < ELSEWHERE_BYTES_MIN {
-            return Ok(unpack(compression, &packed, size));
+            return Ok(unpack());
         }
         let _place = self.threads.acquire().await;
         let (done, unpacked) = futures_channel::oneshot::channel();
         let calculation = move || {
             // Nobody waits any more if the request was dropped.
-            let _ = done.send(unpack(compression, &packed, size));
+            let _ = done.send(unpack());
         };
         medium.host.calculate(Box::new(calculation)).await;
         unpacked.await.map_err(|_| medium.blame.refused("the program is stopping"))
+    }
+
+    /// The bytes of a compressed cluster without what is behind their end; `None` if they do not say where that is. They are unpacked on
+    /// the way: one that cannot be is an error here as it is for a reader.
+    pub(crate) async fn packed(
+        &self,
+        medium: &Medium,
+        cluster: CompressedCluster,
+    ) -> Result<Option<IoBytes>, Error> {
+        let packed = self.read_packed(medium, cluster).await?.freeze();
+        let (compression, size) = (self.compression, 1 << medium.geometry.cluster_bits);
+        let bytes = packed.clone();
+        let measured = self.calculate(medium, size, move || packed_len(compression, &bytes, size)).await?;
+        let len = measured.map_err(|error| broken(medium, cluster, &error))?;
+        Ok(len.map(|len| packed.slice(0, len)))
     }
 
     fn get(&self, host: u64) -> Option<Arc<Vec<u8>>> {
@@ -110,17 +127,50 @@ impl Decompressed {
     }
 }
 
+fn broken(medium: &Medium, cluster: CompressedCluster, error: &io::Error) -> Error {
+    let what = format!("the compressed cluster at {} does not decompress: {error}", cluster.host);
+    medium.blame.corrupt(what)
+}
+
+/// How many bytes of `packed` are the cluster, which has `size` bytes unpacked; `None` if it does not say where it ends.
+fn packed_len(compression: Compression, packed: &[u8], size: usize) -> io::Result<Option<usize>> {
+    match compression {
+        Compression::Deflate => {
+            // One byte more than it has room for: a stream that goes on is not taken for one that ends.
+            let mut bytes = vec![0; size + 1];
+            let mut stream = Decompress::new(false);
+            let status = stream.decompress(packed, &mut bytes, FlushDecompress::Finish);
+            if status.is_ok_and(|status| status == Status::StreamEnd) && stream.total_out() == size as u64 {
+                return Ok(Some(stream.total_in() as usize));
+            }
+            unpack(compression, packed, size).map(|_| None)
+        }
+        Compression::Zstd => {
+            unpack(compression, packed, size)?;
+            Ok(zstd::zstd_safe::find_frame_compressed_size(packed).ok())
+        }
+    }
+}
+
 /// Decompresses `packed`, which may have anything behind its end, to exactly `size` bytes.
 fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let got = match compression {
-        Compression::Deflate => inflate(packed, &mut bytes)?,
+        Compression::Deflate => unpack_deflate(packed, &mut bytes)?,
         Compression::Zstd => unpack_zstd(packed, &mut bytes)?,
     };
     if got == size {
         Ok(bytes)
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("it ends after {got} of {size} bytes")))
+    }
+}
+
+fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
+    match Decompressor::new().deflate_decompress(packed, bytes) {
+        Ok(got) => Ok(got),
+        // A stream that does not end with the cluster has all of it for QEMU too, and the other library says what is wrong.
+        Err(_) => inflate(packed, bytes),
     }
 }
 

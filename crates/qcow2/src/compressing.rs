@@ -5,7 +5,7 @@ mod tail;
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, Filter};
+use block::{Block, BlockFuture, Filter, Stored, Takes};
 use futures_util::future::join_all;
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
 use storage::{IoBytes, IoVec};
@@ -110,6 +110,34 @@ impl Compressing {
         packed.map_err(image.medium.blame.io("compressing a cluster"))
     }
 
+    /// Writes clusters that another image has packed in the same way.
+    async fn take_packed(&self, offset: u64, stored: Stored) -> Result<(), Error> {
+        let image = &self.image.inner;
+        let size = image.medium.geometry.cluster_size();
+        image.check_range(offset, stored.disk_bytes())?;
+        let Stored::Packed { units, unit_bytes } = stored else {
+            return Err(image.medium.blame.unsupported("what is compressed here has to be read"));
+        };
+        let fits = |unit: &IoBytes| (1..size).contains(&(unit.len() as u64));
+        if unit_bytes != size || !offset.is_multiple_of(size) || !units.iter().all(fits) {
+            return Err(image.medium.blame.unsupported("these compressed clusters are of another size"));
+        }
+        let result = async {
+            image.check_writable()?;
+            image.announce().await?;
+            let pass = image.enter().await?;
+            image.check_inside(offset, units.len() as u64 * size)?;
+            let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
+            let write = HandedOver::new(&*image.medium.host, async move {
+                let _pass = owner.turns.gate.attach(pass);
+                let packed: Vec<_> = units.iter().map(|unit| Some(unit.to_vec())).collect();
+                owner.write_packed(&tail, offset, &IoVec::new(), &packed).await
+            });
+            write.await
+        };
+        image.reporting(result.await).await
+    }
+
     async fn flush_all(&self) -> Result<(), Error> {
         self.tail.lock().await.leave(&self.image.inner).await;
         self.image.flush().await
@@ -133,6 +161,15 @@ impl Filter for Compressing {
         Box::pin(self.flush_all())
     }
 
+    fn takes(&self) -> Option<Takes> {
+        let packing = self.image.inner.decompressed.compression().name();
+        Some(Takes::Packed { packing, unit_bytes: self.cluster_bytes() })
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.take_packed(offset, stored))
+    }
+
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.tail.lock().await.leave(&self.image.inner).await;
@@ -142,7 +179,8 @@ impl Filter for Compressing {
 }
 
 impl Inner {
-    /// Writes whole clusters from `offset` on: those that were packed behind each other, the rest as they are. Runs to its end.
+    /// Writes whole clusters from `offset` on: those that were packed behind each other, the rest as they are in `data`, which is not looked at
+    /// where all were packed. Runs to its end.
     async fn write_packed(
         self: &Arc<Self>,
         tail: &AsyncMutex<Tail>,
@@ -152,7 +190,8 @@ impl Inner {
     ) -> Result<(), Error> {
         let size = self.medium.geometry.cluster_size();
         {
-            let _owned = self.own_clusters(offset, offset + data.len() as u64).await;
+            let end = (offset + packed.len() as u64 * size).min(self.size().next_multiple_of(size));
+            let _owned = self.own_clusters(offset, end).await;
             let mut first = 0;
             // A run of one kind, inside one L2 table.
             let table = |index: usize| self.medium.geometry.l1_index(offset + index as u64 * size);
@@ -165,8 +204,8 @@ impl Inner {
                 let some: Vec<&[u8]> = packed[first..end].iter().flatten().map(Vec::as_slice).collect();
                 if some.is_empty() {
                     let to = (end << self.medium.geometry.cluster_bits).min(data.len());
-                    self.write_owned(guest, &data.slice(first << self.medium.geometry.cluster_bits, to))
-                        .await?;
+                    let plain = data.slice(first << self.medium.geometry.cluster_bits, to);
+                    self.write_owned(guest, &plain.into()).await?;
                 } else {
                     self.write_packed_run(tail, guest, &some).await?;
                 }

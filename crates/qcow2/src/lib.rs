@@ -60,6 +60,7 @@ mod shape;
 pub mod snapshot;
 mod space;
 mod status;
+mod stored;
 mod survey;
 mod table_io;
 mod turns;

@@ -98,7 +98,7 @@ impl Qcow2 {
     /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first. The place of each table that
     /// they name takes 8 bytes more: at most 40 MiB.
     pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
-        Self::open_with(files, None, options, host).await
+        Self::open_by(files, None, options, host).await
     }
 
     /// Opens an encrypted image as [`Qcow2::open`] does a plain one, with the key that `password` opens. Costs also what the header's key
@@ -112,42 +112,49 @@ impl Qcow2 {
         options: Options,
         host: Arc<dyn Host>,
     ) -> Result<Qcow2, Error> {
-        Self::open_with(files, Some(password), options, host).await
+        Self::open_by(files, Some(password), options, host).await
     }
 
-    async fn open_with(
+    async fn open_by(
         files: Files,
         password: Option<&Secret>,
         options: Options,
         host: Arc<dyn Host>,
     ) -> Result<Qcow2, Error> {
-        let blame = Blame::new(files.file.name());
         let header = read_header(&*files.file).await?;
-        check_openable(&header, &files, &options, &blame)?;
-        let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-        let data = plain_data(&files, &header, password, &host, &blame).await?;
-        if options.writable && leaks::may_have_leaks(&header) {
-            give_leaks_back(&*files.file, &blame).await;
-        }
-        let source = Source {
-            file: &*files.file,
-            header: &header,
-            geometry: &geometry,
-            options: &options,
-            blame: &blame,
-        };
-        let mut tables = Tables::read(source).await?;
-        if options.writable && !files.file.capabilities().resizable {
-            tables.allocator = tables.allocator_on_device(source).await?;
-        }
-        let inner = assemble(files, data, header, geometry, tables, options, host, blame)?;
-        let image = Qcow2 { inner: Arc::new(inner) };
-        image.inner.count_tables();
-        if options.writable {
-            image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
-        }
-        Ok(image)
+        let data = plain_data(&files, &header, password, &host, &Blame::new(files.file.name())).await?;
+        open_with(files, data, header, options, host).await
     }
+}
+
+/// Opens an image whose header was read, and whose guest data is read and written in `data`: see [`Qcow2::open`].
+pub(crate) async fn open_with(
+    files: Files,
+    data: Arc<dyn Storage>,
+    header: Header,
+    options: Options,
+    host: Arc<dyn Host>,
+) -> Result<Qcow2, Error> {
+    let blame = Blame::new(files.file.name());
+    check_openable(&header, &files, &options, &blame)?;
+    let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+    if options.writable && leaks::may_have_leaks(&header) {
+        give_leaks_back(&*files.file, &blame).await;
+    }
+    let source =
+        Source { file: &*files.file, header: &header, geometry: &geometry, options: &options, blame: &blame };
+    let mut tables = Tables::read(source).await?;
+    if options.writable && !files.file.capabilities().resizable {
+        tables.allocator = tables.allocator_on_device(source).await?;
+    }
+    let files = Files { data: Some(data), ..files };
+    let inner = assemble(files, header, geometry, tables, options, host, blame)?;
+    let image = Qcow2 { inner: Arc::new(inner) };
+    image.inner.count_tables();
+    if options.writable {
+        image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
+    }
+    Ok(image)
 }
 
 /// Gives back what a crash left of a reserve. An image from which that cannot be had is as good as before.
@@ -231,7 +238,6 @@ fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
 
 fn assemble(
     files: Files,
-    data: Arc<dyn Storage>,
     header: Header,
     geometry: Geometry,
     tables: Tables,
@@ -250,6 +256,7 @@ fn assemble(
     let budget = host.map_budget();
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
+    let data = files.data.unwrap_or_else(|| Arc::clone(&file));
     let refcounts = Refcounts::new(
         Arc::clone(&file),
         blame.clone(),

@@ -7,6 +7,7 @@
 
 mod into_place;
 mod new_clusters;
+mod payload;
 mod placement;
 
 use std::io;
@@ -23,6 +24,7 @@ use crate::image::Inner;
 use crate::in_flight::Owned;
 use crate::map::{Kind, Mapped};
 use crate::waiting::Needs;
+pub(crate) use payload::Payload;
 use placement::Placement;
 
 impl Inner {
@@ -45,7 +47,7 @@ impl Inner {
             let _pass = image.turns.gate.attach(pass);
             match image.medium.raw_data {
                 true => image.write_raw(offset, data).await,
-                false => image.write_anywhere(offset, data).await,
+                false => image.write_anywhere(offset, data.into()).await,
             }
         });
         write.await
@@ -99,13 +101,13 @@ impl Inner {
                     .map_err(self.medium.blame.io("writing data"));
             }
         }
-        self.write_anywhere(offset, data).await
+        self.write_anywhere(offset, data.into()).await
     }
 
     /// Writes to clusters in any state. Runs to its end.
-    pub(crate) async fn write_anywhere(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
+    pub(crate) async fn write_anywhere(self: &Arc<Self>, offset: u64, data: Payload) -> Result<(), Error> {
         if !self.write_beside_others(offset, &data).await? {
-            let owned = self.own_clusters(offset, offset + data.len() as u64).await;
+            let owned = self.own_clusters(offset, offset + data.len()).await;
             let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
             self.write_owned(offset, &data).await?;
         }
@@ -118,8 +120,8 @@ impl Inner {
     /// Writes to subclusters of one cluster that has its place already. Says whether it did. Nobody moves a
     /// cluster of which somebody owns a part, so the place stays, and the entry changes only in the bits of
     /// other subclusters.
-    async fn write_beside_others(self: &Arc<Self>, offset: u64, data: &IoVec) -> Result<bool, Error> {
-        let end = offset + data.len() as u64;
+    async fn write_beside_others(self: &Arc<Self>, offset: u64, data: &Payload) -> Result<bool, Error> {
+        let end = offset + data.len();
         if !self.medium.geometry.extended_l2
             || self.medium.geometry.cluster_start(offset) != self.medium.geometry.cluster_start(end - 1)
         {
@@ -143,29 +145,38 @@ impl Inner {
     }
 
     /// Writes all of `data` to guest clusters, or subclusters of one, that the caller owns.
-    pub(crate) async fn write_owned(self: &Arc<Self>, offset: u64, data: &IoVec) -> Result<(), Error> {
-        let end = offset + data.len() as u64;
+    pub(crate) async fn write_owned(self: &Arc<Self>, offset: u64, data: &Payload) -> Result<(), Error> {
+        let end = offset + data.len();
         let mut guest = offset;
         while guest < end {
-            let rest = data.slice((guest - offset) as usize, data.len());
+            let rest = data.slice(guest - offset, data.len());
             guest += self.write_some(guest, rest).await?;
         }
         Ok(())
     }
 
     /// Writes from the front of `data` as much as goes to one place, and says how much that was.
-    async fn write_some(self: &Arc<Self>, guest: u64, data: IoVec) -> Result<u64, Error> {
-        let (extent, first) = self.map.extent_and_entry(&self.medium, guest, data.len() as u64).await?;
+    async fn write_some(self: &Arc<Self>, guest: u64, data: Payload) -> Result<u64, Error> {
+        let (extent, first) = self.map.extent_and_entry(&self.medium, guest, data.len()).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
-            let part = data.slice(0, extent.len as usize);
-            self.medium.data.write(host.0, part).await.map_err(self.medium.blame.io("writing data"))?;
+            self.put(data.slice(0, extent.len), host).await?;
             return Ok(extent.len);
         }
         match self.reusable_host(&first) {
             Some(cluster) => self.write_into_place(guest, data, cluster).await,
             None => self.write_to_new_clusters(guest, data, first).await,
         }
+    }
+
+    /// Puts data to its place. Where that is in a file from which the kernel does not copy it, the error is
+    /// [`crate::ErrorKind::Unsupported`].
+    async fn put(&self, data: Payload, host: HostOffset) -> Result<(), Error> {
+        let is_copied = matches!(data, Payload::File { .. });
+        data.put(&*self.medium.data, host.0).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::Unsupported if is_copied => self.medium.blame.unsupported(error.to_string()),
+            _ => self.medium.blame.io("writing data")(error),
+        })
     }
 
     /// The cluster that an entry has for itself, if it may be written there.

@@ -94,7 +94,7 @@ impl Inner {
                     return Err(self.medium.blame.unsupported("zeroes would have to be written one by one"));
                 }
                 let data = IoVec::from(IoBytes::zeroed((upto - guest) as usize));
-                self.write_anywhere(guest, data).await?;
+                self.write_anywhere(guest, data.into()).await?;
             }
             guest = upto;
         }
@@ -314,7 +314,7 @@ impl Inner {
     /// Writes zeroes to clusters that the caller owns.
     pub(crate) async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
         let data = IoVec::from(IoBytes::zeroed((end - start) as usize));
-        self.write_owned(start, &data).await
+        self.write_owned(start, &data.into()).await
     }
 
     fn raw_zeroing(&self, space: Space) -> Zeroing {

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 
@@ -170,6 +172,34 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// Makes sure that writes into the range will not fail for want of space; grows the length.
     /// Bytes that were there keep their value.
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>>;
+
+    /// The file of this machine that these bytes are, where they are read through the page cache: what [`Storage::copy_from`] of
+    /// another storage takes.
+    fn descriptor(&self) -> Option<&Arc<OwnedFd>> {
+        None
+    }
+
+    /// [`Storage::copy_from`] is worth a try. False from the first time on that the kernel refuses.
+    fn copies(&self) -> bool {
+        false
+    }
+
+    /// Writes `len` bytes that `source` has at `from`, growing the length where needed. The kernel copies them, and a file system that
+    /// can lets both files share them.
+    ///
+    /// # Errors
+    /// With [`io::ErrorKind::Unsupported`] where the kernel does not copy between these two, or `source` ends before: then part of the
+    /// range may have changed, and it is to be written.
+    fn copy_from(
+        &self,
+        offset: u64,
+        source: Arc<OwnedFd>,
+        from: u64,
+        len: u64,
+    ) -> IoFuture<'_, io::Result<()>> {
+        let _ = (offset, source, from, len);
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
 
     /// What is at `offset`, for at most `len` bytes (at least one, inside the length).
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>>;

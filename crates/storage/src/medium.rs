@@ -93,8 +93,8 @@ const fn known(magic: u64, name: &'static str, overwrites: OverwriteRoom) -> Fil
 
 /// Numbers are those of linux/magic.h and of the file systems' own headers. What is not listed is unknown.
 const FILE_SYSTEMS: [FileSystem; 12] = [
-    known(0x0102_1994, "tmpfs", OverwriteRoom::Never),
-    known(0x8584_58f6, "ramfs", OverwriteRoom::Never),
+    known(TMPFS, "tmpfs", OverwriteRoom::Never),
+    known(RAMFS, "ramfs", OverwriteRoom::Never),
     known(0xef53, "ext4", OverwriteRoom::Never),
     known(0x5846_5342, "xfs", OverwriteRoom::Never),
     known(0x7461_636f, "ocfs2", OverwriteRoom::Never),
@@ -107,6 +107,10 @@ const FILE_SYSTEMS: [FileSystem; 12] = [
     known(0x6573_5546, "fuse", OverwriteRoom::Unknown),
 ];
 
+/// File systems whose files are nowhere but in memory.
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
 /// XFS, of which a question of its own is asked.
 pub(crate) const XFS: u64 = 0x5846_5342;
 
@@ -114,6 +118,11 @@ impl Medium {
     /// The name of the file system, where its type is known.
     pub fn file_system_name(&self) -> Option<&'static str> {
         Some(listed(self.file_system?)?.name)
+    }
+
+    /// Reading is copying: the bytes are in memory, in a file system that cannot be asked not to wait and never does.
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self.file_system, Some(TMPFS | RAMFS))
     }
 
     /// What is concluded for overwriting, from the file system's type and from what was asked. `in_place`: this file is

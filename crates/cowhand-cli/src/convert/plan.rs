@@ -11,6 +11,8 @@ use crate::failure::Failure;
 
 /// The longest run of zeroes that may be asked for: pieces are no longer.
 pub const SPARSE_BYTES_MAX: u64 = 16 << 20;
+/// The shortest one that is looked for, unless said otherwise; as qemu-img's.
+pub const SPARSE_BYTES_DEFAULT: u64 = 4 << 10;
 
 /// The decisions.
 #[derive(Debug)]
@@ -67,7 +69,11 @@ impl Plan {
             in_flight: usize::from(args.in_flight),
             memory_bytes: self.memory.copy_bytes,
             align_bytes,
-            zeroes: if args.sparse == 0 { Zeroes::Write } else { Zeroes::Detect(args.sparse) },
+            zeroes: match args.sparse {
+                Some(0) => Zeroes::Write,
+                _ if args.offload => Zeroes::ByMap,
+                sparse => Zeroes::Detect(sparse.unwrap_or(SPARSE_BYTES_DEFAULT)),
+            },
             unmap: true,
             salvage: args.salvage,
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),

@@ -5,14 +5,6 @@ use crate::failure::Failure;
 /// They are refused rather than ignored: who gives one relies on it.
 #[derive(Debug, clap::Args)]
 pub struct RefusedArgs {
-    /// Let the file system copy (refused: data is read and written here)
-    #[arg(short = 'C', hide = true)]
-    offload: bool,
-
-    /// A snapshot of DRIVE (refused: content of snapshots is not read)
-    #[arg(short = 'l', value_name = "SNAPSHOT", hide = true)]
-    snapshot: Option<String>,
-
     /// Copy bitmaps (refused)
     #[arg(long, hide = true)]
     bitmaps: bool,
@@ -28,11 +20,7 @@ impl RefusedArgs {
     /// # Errors
     /// For the first of them.
     pub fn check(&self) -> Result<(), Failure> {
-        let what = if self.offload {
-            "-C: data is read and written here, not copied by the file system; leave it out"
-        } else if self.snapshot.is_some() {
-            "-l: the content of a snapshot is not read here; only the disk is, without -l"
-        } else if self.bitmaps || self.skip_broken_bitmaps {
+        let what = if self.bitmaps || self.skip_broken_bitmaps {
             "--bitmaps: bitmaps are not copied here; the disk is, without it"
         } else {
             return Ok(());

@@ -31,23 +31,23 @@ impl Target {
             false => Some(NewFile::make(Path::new(name), &plan.image, plan.size)?),
         };
         let mut options = match &new {
-            Some(file) => DiskOptions::of_path(file.path()),
-            None => disk_options(name, |path| !args.target_image_opts && path.symlink_metadata().is_ok())?,
+            Some(file) => file.options(),
+            None => Self::in_place(args, name)?,
         };
+        if let Some(mode) = args.target_cache {
+            set_cache_mode(&mut options, mode);
+        }
+        Ok(Self { options, new })
+    }
+
+    /// How a disk that is there is opened.
+    fn in_place(args: &Args, name: &OsString) -> Result<DiskOptions, Failure> {
+        let is_path = |path: &Path| !args.target_image_opts && path.symlink_metadata().is_ok();
+        let mut options = disk_options(name, is_path)?;
         options.layer.format = options.layer.format.or(Some(args.target_format));
         options.layer.discard = Discard::Unmap;
         options.layer.qcow2.pass_discard_request = true;
-        if let Some(mode) = args.target_cache {
-            set_cache_mode(&mut options, mode);
-        } else if new.is_some() {
-            // Nobody has it before it is whole, and then it is flushed.
-            options.layer.cache.no_flush = true;
-            options.layer.file.no_flush = true;
-            options.layer.data_file.no_flush = true;
-            // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
-            options.layer.qcow2.allocation_reserve = Some(0);
-        }
-        Ok(Self { options, new })
+        Ok(options)
     }
 
     /// Says of a failure what became of the target.

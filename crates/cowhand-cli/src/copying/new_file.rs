@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use cowhand::Existing;
 use graph::names::directory_of;
+use graph::options::{Discard, DiskOptions};
+use graph::probe::Format;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
@@ -26,6 +28,7 @@ pub struct NewFile {
     place: PathBuf,
     /// Where it is now.
     path: PathBuf,
+    format: Format,
     /// Files that were made and go if it does not become whole.
     made: Vec<PathBuf>,
     /// The file that is replaced, locked: nobody else uses it.
@@ -68,12 +71,23 @@ impl NewFile {
         make(&path, image, size, Existing::Refuse)?;
         let file = File::open(&path).map_err(|error| failed(&error));
         let file = file.inspect_err(|_| made.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
-        Ok(Self { name: name.to_owned(), place, path, made, replaced, file })
+        Ok(Self { name: name.to_owned(), place, path, format: image.format, made, replaced, file })
     }
 
-    /// Where it is now.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// How it is opened to be filled.
+    pub fn options(&self) -> DiskOptions {
+        let mut options = DiskOptions::of_path(&self.path);
+        let layer = &mut options.layer;
+        layer.format = Some(self.format);
+        layer.discard = Discard::Unmap;
+        layer.qcow2.pass_discard_request = true;
+        // Nobody has it before it is whole, and then it is flushed.
+        layer.cache.no_flush = true;
+        layer.file.no_flush = true;
+        layer.data_file.no_flush = true;
+        // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
+        layer.qcow2.allocation_reserve = Some(0);
+        options
     }
 
     /// It is whole: makes it durable and gives it its name.

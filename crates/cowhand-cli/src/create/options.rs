@@ -323,6 +323,7 @@ mod tests {
             data_file_raw: true,
             extended_l2: true,
             compression: Compression::Zstd,
+            encrypt: None,
         };
         assert_eq!(found, Ok(NewImage { format: Format::Qcow2, size: Some(1 << 30), options }));
         assert_eq!(NewImage::parse(&[], Format::Qcow2).unwrap().options, CreateOptions::default());

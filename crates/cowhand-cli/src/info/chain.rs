@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::{ChainWalk, DataFiles, FoundImage, OpenError, OpenRules};
-use reactor::Reactor;
 
 use super::model::ImageInfo;
 use super::read::{cannot_open, image_info};
+use crate::copying;
 use crate::failure::Failure;
 
 /// Snapshots and bitmaps of all images of a chain together: four images with as many as the format
@@ -30,8 +30,7 @@ fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<Im
     let mut options = options.clone();
     options.layer.read_only = true;
     let failed = |error: &dyn std::error::Error| cannot_open(&options.filename, error);
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    reactor.run(async {
+    copying::reactor()?.run(async {
         let mut walk = ChainWalk::new(&options, &rules, DataFiles::Leave).map_err(|error| failed(&error))?;
         let (mut infos, mut listed): (Vec<ImageInfo>, _) = (Vec::new(), 0);
         let (mut shown, mut above) = (options.filename.clone(), None);

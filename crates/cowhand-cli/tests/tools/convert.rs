@@ -242,13 +242,101 @@ fn a_file_that_is_replaced_keeps_its_rights_and_its_other_name() {
     same(&bench, source, "there.raw");
 }
 
+/// Data that the kernel copies, where it can, is the same data; and zeroes that were written stay data.
+#[test]
+fn data_goes_from_file_to_file_without_being_read() {
+    let bench = Bench::new();
+    let source = source(&bench);
+    convert(&bench, &["-O", "qcow2", "-S", "0", source, "dense.qcow2"]);
+    for shape in SHAPES {
+        convert(&bench, &["-C", "-O", "qcow2", "-o", shape, source, "ours.qcow2"]);
+        same(&bench, source, "ours.qcow2");
+        convert(&bench, &["-C", "-O", "qcow2", "-o", shape, "dense.qcow2", "copy.qcow2"]);
+        same(&bench, source, "copy.qcow2");
+        convert(&bench, &["-C", "ours.qcow2", "again.raw"]);
+        same(&bench, source, "again.raw");
+    }
+    // Through the page cache or beside it, the result is the same.
+    convert(&bench, &["-C", "-t", "none", "-T", "none", "dense.qcow2", "direct.raw"]);
+    same(&bench, source, "direct.raw");
+    convert(&bench, &["-C", "-n", "-O", "qcow2", source, "copy.qcow2"]);
+    same(&bench, source, "copy.qcow2");
+    let joined = ["-C", "-O", "qcow2", source, "dense.qcow2", "joined.qcow2"];
+    convert(&bench, &joined);
+    let size = bench.qemu("qemu-img", &["info", "--output", "json", "joined.qcow2"]).json();
+    assert_eq!(size["virtual-size"], 18_874_368);
+}
+
+/// What was packed once is not packed again: the clusters are the very same bytes.
+#[test]
+fn compressed_clusters_are_copied_as_they_are() {
+    let bench = Bench::new();
+    let source = source(&bench);
+    for shape in ["cluster_size=64k", "cluster_size=4k", "compression_type=zstd"] {
+        // The lowest level, which is not what is written here: who packs again has other lengths.
+        bench.qemu("qemu-img", &["convert", "-c", "-O", "qcow2", "-o", shape, source, "theirs.qcow2"]);
+        convert(&bench, &["-c", "-O", "qcow2", "-o", shape, "theirs.qcow2", "ours.qcow2"]);
+        same(&bench, source, "ours.qcow2");
+        let packed = |name: &str| {
+            let check = bench.qemu("qemu-img", &["check", "--output", "json", name]).json();
+            check["compressed-clusters"].as_u64().unwrap()
+        };
+        assert_eq!(packed("ours.qcow2"), packed("theirs.qcow2"), "{shape}");
+        // Of another size, or packed otherwise: packed anew.
+        convert(&bench, &["-c", "-O", "qcow2", "-o", "cluster_size=32k", "theirs.qcow2", "other.qcow2"]);
+        same(&bench, source, "other.qcow2");
+    }
+}
+
+/// A compressed cluster that cannot be unpacked is told of, though nobody needs what is in it.
+#[test]
+fn a_broken_compressed_cluster_is_not_copied() {
+    let bench = Bench::new();
+    let source = source(&bench);
+    convert(&bench, &["-c", "-O", "qcow2", source, "packed.qcow2"]);
+    let map = bench.qemu("qemu-img", &["check", "--output", "json", "packed.qcow2"]).json();
+    assert!(map["compressed-clusters"].as_u64().unwrap() > 0);
+    let file = fs::File::options().write(true).open(bench.path("packed.qcow2")).unwrap();
+    let end = file.metadata().unwrap().len();
+    file.write_all_at(&vec![0xff; (end - 0x60000) as usize], 0x60000).unwrap();
+    let ran = bench.cowhand(&["convert", "-c", "-O", "qcow2", "packed.qcow2", "copy.qcow2"]);
+    assert!(ran.code == 1 && !bench.path("copy.qcow2").exists(), "{}", ran.err);
+}
+
+/// A backup of a snapshot must hold what the disk was then, whatever happened to it since.
+#[test]
+fn a_snapshot_is_converted_as_the_disk_was_then() {
+    let bench = Bench::new();
+    let source = source(&bench);
+    bench.qemu("qemu-img", &["convert", "-O", "qcow2", source, "disk.qcow2"]);
+    bench.qemu("qemu-img", &["snapshot", "-c", "then", "disk.qcow2"]);
+    io(&bench, "qcow2", "disk.qcow2", &["write -P 9 0 2M"]);
+    bench.qemu("qemu-img", &["resize", "-q", "disk.qcow2", "12M"]);
+    bench.qemu("qemu-img", &["snapshot", "-c", "1", "disk.qcow2"]);
+    for named in ["then", "1", "snapshot.id=1", "snapshot.name=then", "snapshot.id=1,snapshot.name=then"] {
+        convert(&bench, &["-l", named, "disk.qcow2", "ours.raw"]);
+        bench.qemu("qemu-img", &["convert", "-l", named, "-O", "raw", "disk.qcow2", "theirs.raw"]);
+        same(&bench, "ours.raw", "theirs.raw");
+        // Of the size that it had; theirs is as large as the disk is now.
+        assert_eq!(fs::metadata(bench.path("ours.raw")).unwrap().len(), 9 << 20);
+        same(&bench, source, "ours.raw");
+    }
+    convert(&bench, &["-C", "-l", "snapshot.name=1", "-O", "qcow2", "disk.qcow2", "later.qcow2"]);
+    same(&bench, "disk.qcow2", "later.qcow2");
+    let none = bench.cowhand(&["convert", "-l", "no", "disk.qcow2", "none.raw"]);
+    assert!(none.code == 1 && none.err.contains("no snapshot has id or name"), "{}", none.err);
+    let two = bench.cowhand(&["convert", "-l", "1", "disk.qcow2", "disk.qcow2", "none.raw"]);
+    assert!(two.code == 1 && two.err.contains("several disks"), "{}", two.err);
+}
+
 #[test]
 fn what_is_not_done_is_refused_by_name() {
     let bench = Bench::new();
     let source = source(&bench);
-    let refused: [(&[&str], &str); 9] = [
-        (&["-C", source, "x"], "-C:"),
-        (&["-l", "snap", source, "x"], "-l:"),
+    let refused: [(&[&str], &str); 10] = [
+        (&["-C", "-c", source, "x"], "-C"),
+        (&["-C", "-S", "4k", source, "x"], "-C"),
+        (&["-l", "snap", source, "x"], "is a raw disk, which has no snapshots"),
         (&["--bitmaps", source, "x"], "--bitmaps:"),
         (&["-c", source, "x"], "-c: a raw image has no compressed clusters"),
         (&["-S", "100", source, "x"], "-S is 100; allowed: multiples of 512 up to 16M, and 0"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
 use storage::{ForeignBytes, IoBuf, IoVec};
 
 use super::Disk;
@@ -63,6 +63,18 @@ impl Block for Disk {
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         Box::pin(Disk::block_status(self, offset, len))
+    }
+
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        Box::pin(Disk::stored(self, offset, len, wanted))
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        Disk::takes(self)
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::take(self, offset, stored))
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -71,6 +71,8 @@ impl Disk {
             let copy = memory.to_bytes().ok_or_else(|| block::no_memory(&self.name))?;
             return self.write_inside(offset, copy.into(), fua, pace).await;
         }
+        // The block below looks at one step at a time.
+        self.check_inside(offset, memory.len() as u64)?;
         let layers = self.layers();
         let mut done = 0;
         while done < memory.len() {

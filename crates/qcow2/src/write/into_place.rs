@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, L2Entry, Subcluster};
-use storage::IoVec;
 
-use super::{Placement, mask};
+use super::{Payload, Placement, mask};
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
@@ -17,11 +16,11 @@ impl Inner {
     pub(super) async fn write_into_place(
         self: &Arc<Self>,
         guest: u64,
-        data: IoVec,
+        data: Payload,
         cluster: Cluster,
     ) -> Result<u64, Error> {
         let start_of_cluster = self.medium.geometry.cluster_start(guest);
-        let end = (guest + data.len() as u64).min(start_of_cluster + self.medium.geometry.cluster_size());
+        let end = (guest + data.len()).min(start_of_cluster + self.medium.geometry.cluster_size());
         let touched = self.subclusters(guest, end);
         // Subclusters at the edges that hold nothing yet are filled up; those in use are left alone.
         let in_use = |at: u32| cluster.state(at) == Subcluster::Normal;
@@ -40,7 +39,7 @@ impl Inner {
             before: self.before(&held, start, fill_end).await?,
         };
         let written = async {
-            self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+            self.write_placed(&place, guest, data.slice(0, end - guest)).await?;
             let needs = self.needs(place.fresh, place.before.blank);
             if deliberate::has(Bug::EntryNotMerged) {
                 let (alloc, zero) = (cluster.alloc | mask(touched.clone()), cluster.zero & !mask(touched));

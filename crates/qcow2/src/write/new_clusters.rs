@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, HostOffset, L2Entry};
-use storage::IoVec;
 
-use super::{Placement, mask};
+use super::{Payload, Placement, mask};
 use crate::Error;
 use crate::allocator::Run;
 use crate::below::BelowHeld;
@@ -19,11 +18,11 @@ impl Inner {
     pub(super) async fn write_to_new_clusters(
         self: &Arc<Self>,
         guest: u64,
-        data: IoVec,
+        data: Payload,
         first: L2Entry,
     ) -> Result<u64, Error> {
         let first_cluster = self.medium.geometry.cluster_start(guest);
-        let old = self.clusters_to_replace(first_cluster, guest + data.len() as u64, first).await?;
+        let old = self.clusters_to_replace(first_cluster, guest + data.len(), first).await?;
         // Before anything is written: a table that cannot be had must fail the request early.
         self.table_for_writing(first_cluster).await?;
         let run = match self.medium.geometry.external_data {
@@ -83,7 +82,7 @@ impl Inner {
     async fn write_run(
         self: &Arc<Self>,
         guest: u64,
-        data: IoVec,
+        data: Payload,
         old: &[L2Entry],
         run: Run,
     ) -> Result<(u64, Vec<L2Entry>, Needs), Error> {
@@ -91,7 +90,7 @@ impl Inner {
         let first_cluster = self.medium.geometry.cluster_start(guest);
         let host = HostOffset(run.start << self.medium.geometry.cluster_bits);
         let run_end = first_cluster + run.len * size;
-        let end = (guest + data.len() as u64).min(run_end);
+        let end = (guest + data.len()).min(run_end);
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
             return Ok((0, Vec::new(), Needs::Nothing));
         };
@@ -123,7 +122,7 @@ impl Inner {
         if deliberate::has(Bug::WriteOrderSwapped) {
             self.set_entries_that_need(first_cluster, &entries, needs).await?;
         }
-        self.write_placed(&place, guest, data.slice(0, (end - guest) as usize)).await?;
+        self.write_placed(&place, guest, data.slice(0, end - guest)).await?;
         Ok((end - guest, entries, needs))
     }
 

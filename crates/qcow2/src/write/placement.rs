@@ -5,6 +5,7 @@ use std::sync::Arc;
 use qcow2_layout::HostOffset;
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
+use super::Payload;
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::image::Inner;
@@ -69,9 +70,9 @@ impl Inner {
         self: &Arc<Self>,
         place: &Placement<'_>,
         guest: u64,
-        data: IoVec,
+        data: Payload,
     ) -> Result<(), Error> {
-        let end = guest + data.len() as u64;
+        let end = guest + data.len();
         let at = |guest: u64| place.host + (guest - place.guest);
         let (head, tail) = futures_util::future::join(
             self.copied(place.start, guest, place, at(place.start)),
@@ -80,16 +81,25 @@ impl Inner {
         .await;
         let (head, tail) = (head?, tail?);
         let start = guest - head.as_ref().map_or(0, |head| head.len() as u64);
+        let stop = end + tail.as_ref().map_or(0, |tail| tail.len() as u64);
+        debug_assert!(at(stop) <= place.host + place.clusters * self.medium.geometry.cluster_size());
+        self.medium.check_data(at(start), stop - start)?;
+        let data = match data {
+            Payload::Bytes(data) => data,
+            copied => {
+                for (part, guest) in [(head, start), (tail, end)] {
+                    if let Some(part) = part {
+                        self.put(IoVec::from(part).into(), at(guest)).await?;
+                    }
+                }
+                return self.put(copied, at(guest)).await;
+            }
+        };
         let mut bytes = IoVec::new();
         head.into_iter().for_each(|head| bytes.push(head));
         bytes.append(data);
         tail.into_iter().for_each(|tail| bytes.push(tail));
-        debug_assert!(
-            at(start) + bytes.len() as u64
-                <= place.host + place.clusters * self.medium.geometry.cluster_size()
-        );
-        self.medium.check_data(at(start), bytes.len() as u64)?;
-        self.medium.data.write(at(start).0, bytes).await.map_err(self.medium.blame.io("writing data"))
+        self.put(bytes.into(), at(start)).await
     }
 
     /// What must be written at `host` so that it reads as `start..end` of the guest did: the bytes,

@@ -125,6 +125,8 @@ pub(super) struct Tried {
     pub(super) tells_holes: Learned,
     pub(super) punches_holes: Learned,
     pub(super) zeroes_ranges: Learned,
+    /// The kernel copies from other files into this one.
+    pub(super) copies_between: Learned,
 }
 
 impl Tried {
@@ -155,7 +157,7 @@ impl Learned {
         }
     }
 
-    fn get(&self) -> Option<Answer> {
+    pub(super) fn get(&self) -> Option<Answer> {
         match self.0.load(Ordering::Relaxed) {
             Self::YES => Some(Answer::Yes),
             Self::NO => Some(Answer::No),

@@ -17,12 +17,11 @@ use crate::Answer;
 impl Shared {
     /// Reads from the page cache without waiting, on this thread.
     pub(super) fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let hopeless = self.direct.is_some() || self.asked.reads_without_waiting == Answer::No;
-        if hopeless || check_range(offset, buf.len() as u64).is_err() {
+        let Some(flags) = self.no_waiting() else { return false };
+        if check_range(offset, buf.len() as u64).is_err() {
             return false;
         }
-        let fd = self.file.fd();
-        match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(self.file.fd(), &mut [IoSliceMut::new(buf)], offset, flags) {
             Ok(count) if count == buf.len() => true,
             // The end of the file, or only of what is in memory: the length tells, where nobody else can change it.
             Ok(count) if self.alone && offset + count as u64 >= self.length() => {
@@ -33,13 +32,30 @@ impl Shared {
         }
     }
 
+    /// What a read that must not wait is asked with; `None` where all may wait.
+    fn no_waiting(&self) -> Option<ReadWriteFlags> {
+        match self.asked.reads_without_waiting {
+            _ if self.direct.is_some() => None,
+            Answer::No if self.asked.is_memory() => Some(ReadWriteFlags::empty()),
+            Answer::No => None,
+            Answer::Yes | Answer::NotTried => Some(ReadWriteFlags::NOWAIT),
+        }
+    }
+
     /// Fills `buf`, going on after short reads; zeroes beyond the end. The range was checked.
     pub(super) async fn read_buffered(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         let mut done = 0;
         while done < buf.len() {
-            let rest = buf.split_off(done);
-            let (result, rest) = self.file.read_at(offset + done as u64, rest).await;
-            buf.rejoin(rest);
+            let at = offset + done as u64;
+            let result = if self.asked.is_memory() && may_call_inline() {
+                // A ring leaves such reads to the thread that makes the writes, one after another.
+                rustix::io::pread(self.file.fd(), &mut buf[done..], at).map_err(io::Error::from)
+            } else {
+                let rest = buf.split_off(done);
+                let (result, rest) = self.file.read_at(at, rest).await;
+                buf.rejoin(rest);
+                result
+            };
             match result {
                 Ok(0) => {
                     buf[done..].fill(0);

@@ -11,7 +11,7 @@ use super::alignment::DirectAlignment;
 use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
 use super::{Shared, check_range};
 use crate::Answer;
-use crate::range_lock::Mode;
+use crate::range_lock::RangeMode;
 
 impl Shared {
     /// Fills `memory`; zeroes beyond the end.
@@ -76,7 +76,7 @@ impl Shared {
                 self.write_rest_from(offset, memory, done, 1).await?;
             }
             Some(alignment) if admits(alignment, offset, &memory) => {
-                let _held = self.ranges.acquire(offset, end, Mode::Shared).await;
+                let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
                 self.write_rest_from(offset, memory, 0, alignment.offset as usize).await?;
             }
             Some(_) => {

@@ -3,6 +3,7 @@
 mod alignment;
 mod asking;
 mod buffered;
+mod copy;
 mod description;
 mod direct;
 mod extent;
@@ -220,6 +221,24 @@ impl Storage for FileStorage {
 
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.shared.allocate(offset, len, how))
+    }
+
+    fn descriptor(&self) -> Option<&Arc<OwnedFd>> {
+        (self.shared.kind == Kind::Regular && self.shared.direct.is_none()).then(|| self.fd())
+    }
+
+    fn copies(&self) -> bool {
+        self.shared.copies()
+    }
+
+    fn copy_from(
+        &self,
+        offset: u64,
+        source: Arc<OwnedFd>,
+        from: u64,
+        len: u64,
+    ) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.copy_from(offset, source, from, len))
     }
 
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {

@@ -1,0 +1,51 @@
+//! What a write puts into its place.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use storage::{IoVec, Storage};
+
+/// Bytes, or where the kernel copies them from.
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    /// In memory.
+    Bytes(IoVec),
+    /// In another file.
+    File { file: Arc<OwnedFd>, offset: u64, len: u64 },
+}
+
+impl Payload {
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { len, .. } => *len,
+        }
+    }
+
+    /// The bytes from `from` up to `to`, inside of it.
+    pub(crate) fn slice(&self, from: u64, to: u64) -> Self {
+        match self {
+            // Both fit a length in memory.
+            Self::Bytes(bytes) => Self::Bytes(bytes.slice(from as usize, to as usize)),
+            Self::File { file, offset, .. } => {
+                Self::File { file: Arc::clone(file), offset: offset + from, len: to - from }
+            }
+        }
+    }
+
+    /// Puts it to `offset` of `storage`.
+    pub(crate) async fn put(self, storage: &dyn Storage, offset: u64) -> io::Result<()> {
+        match self {
+            Self::Bytes(bytes) => storage.write(offset, bytes).await,
+            Self::File { file, offset: from, len } => storage.copy_from(offset, file, from, len).await,
+        }
+    }
+}
+
+impl From<IoVec> for Payload {
+    fn from(bytes: IoVec) -> Self {
+        Self::Bytes(bytes)
+    }
+}
