@@ -31,3 +31,4 @@ pub use locks::{Conflict, FileLock, LockError, Permissions, Role};
 pub use medium::{Answer, DirectRequests, Medium, OverwriteRoom};
 pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
+pub use range_lock::{Mode as RangeMode, RangeGuard, RangeLocks};

@@ -1,13 +1,17 @@
 //! Locks over byte ranges of one file, first come, first served.
 
+use std::fmt;
+
 use event_listener::Event;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 /// Shared with others of the same kind, or alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
+    /// With others that share.
     Shared,
+    /// With nobody.
     Exclusive,
 }
 
@@ -43,14 +47,20 @@ impl Entries {
 
 /// Which ranges are in use, and by whom they are awaited.
 #[derive(Default)]
-pub(crate) struct RangeLocks {
+pub struct RangeLocks {
     entries: Mutex<Entries>,
     released: Event,
 }
 
+impl fmt::Debug for RangeLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RangeLocks").finish_non_exhaustive()
+    }
+}
+
 impl RangeLocks {
     /// Waits until `start..end` is free for `mode`. Dropping the future gives up the place.
-    pub(crate) async fn acquire(&self, start: u64, end: u64, mode: Mode) -> RangeGuard<'_> {
+    pub async fn acquire(&self, start: u64, end: u64, mode: Mode) -> RangeGuard<'_> {
         let guard = self.enqueue(start, end, mode);
         loop {
             if self.entries.lock().granted(guard.ticket) {
@@ -74,7 +84,8 @@ impl RangeLocks {
 }
 
 /// A place in the list; a lock once granted. Released when dropped.
-pub(crate) struct RangeGuard<'a> {
+#[derive(Debug)]
+pub struct RangeGuard<'a> {
     locks: &'a RangeLocks,
     ticket: u64,
 }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 19] = [
+const PARTS: [&str; 20] = [
     "bench",
     "block",
     "buffer",
@@ -24,6 +24,7 @@ const PARTS: [&str; 19] = [
     "qcow2_layout",
     "reactor",
     "storage",
+    "storage_nbd",
     "sync",
     "throttle",
 ];
