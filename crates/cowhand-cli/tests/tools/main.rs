@@ -14,6 +14,7 @@ mod manual;
 mod io;
 mod map;
 mod measure;
+mod nbd;
 mod peer;
 mod rebase;
 mod serve;
