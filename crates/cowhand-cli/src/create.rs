@@ -109,6 +109,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         image.size = Some(parse_size(size).map_err(|error| refused(&error))?);
     }
     let size = size_of(args, file, &image)?;
+    check_creatable(file)?;
     if voice::is_qemu() && !args.quiet {
         writeln!(out, "{}", formatting(file, &image, size, &options::assignments(&args.options)))?;
         out.flush()?;
@@ -119,6 +120,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         writeln!(out, "{}", created(file, &image, size))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a file of that name can be made.
+///
+/// # Errors
+/// When the name is of something that a driver other than that of files leads to.
+pub fn check_creatable(name: &Path) -> Result<(), Failure> {
+    match graph::drivers::elsewhere(name) {
+        Some(driver) if name.symlink_metadata().is_err() => {
+            let what = format!("cannot create {}: driver {driver} creates nothing", name.display());
+            Err(Failure::new(what).with_hint("convert -n writes to what is there"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says what to create, and creates nothing.

@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn what_exists_is_a_path_whatever_it_is_called() {
-        for text in ["file=x", "a,cache=none", "nbd://host/x", "cache=none"] {
+        for text in ["file=x", "a,cache=none", "floppy://host/x", "cache=none"] {
             let tree = parse_drive(OsStr::new(text), |_| true).unwrap();
             assert_eq!(tree.filename(), Some(PathBuf::from(text)));
         }
@@ -460,9 +460,9 @@ mod tests {
                  file=disk.qcow2,cache=none (or ./disk.qcow2,cache=none for the file)",
             ),
             (
-                "nbd://host/x",
-                "\"nbd://host/x\" looks like a URL, and only local files can be opened (a file of that name: \
-                 write ./nbd://host/x)",
+                "floppy://host/x",
+                "\"floppy://host/x\" looks like a URL, and only local files can be opened (a file of that name: \
+                 write ./floppy://host/x)",
             ),
             (
                 "file=a,readonly",

@@ -7,6 +7,7 @@
 mod elsewhere;
 mod formats;
 mod local;
+mod nbd;
 #[cfg(test)]
 mod pattern;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::formats::{Opening, format};
 pub(crate) use self::local::of_file;
+pub use self::nbd::{NBD_OPTIONS, Nbd};
 use crate::nodes::{Graph, Node, NodeError};
 use crate::probe::Format;
 
@@ -29,6 +31,7 @@ use crate::probe::Format;
 pub const STORAGE: &[&StorageDriver] = &[
     &local::FILE,
     &local::HOST_DEVICE,
+    &nbd::NBD,
     #[cfg(test)]
     &pattern::PATTERN,
 ];
@@ -108,6 +111,11 @@ pub(crate) fn storage_of(filename: &Path) -> Option<&'static StorageDriver> {
     let means_it =
         |driver: &&StorageDriver| driver.prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
     STORAGE.iter().copied().find(means_it)
+}
+
+/// The driver of a file name that leads away from this machine's files: nothing is created there.
+pub fn elsewhere(filename: &Path) -> Option<&'static str> {
+    storage_of(filename).filter(|driver| driver.elsewhere().is_some()).map(|driver| driver.name)
 }
 
 /// Names of all drivers, in the order of the lists.

@@ -15,8 +15,8 @@ use graph::probe::Format;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
-use crate::create::make;
 use crate::create::options::NewImage;
+use crate::create::{check_creatable, make};
 use crate::failure::Failure;
 
 /// A file on its way.
@@ -50,6 +50,7 @@ impl NewFile {
     /// # Errors
     /// When `name` is in use or no regular file, or the image cannot be made.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        check_creatable(name)?;
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot create {}", name.display()), error)
         };

@@ -193,7 +193,7 @@ fn fill_list<T>(given: &mut Vec<T>, configured: Vec<T>) {
 
 #[cfg(test)]
 mod tests {
-    use graph::options::{DiskOptions, Kind, Spec, table};
+    use graph::options::{DiskOptions, Group, Kind, Spec, table};
 
     use super::super::args::Args;
     use super::*;
@@ -230,13 +230,19 @@ mod tests {
         let name = spec.full_name();
         let value = match spec.kind {
             Kind::Switch => "on",
+            // The last one is no driver of paths.
+            Kind::Choice(names) if name == "file.driver" => names[0],
             Kind::Choice(names) => names[names.len() - 1],
             Kind::Size { .. } => "512",
             Kind::Whole { .. } => "1",
             Kind::Text { .. } | Kind::Path | Kind::File => "x",
             Kind::Image => "",
         };
-        let file = if matches!(&*name, "file" | "file.filename") { "" } else { "file.filename=y," };
+        let file = match (&*name, spec.group) {
+            ("file" | "file.filename", _) => String::new(),
+            (_, Group::Storage(driver)) => format!("file.driver={driver},"),
+            _ => "file.filename=y,".to_owned(),
+        };
         let beside = match (&*name, name.split_once("-max")) {
             ("force-share", _) => ",read-only=on".to_owned(),
             ("detect-zeroes", _) => ",discard=unmap".to_owned(),

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 21] = [
+const PARTS: [&str; 22] = [
     "bench",
     "block",
     "buffer",
@@ -26,6 +26,7 @@ const PARTS: [&str; 21] = [
     "reactor",
     "storage",
     "storage_luks",
+    "storage_nbd",
     "sync",
     "throttle",
 ];

@@ -15,6 +15,7 @@ mod io;
 mod manual;
 mod map;
 mod measure;
+mod nbd;
 mod peer;
 mod rebase;
 mod serve;

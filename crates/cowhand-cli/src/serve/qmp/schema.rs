@@ -1,6 +1,7 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
+use graph::drivers::NBD_OPTIONS;
 use graph::options::table::{FILE, LAYER, QCOW2, RAW};
 use throttle::{PARAMETERS, SETTINGS};
 
@@ -38,6 +39,11 @@ static NODE_MEMBERS: [Argument; 2 + count(LAYER, "")] = members(
 
 static FILE_MEMBERS: [Argument; count(FILE, "")] = members([], FILE, "");
 
+static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([], NBD_OPTIONS, "server");
+
+static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
+    members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
+
 static RAW_MEMBERS: [Argument; 1 + count(RAW, "")] = members([child()], RAW, "");
 
 const OVERLAP_TEMPLATES: Kind = kind(find(QCOW2, "overlap-check"));
@@ -72,6 +78,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
     variants: &[
         Variant { tag: "file", members: &FILE_MEMBERS },
         Variant { tag: "host_device", members: &FILE_MEMBERS },
+        Variant { tag: "nbd", members: &NBD_MEMBERS },
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },

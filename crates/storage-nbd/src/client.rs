@@ -1,0 +1,346 @@
+//! The connections to one export: which of them takes a request, and what happens when they are lost.
+//!
+//! Connections are lost together: one that is gone says that the server may be another one by now, which has not seen all writes.
+//! The first connection that is made then repeats them before anybody else sends anything.
+
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use buffer::IoBuf;
+use event_listener::Event;
+use futures_util::future::{Either, join_all, select};
+use nbd_wire::ExportFlags;
+use nbd_wire::client::Negotiated;
+use parking_lot::Mutex;
+
+use crate::ask::{Ask, What};
+use crate::connect::{Found, block_sizes, shares};
+use crate::connection::Connection;
+use crate::errors::Error;
+use crate::slots::Reply;
+use crate::unflushed::{Unflushed, disjoint};
+
+/// Most connections of one storage: each is a thread's or a task's work at the server.
+const CONNECTIONS_MAX: usize = 4;
+/// With so many requests on their way over a connection another one is made.
+const BUSY: usize = 16;
+/// An attempt to connect takes at most this long.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+/// And is given at least this long.
+const ATTEMPT_MIN: Duration = Duration::from_secs(1);
+/// Between attempts: doubled from this to that.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Repeating what was not flushed takes at most this long.
+const REPEAT_MAX: Duration = Duration::from_secs(60);
+
+/// The connections of one storage.
+#[derive(Debug)]
+pub(crate) struct Client {
+    found: Found,
+    /// What every connection must say of the export.
+    pub(crate) negotiated: Negotiated,
+    is_written: bool,
+    reconnect_delay: Duration,
+    pub(crate) unflushed: Arc<Unflushed>,
+    state: Mutex<State>,
+    /// A connection was made, or an attempt failed.
+    changed: Event,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The oldest first; empty while they are lost.
+    connections: Vec<Arc<Connection>>,
+    made: Instant,
+    lost: Option<Lost>,
+    /// A task tries to connect.
+    attempting: bool,
+    /// A task makes one more connection, or the server did not take it.
+    no_more: bool,
+}
+
+#[derive(Debug)]
+struct Lost {
+    since: Instant,
+    /// The newest attempt, and what became of it.
+    tried: Option<(Instant, Error)>,
+}
+
+/// How an export is opened.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) found: Found,
+    pub(crate) is_written: bool,
+    pub(crate) reconnect_delay: Duration,
+    pub(crate) open_timeout: Duration,
+    pub(crate) unflushed: Unflushed,
+}
+
+impl Client {
+    /// Connects, until the timeout of `opening` if that fails.
+    ///
+    /// # Errors
+    /// With what became of the last attempt.
+    pub(crate) async fn open(opening: Opening) -> Result<Arc<Self>, Error> {
+        let Opening { found, is_written, reconnect_delay, open_timeout, unflushed } = opening;
+        let unflushed = Arc::new(unflushed);
+        let until = Instant::now() + open_timeout;
+        let mut pause = PAUSE_MIN;
+        let connection = loop {
+            match found.connect(&unflushed, attempt_time(until)).await {
+                Ok(connection) => break connection,
+                Err(error) if Instant::now() + pause >= until => return Err(error),
+                Err(_) => reactor::sleep(pause).await,
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
+        let negotiated = connection.negotiated.clone();
+        let state = State {
+            connections: vec![connection],
+            made: Instant::now(),
+            lost: None,
+            attempting: false,
+            no_more: is_written && !shares(&negotiated),
+        };
+        let (state, changed) = (Mutex::new(state), Event::new());
+        Ok(Arc::new(Self { found, negotiated, is_written, reconnect_delay, unflushed, state, changed }))
+    }
+
+    /// Sends a request; again over a new connection when one is lost, for as long as it may take to come back.
+    pub(crate) async fn run(self: &Arc<Self>, ask: &Ask, mut buf: Option<IoBuf>) -> Reply {
+        let mut until = None;
+        loop {
+            let connection = match self.connection(&ask.what).await {
+                Ok(connection) => connection,
+                Err(error) => return Reply { result: Err(error), buf, extents: Vec::new() },
+            };
+            let reply = connection.request(ask, buf).await;
+            match &reply.result {
+                Err(Error::LoopEnded) => {}
+                Err(Error::Lost(_)) => {
+                    let now = Instant::now();
+                    if now >= *until.get_or_insert(now + self.reconnect_delay) {
+                        return reply;
+                    }
+                }
+                _ => return reply,
+            }
+            let len = usize::try_from(ask.len).unwrap_or(usize::MAX);
+            buf = matches!(ask.what, What::Read).then(|| reply.buf.unwrap_or_else(|| IoBuf::uninit(len)));
+        }
+    }
+
+    /// A connection for a request; waits for one while they are lost.
+    async fn connection(self: &Arc<Self>, what: &What) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.pick(what) {
+            return Ok(connection);
+        }
+        loop {
+            let changed = self.changed.listen();
+            if let Some(connection) = self.pick(what) {
+                return Ok(connection);
+            }
+            self.attempt()?;
+            changed.await;
+        }
+    }
+
+    fn pick(self: &Arc<Self>, what: &What) -> Option<Arc<Connection>> {
+        let mut state = self.state.lock();
+        // The server goes on without them: what they brought it is there.
+        state.connections.retain(|connection| connection.lost() != Some(Error::LoopEnded));
+        if state.connections.iter().any(|connection| connection.lost().is_some()) {
+            self.forget_all(&mut state);
+        }
+        let first = state.connections.first()?;
+        if matches!(what, What::Flush) {
+            return Some(Arc::clone(first));
+        }
+        let thread = std::thread::current().id();
+        let mine = |connection: &&Arc<Connection>| connection.owner == thread;
+        let load = |connection: &&Arc<Connection>| connection.in_flight();
+        let own = state.connections.iter().filter(mine).min_by_key(load);
+        let chosen = own.or_else(|| state.connections.iter().min_by_key(load)).map(Arc::clone)?;
+        let room = !state.no_more && state.connections.len() < CONNECTIONS_MAX;
+        if room && (chosen.owner != thread || chosen.in_flight() >= BUSY) {
+            state.no_more = true;
+            reactor::spawn(one_more(Arc::downgrade(self))).detach();
+        }
+        Some(chosen)
+    }
+
+    fn forget_all(&self, state: &mut State) {
+        for connection in state.connections.drain(..) {
+            connection.lose("another connection to the same export was");
+        }
+        self.unflushed.connection_lost();
+        tracing::warn!("{}: the connection is lost", self.found.name);
+        state.lost = Some(Lost { since: Instant::now(), tried: None });
+    }
+
+    /// Has a task of this loop connect, unless one does.
+    ///
+    /// # Errors
+    /// When the time for that is over; with what became of the last attempt.
+    fn attempt(self: &Arc<Self>) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if state.attempting || !state.connections.is_empty() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let until = match &state.lost {
+            Some(lost) => lost.since + self.reconnect_delay,
+            None => now,
+        };
+        if let Some((tried, error)) = state.lost.as_ref().and_then(|lost| lost.tried.as_ref())
+            && now >= until
+            && now < *tried + PAUSE_MAX
+        {
+            return Err(error.clone());
+        }
+        state.attempting = true;
+        let not_before = state.made + PAUSE_MIN;
+        drop(state);
+        let attempt = Attempt(Arc::downgrade(self));
+        reactor::spawn(async move { attempt.run(not_before, until).await }).detach();
+        Ok(())
+    }
+
+    /// Makes a connection to the export as it was, and repeats over it what was not flushed.
+    async fn restore(&self, timeout: Duration) -> Result<Arc<Connection>, Error> {
+        let connection = self.found.connect(&self.unflushed, timeout).await?;
+        let restored = match self.check_same(&connection.negotiated) {
+            Ok(()) => self.repeat(&connection).await,
+            Err(error) => Err(error),
+        };
+        match restored {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                connection.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// What became of an attempt; whether there is a connection now.
+    fn attempted(&self, restored: Result<Arc<Connection>, Error>) -> bool {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        match restored {
+            Ok(connection) => {
+                tracing::info!("{}: connected again", self.found.name);
+                state.connections.push(connection);
+                (state.made, state.lost) = (now, None);
+                state.no_more = self.is_written && !shares(&self.negotiated);
+                true
+            }
+            Err(error) => {
+                let lost = state.lost.get_or_insert(Lost { since: now, tried: None });
+                lost.tried = Some((now, error));
+                false
+            }
+        }
+    }
+
+    fn check_same(&self, found: &Negotiated) -> Result<(), Error> {
+        let was = &self.negotiated;
+        let what = if found.size != was.size {
+            format!("the export has {} bytes now and had {}", found.size, was.size)
+        } else if !found.flags.has(was.flags.without(ExportFlags::READ_ONLY))
+            || (self.is_written && found.flags.has(ExportFlags::READ_ONLY))
+        {
+            "the export cannot do any more what it could".to_owned()
+        } else if block_sizes(found).minimum > block_sizes(was).minimum
+            || block_sizes(found).maximum < block_sizes(was).maximum
+        {
+            "the export takes blocks of other sizes than it did".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::Export { server: self.found.name.clone(), what })
+    }
+
+    async fn repeat(&self, connection: &Connection) -> Result<(), Error> {
+        let kept = self.unflushed.kept();
+        let mut rest = kept.as_slice();
+        let until = Instant::now() + REPEAT_MAX;
+        while !rest.is_empty() {
+            let (together, later) = rest.split_at(disjoint(rest));
+            let sent = pin!(join_all(together.iter().map(|ask| connection.request(ask, None))));
+            match select(sent, reactor::sleep_until(until)).await {
+                Either::Left((replies, _)) => replies.into_iter().try_for_each(|reply| reply.result)?,
+                Either::Right(_) => {
+                    let seconds = REPEAT_MAX.as_secs();
+                    return Err(Error::Silent { server: self.found.name.clone(), seconds });
+                }
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.state.get_mut().connections.iter().for_each(|connection| connection.close());
+    }
+}
+
+fn attempt_time(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).clamp(ATTEMPT_MIN, ATTEMPT_MAX)
+}
+
+/// A task that tries to connect.
+struct Attempt(Weak<Client>);
+
+impl Attempt {
+    async fn run(self, not_before: Instant, until: Instant) {
+        // A server that ends every connection at once is not asked without a pause.
+        reactor::sleep_until(not_before).await;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let Some(client) = self.0.upgrade() else { return };
+            let restored = client.restore(attempt_time(until)).await;
+            if client.attempted(restored) {
+                return;
+            }
+            drop(client);
+            if Instant::now() + pause >= until {
+                return;
+            }
+            reactor::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+impl Drop for Attempt {
+    /// Also when its loop ends in the middle: somebody else tries then.
+    fn drop(&mut self) {
+        if let Some(client) = self.0.upgrade() {
+            client.state.lock().attempting = false;
+            client.changed.notify(usize::MAX);
+        }
+    }
+}
+
+/// Makes one more connection on this loop. A server that does not take it is not asked again.
+async fn one_more(client: Weak<Client>) {
+    let Some(client) = client.upgrade() else { return };
+    let made = client.found.connect(&client.unflushed, ATTEMPT_MAX).await;
+    let checked = made.and_then(|made| client.check_same(&made.negotiated).map(|()| made));
+    match checked {
+        Ok(connection) => {
+            let mut state = client.state.lock();
+            if state.connections.is_empty() {
+                drop(state);
+                connection.close();
+            } else {
+                state.connections.push(connection);
+                state.no_more = false;
+            }
+        }
+        Err(error) => tracing::debug!(%error, "{}: no further connection", client.found.name),
+    }
+}

@@ -1,0 +1,104 @@
+//! Bytes that were received and not looked at yet.
+
+use std::io;
+
+use buffer::IoBuf;
+
+use crate::connect::Transport;
+
+/// Received at a time: many small replies, or the start of a large one.
+const INBOX_BYTES: usize = 64 << 10;
+/// What is missing of a payload is received straight into its buffer from this many bytes on; less comes with what follows it.
+const DIRECT_BYTES_MIN: usize = 16 << 10;
+
+/// The bytes `start..end` of a buffer.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    buf: IoBuf,
+    start: usize,
+    end: usize,
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed it")
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { buf: IoBuf::uninit(INBOX_BYTES), start: 0, end: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buf.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The first `count` bytes are done with.
+    pub(crate) fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.end - self.start);
+        self.start = self.end.min(self.start + count);
+    }
+
+    /// Receives until there are `more` bytes more than now.
+    ///
+    /// # Errors
+    /// When the connection ends before, or a message is longer than the inbox: none is that is not refused before.
+    pub(crate) async fn receive(&mut self, transport: &Transport, more: usize) -> io::Result<()> {
+        let wanted = self.bytes().len() + more;
+        if wanted > self.buf.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is longer than any allowed"));
+        }
+        if self.start == self.end || self.start + wanted > self.buf.len() {
+            self.buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        while self.end - self.start < wanted {
+            let tail = self.buf.split_off(self.end);
+            let (result, tail) = transport.recv(tail).await;
+            self.buf.rejoin(tail);
+            match result? {
+                0 => return Err(ended()),
+                count => self.end += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `len` bytes into `buf` from `at` on.
+    ///
+    /// # Errors
+    /// When the connection ends before.
+    pub(crate) async fn take(
+        &mut self,
+        transport: &Transport,
+        mut buf: IoBuf,
+        at: usize,
+        len: usize,
+    ) -> io::Result<IoBuf> {
+        let (mut at, stop) = (at, at + len);
+        while at < stop {
+            if self.bytes().is_empty() && stop - at >= DIRECT_BYTES_MIN {
+                let mut target = buf.split_off(at);
+                let behind = target.split_off(stop - at);
+                let (result, mut target) = transport.recv(target).await;
+                target.rejoin(behind);
+                buf.rejoin(target);
+                match result? {
+                    0 => return Err(ended()),
+                    count => at += count,
+                }
+                continue;
+            }
+            if self.bytes().is_empty() {
+                self.receive(transport, 1).await?;
+            }
+            let there = self.bytes();
+            let count = there.len().min(stop - at);
+            if let (Some(target), Some(there)) = (buf.get_mut(at..at + count), there.get(..count)) {
+                target.copy_from_slice(there);
+            }
+            self.consume(count);
+            at += count;
+        }
+        Ok(buf)
+    }
+}
