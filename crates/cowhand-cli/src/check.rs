@@ -1,22 +1,27 @@
 //! `cowhand check`: whether an image's metadata is right, and its repair.
 
+mod dry_run;
 pub mod report;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
 
 use clap::ValueEnum;
 use graph::cache_mode::CacheMode;
 use graph::probe::Format;
-use qcow2::{Progress, Repair, Stage};
-use reactor::Reactor;
+use qcow2::{Progress as Seen, Repair};
 
+use self::dry_run::DryRun;
 use self::report::{CheckReport, code};
 use crate::cli::DRIVE_HELP;
 use crate::compat;
+use crate::copying;
 use crate::drive::{DriveArgs, cache_modes, set_cache_mode};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
+use crate::progress::Progress;
 use crate::voice;
 
 /// Findings that are shown one by one; the counts have them all.
@@ -27,7 +32,8 @@ const FINDINGS_SHOWN_MAX: u64 = 100;
 #[command(
     long_about = "Check an image's metadata: every cluster that is referenced must be counted, and the reverse.\n\n\
         With -r the image is repaired, in an order that an interruption at any moment does not make worse.\n\
-        The image must not be in use.\n\n\
+        The image must not be in use. With --dry-run all of that happens in memory: what is printed, and the exit code, are those\n\
+        of the repair, and nothing is written.\n\n\
         Exit codes: 0 nothing is wrong (any more), 1 the check could not be completed, 2 corruption,\n\
         3 leaked clusters only, 63 the format has nothing to check.",
     after_help = DRIVE_HELP
@@ -43,6 +49,10 @@ pub struct Args {
     /// Cache mode: writeback, writethrough, none, directsync, unsafe
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     cache: Option<CacheMode>,
+
+    /// Only show what -r would do
+    #[arg(long, requires = "repair")]
+    dry_run: bool,
 
     /// Form of the result
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -75,17 +85,17 @@ impl What {
 /// Checks an image.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
-    options.layer.read_only = args.repair.is_none();
+    options.layer.read_only = args.repair.is_none() || args.dry_run;
     if let Some(mode) = args.cache {
         set_cache_mode(&mut options, mode);
     }
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot check {}", options.filename.display()), error)
     };
-    let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
-    let image = reactor.run(graph::open_bare(&options)).map_err(|error| match args.repair {
-        Some(_) => failed(&error),
-        None => failed(&error).with_hint_about_lock(&error),
+    let reactor = copying::reactor()?;
+    let image = reactor.run(graph::open_bare(&options)).map_err(|error| match options.layer.read_only {
+        false => failed(&error),
+        true => failed(&error).with_hint_about_lock(&error),
     })?;
     if image.format == Format::Raw {
         let name = options.filename.to_string_lossy();
@@ -93,8 +103,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
     let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);
-    let result =
-        reactor.run(qcow2::check(&*image.file, What::repair(args.repair), &mut |seen| told.tell(&seen)));
+    let dry_run = args.dry_run.then(|| DryRun::over(Arc::clone(&image.file)));
+    let file = dry_run.as_ref().map_or(&*image.file, |dry_run| dry_run as &dyn storage::Storage);
+    let result = reactor.run(qcow2::check(file, What::repair(args.repair), &mut |seen| told.tell(&seen)));
     told.end();
     let report =
         CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
@@ -102,7 +113,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         _ if args.quiet => {}
         OutputFormat::Json => write_json(out, &report)?,
         OutputFormat::Human if voice::is_qemu() => compat::img::check::write_human(&report, out)?,
-        OutputFormat::Human => report.write_human(out)?,
+        OutputFormat::Human => {
+            report.write_human(out)?;
+            if let Some(dry_run) = dry_run {
+                writeln!(out, "Nothing was written; the repair writes {} bytes.", dry_run.written_bytes())?;
+            }
+        }
     }
     Ok(ExitCode::from(report.code()))
 }
@@ -110,46 +126,44 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 /// What was said of a check under way, on standard error: findings, and on a terminal how far it is.
 struct Told {
     quiet: bool,
-    terminal: bool,
     findings: u64,
-    percent: Option<u64>,
+    /// Of this reading of the tables.
+    progress: Option<Progress>,
 }
 
 impl Told {
     fn new(quiet: bool) -> Self {
-        Self { quiet, terminal: std::io::stderr().is_terminal(), findings: 0, percent: None }
+        Self { quiet, findings: 0, progress: None }
     }
 
-    fn tell(&mut self, seen: &Progress<'_>) {
+    fn tell(&mut self, seen: &Seen<'_>) {
         match seen {
-            Progress::Stage(Stage::Check | Stage::Repair | Stage::Verify) => self.percent = None,
-            Progress::Scanned { done, total } => self.scanned(*done, *total),
-            Progress::Found(finding) => {
+            Seen::Stage(_) => self.end_line(),
+            Seen::Scanned { done, total } => {
+                // Under qemu-img's name nothing is said of that, as there.
+                let (now, shown) = (Instant::now(), !self.quiet && !voice::is_qemu());
+                self.progress.get_or_insert_with(|| Progress::begin(shown, *total, now)).at(*done, now);
+            }
+            Seen::Found(finding) => {
                 self.findings += 1;
                 if !self.quiet && self.findings <= FINDINGS_SHOWN_MAX {
-                    self.clear();
+                    if let Some(progress) = &mut self.progress {
+                        progress.end();
+                    }
                     tell(format_args!("{finding}"));
                 }
             }
         }
     }
 
-    fn scanned(&mut self, done: u64, total: u64) {
-        let percent = done.saturating_mul(100) / total.max(1);
-        if self.terminal && !self.quiet && self.percent != Some(percent) {
-            self.percent = Some(percent);
-            let _ = write!(std::io::stderr(), "\r{percent:3} % ");
-        }
-    }
-
-    fn clear(&self) {
-        if self.terminal && self.percent.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+    fn end_line(&mut self) {
+        if let Some(mut progress) = self.progress.take() {
+            progress.end();
         }
     }
 
     fn end(&mut self) {
-        self.clear();
+        self.end_line();
         if !self.quiet && self.findings > FINDINGS_SHOWN_MAX {
             tell(format_args!("... and {} more", self.findings - FINDINGS_SHOWN_MAX));
         }

@@ -237,7 +237,7 @@ fn convert(
     let doing = format!("convert {}", source.name());
     let copied = reactor.run(async {
         let disk = copying::open(&target.options, rules, "write").await?;
-        let copied = copy(args, watch, source, &disk, plan).await;
+        let copied = target.while_filled(copy(args, watch, source, &disk, plan)).await;
         copying::finish(&disk, copied, |error| Failure::because(format!("cannot {doing}"), error)).await
     });
     let copied = copied.map_err(|failure| target.explain(failure))?;

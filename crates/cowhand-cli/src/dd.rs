@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
                 ..CopyOptions::default()
             },
         };
-        let copied = watch.run(&copy).await.map_err(|error| failed(&error));
+        let copied = file.while_filled(watch.run(&copy)).await.map_err(|error| failed(&error));
         copying::finish(&disk, copied, failed).await
     })?;
     watch.check()?;

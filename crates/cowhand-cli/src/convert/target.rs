@@ -50,6 +50,14 @@ impl Target {
         Ok(options)
     }
 
+    /// Runs `filling`, during which the target is written.
+    pub async fn while_filled<T>(&self, filling: impl Future<Output = T>) -> T {
+        match &self.new {
+            Some(file) => file.while_filled(filling).await,
+            None => filling.await,
+        }
+    }
+
     /// Says of a failure what became of the target.
     pub fn explain(&self, failure: Failure) -> Failure {
         match self.new {

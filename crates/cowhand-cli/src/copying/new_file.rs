@@ -3,21 +3,30 @@
 //! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
 //! happens meanwhile, under its own name there is what was there before, or the whole new image.
 
+use std::convert::Infallible;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use cowhand::Existing;
+use futures_util::future::{Either, select};
 use graph::names::directory_of;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
 use crate::create::options::NewImage;
 use crate::create::{check_creatable, make};
 use crate::failure::Failure;
+
+/// How often what was written is sent to the medium: often enough to keep a disk busy, seldom enough that looking through the file's pages
+/// costs nothing.
+const WRITES_BEHIND: Duration = Duration::from_millis(100);
 
 /// A file on its way.
 #[derive(Debug)]
@@ -34,7 +43,7 @@ pub struct NewFile {
     /// The file that is replaced, locked: nobody else uses it.
     replaced: Option<Replaced>,
     /// For the last flush: an error of writing back is seen by a descriptor that was open then.
-    file: File,
+    file: Arc<File>,
 }
 
 #[derive(Debug)]
@@ -72,7 +81,15 @@ impl NewFile {
         make(&path, image, size, Existing::Refuse)?;
         let file = File::open(&path).map_err(|error| failed(&error));
         let file = file.inspect_err(|_| made.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
-        Ok(Self { name: name.to_owned(), place, path, format: image.format, made, replaced, file })
+        Ok(Self {
+            name: name.to_owned(),
+            place,
+            path,
+            format: image.format,
+            made,
+            replaced,
+            file: Arc::new(file),
+        })
     }
 
     /// How it is opened to be filled.
@@ -89,6 +106,24 @@ impl NewFile {
         // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
         layer.qcow2.allocation_reserve = Some(0);
         options
+    }
+
+    /// Runs `filling`. What it writes goes to the medium meanwhile, rather than all at the end, and leaves the page cache then: nobody reads
+    /// it soon, and what others read would have to go.
+    pub async fn while_filled<T>(&self, filling: impl Future<Output = T>) -> T {
+        match select(pin!(filling), pin!(self.write_behind())).await {
+            Either::Left((filled, _)) => filled,
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    async fn write_behind(&self) -> Infallible {
+        loop {
+            reactor::sleep(WRITES_BEHIND).await;
+            let file = Arc::clone(&self.file);
+            // Writing begins, and what was written before goes. Advice that is not taken changes nothing.
+            reactor::blocking(move || fadvise(&*file, 0, None, Advice::DontNeed)).await.ok();
+        }
     }
 
     /// It is whole: makes it durable and gives it its name.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod cache;
+mod check;
 mod commit;
 mod compare;
 mod compat;

@@ -118,6 +118,38 @@ fn a_hole_stays_a_hole_and_zeroes_that_are_read_need_no_write() {
     assert_eq!(run(&source, Zeroes::ByMap), job::Progress { done: 256 * 512, ..job::Progress::default() });
 }
 
+/// A copy of what is packed must not unpack it for nothing, nor lose what the target refuses.
+#[test]
+fn what_the_target_takes_over_is_read_only_if_it_refuses() {
+    use Sector::{Absent, Data, Zero};
+    let map = [&[Data; 8][..], &[Absent; 4], &[Data; 3], &[Zero], &[Data; 4]].concat();
+    let source = MadeUp::new("source", &map, 0x55);
+    for (refuses, read) in [(false, 4), (true, 16)] {
+        for order in [Order::Free, Order::InOrder] {
+            let target = MadeUp::blank("target", map.len()).taking(4 * SECTOR as u64, refuses);
+            let counters = Counters::default();
+            let copy = Copy {
+                source: &source,
+                from: 0..(map.len() * SECTOR) as u64,
+                target: &target,
+                to: 0,
+                scope: Scope::Everything,
+                content: Content::Zeroes,
+                options: CopyOptions {
+                    order,
+                    align_bytes: 4 * SECTOR as u64,
+                    zeroes: Zeroes::Detect(512),
+                    ..CopyOptions::default()
+                },
+            };
+            block_on(copy.run(&counters)).unwrap();
+            assert_eq!(target.bytes(), source.bytes());
+            assert_eq!(counters.progress().read, read * SECTOR as u64);
+            assert_eq!(counters.progress().done, (map.len() * SECTOR) as u64);
+        }
+    }
+}
+
 #[test]
 fn a_target_that_is_too_small_is_told_before_anything_is_written() {
     let (source, target) = (MadeUp::used("source", 4), MadeUp::blank("target", 3));

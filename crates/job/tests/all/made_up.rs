@@ -4,8 +4,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
-use buffer::{IoBuf, IoVec};
+use block::{
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+};
+use buffer::{IoBuf, IoBytes, IoVec};
 
 pub const SECTOR: usize = 512;
 
@@ -32,6 +34,8 @@ pub struct MadeUp {
     fails_at: u64,
     unreadable: Vec<usize>,
     flushed: AtomicU64,
+    takes: Option<Takes>,
+    refuses: bool,
 }
 
 impl MadeUp {
@@ -50,6 +54,8 @@ impl MadeUp {
             fails_at: u64::MAX,
             unreadable: Vec::new(),
             flushed: AtomicU64::new(0),
+            takes: None,
+            refuses: false,
         }
     }
 
@@ -71,6 +77,11 @@ impl MadeUp {
     /// These sectors cannot be read.
     pub fn unreadable(self, sectors: &[usize]) -> Self {
         Self { unreadable: sectors.to_vec(), ..self }
+    }
+
+    /// It takes over packed units of so many bytes, or says that it does and refuses them.
+    pub fn taking(self, unit_bytes: u64, refuses: bool) -> Self {
+        Self { takes: Some(Takes::Packed { packing: "made-up", unit_bytes }), refuses, ..self }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -172,6 +183,38 @@ impl Block for MadeUp {
                     BlockStatus { depth: 1, present: false, zero: true, hole: true, data: false, ..status }
                 }
             })
+        })
+    }
+
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        Box::pin(async move {
+            let Takes::Packed { unit_bytes, .. } = wanted else { return Ok(None) };
+            if len < unit_bytes {
+                return Ok(None);
+            }
+            let range = self.request(offset, unit_bytes)?;
+            let sectors = &self.map[range.start / SECTOR..range.end / SECTOR];
+            let is_whole = offset.is_multiple_of(unit_bytes) && sectors.iter().all(|at| *at == Sector::Data);
+            let unit = IoBytes::copy_from(&self.bytes.lock().unwrap()[range]);
+            Ok(is_whole.then(|| Stored::Packed { units: vec![unit], unit_bytes }))
+        })
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        self.takes
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let range = self.request(offset, stored.disk_bytes())?;
+            match stored {
+                Stored::Packed { units, .. } if !self.refuses => {
+                    let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_vec()).collect();
+                    self.bytes.lock().unwrap()[range].copy_from_slice(&bytes);
+                    Ok(())
+                }
+                _ => Err(Blame::new(self.name).unsupported("made up")),
+            }
         })
     }
 

@@ -53,9 +53,9 @@ impl CheckReport {
 pub enum Progress<'a> {
     /// A new stage begins.
     Stage(Stage),
-    /// So many entries of the active L1 table are done.
+    /// The map of so many bytes of the disk was read.
     Scanned {
-        /// Done.
+        /// Bytes.
         done: u64,
         /// Of so many.
         total: u64,

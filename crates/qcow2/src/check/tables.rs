@@ -183,7 +183,9 @@ impl Pass<'_> {
                 guest = guest.saturating_add(self.geometry.bytes_per_l2_table());
             }
             done += entries;
-            self.progress(Progress::Scanned { done, total });
+            let size = self.header.guest_size();
+            let scanned = done.saturating_mul(self.geometry.bytes_per_l2_table()).min(size);
+            self.progress(Progress::Scanned { done: scanned, total: size });
         }
         let mut from = 0;
         while let Some(cluster) = self.l2_tables.next(from) {
