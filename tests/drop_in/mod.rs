@@ -39,13 +39,19 @@ impl Server {
     /// Starts `program` in `directory` and waits until it listens at the socket `s` there.
     fn start(program: &Path, directory: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(program);
-        command.args(args).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(args);
+        Self::spawn(command, directory)
+    }
+
+    /// The same with a command of one's own.
+    fn spawn(mut command: Command, directory: &Path) -> Self {
+        command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().expect("cannot run the server");
         let mut server = Self { child, socket: directory.join("s") };
         // Connecting would count as a client.
         assert!(
             server.wait_until(|server| is_listening(&server.socket).then_some(())).is_some(),
-            "{program:?} {args:?} ended"
+            "{command:?} ended"
         );
         server
     }

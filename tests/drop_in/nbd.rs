@@ -70,6 +70,24 @@ fn clients_see_what_they_see_of_qemu_nbd() {
 }
 
 #[test]
+fn with_s_the_image_stays_as_it_was() {
+    for (format, name) in [("qcow2", "disk.qcow2"), ("raw", "disk.raw")] {
+        let scratch = images();
+        let before = fs::read(scratch.file(name)).expect("an image");
+        fs::create_dir(scratch.file("tmp")).expect("a directory");
+        let mut command = std::process::Command::new(ours("qemu-nbd"));
+        command.args(["-s", "-k", "s", "-f", format, name]).env("TMPDIR", scratch.file("tmp"));
+        let mut server = Server::spawn(command, scratch.path());
+        let left: Vec<_> = fs::read_dir(scratch.file("tmp")).expect("a directory").collect();
+        assert!(left.is_empty(), "the overlay has no name: {left:?}");
+        let steps = ["write -P 9 0 128k", "read -P 9 0 128k", "read -P 1 128k 128k", "flush"];
+        qemu_io_ok(&["-f", "raw"], &server.uri(""), &steps);
+        assert!(server.ended().success());
+        assert!(fs::read(scratch.file(name)).expect("an image") == before, "{name} was written");
+    }
+}
+
+#[test]
 fn as_many_clients_as_were_said_may_come() {
     let scratch = images();
     let server = Server::start(
@@ -141,7 +159,7 @@ fn what_is_not_done_here_is_refused_by_name() {
         ("-c /dev/nbd0 disk.raw", "-c"),
         ("-d /dev/nbd0", "-d"),
         ("-L", "-L"),
-        ("-s disk.qcow2", "-s"),
+        ("-k s -s -f raw -o 512 disk.raw", "-o"),
         ("-l first disk.qcow2", "-l"),
         ("--tls-authz a -f raw disk.raw", "--tls-authz"),
         ("-k s -B missing -f qcow2 disk.qcow2", "missing"),

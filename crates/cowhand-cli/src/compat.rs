@@ -6,6 +6,7 @@
 mod background;
 mod daemon;
 pub mod img;
+mod io;
 mod keyval;
 pub mod links;
 mod nbd;
@@ -37,13 +38,20 @@ pub struct Program {
 }
 
 /// All of them.
-pub static PROGRAMS: [Program; 3] = [
+pub static PROGRAMS: [Program; 4] = [
     Program {
         name: "qemu-img",
         about: "the image tools",
         command: img::command,
         usage_code: img::usage_code,
         run: img::run,
+    },
+    Program {
+        name: "qemu-io",
+        about: "requests on a disk, one by one",
+        command: io::command,
+        usage_code: |_, _| FAILED,
+        run: io::run,
     },
     Program {
         name: "qemu-nbd",

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use clap::{ArgMatches, FromArgMatches};
 use door_nbd::TlsPolicy;
 use graph::names::Policy;
-use graph::options::DiskOptions;
 use graph::{DiskNode, OpenRules};
 
 use self::args::Args;
@@ -19,6 +18,7 @@ use super::background::{Background, Side};
 use super::daemon::{Daemon, absolute};
 use super::keyval;
 use crate::failure::{Failure, warn};
+use crate::io::opening::{Manner, Overlay};
 use crate::serve::endpoint::Endpoint;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
@@ -51,8 +51,7 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         let option = format!("--object {object}");
         daemon.command(&option, "object-add", keyval::parse("--object", object, "qom-type")?)?;
     }
-    let options = args.disk_options()?;
-    export(&daemon, &args, options)?;
+    export(&daemon, &args)?;
     let tls = match &args.tls_creds {
         None => TlsPolicy::Off,
         Some(id) => {
@@ -72,12 +71,16 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
 }
 
 /// Opens the disk and lets clients reach it.
-fn export(daemon: &Daemon, args: &Args, options: DiskOptions) -> Result<(), Failure> {
-    let failed = |error: &dyn std::error::Error| {
-        Failure::because(format!("cannot serve {}", options.filename.display()), error)
-    };
+fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
     let inventory = &daemon.inventory;
     daemon.reactor.run(async {
+        // It goes as soon as it is open: its space is given back when the server ends, however it does.
+        let overlay = overlay(args, inventory.graph.rules()).await?;
+        let tree = overlay.as_ref().map_or_else(|| args.tree(), |overlay| Ok(overlay.tree.clone()))?;
+        let options = args.disk_options(tree.clone())?;
+        let failed = |error: &dyn std::error::Error| {
+            Failure::because(format!("cannot serve {}", options.filename.display()), error)
+        };
         let disk = graph::open(&options, inventory.graph.rules()).await.map_err(|error| failed(&error))?;
         let known = disk.bitmap_names();
         if let Some(missing) = args.bitmaps.iter().find(|bitmap| !known.contains(bitmap)) {
@@ -89,7 +92,6 @@ fn export(daemon: &Daemon, args: &Args, options: DiskOptions) -> Result<(), Fail
             allocation_depth: args.allocation_depth,
             writethrough: args.cache.is_some_and(|mode| mode.writethrough),
         };
-        let tree = crate::drive::option_tree(&args.drive()?, |_| !args.image_opts)?;
         let node = DiskNode::new(NODE.to_owned(), options.filename.clone(), tree, disk);
         node.disk.keep_house();
         let change = inventory.graph.change().await;
@@ -103,6 +105,17 @@ fn export(daemon: &Daemon, args: &Args, options: DiskOptions) -> Result<(), Fail
         };
         inventory.add_export(export).map_err(|error| failed(&error))
     })
+}
+
+/// With `-s`, what is written to: an overlay over the disk.
+async fn overlay(args: &Args, rules: &OpenRules) -> Result<Option<Overlay>, Failure> {
+    if !args.snapshot {
+        return Ok(None);
+    }
+    let text = |text: &str| Some(text.to_owned());
+    let manner =
+        Manner { format: args.format, cache: text("unsafe"), discard: text("unmap"), ..Manner::default() };
+    Overlay::over(&manner, args.tree()?, rules).await.map(Some)
 }
 
 /// A path, or TCP as qemu-nbd has it: on all addresses, unless told otherwise.

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as _, Command};
 use graph::cache_mode::CacheMode;
+use graph::drive::OptionTree;
 use graph::options::{Aio, DetectZeroes, Discard, DiskOptions};
 use graph::probe::Format;
 
 use crate::compat::VERSION;
-use crate::drive::{cache_modes, disk_options, formats, parse_bytes, set_cache_mode};
+use crate::drive::{cache_modes, formats, option_tree, parse_bytes, set_cache_mode};
 use crate::failure::Failure;
 
 /// Connections where any number may come (`-e 0`): as many as the server can count.
@@ -84,11 +85,15 @@ pub struct Args {
 
     /// Format of the image: qcow2 or raw
     #[arg(short = 'f', long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
-    format: Option<Format>,
+    pub format: Option<Format>,
 
     /// Refuse writes
     #[arg(short = 'r', long)]
     read_only: bool,
+
+    /// Write to an overlay that goes at the end, not to the image
+    #[arg(short = 's', long)]
+    pub snapshot: bool,
 
     /// The same as --cache none
     #[arg(short = 'n', long, conflicts_with = "cache")]
@@ -132,10 +137,6 @@ struct Refused {
     /// List the exports of a server (refused; use nbdinfo --list)
     #[arg(short = 'L', long)]
     list: bool,
-
-    /// Write to a temporary image over FILE (refused; make one with qemu-img create -b)
-    #[arg(short = 's', long)]
-    snapshot: bool,
 
     /// Show an internal snapshot (refused: content of snapshots is not read)
     #[arg(short = 'l', long, value_name = "SNAPSHOT")]
@@ -188,11 +189,6 @@ impl Args {
             ),
             (refused.list, "-L: exports of other servers are not listed here", "nbdinfo --list lists them"),
             (
-                refused.snapshot,
-                "-s: no temporary image is made here",
-                "qemu-img create -b FILE -F FORMAT makes one to serve",
-            ),
-            (
                 refused.load_snapshot.is_some(),
                 "-l: the content of snapshots is not read here",
                 "qemu-img snapshot -a goes back to one",
@@ -231,23 +227,25 @@ impl Args {
         }
     }
 
-    /// What was written for FILE.
+    /// What FILE says.
     ///
     /// # Errors
-    /// When nothing was.
-    pub fn drive(&self) -> Result<OsString, Failure> {
-        self.file.clone().ok_or_else(|| Failure::new("no FILE is given"))
+    /// When it is not given, or not understood.
+    pub fn tree(&self) -> Result<OptionTree, Failure> {
+        let exists = |path: &Path| !self.image_opts && path.symlink_metadata().is_ok();
+        let file = self.file.as_ref().ok_or_else(|| Failure::new("no FILE is given"))?;
+        option_tree(file, exists)
     }
 
-    /// How the disk is opened.
+    /// How the disk that `tree` describes is opened: FILE, or with `-s` what lies over it.
     ///
     /// # Errors
-    /// When FILE is not understood, or options do not go with it.
-    pub fn disk_options(&self) -> Result<DiskOptions, Failure> {
-        let exists = |path: &Path| !self.image_opts && path.symlink_metadata().is_ok();
-        let mut options = disk_options(&self.drive()?, exists)?;
+    /// When options do not go with it.
+    pub fn disk_options(&self, tree: OptionTree) -> Result<DiskOptions, Failure> {
+        let mut options = DiskOptions::of_tree(tree)
+            .map_err(|error| Failure::because("cannot understand the options of the disk", &error))?;
         let layer = &mut options.layer;
-        layer.format = self.format.or(layer.format);
+        layer.format = self.format.filter(|_| !self.snapshot).or(layer.format);
         layer.read_only |= self.read_only;
         if let Some(aio) = &self.aio {
             layer.file.aio = Some(if aio == "threads" { Aio::Threads } else { Aio::IoUring });
@@ -267,7 +265,7 @@ impl Args {
         };
         if let Some(offset) = self.offset {
             if layer.format != Some(Format::Raw) {
-                return Err(Failure::new("-o is a byte of a raw image; give -f raw with it"));
+                return Err(Failure::new("-o is a byte of a raw image; give -f raw with it, and not -s"));
             }
             layer.raw.offset = offset;
         }
@@ -300,7 +298,10 @@ mod tests {
 
     #[test]
     fn options_reach_the_disk() {
-        let options = |line: &str| parsed(line).disk_options();
+        let options = |line: &str| {
+            let args = parsed(line);
+            args.disk_options(args.tree()?)
+        };
         let disk =
             options("-f raw -o 64k -r --cache=none --aio=threads --discard=unmap --detect-zeroes=unmap x")
                 .unwrap();
@@ -320,7 +321,6 @@ mod tests {
             "-c /dev/nbd0",
             "-d /dev/nbd0",
             "-L",
-            "-s",
             "-l a",
             "--tls-authz a",
             "--tls-hostname a",
