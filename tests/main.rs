@@ -2,6 +2,7 @@
 
 mod awaited_locks;
 mod differential;
+mod drop_in;
 mod faults;
 mod flushes;
 mod full_file_system;

@@ -15,6 +15,7 @@ pub fn output(words: &[&str], text: &str) -> String {
         "info" => human_info(text),
         "snapshot" => snapshots(text),
         "bench" => duration(text),
+        _ if text.contains(" ops; ") => rates(text),
         "convert" | "commit" | "rebase" | "compare" if words.contains(&"-p") => progress(text),
         // Words about options are our own.
         _ if words.iter().any(|word| word.contains("help")) => option_names(text),
@@ -92,6 +93,12 @@ fn duration(text: &str) -> String {
         if line.starts_with("Run completed in ") { "Run completed".to_owned() } else { line.to_owned() }
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Without how long each request of qemu-io took.
+fn rates(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split(" ops; ").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The form of each part, and that it began with nothing and ended with all.

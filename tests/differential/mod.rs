@@ -54,6 +54,11 @@ fn the_program_itself_answers_as_qemu_img_does() {
 }
 
 #[test]
+fn io_does_what_qemu_io_does() {
+    run("qemu-io", writing::io());
+}
+
+#[test]
 fn create_makes_what_qemu_img_makes() {
     run("create", writing::create());
 }

@@ -201,7 +201,6 @@ pub fn bench() -> Vec<Line> {
         "bench -c 10 -d 2 -s 64k data.qcow2",
         "bench -c 100 -d 8 -s 4k -S 64k -o 64k data.qcow2",
         "bench -c 10 -f raw plain.raw",
-        "bench -c 10 -q data.qcow2",
         "bench -w -c 10 -d 2 data.qcow2",
         "bench -w -c 100 -d 4 --pattern 7 --flush-interval 8 data.qcow2",
         "bench -w -c 100 -d 4 --flush-interval 8 --no-drain data.qcow2",

@@ -13,9 +13,11 @@ use serde_json::Value;
 
 use super::{fixtures, masks};
 
-/// A command line for `qemu-img`.
+/// A command line.
 #[derive(Debug)]
 pub struct Line {
+    /// The program.
+    program: &'static str,
     /// The words, with single spaces between them; `''` is an empty one.
     pub words: String,
     /// It differs, for the reason that stands in this row of docs/compat.md.
@@ -25,12 +27,17 @@ pub struct Line {
 impl Line {
     /// A line that both treat alike.
     pub fn same(words: impl Into<String>) -> Self {
-        Self { words: words.into(), known: None }
+        Self { program: "qemu-img", words: words.into(), known: None }
     }
 
     /// A line that is known to differ: `row` stands in docs/compat.md.
     pub fn known(row: &'static str, words: impl Into<String>) -> Self {
-        Self { words: words.into(), known: Some(row) }
+        Self { known: Some(row), ..Self::same(words) }
+    }
+
+    /// A line of `qemu-io`, in which `_` stands for the spaces in a command.
+    pub fn of_qemu_io(words: impl Into<String>) -> Self {
+        Self { program: "qemu-io", ..Self::same(words) }
     }
 }
 
@@ -47,7 +54,9 @@ impl Tally {
     pub fn add(&mut self, line: &Line, found: Result<(), String>) {
         match (line.known, found) {
             (None, Ok(())) => self.same += 1,
-            (None, Err(difference)) => self.wrong.push(format!("qemu-img {}\n{difference}", line.words)),
+            (None, Err(difference)) => {
+                self.wrong.push(format!("{} {}\n{difference}", line.program, line.words))
+            }
             (Some(row), _) if !is_documented(row) => {
                 self.wrong.push(format!("docs/compat.md has no row with {row:?}"))
             }
@@ -77,7 +86,14 @@ const READING: [&str; 5] = ["info", "map", "measure", "compare", "check"];
 /// # Errors
 /// With what differs.
 pub fn run(line: &Line) -> Result<(), String> {
-    let words: Vec<&str> = line.words.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+    let is_img = line.program == "qemu-img";
+    let word = |word: &str| match (word, is_img) {
+        ("''", _) => String::new(),
+        (word, true) => word.to_owned(),
+        (word, false) => word.replace('_', " "),
+    };
+    let words: Vec<String> = line.words.split(' ').map(word).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let command = words.first().copied().unwrap_or_default();
     let reads = READING.contains(&command) && !words.contains(&"-r");
     let scratch = [Scratch::new(), Scratch::new()];
@@ -91,29 +107,28 @@ pub fn run(line: &Line) -> Result<(), String> {
     let ran = |program: &Path, which| {
         Run::new(program).args(&words).current_dir(place(which)).env("TZ", "UTC").outcome()
     };
-    let (theirs, ours) = (ran(Path::new("qemu-img"), 0), ran(qemu_img_link(), 1));
+    let (theirs, ours) = (ran(Path::new(line.program), 0), ran(&links().join(line.program), 1));
     assert!(!ours.panicked() && !ours.timed_out, "{ours}");
-    same_outcome(&words, &theirs, &ours)?;
+    same_outcome(line, &words, &theirs, &ours)?;
     match reads || !theirs.status.success() {
         true => Ok(()),
         false => same_files(scratch[0].path(), scratch[1].path()),
     }
 }
 
-/// The program under test, called as QEMU's.
-pub fn qemu_img_link() -> &'static Path {
-    static LINK: OnceLock<(Scratch, std::path::PathBuf)> = OnceLock::new();
-    let (_, link) = LINK.get_or_init(|| {
+/// A directory in which the program under test has the names of QEMU's.
+fn links() -> &'static Path {
+    static LINKS: OnceLock<Scratch> = OnceLock::new();
+    let links = LINKS.get_or_init(|| {
         let scratch = Scratch::new();
         let directory = scratch.path().as_os_str().to_owned();
         drop(program::cowhand([std::ffi::OsString::from("compat"), "install".into(), directory]).ok());
-        let link = scratch.file("qemu-img");
-        (scratch, link)
+        scratch
     });
-    link
+    links.path()
 }
 
-fn same_outcome(words: &[&str], theirs: &Outcome, ours: &Outcome) -> Result<(), String> {
+fn same_outcome(line: &Line, words: &[&str], theirs: &Outcome, ours: &Outcome) -> Result<(), String> {
     let both = || format!("--- theirs {theirs}\n--- ours {ours}");
     if theirs.status.code() != ours.status.code() {
         return Err(format!("the exit codes differ\n{}", both()));
@@ -125,7 +140,7 @@ fn same_outcome(words: &[&str], theirs: &Outcome, ours: &Outcome) -> Result<(), 
     }
     // Whatever goes wrong is said behind the program's name.
     let first = ours.stderr.lines().next().unwrap_or_default();
-    let spoken = has_result || first.starts_with("qemu-img: ");
+    let spoken = has_result || line.program == "qemu-io" || first.starts_with("qemu-img: ");
     if spoken { Ok(()) } else { Err(format!("the error has no name before it: {first}")) }
 }
 

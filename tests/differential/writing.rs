@@ -338,3 +338,31 @@ pub fn repair() -> Vec<Line> {
     lines.extend(same(&["check -r all -f raw plain.raw", "check -r leaks missing.qcow2"]));
     lines
 }
+
+/// `qemu-io`: that `cowhand io` is what the name leads to. Its own tests have all commands.
+pub fn io() -> Vec<Line> {
+    let lines = [
+        "-c read_-P_1_0_64k data.qcow2",
+        "-f qcow2 -c write_-P_9_64k_128k -c read_-P_9_64k_128k data.qcow2",
+        "-f raw -c write_-P_9_64k_128k plain.raw",
+        "-r -c read_-v_0_16 data.qcow2",
+        "-c write_-z_0_64k -c read_-P_0_0_64k data.qcow2",
+        "-c discard_0_64k -c flush -c length data.qcow2",
+        "-c write_-c_-P_3_2M_64k data.qcow2",
+        "-c map top.qcow2",
+        "-c alloc_0_1M top.qcow2",
+        "-c read_-P_2_0_64k data.qcow2",
+        "-s -c write_-P_9_0_64k -c read_-P_9_0_64k data.qcow2",
+        "-t none -c read_0_64k data.qcow2",
+        "-n -c read_0_64k data.qcow2",
+        "-U -r -c read_0_4k data.qcow2",
+        "--image-opts -c read_0_4k driver=qcow2,file.filename=data.qcow2",
+        "-c nonsense data.qcow2",
+        "-c read_8M_64k data.qcow2",
+        "-c quit data.qcow2",
+        "-c read_0_64k missing.qcow2",
+        "--nonsense data.qcow2",
+        "data.qcow2 same.qcow2",
+    ];
+    lines.into_iter().map(Line::of_qemu_io).collect()
+}

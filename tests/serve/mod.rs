@@ -15,7 +15,7 @@ mod refused;
 mod refused_rings;
 mod surroundings;
 mod terminal;
-mod tls;
+pub mod tls;
 
 use black_box::Scratch;
 use black_box::peer::qemu_img;

@@ -27,8 +27,9 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 18] = [
+const SUITES: [&str; 19] = [
     "differential",
+    "drop_in",
     "serve",
     "qmp",
     "throttle",

@@ -57,8 +57,7 @@ fn options(args: &Args) -> Result<DiskOptions, Failure> {
 async fn measure(args: &Args, disk: &Arc<Disk>, out: &mut dyn Write) -> Result<Report, Failure> {
     let cluster_bytes = disk.root().capabilities().cluster_bytes.unwrap_or(0);
     let workload = args.workload(cluster_bytes)?;
-    let is_announced = !args.quiet || voice::is_qemu();
-    if is_announced && matches!(args.output, OutputFormat::Human) {
+    if !args.quiet && matches!(args.output, OutputFormat::Human) {
         writeln!(out, "{}", args.announcement(&workload))?;
         out.flush()?;
     }

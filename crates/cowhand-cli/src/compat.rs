@@ -3,16 +3,22 @@
 //! The name is the last part of `argv[0]`; `cowhand compat install DIR` makes links of these names. Each program is one folder
 //! here, which turns words into what cowhand's own commands take. Forms of results are QEMU's, sentences are ours.
 
+mod background;
+mod daemon;
 pub mod img;
+mod io;
+mod keyval;
 pub mod links;
+mod nbd;
 mod objects;
+mod storage_daemon;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::failure::{Failure, usage};
+use crate::failure::{FAILED, Failure, usage};
 
 /// What the programs call themselves: QEMU's version whose options and forms they have, and ours.
 pub const VERSION: &str = concat!("version 10.0.0 (cowhand ", env!("CARGO_PKG_VERSION"), ")");
@@ -32,13 +38,36 @@ pub struct Program {
 }
 
 /// All of them.
-pub static PROGRAMS: [Program; 1] = [Program {
-    name: "qemu-img",
-    about: "the image tools",
-    command: img::command,
-    usage_code: img::usage_code,
-    run: img::run,
-}];
+pub static PROGRAMS: [Program; 4] = [
+    Program {
+        name: "qemu-img",
+        about: "the image tools",
+        command: img::command,
+        usage_code: img::usage_code,
+        run: img::run,
+    },
+    Program {
+        name: "qemu-io",
+        about: "requests on a disk, one by one",
+        command: io::command,
+        usage_code: |_, _| FAILED,
+        run: io::run,
+    },
+    Program {
+        name: "qemu-nbd",
+        about: "one disk over NBD",
+        command: nbd::command,
+        usage_code: |_, _| FAILED,
+        run: nbd::run,
+    },
+    Program {
+        name: "qemu-storage-daemon",
+        about: "disks over NBD, steered by QMP",
+        command: storage_daemon::command,
+        usage_code: |_, _| FAILED,
+        run: storage_daemon::run,
+    },
+];
 
 /// The program that is called as the first of `words`, if it is one of QEMU's.
 pub fn program_of(words: &[OsString]) -> Option<&'static Program> {

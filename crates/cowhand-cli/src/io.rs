@@ -3,7 +3,7 @@
 mod command;
 mod failed;
 mod look;
-mod opening;
+pub(crate) mod opening;
 mod report;
 mod request;
 mod session;

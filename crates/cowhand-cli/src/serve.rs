@@ -72,7 +72,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let _pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = tls_policy(settings.tls.as_ref())?;
     disks::allow_many_files();
-    let sockets = Sockets::open(&settings)?;
+    let sockets = Sockets::open(settings.qmp.as_deref(), settings.metrics)?;
 
     let reactor =
         Reactor::new(Backend::Ring).map_err(|error| Failure::because("cannot make an event loop", &error))?;
@@ -100,6 +100,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     );
     let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
     fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
+    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.keep_house()) });
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
     // Last of what can fail: whoever can connect is served.

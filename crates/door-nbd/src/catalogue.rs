@@ -18,7 +18,8 @@ impl Catalogue for Offered<'_> {
     }
 
     fn describe(&self, name: &str) -> Result<ExportInfo, Refusal> {
-        self.0.exports().find(name).map(|entry| describe(&entry)).map_err(unknown)
+        let found = self.0.exports().find(name).map_err(unknown);
+        found.map(|entry| describe(&entry, self.connections_max()))
     }
 
     fn choose(&self, name: &str) -> Result<(Place, ExportInfo), Refusal> {
@@ -26,9 +27,16 @@ impl Catalogue for Offered<'_> {
             return Err(Refusal::Shutdown);
         }
         let entry = self.0.exports().find(name).map_err(unknown)?;
-        let place = Place::take(entry, self.0.options().connections_per_export.max(1)).map_err(no_place)?;
-        let info = describe(place.entry());
+        let place = Place::take(entry, self.connections_max()).map_err(no_place)?;
+        let info = describe(place.entry(), self.connections_max());
         Ok((place, info))
+    }
+}
+
+impl Offered<'_> {
+    /// Connections that each export serves.
+    fn connections_max(&self) -> u32 {
+        self.0.options().connections_per_export.max(1)
     }
 }
 
@@ -43,7 +51,7 @@ fn no_place(error: NoPlace) -> Refusal {
     }
 }
 
-fn describe(entry: &ExportEntry) -> ExportInfo {
+fn describe(entry: &ExportEntry, connections_max: u32) -> ExportInfo {
     let disk: &dyn Export = entry.disk().as_ref();
     let blocks = disk.block_sizes();
     let (minimum, preferred) = (blocks.minimum, blocks.preferred);
@@ -51,20 +59,21 @@ fn describe(entry: &ExportEntry) -> ExportInfo {
         name: entry.name().to_owned(),
         description: entry.description().to_owned(),
         size: disk.size(),
-        flags: flags(disk),
+        flags: flags(disk, connections_max),
         blocks: BlockSizes { minimum, preferred, maximum: limits::REQUEST_BYTES_MAX },
         allocation_depth: disk.abilities().allocation_depth,
         bitmaps: disk.bitmaps(),
     }
 }
 
-/// Every connection reaches the same disk, so that a flush on one covers all: multi-conn is true by construction.
-fn flags(disk: &dyn Export) -> ExportFlags {
+/// Every connection reaches the same disk, so that a flush on one covers all: multi-conn is true by construction, where there may
+/// be more than one.
+fn flags(disk: &dyn Export, connections_max: u32) -> ExportFlags {
     let (can, writable) = (disk.abilities(), !disk.read_only());
     ExportFlags::HAS_FLAGS
         .and_if(true, ExportFlags::FLUSH)
         .and_if(true, ExportFlags::FUA)
-        .and_if(true, ExportFlags::MULTI_CONN)
+        .and_if(connections_max > 1, ExportFlags::MULTI_CONN)
         .and_if(!writable, ExportFlags::READ_ONLY)
         .and_if(writable && can.discard, ExportFlags::TRIM)
         .and_if(writable && can.zero, ExportFlags::WRITE_ZEROES)

@@ -60,6 +60,11 @@ impl ExportEntry {
         self.places.all_free().await;
     }
 
+    /// Waits until a connection has used it and none does any more.
+    pub async fn abandoned(&self) {
+        self.places.all_left().await;
+    }
+
     /// Triggered when the export is taken away from its clients.
     pub fn leaving(&self) -> &Shutdown {
         &self.leaving
@@ -250,6 +255,7 @@ fn find_exact<'a>(entries: &'a [Arc<ExportEntry>], name: &str) -> Option<&'a Arc
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use graph::options::DiskOptions;
     use graph::{OpenRules, open};
 
@@ -297,6 +303,21 @@ mod tests {
         drop(place);
         assert!(matches!(Place::take(removed, 9), Err(NoPlace::TakenAway(_))));
         assert_eq!(exports.remove("a", Removal::Safe).err(), Some(NotRemoved::Unknown("a".to_owned())));
+    }
+
+    /// A server that ends with its last client ended before its first one.
+    #[test]
+    fn an_export_is_abandoned_when_somebody_has_come_and_everybody_has_left() {
+        let (_exports, entry, _file) = exports();
+        let reactor = reactor::Reactor::new(reactor::available()).expect("a loop");
+        let is_abandoned = || reactor.run(async { entry.abandoned().now_or_never().is_some() });
+        assert!(!is_abandoned(), "nobody was there yet");
+        let places = [(), ()].map(|()| Place::take(Arc::clone(&entry), 2).expect("a place"));
+        for place in places {
+            assert!(!is_abandoned());
+            drop(place);
+        }
+        assert!(is_abandoned());
     }
 
     #[test]

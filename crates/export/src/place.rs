@@ -1,7 +1,7 @@
 //! Places of clients at an export.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use event_listener::Event;
 
@@ -15,6 +15,8 @@ const CLOSED: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     connections: AtomicU32,
+    /// There was one; [`Place::take`] says so.
+    were_taken: AtomicBool,
     /// The last connection has ended.
     left: Event,
 }
@@ -32,6 +34,17 @@ impl Places {
         loop {
             let left = self.left.listen();
             if self.taken() == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// Ends when somebody had a place and nobody has one.
+    pub(crate) async fn all_left(&self) {
+        loop {
+            let left = self.left.listen();
+            if self.were_taken.load(Ordering::SeqCst) && self.taken() == 0 {
                 return;
             }
             left.await;
@@ -78,6 +91,7 @@ impl Place {
         let one_more = |connections: u32| (connections < most).then(|| connections + 1);
         match entry.places().connections.try_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
             Ok(_) => {
+                entry.places().were_taken.store(true, Ordering::SeqCst);
                 let place = Self { entry };
                 // The removal sets its mark and then looks at the connections; we do it the other way round:
                 // one of the two sees the other.

@@ -209,14 +209,22 @@ impl std::error::Error for Said {}
 
 /// An overlay that goes when this goes; whoever has it open keeps it.
 #[derive(Debug)]
-struct Overlay {
+pub(crate) struct Overlay {
     path: PathBuf,
-    tree: OptionTree,
+    /// How it is opened.
+    pub(crate) tree: OptionTree,
 }
 
 impl Overlay {
     /// Made in the directory for temporary files, over the disk that `below` describes.
-    async fn over(manner: &Manner, mut below: OptionTree, rules: &OpenRules) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// When the disk cannot be opened, or the overlay not be made.
+    pub(crate) async fn over(
+        manner: &Manner,
+        mut below: OptionTree,
+        rules: &OpenRules,
+    ) -> Result<Self, Failure> {
         let looking = Manner { read_only: true, snapshot: false, ..manner.clone() };
         let mut tree = OptionTree::default();
         // Of its own: the overlay's mode is that of the disk.

@@ -1,5 +1,6 @@
 //! The control socket and the figures for Prometheus, as far as they were asked for.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,7 +12,6 @@ use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
 use super::qmp::socket::ControlSocket;
 use super::qmp::{Steering, bitmaps, errors};
-use super::settings::Settings;
 use crate::failure::Failure;
 
 /// Sockets that are open, before anything happens on them.
@@ -22,14 +22,14 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Opens what the settings say. Call it before there are other threads.
+    /// Opens a socket for commands at `control` and one for figures at `metrics`. Call it before there are other threads.
     ///
     /// # Errors
     /// When a socket cannot be had.
-    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+    pub fn open(control: Option<&Path>, metrics: Option<SocketAddr>) -> Result<Self, Failure> {
         Ok(Self {
-            control: settings.qmp.as_deref().map(ControlSocket::bind).transpose()?,
-            metrics: settings.metrics.map(MetricsSocket::bind).transpose()?,
+            control: control.map(ControlSocket::bind).transpose()?,
+            metrics: metrics.map(MetricsSocket::bind).transpose()?,
         })
     }
 

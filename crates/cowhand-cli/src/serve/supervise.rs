@@ -87,7 +87,6 @@ async fn watch(
     signals: &SignalStreams,
     view: View,
 ) {
-    inventory.graph.disks().iter().for_each(|node| node.disk.keep_house());
     inventory.doors.accept();
     let (asked, commanded, over) = (pin!(signals.end()), pin!(quit.wait()), pin!(shutdown.wait()));
     let end = select(select(asked, commanded), over);

@@ -35,10 +35,10 @@ impl Doors {
         *self.open.borrow_mut() = Some(Door { listening, tls, most, tasks: Vec::new() });
     }
 
-    /// Starts accepting. Runs on a loop.
+    /// Starts accepting, if it has not begun. Runs on a loop.
     pub fn accept(&self) {
         let mut open = self.open.borrow_mut();
-        let Some(door) = open.as_mut() else { return };
+        let Some(door) = open.as_mut().filter(|door| door.tasks.is_empty()) else { return };
         for listener in &door.listening.listeners {
             let server = Arc::clone(&self.server);
             door.tasks.push(reactor::spawn(server.accept(listener.clone(), door.tls.clone(), door.most)));

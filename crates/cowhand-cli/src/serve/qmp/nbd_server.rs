@@ -77,7 +77,11 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
     Ok(Endpoint::Tcp(address))
 }
 
-fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
+/// What clients must show, by the object `id`.
+///
+/// # Errors
+/// When there is no such object, or its files are not what they should be.
+pub fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
     let object = inventory.object(id)?;
     let ObjectKind::TlsCredentials { directory, verify_peer } = &object.kind else {
         return Err(QmpError::generic(format!("object {id:?} holds no TLS credentials")));

@@ -1,0 +1,78 @@
+//! `--fork` and `--daemonize`: the server is a process of its own, and the one that was started ends when clients can connect.
+//!
+//! A process with threads cannot be copied safely: the program is started once more with the same words.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::process::{chdir, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use crate::failure::{FAILED, Failure};
+
+/// Set for the second process. Its standard output is then a pipe to the first.
+const MARK: &str = "COWHAND_IN_BACKGROUND";
+
+/// The process that goes on.
+#[derive(Debug)]
+pub struct Background(());
+
+/// Which of both processes this is.
+#[derive(Debug)]
+pub enum Side {
+    /// The one that was started: it ends with this, as the other one is ready or has ended.
+    Started(ExitCode),
+    /// The one that serves.
+    Serving(Background),
+}
+
+impl Background {
+    /// Starts the second process, or finds that this is it.
+    ///
+    /// # Errors
+    /// When there can be no second process.
+    pub fn begin() -> Result<Side, Failure> {
+        if std::env::var_os(MARK).is_some() {
+            // It fails where this is the first of a session already, and then there is nothing to leave.
+            let _ = setsid();
+            return Ok(Side::Serving(Self(())));
+        }
+        let started =
+            second().map_err(|error| Failure::because("cannot start the server in the background", &error));
+        started.map(Side::Started)
+    }
+
+    /// Clients can connect: tells the first process, and leaves its terminal and its directory.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn ready(self) -> Result<(), Failure> {
+        let leave = || -> io::Result<()> {
+            // Who started us may be gone.
+            let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            dup2_stdin(&null)?;
+            dup2_stdout(&null)?;
+            dup2_stderr(&null)?;
+            Ok(chdir("/")?)
+        };
+        leave().map_err(|error| Failure::because("cannot go into the background", &error))
+    }
+}
+
+fn second() -> io::Result<ExitCode> {
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_else(|| OsString::from(crate::voice::name()));
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(name).args(words).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut told = [0];
+    if child.stdout.take().is_some_and(|mut pipe| matches!(pipe.read(&mut told), Ok(1))) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.filter(|code| *code != 0).unwrap_or(FAILED)))
+}

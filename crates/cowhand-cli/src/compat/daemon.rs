@@ -1,0 +1,130 @@
+//! What the servers among QEMU's programs share: nodes, exports and sockets are made by the commands of the control socket, in the
+//! order of the command line.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::thread::available_parallelism;
+
+use control::{Command, Events, Handler, Passed};
+use door_nbd::{Server, ServerOptions};
+use export::{Exports, Loops, Shutdown};
+use graph::OpenRules;
+use reactor::{Backend, Reactor};
+use serde_json::{Map, Value};
+
+use super::background::Background;
+use super::keyval::typed;
+use crate::failure::Failure;
+use crate::serve::inventory::Inventory;
+use crate::serve::pid_file::PidFile;
+use crate::serve::qmp::{Steering, schema};
+use crate::serve::sandbox::{self, Sandbox};
+use crate::serve::signals::{self, Signals};
+use crate::serve::socket_mode::SocketMode;
+use crate::serve::steering::Sockets;
+use crate::serve::supervise::{View, until_told};
+use crate::serve::{disks, log, systemd};
+
+/// A server before it serves.
+pub struct Daemon {
+    /// Its own loop.
+    pub reactor: Reactor,
+    /// What it has open.
+    pub inventory: Rc<Inventory>,
+    steering: Rc<Steering>,
+    signals: Signals,
+    sockets: Option<Sockets>,
+    pid_file: Option<(PathBuf, PidFile)>,
+}
+
+impl Daemon {
+    /// An empty one. `log` is what it tells on standard error, `connections` how many each export takes.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn begin(log: &str, connections: u32, rules: OpenRules) -> Result<Self, Failure> {
+        log::start(log)?;
+        let signals =
+            signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
+        disks::allow_many_files();
+        let reactor = Reactor::new(Backend::Ring)
+            .map_err(|error| Failure::because("cannot make an event loop", &error))?;
+        let options = ServerOptions { connections_per_export: connections, ..ServerOptions::default() };
+        let loops = Loops::new(available_parallelism().map_or(1, usize::from), Shutdown::new());
+        let server = Server::new(Exports::new(), options, &loops);
+        // Plain TCP is what these programs open; the sandbox is entered when all is open.
+        let inventory =
+            Inventory::new(rules, server, Events::new(), Sandbox::Off, true, SocketMode::default());
+        let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
+        Ok(Self { reactor, inventory, steering, signals, sockets: None, pid_file: None })
+    }
+
+    /// Does a command of the control socket. Texts among the arguments may stand for numbers and switches.
+    ///
+    /// # Errors
+    /// As the command; `option` said it.
+    pub fn command(&self, option: &str, name: &str, arguments: Map<String, Value>) -> Result<(), Failure> {
+        let spec = schema::COMMANDS.iter().find(|spec| spec.name == name);
+        let spec = spec.ok_or_else(|| Failure::new(format!("there is no command {name}")))?;
+        let failed = |error| Failure::because(option, &error);
+        let Value::Object(arguments) = typed(&spec.arguments, Value::Object(arguments)) else {
+            return Ok(());
+        };
+        spec.check(&arguments).map_err(failed)?;
+        let command = Command { name: name.to_owned(), arguments, id: None };
+        self.reactor.run(self.steering.execute(&command, &Passed::default())).map(drop).map_err(failed)
+    }
+
+    /// Listens for commands at `path`.
+    ///
+    /// # Errors
+    /// When a socket cannot be had there.
+    pub fn listen_for_commands(&mut self, path: &Path) -> Result<(), Failure> {
+        self.sockets = Some(Sockets::open(Some(path), None)?);
+        Ok(())
+    }
+
+    /// Whether commands can come in.
+    pub fn has_commands(&self) -> bool {
+        self.sockets.is_some()
+    }
+
+    /// Writes the process's number.
+    ///
+    /// # Errors
+    /// When the file belongs to a living process, or cannot be written.
+    pub fn write_pid_file(&mut self, path: &Path) -> Result<(), Failure> {
+        let path = absolute(path)?;
+        self.pid_file = Some((path.clone(), PidFile::create(&path)?));
+        Ok(())
+    }
+
+    /// Serves until told to end. Where no commands come, what is not needed any more is given up first.
+    ///
+    /// # Errors
+    /// When a loop fails or a disk cannot be closed.
+    pub fn serve(self, background: Option<Background>) -> Result<ExitCode, Failure> {
+        let sockets = self.sockets.map_or_else(|| Sockets::open(None, None), Ok)?;
+        if let Some(background) = background {
+            background.ready()?;
+        }
+        if sockets.control_path().is_none() {
+            let door = self.inventory.doors.name();
+            let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
+            sandbox::enter(&names.into_iter().flatten().collect::<Vec<_>>(), &[]);
+        }
+        systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
+        until_told(&self.reactor, &self.inventory, &sockets, self.signals, View::Nothing)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `path` from the root: a server in the background leaves its directory.
+///
+/// # Errors
+/// When there is no current directory.
+pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path)
+        .map_err(|error| Failure::because(format!("cannot find {}", path.display()), &error))
+}

@@ -1,0 +1,30 @@
+//! `qemu-io`: `cowhand io`, whose commands, options and results are qemu-io's, under that name.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args as _, Command, FromArgMatches};
+
+use super::VERSION;
+use crate::failure::Failure;
+use crate::io::{self, Args};
+
+/// The command line of `qemu-io`.
+pub fn command() -> Command {
+    let command = Args::augment_args(Command::new("qemu-io"));
+    command
+        .version(VERSION)
+        .about("Requests on a disk, one by one (cowhand under qemu-io's name)")
+        .infer_long_args(true)
+        .args_override_self(true)
+}
+
+/// Does what the command line says.
+///
+/// # Errors
+/// As `cowhand io`.
+pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let args = Args::from_arg_matches(matches)
+        .map_err(|error| Failure::because("the command line is not understood", &error))?;
+    io::run(&args, out)
+}

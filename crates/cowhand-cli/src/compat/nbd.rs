@@ -1,0 +1,152 @@
+//! `qemu-nbd`: one disk over NBD, until its last client leaves.
+
+mod args;
+
+use std::io::Write;
+use std::net::ToSocketAddrs;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use clap::{ArgMatches, FromArgMatches};
+use door_nbd::TlsPolicy;
+use graph::names::Policy;
+use graph::{DiskNode, OpenRules};
+
+use self::args::Args;
+pub use self::args::command;
+use super::background::{Background, Side};
+use super::daemon::{Daemon, absolute};
+use super::keyval;
+use crate::failure::{Failure, warn};
+use crate::io::opening::{Manner, Overlay};
+use crate::serve::endpoint::Endpoint;
+use crate::serve::inventory::export_view::Shown;
+use crate::serve::inventory::exports::NewExport;
+use crate::serve::listening::Listening;
+use crate::serve::log_filter::DEFAULT_LEVEL;
+use crate::serve::qmp::nbd_server::credentials;
+use crate::serve::systemd;
+
+/// The node's name and the export's id; clients do not see them.
+const NODE: &str = "drive";
+
+/// Serves.
+///
+/// # Errors
+/// For an option that is refused, and as the server.
+pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let args = Args::from_arg_matches(matches)
+        .map_err(|error| Failure::because("the command line is not understood", &error))?;
+    args.check()?;
+    let background = match args.fork.then(Background::begin).transpose()? {
+        Some(Side::Started(code)) => return Ok(code),
+        Some(Side::Serving(background)) => Some(background),
+        None => None,
+    };
+    let rules = OpenRules { policy: Policy::default(), ..OpenRules::default() };
+    let log = if args.verbose { "info" } else { DEFAULT_LEVEL };
+    let inherited = systemd::take_sockets()?;
+    let mut daemon = Daemon::begin(log, args.connections(), rules)?;
+    for object in &args.objects {
+        let option = format!("--object {object}");
+        daemon.command(&option, "object-add", keyval::parse("--object", object, "qom-type")?)?;
+    }
+    export(&daemon, &args)?;
+    let tls = match &args.tls_creds {
+        None => TlsPolicy::Off,
+        Some(id) => {
+            credentials(&daemon.inventory, id).map_err(|error| Failure::because("--tls-creds", &error))?
+        }
+    };
+    let endpoint = endpoint(&args, !inherited.is_empty(), matches!(tls, TlsPolicy::Off))?;
+    let listening = Listening::start(&endpoint, daemon.inventory.socket_mode, inherited)?;
+    daemon.inventory.doors.open(listening, tls, usize::MAX);
+    if let Some(path) = &args.pid_file {
+        daemon.write_pid_file(path)?;
+    }
+    if !args.persistent {
+        end_with_the_last_client(&daemon);
+    }
+    daemon.serve(background)
+}
+
+/// Opens the disk and lets clients reach it.
+fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
+    let inventory = &daemon.inventory;
+    daemon.reactor.run(async {
+        // It goes as soon as it is open: its space is given back when the server ends, however it does.
+        let overlay = overlay(args, inventory.graph.rules()).await?;
+        let tree = overlay.as_ref().map_or_else(|| args.tree(), |overlay| Ok(overlay.tree.clone()))?;
+        let options = args.disk_options(tree.clone())?;
+        let failed = |error: &dyn std::error::Error| {
+            Failure::because(format!("cannot serve {}", options.filename.display()), error)
+        };
+        let disk = graph::open(&options, inventory.graph.rules()).await.map_err(|error| failed(&error))?;
+        let known = disk.bitmap_names();
+        if let Some(missing) = args.bitmaps.iter().find(|bitmap| !known.contains(bitmap)) {
+            return Err(Failure::new(format!("{} has no bitmap {missing:?}", options.filename.display())));
+        }
+        let shown = Shown {
+            writable: !disk.read_only(),
+            bitmaps: args.bitmaps.clone(),
+            allocation_depth: args.allocation_depth,
+            writethrough: args.cache.is_some_and(|mode| mode.writethrough),
+        };
+        let node = DiskNode::new(NODE.to_owned(), options.filename.clone(), tree, disk);
+        node.disk.keep_house();
+        let change = inventory.graph.change().await;
+        let node = inventory.graph.add_disk(&change, node).map_err(|error| failed(&error))?;
+        let export = NewExport {
+            id: NODE.to_owned(),
+            node: node.name.clone(),
+            name: args.export_name.clone(),
+            description: args.description.clone().unwrap_or_default(),
+            shown,
+        };
+        inventory.add_export(export).map_err(|error| failed(&error))
+    })
+}
+
+/// With `-s`, what is written to: an overlay over the disk.
+async fn overlay(args: &Args, rules: &OpenRules) -> Result<Option<Overlay>, Failure> {
+    if !args.snapshot {
+        return Ok(None);
+    }
+    let text = |text: &str| Some(text.to_owned());
+    let manner =
+        Manner { format: args.format, cache: text("unsafe"), discard: text("unmap"), ..Manner::default() };
+    Overlay::over(&manner, args.tree()?, rules).await.map(Some)
+}
+
+/// A path, or TCP as qemu-nbd has it: on all addresses, unless told otherwise.
+fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint, Failure> {
+    if let Some(path) = &args.socket {
+        return Ok(Endpoint::Socket(absolute(path)?));
+    }
+    if is_inherited {
+        return Ok(Endpoint::Inherited);
+    }
+    let wrong = || Failure::new(format!("{}:{} is no address to listen at", args.bind, args.port));
+    let mut found = (args.bind.as_str(), args.port).to_socket_addrs().map_err(|_| wrong())?;
+    let address = found.next().ok_or_else(wrong)?;
+    if is_plain && !address.ip().is_loopback() {
+        warn(&format!(
+            "whoever reaches {address} can read the disk, and change it unless -r is given; -k or -b 127.0.0.1 keep others out"
+        ));
+    }
+    Ok(Endpoint::Tcp(address))
+}
+
+/// The end comes when a client has used the export and none does any more.
+fn end_with_the_last_client(daemon: &Daemon) {
+    let inventory = Rc::clone(&daemon.inventory);
+    daemon.reactor.run(async {
+        reactor::spawn(async move {
+            if let Some(record) = inventory.export(NODE) {
+                record.entry.abandoned().await;
+                inventory.loops.shutdown().trigger();
+            }
+        })
+        .detach();
+    });
+}

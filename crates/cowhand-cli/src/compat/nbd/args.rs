@@ -1,0 +1,336 @@
+//! The command line of `qemu-nbd`, and the disk that it means.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args as _, Command};
+use graph::cache_mode::CacheMode;
+use graph::drive::OptionTree;
+use graph::options::{Aio, DetectZeroes, Discard, DiskOptions};
+use graph::probe::Format;
+
+use crate::compat::VERSION;
+use crate::drive::{cache_modes, formats, option_tree, parse_bytes, set_cache_mode};
+use crate::failure::Failure;
+
+/// Connections where any number may come (`-e 0`): as many as the server can count.
+const CONNECTIONS_MAX: u32 = 65_536;
+
+/// Arguments of `qemu-nbd`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The image
+    #[arg(value_name = "FILE")]
+    file: Option<OsString>,
+
+    /// TCP port
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 10_809)]
+    pub port: u16,
+
+    /// Address to listen at
+    #[arg(short = 'b', long, value_name = "ADDR", default_value = "0.0.0.0")]
+    pub bind: String,
+
+    /// Listen on a Unix socket
+    #[arg(short = 'k', long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Connections at a time; 0 is any number
+    #[arg(short = 'e', long, value_name = "NUM", default_value_t = 1)]
+    shared: u32,
+
+    /// Do not end when the last client leaves
+    #[arg(short = 't', long)]
+    pub persistent: bool,
+
+    /// Tell more on standard error
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+
+    /// Name of the export
+    #[arg(short = 'x', long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub export_name: String,
+
+    /// What the export is, for people
+    #[arg(short = 'D', long, value_name = "TEXT")]
+    pub description: Option<String>,
+
+    /// Begin at this byte of a raw image
+    #[arg(short = 'o', long, value_name = "OFFSET", value_parser = parse_bytes)]
+    offset: Option<u64>,
+
+    /// Tell which image of the chain holds a range
+    #[arg(short = 'A', long)]
+    pub allocation_depth: bool,
+
+    /// Show a persistent bitmap (may be repeated)
+    #[arg(short = 'B', long = "bitmap", value_name = "NAME")]
+    pub bitmaps: Vec<String>,
+
+    /// An object: tls-creds-x509 or throttle-group, with its properties
+    #[arg(long = "object", value_name = "TYPE,id=ID,...")]
+    pub objects: Vec<String>,
+
+    /// Clients must use TLS, with the credentials of this object
+    #[arg(long, value_name = "ID")]
+    pub tls_creds: Option<String>,
+
+    /// Serve in the background; end when clients can connect
+    #[arg(long)]
+    pub fork: bool,
+
+    /// Write the process's number to a file
+    #[arg(long, value_name = "PATH")]
+    pub pid_file: Option<PathBuf>,
+
+    /// Format of the image: qcow2 or raw
+    #[arg(short = 'f', long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    pub format: Option<Format>,
+
+    /// Refuse writes
+    #[arg(short = 'r', long)]
+    read_only: bool,
+
+    /// Write to an overlay that goes at the end, not to the image
+    #[arg(short = 's', long)]
+    pub snapshot: bool,
+
+    /// The same as --cache none
+    #[arg(short = 'n', long, conflicts_with = "cache")]
+    nocache: bool,
+
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(long, value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    pub cache: Option<CacheMode>,
+
+    /// How requests reach the kernel: threads or io_uring
+    #[arg(long, value_name = "MODE", value_parser = ["threads", "io_uring"])]
+    aio: Option<String>,
+
+    /// What a discard does: ignore or unmap
+    #[arg(long, value_name = "MODE", value_parser = ["ignore", "off", "unmap", "on"])]
+    discard: Option<String>,
+
+    /// What becomes of zeroes that are written: off, on or unmap
+    #[arg(long, value_name = "MODE", value_parser = ["off", "on", "unmap"])]
+    detect_zeroes: Option<String>,
+
+    /// FILE is key=value options
+    #[arg(long)]
+    pub image_opts: bool,
+
+    #[command(flatten)]
+    refused: Refused,
+}
+
+/// Options that are understood and refused: who gives one relies on it.
+#[derive(Debug, clap::Args)]
+struct Refused {
+    /// Connect the kernel's device (refused: there is no client for the kernel here; use nbd-client)
+    #[arg(short = 'c', long, value_name = "DEV")]
+    connect: Option<String>,
+
+    /// Disconnect the kernel's device (refused; use nbd-client -d)
+    #[arg(short = 'd', long, value_name = "DEV")]
+    disconnect: Option<String>,
+
+    /// List the exports of a server (refused; use nbdinfo --list)
+    #[arg(short = 'L', long)]
+    list: bool,
+
+    /// Show an internal snapshot (refused: content of snapshots is not read)
+    #[arg(short = 'l', long, value_name = "SNAPSHOT")]
+    load_snapshot: Option<String>,
+
+    /// Who may connect (refused; verify-peer=on of the credentials admits clients with a certificate)
+    #[arg(long, value_name = "ID")]
+    tls_authz: Option<String>,
+
+    /// Name of the server's certificate, for -L (refused)
+    #[arg(long, value_name = "NAME")]
+    tls_hostname: Option<String>,
+
+    /// Label of the socket (refused; set it on the directory)
+    #[arg(long, value_name = "LABEL")]
+    selinux_label: Option<String>,
+
+    /// Trace events of QEMU (refused: there are none here)
+    #[arg(short = 'T', long, value_name = "EVENTS")]
+    trace: Option<String>,
+}
+
+/// The command line.
+pub fn command() -> Command {
+    let command = Command::new("qemu-nbd")
+        .version(VERSION)
+        .about("One disk over NBD, until its last client leaves (cowhand under qemu-nbd's name)")
+        .infer_long_args(true)
+        .args_override_self(true);
+    Args::augment_args(command)
+}
+
+impl Args {
+    /// Refuses what is not done here, and options that contradict each other.
+    ///
+    /// # Errors
+    /// For the first of them.
+    pub fn check(&self) -> Result<(), Failure> {
+        let refused = &self.refused;
+        let given = [
+            (
+                refused.connect.is_some(),
+                "-c: the kernel's devices are not connected here",
+                "nbd-client connects them",
+            ),
+            (
+                refused.disconnect.is_some(),
+                "-d: the kernel's devices are not connected here",
+                "nbd-client -d disconnects them",
+            ),
+            (refused.list, "-L: exports of other servers are not listed here", "nbdinfo --list lists them"),
+            (
+                refused.load_snapshot.is_some(),
+                "-l: the content of snapshots is not read here",
+                "qemu-img snapshot -a goes back to one",
+            ),
+            (
+                refused.tls_authz.is_some(),
+                "--tls-authz: there are no authorization objects here",
+                "verify-peer=on admits clients with a certificate",
+            ),
+            (
+                refused.tls_hostname.is_some(),
+                "--tls-hostname is for -L, which is not done here",
+                "nbdinfo --list lists exports",
+            ),
+            (
+                refused.selinux_label.is_some(),
+                "--selinux-label: sockets are not labelled here",
+                "set it on the socket's directory",
+            ),
+            (refused.trace.is_some(), "-T: there are no trace events of QEMU here", "-v tells more"),
+        ];
+        if let Some((_, what, hint)) = given.into_iter().find(|(is_given, ..)| *is_given) {
+            return Err(Failure::new(what).with_hint(hint));
+        }
+        match self.socket.is_some() && (self.bind != "0.0.0.0" || self.port != 10_809) {
+            true => Err(Failure::new("-k is a Unix socket, -b and -p are for TCP; give one of them")),
+            false => Ok(()),
+        }
+    }
+
+    /// Connections that the export takes.
+    pub fn connections(&self) -> u32 {
+        match self.shared {
+            0 => CONNECTIONS_MAX,
+            shared => shared.min(CONNECTIONS_MAX),
+        }
+    }
+
+    /// What FILE says.
+    ///
+    /// # Errors
+    /// When it is not given, or not understood.
+    pub fn tree(&self) -> Result<OptionTree, Failure> {
+        let exists = |path: &Path| !self.image_opts && path.symlink_metadata().is_ok();
+        let file = self.file.as_ref().ok_or_else(|| Failure::new("no FILE is given"))?;
+        option_tree(file, exists)
+    }
+
+    /// How the disk that `tree` describes is opened: FILE, or with `-s` what lies over it.
+    ///
+    /// # Errors
+    /// When options do not go with it.
+    pub fn disk_options(&self, tree: OptionTree) -> Result<DiskOptions, Failure> {
+        let mut options = DiskOptions::of_tree(tree)
+            .map_err(|error| Failure::because("cannot understand the options of the disk", &error))?;
+        let layer = &mut options.layer;
+        layer.format = self.format.filter(|_| !self.snapshot).or(layer.format);
+        layer.read_only |= self.read_only;
+        if let Some(aio) = &self.aio {
+            layer.file.aio = Some(if aio == "threads" { Aio::Threads } else { Aio::IoUring });
+        }
+        if let Some(discard) = &self.discard {
+            layer.discard =
+                if matches!(discard.as_str(), "unmap" | "on") { Discard::Unmap } else { Discard::Ignore };
+        }
+        layer.detect_zeroes = match self.detect_zeroes.as_deref() {
+            None => layer.detect_zeroes,
+            Some("off") => DetectZeroes::Off,
+            Some("on") => DetectZeroes::On,
+            Some(_) if layer.discard != Discard::Unmap => {
+                return Err(Failure::new("--detect-zeroes unmap needs --discard unmap"));
+            }
+            Some(_) => DetectZeroes::Unmap,
+        };
+        if let Some(offset) = self.offset {
+            if layer.format != Some(Format::Raw) {
+                return Err(Failure::new("-o is a byte of a raw image; give -f raw with it, and not -s"));
+            }
+            layer.raw.offset = offset;
+        }
+        let mode = if self.nocache { CacheMode::of_name("none") } else { self.cache };
+        if let Some(mode) = mode {
+            set_cache_mode(&mut options, mode);
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    fn parsed(line: &str) -> Args {
+        let words = std::iter::once("qemu-nbd").chain(line.split_whitespace());
+        Args::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn without_options_it_is_what_qemu_nbd_is() {
+        let args = parsed("disk.img");
+        assert_eq!((args.port, args.bind.as_str(), args.export_name.as_str()), (10_809, "0.0.0.0", ""));
+        assert_eq!((args.connections(), args.persistent, args.fork), (1, false, false));
+        assert_eq!(parsed("-e 0 x").connections(), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn options_reach_the_disk() {
+        let options = |line: &str| {
+            let args = parsed(line);
+            args.disk_options(args.tree()?)
+        };
+        let disk =
+            options("-f raw -o 64k -r --cache=none --aio=threads --discard=unmap --detect-zeroes=unmap x")
+                .unwrap();
+        let layer = &disk.layer;
+        assert_eq!((layer.format, layer.raw.offset, layer.read_only), (Some(Format::Raw), 65_536, true));
+        assert!(layer.cache.direct && layer.file.direct && layer.file.aio == Some(Aio::Threads));
+        assert_eq!((layer.discard, layer.detect_zeroes), (Discard::Unmap, DetectZeroes::Unmap));
+        assert!(options("-n x").unwrap().layer.cache.direct);
+        for line in ["-o 64k x", "-f qcow2 -o 64k x", "--detect-zeroes=unmap x", ""] {
+            assert!(options(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_done_here_is_refused_by_name() {
+        for option in [
+            "-c /dev/nbd0",
+            "-d /dev/nbd0",
+            "-L",
+            "-l a",
+            "--tls-authz a",
+            "--tls-hostname a",
+            "-T a",
+            "--selinux-label a",
+        ] {
+            let refused = parsed(&format!("{option} x")).check().unwrap_err().to_string();
+            let name = option.split(' ').next().unwrap();
+            assert!(refused.starts_with(name) && refused.contains("hint"), "{refused}");
+        }
+        assert!(parsed("-k s -p 10 x").check().is_err() && parsed("-k s x").check().is_ok());
+    }
+}

@@ -1,0 +1,254 @@
+//! `qemu-storage-daemon`: nodes, exports and sockets out of options, in the order in which they were given.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use graph::OpenRules;
+use serde_json::{Map, Value, json};
+
+use super::VERSION;
+use super::background::{Background, Side};
+use super::daemon::{Daemon, absolute};
+use super::keyval::parse;
+use crate::failure::Failure;
+use crate::serve::log_filter::DEFAULT_LEVEL;
+use crate::serve::settings::SHARED_DEFAULT;
+
+/// Options that are done in their order: name, what stands behind it, help.
+const STEPS: [(&str, &str, &str); 6] = [
+    ("object", "TYPE,id=ID,...", "An object: throttle-group or tls-creds-x509"),
+    ("blockdev", "DRIVER,node-name=NAME,...", "A node, as blockdev-add takes it; also as JSON"),
+    ("chardev", "socket,id=ID,path=PATH,server=on,wait=off", "A Unix socket for a monitor"),
+    ("monitor", "chardev=ID", "Listen for commands (QMP) there"),
+    (
+        "nbd-server",
+        "addr.type=unix,addr.path=PATH,...",
+        "Listen for NBD clients: unix, or inet with addr.host and addr.port",
+    ),
+    (
+        "export",
+        "nbd,id=ID,node-name=NAME,...",
+        "Let NBD clients reach a node, as block-export-add takes it; also as JSON",
+    ),
+];
+
+/// The command line.
+pub fn command() -> Command {
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let steps = STEPS.map(|(name, value, help)| option(name, value, help).action(ArgAction::Append));
+    Command::new("qemu-storage-daemon")
+        .version(VERSION)
+        .about("Nodes and exports by options and commands (cowhand under qemu-storage-daemon's name)")
+        .infer_long_args(true)
+        .args_override_self(true)
+        .args(steps)
+        .arg(
+            Arg::new("daemonize")
+                .long("daemonize")
+                .action(ArgAction::SetTrue)
+                .help("Serve in the background; end when all is open"),
+        )
+        .arg(option("pidfile", "PATH", "Write the process's number to a file"))
+        .arg(option("trace", "EVENTS", "Trace events of QEMU (refused: there are none here)").short('T'))
+}
+
+/// Serves.
+///
+/// # Errors
+/// For the first option that cannot be done, and as the server.
+pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if let Some(events) = matches.get_one::<String>("trace") {
+        return Err(Failure::new(format!(
+            "-T {events}: there are no trace events of QEMU here; leave it out"
+        )));
+    }
+    let background = match matches.get_flag("daemonize").then(Background::begin).transpose()? {
+        Some(Side::Started(code)) => return Ok(code),
+        Some(Side::Serving(background)) => Some(background),
+        None => None,
+    };
+    let mut daemon = Daemon::begin(DEFAULT_LEVEL, SHARED_DEFAULT, OpenRules::default())?;
+    let mut sockets = Vec::new();
+    for (name, value) in in_order(matches) {
+        step(&mut daemon, &mut sockets, name, value)?;
+    }
+    if let Some(path) = matches.get_one::<String>("pidfile") {
+        daemon.write_pid_file(Path::new(path))?;
+    }
+    daemon.serve(background)
+}
+
+/// The steps as they stand on the command line.
+fn in_order(matches: &ArgMatches) -> Vec<(&'static str, &str)> {
+    let mut steps = Vec::new();
+    for (name, ..) in STEPS {
+        let places = matches.indices_of(name).into_iter().flatten();
+        let values = matches.get_many::<String>(name).into_iter().flatten();
+        steps.extend(places.zip(values).map(|(place, value)| (place, name, value.as_str())));
+    }
+    steps.sort_unstable();
+    steps.into_iter().map(|(_, name, value)| (name, value)).collect()
+}
+
+/// A Unix socket that a monitor may name.
+#[derive(Debug, PartialEq, Eq)]
+struct Socket {
+    id: String,
+    path: PathBuf,
+}
+
+fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str) -> Result<(), Failure> {
+    let option = format!("--{name}");
+    let said = format!("{option} {value}");
+    match name {
+        "object" => daemon.command(&said, "object-add", parse(&option, value, "qom-type")?),
+        "blockdev" => daemon.command(&said, "blockdev-add", parse(&option, value, "driver")?),
+        "export" => daemon.command(&said, "block-export-add", parse(&option, value, "type")?),
+        "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
+        "chardev" => {
+            sockets.push(socket(&said, parse(&option, value, "backend")?)?);
+            Ok(())
+        }
+        _ => {
+            let path = monitor(&said, parse(&option, value, "chardev")?, sockets)?;
+            if daemon.has_commands() {
+                return Err(Failure::new(format!(
+                    "{said}: there is one monitor already; several clients may use it"
+                )));
+            }
+            daemon.listen_for_commands(&path)
+        }
+    }
+}
+
+/// The address as nbd-server-start has it: what belongs to its type in an object of its own.
+fn nbd_server(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+    let Some(Value::Object(mut address)) = arguments.remove("addr") else {
+        return Err(Failure::new("--nbd-server needs addr.type, and addr.path or addr.host and addr.port"));
+    };
+    let kind = address.remove("type").unwrap_or_default();
+    if let Some(Value::String(path)) = address.get_mut("path") {
+        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
+    }
+    arguments.insert("addr".to_owned(), json!({ "type": kind, "data": address }));
+    Ok(arguments)
+}
+
+/// The only kind of character device that a monitor can have here.
+fn socket(said: &str, mut given: Map<String, Value>) -> Result<Socket, Failure> {
+    let refused = |why: &str| Failure::new(format!("{said}: {why}"));
+    let mut take = |name: &str| match given.remove(name) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    };
+    let (backend, id, path) = (take("backend"), take("id"), take("path"));
+    let (server, wait) = (take("server"), take("wait"));
+    if backend.as_deref() != Some("socket") {
+        return Err(refused(
+            "only Unix sockets can be monitors here: socket,id=ID,path=PATH,server=on,wait=off",
+        ));
+    }
+    if !is_on(server.as_deref()) || is_on(wait.as_deref()) {
+        return Err(refused("the socket is listened at, and nobody is waited for: write server=on,wait=off"));
+    }
+    if let Some(name) = given.keys().next() {
+        return Err(refused(&format!("{name} is not known; allowed: id, path, server, wait")));
+    }
+    match (id, path) {
+        (Some(id), Some(path)) => Ok(Socket { id, path: absolute(Path::new(&path))? }),
+        _ => Err(refused("it needs id and path")),
+    }
+}
+
+/// The socket that a monitor names.
+fn monitor(said: &str, mut given: Map<String, Value>, sockets: &[Socket]) -> Result<PathBuf, Failure> {
+    let refused = |why: String| Failure::new(format!("{said}: {why}"));
+    let chardev = given.remove("chardev");
+    let mode = given.remove("mode");
+    if mode.is_some_and(|mode| mode != "control") {
+        return Err(refused("only QMP is spoken here: mode=control".to_owned()));
+    }
+    let pretty = given.remove("pretty");
+    if is_on(pretty.as_ref().and_then(Value::as_str)) {
+        return Err(refused("answers are one line each: pretty=off".to_owned()));
+    }
+    if let Some(name) = given.keys().next() {
+        return Err(refused(format!("{name} is not known; allowed: chardev, mode, pretty")));
+    }
+    let named = chardev.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let found = sockets.iter().find(|socket| socket.id == named);
+    found
+        .map(|socket| socket.path.clone())
+        .ok_or_else(|| refused(format!("there is no chardev {named:?} before it")))
+}
+
+fn is_on(text: Option<&str>) -> bool {
+    matches!(text, Some("on" | "yes" | "true" | "y"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_done_in_the_order_of_the_command_line() {
+        let words = [
+            "qemu-storage-daemon",
+            "--blockdev",
+            "a",
+            "--export=b",
+            "--blockdev",
+            "c",
+            "--pidfile",
+            "p",
+            "--object",
+            "d",
+        ];
+        let matches = command().try_get_matches_from(words).unwrap();
+        assert_eq!(
+            in_order(&matches),
+            [("blockdev", "a"), ("export", "b"), ("blockdev", "c"), ("object", "d")]
+        );
+    }
+
+    #[test]
+    fn a_monitor_has_a_unix_socket_that_is_listened_at() {
+        let socket = |text: &str| socket("--chardev", parse("--chardev", text, "backend").unwrap());
+        let made = socket("socket,id=c,path=/x,server=on,wait=off").unwrap();
+        assert_eq!(made, Socket { id: "c".into(), path: "/x".into() });
+        for text in [
+            "stdio,id=c",
+            "socket,id=c,path=/x",
+            "socket,id=c,path=/x,server=on,wait=on",
+            "socket,id=c,server=on,wait=off",
+            "socket,id=c,path=/x,server=on,wait=off,port=1",
+        ] {
+            assert!(socket(text).is_err(), "{text}");
+        }
+        let monitor = |text: &str| {
+            monitor("--monitor", parse("--monitor", text, "chardev").unwrap(), std::slice::from_ref(&made))
+        };
+        assert_eq!(monitor("c").unwrap(), Path::new("/x"));
+        assert_eq!(monitor("chardev=c,mode=control,pretty=off").unwrap(), Path::new("/x"));
+        for text in ["d", "c,mode=readline", "c,pretty=on", "c,x=y"] {
+            assert!(monitor(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_nested_as_the_command_takes_it() {
+        let nested = |text: &str| nbd_server(parse("--nbd-server", text, "").unwrap()).unwrap();
+        let unix = nested("addr.type=unix,addr.path=/x,max-connections=3");
+        assert_eq!(
+            Value::Object(unix),
+            json!({ "max-connections": "3", "addr": { "type": "unix", "data": { "path": "/x" } } })
+        );
+        let inet = nested("addr.type=inet,addr.host=::1,addr.port=10809");
+        assert_eq!(inet["addr"], json!({ "type": "inet", "data": { "host": "::1", "port": "10809" } }));
+        assert!(nbd_server(Map::new()).is_err());
+    }
+}

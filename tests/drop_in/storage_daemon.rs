@@ -1,0 +1,169 @@
+//! `qemu-storage-daemon`.
+
+use std::path::Path;
+
+use black_box::Run;
+use black_box::peer::qemu_io_ok;
+use serde_json::{Value, json};
+
+use super::{Server, contexts, gone, images, ours, seen};
+
+/// A client of the monitor at `q`.
+fn ask(directory: &Path, commands: &[Value]) -> Vec<Value> {
+    let script = commands.iter().map(|command| format!("{command}\n")).collect::<String>();
+    let script = format!("{{\"execute\":\"qmp_capabilities\"}}\n{script}");
+    let talk = format!(
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect('{}/q')\nf = s.makefile('rw')\nf.readline()\n\
+         for line in sys.stdin:\n    f.write(line)\n    f.flush()\n    print(f.readline(), end='')\n",
+        directory.display()
+    );
+    let told = Run::new("python3").args(["-c", &talk]).input(script).ok();
+    told.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+const FILE: &str = "driver=file,node-name=f,filename=disk.qcow2";
+
+#[test]
+fn clients_see_what_they_see_of_qemus() {
+    let node = r#"{"driver":"qcow2","node-name":"n","file":"f"}"#;
+    let server = "addr.type=unix,addr.path=SOCKET";
+    let table: [(&str, &[&str]); 4] = [
+        (
+            "n",
+            &[
+                "--blockdev",
+                FILE,
+                "--blockdev",
+                node,
+                "--nbd-server",
+                server,
+                "--export",
+                "nbd,id=e,node-name=n",
+            ],
+        ),
+        (
+            "disk",
+            &[
+                "--nbd-server",
+                server,
+                "--blockdev",
+                "qcow2,node-name=n,file.driver=file,file.filename=disk.qcow2,cache.direct=off",
+                "--export",
+                "type=nbd,id=e,node-name=n,name=disk,description=words,writable=on,bitmaps.0=daily,allocation-depth=on",
+            ],
+        ),
+        (
+            "n",
+            &[
+                "--object",
+                "throttle-group,id=g,limits.iops-total=1000000",
+                "--blockdev",
+                FILE,
+                "--blockdev",
+                node,
+                "--blockdev",
+                "throttle,node-name=t,throttle-group=g,file=n",
+                "--nbd-server",
+                r#"{"addr":{"type":"unix","path":"SOCKET"},"max-connections":7}"#,
+                "--export",
+                r#"{"type":"nbd","id":"e","node-name":"t","name":"n","writable":true}"#,
+            ],
+        ),
+        (
+            "r",
+            &[
+                "--blockdev",
+                "driver=raw,node-name=n,file.driver=file,file.filename=disk.raw,read-only=on",
+                "--nbd-server",
+                server,
+                "--export",
+                "nbd,id=e,node-name=n,name=r,writable=off",
+            ],
+        ),
+    ];
+    for (name, args) in table {
+        let look = |program: &Path| {
+            let scratch = images();
+            let args: Vec<_> = args.iter().map(|word| word.replace("SOCKET", &scratch.name("s"))).collect();
+            let args: Vec<_> = args.iter().map(String::as_str).collect();
+            let server = Server::start(program, scratch.path(), &args);
+            // The export follows the socket.
+            let uri = server.uri(name);
+            let copy = scratch.name("copy.raw");
+            drop(Run::new("nbdcopy").args([&uri, &copy]).ok());
+            (seen(&uri), contexts(&uri), std::fs::read(&copy).expect("a copy"))
+        };
+        let theirs = look(Path::new("qemu-storage-daemon"));
+        let ours = look(&ours("qemu-storage-daemon"));
+        assert_eq!((&ours.0, &ours.1), (&theirs.0, &theirs.1), "{args:?}");
+        assert!(ours.2 == theirs.2, "{args:?}: the content differs");
+    }
+}
+
+#[test]
+fn in_the_background_it_is_steered_by_its_monitor_until_it_quits() {
+    let scratch = images();
+    let words = [
+        "--daemonize",
+        "--pidfile",
+        "pid",
+        "--chardev",
+        "socket,id=c,path=q,server=on,wait=off",
+        "--monitor",
+        "chardev=c,mode=control",
+        "--nbd-server",
+        "addr.type=unix,addr.path=s",
+    ];
+    drop(Run::new(ours("qemu-storage-daemon")).args(words).current_dir(scratch.path()).ok());
+    assert!(scratch.file("pid").exists());
+    // Names of files start at the root in the background, as with QEMU.
+    let node = json!({ "driver": "qcow2", "node-name": "n", "file": { "driver": "file", "filename": scratch.name("disk.qcow2") } });
+    let export = json!({ "type": "nbd", "id": "e", "node-name": "n", "writable": true });
+    let answers = ask(
+        scratch.path(),
+        &[
+            json!({ "execute": "blockdev-add", "arguments": node }),
+            json!({ "execute": "block-export-add", "arguments": export }),
+            json!({ "execute": "query-block-exports" }),
+        ],
+    );
+    assert!(answers.iter().all(|answer| answer.get("return").is_some()), "{answers:?}");
+    assert_eq!(answers[2]["return"][0]["id"], "e");
+    let uri = format!("nbd+unix:///n?socket={}", scratch.name("s"));
+    qemu_io_ok(&["-f", "raw"], &uri, &["write -P 9 2M 64k"]);
+    ask(scratch.path(), &[json!({ "execute": "quit" })]);
+    gone(&scratch.file("q"));
+    qemu_io_ok(&["-f", "qcow2"], &scratch.name("disk.qcow2"), &["read -P 9 2M 64k", "read -P 1 0 1M"]);
+    assert!(!scratch.file("s").exists());
+}
+
+#[test]
+fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name() {
+    let scratch = images();
+    let node = ["--blockdev", FILE, "--blockdev", "qcow2,node-name=n,file=f"];
+    let export = ["--export", "nbd,id=e,node-name=n"];
+    let late = [&export[..], &node].concat();
+    let table: [(&[&str], &str); 13] = [
+        (&late, "--export nbd,id=e,node-name=n"),
+        (&["--export", "fuse,id=e,node-name=n,mountpoint=x"], "fuse"),
+        (&["--export", "vhost-user-blk,id=e,node-name=n,addr.type=unix,addr.path=x"], "vhost-user-blk"),
+        (&["--object", "secret,id=a,data=b"], "secret"),
+        (&["--object", "iothread,id=a"], "iothread"),
+        (&["--chardev", "stdio,id=c"], "--chardev stdio"),
+        (&["--monitor", "c"], "\"c\""),
+        (&["--nbd-server", "addr.type=fd,addr.str=3"], "fd"),
+        (&["--nbd-server", "addr.type=unix,addr.path=s,tls-authz=a"], "tls-authz"),
+        (&["--blockdev", "driver=vmdk,node-name=n,file=f"], "vmdk"),
+        (&["--blockdev", "driver=qcow2,node-name=n,file=f,nonsense=1"], "nonsense"),
+        (&["--trace", "x"], "-T x"),
+        (&["--nonsense"], "--nonsense"),
+    ];
+    for (words, named) in table {
+        let refused = Run::new(ours("qemu-storage-daemon")).args(words).current_dir(scratch.path()).fails();
+        assert!(
+            refused.starts_with("qemu-storage-daemon: ") && refused.contains(named),
+            "{words:?}: {refused}"
+        );
+        assert!(!scratch.file("s").exists(), "{words:?}");
+    }
+}
