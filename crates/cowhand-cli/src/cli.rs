@@ -17,6 +17,7 @@ A DRIVE is one of:
   disk.qcow2                                  a path (anything that exists is a path)
   file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
   file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
+  nbd://host:10809/export                     an NBD server's export; nbd+unix:///export?socket=PATH
   json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
 cowhand serve --drive-options lists the options.";
 

@@ -15,13 +15,14 @@ use graph::Disk;
 use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use job::{Copy, Joined};
+use job::{Content, Copy, CopyOptions, Joined, Order, Zeroes};
 use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
 
 use self::plan::Plan;
 use self::target::Target;
 use crate::compare::{Difference, first_difference};
+use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
 use crate::create::options;
@@ -35,7 +36,9 @@ use crate::progress::Progress;
     long_about = "Copy disks into an image: of another format, compressed, with other clusters, over a backing file. Several \
         disks become one, the first one first.\n\n\
         A new image has the name TARGET when it is whole and on the medium: whatever happens before, there is what was there \
-        before. With -n the disk that is there is written.",
+        before. With -n the disk that is there is written.\n\n\
+        A DRIVE that is - is read from a pipe to its end first, into a file without a name in TMPDIR (or /var/tmp). As TARGET, - takes a \
+        raw disk from the first byte to the last.",
     after_help = "\
 Examples:
   cowhand convert -O qcow2 disk.raw disk.qcow2
@@ -45,6 +48,8 @@ Examples:
   cowhand convert -O qcow2 -B base.qcow2 -F qcow2 overlay.qcow2 copy.qcow2
   cowhand convert -l before-upgrade disk.qcow2 then.raw
   cowhand convert -n -O raw --target-is-zero --verify disk.qcow2 /dev/vg/disk
+  cowhand convert -n -O raw disk.qcow2 nbd://server/disk
+  cowhand convert disk.qcow2 - | gzip > disk.raw.gz
 cowhand info --help says what a DRIVE is."
 )]
 pub struct Args {
@@ -158,10 +163,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let Some((target, sources)) = args.names.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(Failure::new("convert takes what is copied and the image that becomes of it"));
     };
-    let sources = sources.iter().map(|drive| args.source_options(drive)).collect::<Result<Vec<_>, _>>()?;
-    let watch = Watch::begin(args.progress && !args.quiet)?;
     let memory = Memory::of(args.memory_limit);
     let rules = memory.rules(args.opening.policy()?);
+    let source = |drive: &OsString| args.source_options(&pipe::source(drive, &rules.fd_sets)?);
+    let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+    let watch = Watch::begin(args.progress && !args.quiet)?;
     let reactor = copying::reactor()?;
     let opened = reactor.run(async {
         let mut opened = Vec::new();
@@ -176,6 +182,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         None => joined(&opened),
     };
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
+    if let Some(pipe) = PipeTarget::open(target, plan.size) {
+        reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let target = Target::prepare(args, target, &plan)?;
     convert(args, &reactor, &rules, &watch, &*source, target, &plan)?;
     Ok(ExitCode::SUCCESS)
@@ -241,14 +251,18 @@ fn convert(
         copying::finish(&disk, copied, |error| Failure::because(format!("cannot {doing}"), error)).await
     });
     let copied = copied.map_err(|failure| target.explain(failure))?;
-    if copied.unreadable > 0 {
-        warn(&format!("{} bytes of {} cannot be read and are zeroes now", copied.unreadable, source.name()));
-    }
+    warn_of_unreadable(source, &copied);
     if args.verify {
         reactor.run(verify(args, rules, source, &target)).map_err(|failure| target.explain(failure))?;
     }
     watch.check()?;
     target.keep()
+}
+
+fn warn_of_unreadable(source: &dyn Block, copied: &job::Progress) {
+    if copied.unreadable > 0 {
+        warn(&format!("{} bytes of {} cannot be read and are zeroes now", copied.unreadable, source.name()));
+    }
 }
 
 async fn copy(
@@ -278,6 +292,33 @@ async fn copy(
         options: plan.copy_options(args, align_bytes),
     };
     watch.run(&copy).await.map_err(|error| failed(&error))
+}
+
+async fn copy_to_pipe(
+    args: &Args,
+    watch: &Watch,
+    source: &dyn Block,
+    pipe: &PipeTarget,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    pipe.check_format(args.target_format)?;
+    if args.verify {
+        return Err(Failure::new("--verify reads the target again, and what went into a pipe is gone"));
+    }
+    let copy = Copy {
+        source,
+        from: 0..source.size(),
+        target: pipe,
+        to: 0,
+        scope: plan.scope,
+        content: Content::Unknown,
+        options: CopyOptions { order: Order::InOrder, zeroes: Zeroes::Write, ..plan.copy_options(args, 1) },
+    };
+    let copied = watch.run(&copy).await;
+    let copied =
+        copied.map_err(|error| Failure::because(format!("cannot convert {}", source.name()), &error))?;
+    warn_of_unreadable(source, &copied);
+    watch.check()
 }
 
 /// Reads both again: what the new image has on the medium, not what was meant to be there.

@@ -1,6 +1,7 @@
 //! What the tools share that copy disks: opening them, watching the copy, the file that is made.
 
 pub mod new_file;
+pub mod pipe;
 pub mod watch;
 
 use std::error::Error;

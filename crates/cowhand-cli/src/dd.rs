@@ -1,14 +1,15 @@
 //! `cowhand dd`: a part of a disk copied into an image, in dd's words.
 
-use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
 
+use block::Block;
 use graph::probe::Format;
-use job::{Content, Copy, CopyOptions, Scope, Zeroes};
+use job::{Content, Copy, CopyOptions, Order, Scope, Zeroes};
 
 use crate::copying::new_file::NewFile;
+use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::create::options::NewImage;
@@ -30,6 +31,7 @@ const BLOCK_BYTES_DEFAULT: u64 = 512;
 Examples:
   cowhand dd if=disk.qcow2 of=disk.raw
   cowhand dd -O qcow2 bs=1M count=100 if=disk.raw of=start.qcow2
+  cowhand dd bs=1M count=1 if=disk.qcow2 of=- | xxd
 cowhand info --help says what a DRIVE is."
 )]
 pub struct Args {
@@ -62,43 +64,55 @@ struct Operands {
 /// Copies.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let operands = Operands::parse(&args.operands)?;
-    let mut options = args.opening.options(&OsString::from(&operands.input), "-f", args.format)?;
-    options.layer.read_only = true;
-    let watch = Watch::begin(false)?;
     let memory = Memory::default();
     let rules = memory.rules(args.opening.policy()?);
+    let input = pipe::source(operands.input.as_ref(), &rules.fd_sets)?;
+    let mut options = args.opening.options(&input, "-f", args.format)?;
+    options.layer.read_only = true;
+    let watch = Watch::begin(false)?;
     let reactor = copying::reactor()?;
     let source = reactor.run(copying::open(&options, &rules, "copy"))?;
     let from = operands.range(source.size());
     if operands.skip > 0 && from.is_empty() {
         warn(&format!("skip={} leaves nothing of {}", operands.skip, operands.input));
     }
+    let copy_options = CopyOptions { memory_bytes: memory.copy_bytes, ..CopyOptions::default() };
+    let failed = |error: &dyn std::error::Error| copying::because("copy", &options, error);
+    let size = from.end - from.start;
+    if let Some(pipe) = PipeTarget::open(operands.output.as_ref(), size) {
+        let pipe = pipe?;
+        pipe.check_format(args.target_format)?;
+        let options = CopyOptions { order: Order::InOrder, zeroes: Zeroes::Write, ..copy_options };
+        let copy = part(&*source, from, &pipe, Content::Unknown, options);
+        reactor.run(watch.run(&copy)).map_err(|error| failed(&error))?;
+        watch.check()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let image = NewImage::parse(&[], args.target_format)
         .map_err(|error| Failure::because("cannot create the image", &error))?;
-    let file = NewFile::make(Path::new(&operands.output), &image, from.end - from.start)?;
+    let file = NewFile::make(Path::new(&operands.output), &image, size)?;
     let target = file.options();
     reactor.run(async {
-        let failed = |error: &dyn std::error::Error| copying::because("copy", &options, error);
         let disk = copying::open(&target, &rules, "write").await?;
-        let copy = Copy {
-            source: &*source,
-            from,
-            target: &*disk,
-            to: 0,
-            scope: Scope::Everything,
-            content: Content::Zeroes,
-            options: CopyOptions {
-                memory_bytes: memory.copy_bytes,
-                zeroes: Zeroes::ByMap,
-                ..CopyOptions::default()
-            },
-        };
+        let options = CopyOptions { zeroes: Zeroes::ByMap, ..copy_options };
+        let copy = part(&*source, from, &*disk, Content::Zeroes, options);
         let copied = file.while_filled(watch.run(&copy)).await.map_err(|error| failed(&error));
         copying::finish(&disk, copied, failed).await
     })?;
     watch.check()?;
     file.keep()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The copy of a part to the start of `target`.
+fn part<'a>(
+    source: &'a dyn Block,
+    from: Range<u64>,
+    target: &'a dyn Block,
+    content: Content<'a>,
+    options: CopyOptions,
+) -> Copy<'a> {
+    Copy { source, from, target, to: 0, scope: Scope::Everything, content, options }
 }
 
 impl Operands {

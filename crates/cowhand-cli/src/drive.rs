@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
 use graph::drive::{OptionTree, parse_drive};
 use graph::names::Policy;
 use graph::options::DiskOptions;
-use graph::probe::Format;
+use graph::probe::{Format, INSTEAD, UNSUPPORTED};
 
 use crate::failure::Failure;
 
@@ -107,7 +107,9 @@ fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
 
 /// The names of formats, as values of an option that a shell can complete.
 pub fn formats() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| parse_format(&name))
+    let known = Format::ALL.map(|format| PossibleValue::new(format.name()));
+    let unsupported = UNSUPPORTED.map(|name| PossibleValue::new(name).hide(true));
+    PossibleValuesParser::new(known.into_iter().chain(unsupported)).try_map(|name| parse_format(&name))
 }
 
 /// The names of cache modes, as values of an option that a shell can complete.
@@ -118,7 +120,11 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
-    Format::of_name(name).ok_or_else(|| "allowed: qcow2, raw".to_owned())
+    let refused = || match UNSUPPORTED.contains(&name) {
+        true => format!("{name} is not supported; allowed: qcow2, raw ({INSTEAD})"),
+        false => "allowed: qcow2, raw".to_owned(),
+    };
+    Format::of_name(name).ok_or_else(refused)
 }
 
 /// A number of bytes with a suffix, as an argument.

@@ -74,7 +74,7 @@ pub enum FormatError {
     RawGuessed,
     /// A known format that is not served.
     #[error(
-        "the file looks like {found}; qcow2 and raw are supported (format=raw serves its bytes as they are)"
+        "the file looks like {found}, which is not supported: {INSTEAD} (format=raw takes its bytes as they are)"
     )]
     Unsupported {
         /// Its name.
@@ -85,8 +85,15 @@ pub enum FormatError {
     NotQcow2,
 }
 
-/// Magics of formats that others write: (offset, bytes, name).
-const OTHERS: [(usize, &[u8], &str); 9] = [
+/// Formats that QEMU reads or writes and that are not served.
+pub const UNSUPPORTED: [&str; 10] =
+    ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vdi", "vhdx", "vmdk", "vpc"];
+
+/// What to do with an image of one of them.
+pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
+
+/// Magics of formats that others write: (offset, bytes, name). A dmg has its at the end.
+const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"KDMV", "vmdk"),
     (0, b"COWD", "vmdk"),
     (0, b"# Disk DescriptorFile", "vmdk"),
@@ -95,6 +102,9 @@ const OTHERS: [(usize, &[u8], &str); 9] = [
     (0, b"conectix", "vpc"),
     (0, b"LUKS\xba\xbe", "luks"),
     (0, b"WithoutFreeSpace", "parallels"),
+    (0, b"WithouFreSpacExt", "parallels"),
+    (0, b"Bochs Virtual HD Image", "bochs"),
+    (0, b"#!/bin/sh\n#V2.0 Format\n", "cloop"),
     (0x40, &[0x7f, 0x10, 0xda, 0xbe], "vdi"),
 ];
 

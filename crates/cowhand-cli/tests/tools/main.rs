@@ -18,6 +18,7 @@ mod map;
 mod measure;
 mod nbd;
 mod peer;
+mod pipe;
 mod rebase;
 mod serve;
 mod show;

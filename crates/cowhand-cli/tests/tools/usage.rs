@@ -107,3 +107,21 @@ fn a_quiet_check_tells_by_its_exit_code_alone() {
         assert_eq!((ran.code, &*ran.out, &*ran.err), (0, "", ""), "{words:?}");
     }
 }
+
+#[test]
+fn formats_that_are_not_supported_say_what_to_do() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-f", "raw", "a.raw", "1M"]);
+    for format in ["vmdk", "vhdx", "vdi", "vpc", "qcow", "parallels"] {
+        bench.qemu("qemu-img", &["convert", "-f", "raw", "-O", format, "a.raw", "a"]);
+        let known = bench.cowhand(&["info", "a"]);
+        assert!(
+            known.code == 1 && known.err.contains("is not supported: qemu-img convert"),
+            "{format}: {}",
+            known.err
+        );
+        let named = bench.cowhand(&["convert", "-f", format, "a", "b.raw"]);
+        let told = format!("{format} is not supported; allowed: qcow2, raw (qemu-img convert -O qcow2 makes");
+        assert!(named.code == 1 && named.err.contains(&told), "{format}: {}", named.err);
+    }
+}
