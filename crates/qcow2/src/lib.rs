@@ -32,6 +32,7 @@ mod entries;
 mod foreign;
 mod free;
 mod gate;
+mod header_sector;
 mod header_update;
 mod health;
 mod host;

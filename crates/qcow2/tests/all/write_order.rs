@@ -2,13 +2,18 @@
 
 use crate::harness;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use harness::judge::{self, Piece};
 use harness::{Qcow2Target, config};
-use qcow2::ErrorKind;
-use qcow2_layout::Incompatible;
+use qcow2::bitmap::BitmapChange;
+use qcow2::{ErrorKind, Options, Qcow2, ResizeOptions};
+use qcow2_layout::{BitmapTableEntry, Incompatible, decode_bitmap_directory};
 use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
 use sim::{
-    CrashOptions, Durability, IoKind, Management, Op, Order, Recording, Request, Step, Target, Workload,
+    CrashOptions, CrashStates, Durability, IoKind, Management, Op, Order, Recording, Request, Step, Target,
+    Workload, World,
 };
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
@@ -436,7 +441,10 @@ fn snapshot_delete() {
 
 /// The order of what `work` writes to an image that is opened for it and closed behind it.
 fn order_of(name: &str, work: impl AsyncFnOnce(&qcow2::Qcow2) + 'static) -> (String, Recording) {
-    let target = Qcow2Target::new(config(name));
+    order_with(&Qcow2Target::new(config(name)), work)
+}
+
+fn order_with(target: &Qcow2Target, work: impl AsyncFnOnce(&Qcow2)) -> (String, Recording) {
     let world = target.world(1);
     world.start_recording();
     sim::run(&world, 1, |_| async {
@@ -447,6 +455,105 @@ fn order_of(name: &str, work: impl AsyncFnOnce(&qcow2::Qcow2) + 'static) -> (Str
     .expect("nobody waits for ever");
     let recording = world.recording();
     (told(&recording, target.config().cluster()), recording)
+}
+
+/// What `look` says of each crash of a recording: each must be a sound image.
+fn after_crashes(
+    target: &Qcow2Target,
+    recording: &Recording,
+    look: impl AsyncFn(&World, &Qcow2) -> String,
+) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    for state in CrashStates::new(recording, &[], CrashOptions::default()) {
+        judge::check(&state.disks[0], &[]).unwrap_or_else(|error| panic!("{error} in {state}"));
+        let (world, _disks) = state.boot(1);
+        let said = sim::run(&world, 1, async |_| {
+            let options = Options { writable: false, ..target.config().options(0) };
+            let image = target.open_with(&world, options).await.expect("it can be opened");
+            look(&world, &image).await
+        });
+        seen.insert(said.expect("nobody waits for ever"));
+    }
+    seen
+}
+
+/// Size, and of each bitmap its name, granularity, whether it records, and how much is dirty from the start on and altogether.
+async fn bitmaps_of(image: &Qcow2) -> String {
+    let mut said = format!("{}K", image.size() / K);
+    for bitmap in image.bitmaps().await.expect("the directory is sound") {
+        let (mut at, mut dirty) = (0, 0);
+        while at < image.size() {
+            let range = bitmap.status(at, image.size() - at).await.expect("the bits are there");
+            dirty += if range.dirty { range.len } else { 0 };
+            at += range.len;
+        }
+        let recording = if bitmap.is_recording() { "+" } else { "-" };
+        said += &format!(" {}{recording}{}:{}K", bitmap.name(), bitmap.granularity_bytes(), dirty / K);
+    }
+    said
+}
+
+/// An image whose one bitmap, which records, has all of the disk as dirty.
+fn all_dirty() -> Qcow2Target {
+    Qcow2Target::patched(config("c4k_bitmap"), |image| {
+        let header = judge::header(image).expect("it is sound");
+        let geometry = header.geometry().expect("it is sound");
+        let place = header.extensions.bitmaps.expect("there is one");
+        let mut directory = vec![0; place.directory_size as usize];
+        image.read(place.directory_offset.0, &mut directory);
+        let entries = decode_bitmap_directory(&directory, 1, &geometry).expect("it is sound");
+        image.write(entries[0].table_offset.0, &BitmapTableEntry::Ones.encode().to_be_bytes());
+    })
+}
+
+/// A bitmap that claims too little loses changes of the next backup.
+#[test]
+fn bitmap_change() {
+    let target = all_dirty();
+    let (order, recording) = order_with(&target, async |image| {
+        let add = BitmapChange::Add { granularity_bytes: Some(512), recording: false };
+        image.change_bitmap("new", add).await.unwrap();
+        let source = Arc::new(image.bitmaps().await.unwrap().remove(0));
+        image.change_bitmap("new", BitmapChange::Merge(source)).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Record(false)).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Clear).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Remove).await.unwrap();
+        image.change_bitmap("new", BitmapChange::Remove).await.unwrap();
+    });
+    // All but the last step leave nothing behind that could be told from free clusters.
+    assert!(order.starts_with("| length freed refcount-block | header | "), "{order}");
+    let seen = after_crashes(&target, &recording, async |_, image| bitmaps_of(image).await);
+    let expected = [
+        "2048K persistent+4096:2048K",
+        "2048K persistent+4096:2048K new-512:0K",
+        "2048K persistent+4096:2048K new-512:2048K",
+        "2048K persistent-4096:2048K new-512:2048K",
+        "2048K persistent-4096:0K new-512:2048K",
+        "2048K new-512:2048K",
+        "2048K",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into());
+}
+
+/// Bitmaps of another length than the disk are refused by QEMU, and the image with them.
+#[test]
+fn resize_with_bitmaps() {
+    let target = all_dirty();
+    let (order, recording) = order_with(&target, async |image| {
+        let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
+        image.resize(600 * M, options).await.unwrap();
+        image.resize(M + 5 * K, options).await.unwrap();
+        image.resize(3 * M, options).await.unwrap();
+    });
+    assert!(order.starts_with("| "), "{order}");
+    let seen = after_crashes(&target, &recording, async |_, image| bitmaps_of(image).await);
+    let expected = [
+        "2048K persistent+4096:2048K",
+        "614400K persistent+4096:2048K",
+        "1029K persistent+4096:1029K",
+        "3072K persistent+4096:1032K",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into());
 }
 
 #[test]
