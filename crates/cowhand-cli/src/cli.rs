@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, compat, completion, convert, create, dd, info, io, manual, map,
+    bench, bitmap, cache, check, commit, compare, compat, completion, convert, create, dd, info, io, manual, map,
     measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
@@ -72,6 +72,8 @@ pub enum Command {
     Resize(resize::Args),
     #[command(about = "List, take, go back to and delete internal snapshots")]
     Snapshot(snapshot::Args),
+    #[command(about = "Make, remove and change persistent bitmaps")]
+    Bitmap(bitmap::Args),
     #[command(about = "Measure reads or writes of an image, in process")]
     Bench(bench::Args),
     #[command(about = "Do requests on a disk, one by one, as a script says")]
@@ -98,7 +100,7 @@ pub enum Command {
 }
 
 /// Commands of qemu-img that are not here yet.
-const NOT_YET: [&str; 2] = ["amend", "bitmap"];
+const NOT_YET: [&str; 1] = ["amend"];
 
 /// What to say of a command that somebody expects who knows qemu-img; for others, clap names the nearest.
 pub fn not_yet(error: &clap::Error) -> Option<Failure> {

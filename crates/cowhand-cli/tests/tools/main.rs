@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod bitmap;
 mod cache;
 mod commit;
 mod compare;
