@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+mod amend;
 mod as_block;
 mod backing_name;
 mod below;
@@ -69,6 +70,7 @@ mod waiting;
 mod write;
 mod zero;
 
+pub use amend::{Amendment, amend};
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};

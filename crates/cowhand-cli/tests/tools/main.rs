@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod amend;
 mod bitmap;
 mod cache;
 mod commit;

@@ -11,6 +11,7 @@ use super::Bitmap;
 use super::draft::{Draft, table_entries_for};
 use crate::image::Inner;
 use crate::medium::Medium;
+use crate::pause::Pause;
 use crate::{Error, Qcow2};
 
 /// Granularity of a new bitmap, unless it is given: a cluster, within these limits in bytes.
@@ -79,7 +80,31 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Removes all bitmaps, also those that are inconsistent; gives their names.
+    pub(crate) async fn remove_bitmaps(self: &Arc<Self>, pause: &Pause<'_>) -> Result<Vec<String>, Error> {
+        let mut draft = Draft::of(self, pause).await?;
+        let removed = std::mem::take(&mut draft.entries);
+        if removed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let result = match draft.free_bitmaps(&removed).await {
+            Ok(()) => draft.take_effect(self.size()).await,
+            Err(error) => Err(error),
+        };
+        draft.end(result).await?;
+        Ok(removed.into_iter().map(|entry| entry.name).collect())
+    }
+}
+
 impl Draft<'_> {
+    async fn free_bitmaps(&mut self, entries: &[BitmapEntry]) -> Result<(), Error> {
+        for entry in entries {
+            self.free_bitmap(entry).await?;
+        }
+        Ok(())
+    }
+
     async fn apply(&mut self, name: &str, change: BitmapChange, size: u64) -> Result<(), Error> {
         match change {
             BitmapChange::Add { granularity_bytes, recording } => {
