@@ -7,7 +7,9 @@
 // They panic where nobody reads any more: a server must outlive its terminal.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod amend;
 pub mod bench;
+pub mod bitmap;
 pub mod cache;
 pub mod check;
 pub mod cli;
@@ -76,10 +78,7 @@ pub fn main() -> ExitCode {
 fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match Cli::try_parse_from(words) {
         Ok(cli) => run(cli.command, out),
-        Err(error) => match cli::not_yet(&error) {
-            Some(failure) => Err(failure),
-            None => Ok(failure::usage(&error, cli::usage_code(words))),
-        },
+        Err(error) => Ok(failure::usage(&error, cli::usage_code(words))),
     }
 }
 
@@ -99,6 +98,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
+        Command::Amend(args) => amend::run(&args, out),
+        Command::Bitmap(args) => bitmap::run(&args),
         Command::Bench(args) => bench::run(&args, out),
         Command::Io(args) => crate::io::run(&args, out),
         Command::Cache(command) => cache::run(&command, out),

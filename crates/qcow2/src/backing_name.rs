@@ -2,22 +2,10 @@
 
 use std::sync::Arc;
 
-use qcow2_layout::{Header, HeaderError};
-use storage::IoBuf;
+use qcow2_layout::Header;
 
 use crate::image::Inner;
-use crate::table_io::write_bytes;
 use crate::{Error, Qcow2};
-
-/// What a medium never tears.
-const SECTOR_BYTES: usize = 512;
-/// Where the header says where the name is: its offset (8 bytes), then its length (4).
-const PLACE_AT: usize = 8;
-/// Room for the longest name. Two such places end the first cluster, so that one is free while the other is in use.
-const NAME_ROOM: u64 = 1024;
-
-/// The writes that change the header, a barrier behind each: the last one is what counts.
-type Writes = Vec<(u64, Vec<u8>)>;
 
 impl Qcow2 {
     /// Makes the header name `name` as the backing file, of format `format`, or none. What is open stays as it is: this is for the
@@ -44,122 +32,12 @@ impl Inner {
         self.check_writable()?;
         self.announce().await?;
         self.managed(async move |image| {
-            let mut header = image.header.lock().await;
-            let mut new = header.clone();
-            new.backing = name;
-            new.extensions.backing_format = format;
-            let (result, old) = image.medium.file.read(0, IoBuf::uninit(SECTOR_BYTES)).await;
-            result.map_err(image.medium.blame.io("reading the header"))?;
-            let old_end =
-                header.encode().map_err(|error| image.medium.blame.invalid(error.to_string()))?.len();
-            let writes = writes(&new, &old, old_end as u64);
-            for (at, bytes) in writes.map_err(|error| image.medium.blame.invalid(error.to_string()))? {
-                write_bytes(&*image.medium.file, at, &bytes)
-                    .await
-                    .map_err(image.medium.blame.io("writing the header"))?;
-                image.medium.file.flush().await.map_err(image.medium.blame.io("flushing the header"))?;
-            }
-            *header = new;
-            Ok(())
+            let change = |header: &mut Header| {
+                header.backing = name;
+                header.extensions.backing_format = format;
+            };
+            image.header.rewrite(&image.medium, change).await
         })
         .await
-    }
-}
-
-/// How `new` replaces the header whose first sector is `old` and whose last byte, the name aside, lies before `old_end`.
-fn writes(new: &Header, old: &[u8], old_end: u64) -> Result<Writes, HeaderError> {
-    let whole = new.encode()?;
-    if whole.len() <= SECTOR_BYTES {
-        return Ok(vec![(0, sector(whole))]);
-    }
-    // Names of features are for messages only.
-    let mut bare = new.clone();
-    bare.extensions.features.clear();
-    let short = bare.encode()?;
-    if short.len() <= SECTOR_BYTES {
-        return Ok(vec![(0, sector(short))]);
-    }
-    let name = bare.backing.take().unwrap_or_default().into_bytes();
-    let mut first = bare.encode()?;
-    let Some(at) = free_place(old, old_end, 1 << new.cluster_bits).filter(|_| first.len() <= SECTOR_BYTES)
-    else {
-        return Ok(vec![(0, whole)]);
-    };
-    if let Some(place) = first.get_mut(PLACE_AT..PLACE_AT + 12) {
-        place[..8].copy_from_slice(&at.to_be_bytes());
-        // At most 1023 bytes by the format.
-        place[8..].copy_from_slice(&(name.len() as u32).to_be_bytes());
-    }
-    Ok(vec![(at, name), (0, sector(first))])
-}
-
-/// One of the two places at the end of the first cluster that nothing of the old header is in.
-fn free_place(old: &[u8], old_end: u64, cluster_bytes: u64) -> Option<u64> {
-    let used = old.get(PLACE_AT..PLACE_AT + 8)?.try_into().map(u64::from_be_bytes).ok()?;
-    let places = [cluster_bytes.checked_sub(NAME_ROOM)?, cluster_bytes.checked_sub(2 * NAME_ROOM)?];
-    let in_use = |place: u64| place < used + NAME_ROOM && used < place + NAME_ROOM;
-    places.into_iter().find(|&place| place >= old_end.max(SECTOR_BYTES as u64) && !in_use(place))
-}
-
-/// The rest of the sector is zeroes: no extension follows.
-fn sector(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.resize(SECTOR_BYTES, 0);
-    bytes
-}
-
-#[cfg(all(test, not(feature = "shuttle")))]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-mod tests {
-    use futures_util::FutureExt;
-    use storage::{MemoryStorage, Storage};
-
-    use super::*;
-    use crate::CreateOptions;
-
-    /// A header as `create` makes it, feature names included, and its bytes.
-    fn made(cluster_size: u64, backing: &str) -> (Header, Vec<u8>) {
-        let file = MemoryStorage::new(0);
-        let options = CreateOptions {
-            size: 1 << 20,
-            cluster_size,
-            backing_file: Some(backing.to_owned()),
-            backing_format: Some("raw".to_owned()),
-            ..CreateOptions::default()
-        };
-        crate::create(&file, None, &options).now_or_never().unwrap().unwrap();
-        let bytes = file.to_bytes()[..cluster_size as usize].to_vec();
-        debug_assert!(file.length() >= cluster_size);
-        (Header::decode(&bytes).unwrap(), bytes)
-    }
-
-    /// Applies the writes one by one: before the last, the header must read as it did.
-    fn rename(bytes: &mut [u8], name: &str) {
-        let before = Header::decode(bytes).unwrap();
-        let mut new = before.clone();
-        new.backing = Some(name.to_owned());
-        let old_end = before.encode().unwrap().len() as u64;
-        let writes = writes(&new, &bytes[..SECTOR_BYTES], old_end).unwrap();
-        let last = writes.len() - 1;
-        for (index, (at, written)) in writes.into_iter().enumerate() {
-            assert!(index < last || written.len() == SECTOR_BYTES, "the last write is one sector");
-            bytes[at as usize..at as usize + written.len()].copy_from_slice(&written);
-            if index < last {
-                assert_eq!(Header::decode(bytes).unwrap(), before);
-            }
-        }
-        let after = Header::decode(bytes).unwrap();
-        assert_eq!(after.backing.as_deref(), Some(name));
-        assert_eq!(after.extensions.backing_format, before.extensions.backing_format);
-        assert_eq!((after.size, after.l1_table_offset), (before.size, before.l1_table_offset));
-    }
-
-    #[test]
-    fn a_name_changes_in_one_sector_however_long_and_however_often() {
-        for cluster_size in [4096, 65536] {
-            let (_, mut bytes) = made(cluster_size, "base.raw");
-            for len in [3, 300, 1023, 700, 1, 1023, 1022] {
-                rename(&mut bytes, &"n".repeat(len));
-            }
-        }
     }
 }

@@ -1,4 +1,9 @@
-//! Persistent bitmaps: found, listed, and marked out of date when the image changes under them.
+//! Persistent bitmaps: found, listed, changed, and marked out of date when the image changes under them.
+
+mod change;
+mod draft;
+mod fit;
+mod merge;
 
 use std::sync::Arc;
 
@@ -9,6 +14,8 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use sync::Mutex;
+
+pub use change::BitmapChange;
 
 use crate::Error;
 use crate::table_io::{is_in_file, read_bytes, write_bytes};

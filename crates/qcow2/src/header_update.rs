@@ -1,4 +1,4 @@
-//! Changing the header of an open image: single fields, each inside one sector, so that a crash
+//! Changing the header of an open image: single fields, each inside one sector, or all of it where that is one sector, so that a crash
 //! leaves the old or the new value.
 
 use std::collections::BTreeSet;
@@ -10,6 +10,7 @@ use sync::atomic::{AtomicBool, Ordering};
 use sync::{AsyncMutex, Mutex};
 
 use crate::Error;
+use crate::header_sector::{self, NotReplaced};
 use crate::medium::Medium;
 
 /// Offsets in the header (specification, "Header").
@@ -34,6 +35,8 @@ pub(crate) struct FileHeader {
     pub(crate) lazy_refcounts: AtomicBool,
     /// What must be in the header before the first change of the image is there.
     pub(crate) announced: AtomicBool,
+    /// The same for a change that no guest sees: of the metadata alone.
+    pub(crate) prepared: AtomicBool,
     /// Bitmaps that our first change put out of date, by name. Only `announce` adds to them, under the header's lock.
     pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// The header says that the image is corrupt, or should.
@@ -46,6 +49,7 @@ impl FileHeader {
             in_file: AsyncMutex::new(header),
             lazy_refcounts: AtomicBool::new(lazy_refcounts),
             announced: AtomicBool::new(false),
+            prepared: AtomicBool::new(false),
             bitmaps_out_of_date: Mutex::default(),
             corrupt_marked: AtomicBool::new(false),
         }
@@ -73,13 +77,29 @@ impl FileHeader {
         let result = crate::bitmap::mark_in_use(file, &header, &medium.geometry, blame, &mut marked).await;
         self.tell_of_bitmaps(medium, marked);
         result?;
-        if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
-            write_dirty_bit(medium, &mut header).await?;
-        }
-        // Also what whoever had the image before left in the page cache: memory was read from there, and
-        // clusters that are free by those tables may be in use by the older ones on the medium.
-        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))?;
+        self.prepare(medium, &mut header).await?;
         self.announced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// What must be there before metadata is changed in a way that no guest sees: bitmaps stay true. For somebody who is inside, or
+    /// manages the image.
+    pub(crate) async fn prepare_for_metadata(&self, medium: &Medium) -> Result<(), Error> {
+        let mut header = self.lock().await;
+        match self.prepared.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.prepare(medium, &mut header).await,
+        }
+    }
+
+    /// Also makes durable what whoever had the image before left in the page cache: memory was read from there, and clusters
+    /// that are free by those tables may be in use by the older ones on the medium.
+    async fn prepare(&self, medium: &Medium, header: &mut Header) -> Result<(), Error> {
+        if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
+            write_dirty_bit(medium, header).await?;
+        }
+        medium.file.flush().await.map_err(medium.blame.io("flushing the header"))?;
+        self.prepared.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -203,6 +223,31 @@ impl FileHeader {
             Err(error) => {
                 if let Err(again) = write_switched(medium, &header).await {
                     tracing::error!("the header cannot be put back, no more writes: {again}");
+                    medium.health.set_stopped();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes anything in the header, by one write of one sector where it fits in there ([`header_sector`]). Durable when this
+    /// returns; after a failure the old header is, or the image takes no more changes, because the medium may have either.
+    pub(crate) async fn rewrite(
+        &self,
+        medium: &Medium,
+        change: impl FnOnce(&mut Header),
+    ) -> Result<(), Error> {
+        let mut header = self.lock().await;
+        let mut new = header.clone();
+        change(&mut new);
+        match header_sector::replace(&*medium.file, &medium.blame, &header, &new).await {
+            Ok(()) => {
+                *header = new;
+                Ok(())
+            }
+            Err(NotReplaced { error, unknown }) => {
+                if unknown {
+                    tracing::error!("the header cannot be put back, no more writes");
                     medium.health.set_stopped();
                 }
                 Err(error)

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+mod amend;
 mod as_block;
 mod backing_name;
 mod below;
@@ -32,6 +33,7 @@ mod entries;
 mod foreign;
 mod free;
 mod gate;
+mod header_sector;
 mod header_update;
 mod health;
 mod host;
@@ -68,6 +70,7 @@ mod waiting;
 mod write;
 mod zero;
 
+pub use amend::{Amendment, amend};
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};

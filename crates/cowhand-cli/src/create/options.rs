@@ -244,7 +244,8 @@ fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
     Err(BadOption(format!("-o {name}: unknown option; {hint}")))
 }
 
-fn switch(value: &str) -> Option<bool> {
+/// A switch's value.
+pub(crate) fn switch(value: &str) -> Option<bool> {
     match value {
         "on" | "yes" | "true" | "y" => Some(true),
         "off" | "no" | "false" | "n" => Some(false),
@@ -252,7 +253,8 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-fn version(value: &str) -> Option<Version> {
+/// A version of the format by QEMU's names.
+pub(crate) fn version(value: &str) -> Option<Version> {
     match value {
         "1.1" | "v3" => Some(Version::V3),
         "0.10" | "v2" => Some(Version::V2),

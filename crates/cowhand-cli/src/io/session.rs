@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
         })?;
         self.wait_for_all().await?;
         let disk = self.disk()?;
-        let options = ResizeOptions { shrink: true, preallocation };
+        let options = ResizeOptions { shrink: true, preallocation, bitmaps: true };
         let resized = resize_disk(&disk, size, options).await;
         let resized = resized.map_err(|error| Failure::because("cannot change the size", &*error));
         let is_raw = disk.image().is_none();

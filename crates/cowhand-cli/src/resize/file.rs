@@ -70,7 +70,7 @@ fn made(size: u64) -> String {
 }
 
 fn options_of(args: &Args) -> ResizeOptions {
-    ResizeOptions { shrink: args.shrink, preallocation: args.preallocation }
+    ResizeOptions { shrink: args.shrink, preallocation: args.preallocation, bitmaps: true }
 }
 
 /// Gives a disk that nobody else uses another size. What is known of a raw one as it is open stays as it was.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod amend;
+mod bitmap;
 mod cache;
 mod check;
 mod commit;

@@ -62,16 +62,9 @@ fn a_shell_completes_the_values_of_options() {
 }
 
 #[test]
-fn a_command_of_qemu_img_that_is_not_here_is_said_to_be_missing() {
-    // It was taken for a typing error: "a similar subcommand exists: 'completion'".
+fn a_mistyped_command_is_told_which_one_is_near() {
     let bench = Bench::new();
-    for command in ["amend", "bitmap"] {
-        let ran = bench.cowhand(&[command, "a", "b"]);
-        assert_eq!(ran.code, 1);
-        let expected = format!("cowhand: qemu-img has the command {command}; cowhand has not, yet\n");
-        assert!(ran.err.starts_with(&expected), "{}", ran.err);
-    }
-    assert!(bench.cowhand(&["creat"]).err.contains("create"), "typing errors still are");
+    assert!(bench.cowhand(&["creat"]).err.contains("create"));
 }
 
 #[test]

@@ -4,16 +4,24 @@ use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
 
-use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
+use crate::{Error, ResizeOptions};
 
 impl Inner {
     /// The header first: whatever happens after that, nothing beyond the end is ever seen again. Then what
     /// lies there is freed while requests go on, and the file cut off behind its last cluster.
-    pub(super) async fn shrink(self: &Arc<Self>, size: u64) -> Result<(), Error> {
+    pub(super) async fn shrink(
+        self: &Arc<Self>,
+        old: u64,
+        size: u64,
+        options: ResizeOptions,
+    ) -> Result<(), Error> {
         let pause = self.pause().await?;
-        self.set_size(size).await?;
+        match options.bitmaps {
+            true => self.set_size_with_bitmaps(&pause, old, size).await?,
+            false => self.set_size(size).await?,
+        }
         drop(pause);
         self.give_back_behind_end(size).await
     }

@@ -9,7 +9,7 @@ use crate::free::Free;
 use crate::image::Inner;
 use crate::overlap::Section;
 use crate::table_io::encode_words;
-use crate::{Error, Preallocation};
+use crate::{Error, Preallocation, ResizeOptions};
 
 impl Inner {
     /// L1 entries first, then what becomes visible is made zero, all of it durable; then the header says
@@ -18,16 +18,20 @@ impl Inner {
         self: &Arc<Self>,
         old: u64,
         size: u64,
-        preallocation: Preallocation,
+        options: ResizeOptions,
     ) -> Result<(), Error> {
         self.cover(size).await?;
         self.make_zero_behind_end(old, size).await?;
         let preallocation = match self.medium.geometry.external_data {
-            true => self.grow_data_file(old, size, preallocation).await?,
-            false => preallocation,
+            true => self.grow_data_file(old, size, options.preallocation).await?,
+            false => options.preallocation,
         };
         if preallocation != Preallocation::Off {
             self.preallocate(old, size, preallocation).await?;
+        }
+        if options.bitmaps {
+            let pause = self.pause().await?;
+            return self.set_size_with_bitmaps(&pause, old, size).await;
         }
         self.commit().await?;
         self.set_size(size).await

@@ -12,7 +12,7 @@ mod shorten;
 use std::sync::Arc;
 
 use block::SECTOR_BYTES;
-use qcow2_layout::{Autoclear, L1_BYTES_MAX, Version};
+use qcow2_layout::{L1_BYTES_MAX, Version};
 
 use crate::image::{Inner, Qcow2};
 use crate::{Error, Preallocation};
@@ -24,6 +24,8 @@ pub struct ResizeOptions {
     pub shrink: bool,
     /// What of the new part is allocated at once.
     pub preallocation: Preallocation,
+    /// Persistent bitmaps are made to fit: nobody who was given one reads it any more. An image with bitmaps is refused otherwise.
+    pub bitmaps: bool,
 }
 
 impl Qcow2 {
@@ -36,8 +38,8 @@ impl Qcow2 {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] for a size that is none or does not fit the options,
-    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps. A failure
-    /// of the storage leaves the old size, or after cutting off the new one with space still in use: shrinking to
+    /// [`crate::ErrorKind::Unsupported`] for version 2 with snapshots, and for persistent bitmaps
+    /// unless they may be made to fit and are consistent. A failure of the storage leaves the old size, or after cutting off the new one with space still in use: shrinking to
     /// the same size again gives that back.
     ///
     /// # Crash
@@ -52,13 +54,21 @@ impl Inner {
     /// See [`crate::Qcow2::resize`].
     pub(crate) async fn resize(self: &Arc<Self>, size: u64, options: ResizeOptions) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        let bitmaps = options.bitmaps && self.has_bitmaps().await;
+        let options = ResizeOptions { bitmaps, ..options };
+        // With bitmaps that stay true what the disk has must not change: it does not, up to the smaller of its sizes.
+        if !bitmaps {
+            self.announce().await?;
+        }
         self.managed(async move |image| {
             let old = image.size();
             image.check_new_size(old, size, options).await?;
+            if bitmaps {
+                image.header.prepare_for_metadata(&image.medium).await?;
+            }
             match size.cmp(&old) {
-                std::cmp::Ordering::Greater => image.grow(old, size, options.preallocation).await,
-                std::cmp::Ordering::Less => image.shrink(size).await,
+                std::cmp::Ordering::Greater => image.grow(old, size, options).await,
+                std::cmp::Ordering::Less => image.shrink(old, size, options).await,
                 // An earlier attempt may have got no further than the new size.
                 std::cmp::Ordering::Equal if options.shrink => image.give_back_behind_end(size).await,
                 std::cmp::Ordering::Equal => Ok(()),
@@ -86,19 +96,29 @@ impl Inner {
                 options.preallocation.name()
             )));
         }
-        self.check_size_may_change().await
+        match options.bitmaps {
+            true => {
+                self.check_snapshots_know_their_size().await?;
+                self.check_bitmaps_can_fit(size).await
+            }
+            false => self.check_size_may_change().await,
+        }
     }
 
-    /// What no size can be changed with: snapshots that do not remember theirs, and bitmaps.
-    pub(crate) async fn check_size_may_change(&self) -> Result<(), Error> {
+    async fn check_snapshots_know_their_size(&self) -> Result<(), Error> {
         let header = self.header.lock().await;
         if header.version == Version::V2 && header.snapshots > 0 {
             return Err(self.medium.blame.unsupported(
                 "the size of a version 2 image (compat=0.10) with snapshots cannot change: its snapshots may not say how large the disk was",
             ));
         }
-        let bitmaps = header.extensions.bitmaps.is_some_and(|bitmaps| bitmaps.count > 0);
-        if bitmaps && header.autoclear.contains(Autoclear::BITMAPS) {
+        Ok(())
+    }
+
+    /// What no size can be changed with: snapshots that do not remember theirs, and bitmaps that others may read.
+    pub(crate) async fn check_size_may_change(&self) -> Result<(), Error> {
+        self.check_snapshots_know_their_size().await?;
+        if self.has_bitmaps().await {
             return Err(self.medium.blame.unsupported(
                 "the image has persistent bitmaps, which would no longer fit the disk; remove them first",
             ));

@@ -68,7 +68,7 @@ impl Inner {
     }
 
     /// The clusters read as zeroes, lie inside the file, and have the space that was asked for.
-    async fn prepare_run(&self, run: Run, how: Preallocation) -> Result<(), Error> {
+    pub(crate) async fn prepare_run(&self, run: Run, how: Preallocation) -> Result<(), Error> {
         let bits = self.medium.geometry.cluster_bits;
         let (start, len) = (run.start << bits, run.len << bits);
         self.medium.check_data(HostOffset(start), len)?;

@@ -10,6 +10,7 @@ mod empty;
 mod references;
 mod shadow;
 mod table;
+mod versions;
 mod view;
 
 use std::sync::Arc;

@@ -42,7 +42,7 @@ pub(super) struct Shadow {
     /// ... and the reserve, which is given back where there is no room otherwise.
     reserve: Vec<Run>,
     /// Clusters allocated for new tables.
-    taken: Vec<Run>,
+    pub(super) taken: Vec<Run>,
     /// Clusters that lose their last reference when the new tables count.
     pub(super) freed: Vec<Free>,
 }
@@ -130,7 +130,7 @@ impl Shadow {
     }
 
     /// Consecutive clusters for a new table, and their offset.
-    async fn place(&mut self, clusters: u64) -> Result<u64, Error> {
+    pub(super) async fn place(&mut self, clusters: u64) -> Result<u64, Error> {
         let run = self.image.space.allocate_exactly(&self.image.medium, clusters).await?;
         self.taken.push(run);
         Ok(run.start << self.image.medium.geometry.cluster_bits)
@@ -150,17 +150,23 @@ impl Shadow {
             };
             if image.set_copied(&mut entries).await? {
                 let offset = self.place(1).await?;
-                let words = entries.iter().flat_map(|entry| {
-                    entry.encode(&image.medium.geometry).into_iter().take(image.map.shape.entry_words())
-                });
-                let bytes: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
-                image.medium.write_table(offset, &bytes, Section::ActiveL2).await?;
+                self.write_l2(offset, &entries).await?;
                 image.lower_or_free(table.0 >> bits, 1, &mut self.freed).await?;
                 entry = L1Entry { table: Some(HostOffset(offset)), copied: true };
             }
             *word = entry.encode();
         }
         Ok(())
+    }
+
+    /// Writes an L2 table to a place of its own.
+    pub(super) async fn write_l2(&self, offset: u64, entries: &[L2Entry]) -> Result<(), Error> {
+        let image = &self.image;
+        let words = entries.iter().flat_map(|entry| {
+            entry.encode(&image.medium.geometry).into_iter().take(image.map.shape.entry_words())
+        });
+        let bytes: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
+        image.medium.write_table(offset, &bytes, Section::ActiveL2).await
     }
 
     async fn write_l1(&mut self, change: &Change) -> Result<u64, Error> {

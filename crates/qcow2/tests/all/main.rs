@@ -1,5 +1,6 @@
 //! All tests of the engine in one program: it is linked once.
 
+mod amend;
 mod bitmaps;
 mod caches;
 mod chain;

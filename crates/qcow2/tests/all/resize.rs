@@ -23,7 +23,8 @@ use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec, Storage};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
-const SHRINK: ResizeOptions = ResizeOptions { shrink: true, preallocation: Preallocation::Off };
+const SHRINK: ResizeOptions =
+    ResizeOptions { shrink: true, preallocation: Preallocation::Off, bitmaps: false };
 
 fn file(path: &Path) -> Arc<dyn Storage> {
     Arc::new(FileStorage::open(path, &FileOptions::default()).unwrap())
@@ -73,7 +74,7 @@ async fn reads(image: &Qcow2, at: u64, len: u64, byte: u8) -> bool {
 }
 
 fn preallocated(preallocation: Preallocation) -> ResizeOptions {
-    ResizeOptions { shrink: false, preallocation }
+    ResizeOptions { preallocation, ..ResizeOptions::default() }
 }
 
 #[test]

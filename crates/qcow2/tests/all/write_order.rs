@@ -2,13 +2,22 @@
 
 use crate::harness;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use harness::judge::{self, Piece};
 use harness::{Qcow2Target, config};
-use qcow2::ErrorKind;
-use qcow2_layout::Incompatible;
+use qcow2::bitmap::BitmapChange;
+use qcow2::snapshot::NewSnapshot;
+use qcow2::{Amendment, ErrorKind, Options, Qcow2, ResizeOptions, ZeroOptions, amend};
+use qcow2_layout::{
+    BitmapTableEntry, Compatible, Incompatible, Version, decode_bitmap_directory, decode_snapshots,
+    encode_snapshots,
+};
 use sim::campaign::{CrashPlan, Setup, crash_everywhere, run_workload};
 use sim::{
-    CrashOptions, Durability, IoKind, Management, Op, Order, Recording, Request, Step, Target, Workload,
+    CrashOptions, CrashStates, Durability, IoKind, Management, Op, Order, Recording, Request, SimStorage,
+    Step, Target, Workload, World,
 };
 use storage::{IoBuf, IoBytes, IoVec, Zeroing};
 
@@ -436,17 +445,268 @@ fn snapshot_delete() {
 
 /// The order of what `work` writes to an image that is opened for it and closed behind it.
 fn order_of(name: &str, work: impl AsyncFnOnce(&qcow2::Qcow2) + 'static) -> (String, Recording) {
-    let target = Qcow2Target::new(config(name));
+    order_with(&Qcow2Target::new(config(name)), work)
+}
+
+fn order_with(target: &Qcow2Target, work: impl AsyncFnOnce(&Qcow2)) -> (String, Recording) {
+    order_beside(target, work, async |_| {})
+}
+
+/// The same with what is done to the closed image in a file.
+fn order_beside(
+    target: &Qcow2Target,
+    work: impl AsyncFnOnce(&Qcow2),
+    then: impl AsyncFnOnce(&SimStorage),
+) -> (String, Recording) {
     let world = target.world(1);
     world.start_recording();
     sim::run(&world, 1, |_| async {
         let image = target.open_with(&world, target.config().options(0)).await.expect("it is sound");
         work(&image).await;
         image.close().await.expect("nothing fails");
+        then(&world.open(0)).await;
     })
     .expect("nobody waits for ever");
     let recording = world.recording();
     (told(&recording, target.config().cluster()), recording)
+}
+
+/// What `look` says of each crash of a recording: each must be a sound image.
+fn after_crashes(
+    target: &Qcow2Target,
+    recording: &Recording,
+    look: impl AsyncFn(&World, &Qcow2) -> String,
+) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    for state in CrashStates::new(recording, &[], CrashOptions::default()) {
+        judge::check(&state.disks[0], &[]).unwrap_or_else(|error| panic!("{error} in {state}"));
+        let (world, _disks) = state.boot(1);
+        let said = sim::run(&world, 1, async |_| {
+            let options = Options { writable: false, ..target.config().options(0) };
+            let image = target.open_with(&world, options).await.expect("it can be opened");
+            look(&world, &image).await
+        });
+        seen.insert(said.expect("nobody waits for ever"));
+    }
+    seen
+}
+
+/// Size, and of each bitmap its name, granularity, whether it records, and how much is dirty from the start on and altogether.
+async fn bitmaps_of(image: &Qcow2) -> String {
+    let mut said = format!("{}K", image.size() / K);
+    for bitmap in image.bitmaps().await.expect("the directory is sound") {
+        let (mut at, mut dirty) = (0, 0);
+        while at < image.size() {
+            let range = bitmap.status(at, image.size() - at).await.expect("the bits are there");
+            dirty += if range.dirty { range.len } else { 0 };
+            at += range.len;
+        }
+        let recording = if bitmap.is_recording() { "+" } else { "-" };
+        said += &format!(" {}{recording}{}:{}K", bitmap.name(), bitmap.granularity_bytes(), dirty / K);
+    }
+    said
+}
+
+/// An image whose one bitmap, which records, has all of the disk as dirty.
+fn all_dirty() -> Qcow2Target {
+    Qcow2Target::patched(config("c4k_bitmap"), |image| {
+        let header = judge::header(image).expect("it is sound");
+        let geometry = header.geometry().expect("it is sound");
+        let place = header.extensions.bitmaps.expect("there is one");
+        let mut directory = vec![0; place.directory_size as usize];
+        image.read(place.directory_offset.0, &mut directory);
+        let entries = decode_bitmap_directory(&directory, 1, &geometry).expect("it is sound");
+        image.write(entries[0].table_offset.0, &BitmapTableEntry::Ones.encode().to_be_bytes());
+    })
+}
+
+/// A bitmap that claims too little loses changes of the next backup.
+#[test]
+fn bitmap_change() {
+    let target = all_dirty();
+    let (order, recording) = order_with(&target, async |image| {
+        let add = BitmapChange::Add { granularity_bytes: Some(512), recording: false };
+        image.change_bitmap("new", add).await.unwrap();
+        let source = Arc::new(image.bitmaps().await.unwrap().remove(0));
+        image.change_bitmap("new", BitmapChange::Merge(source)).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Record(false)).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Clear).await.unwrap();
+        image.change_bitmap("persistent", BitmapChange::Remove).await.unwrap();
+        image.change_bitmap("new", BitmapChange::Remove).await.unwrap();
+    });
+    // All but the last step leave nothing behind that could be told from free clusters.
+    assert!(order.starts_with("| length freed refcount-block | header | "), "{order}");
+    let seen = after_crashes(&target, &recording, async |_, image| bitmaps_of(image).await);
+    let expected = [
+        "2048K persistent+4096:2048K",
+        "2048K persistent+4096:2048K new-512:0K",
+        "2048K persistent+4096:2048K new-512:2048K",
+        "2048K persistent-4096:2048K new-512:2048K",
+        "2048K persistent-4096:0K new-512:2048K",
+        "2048K new-512:2048K",
+        "2048K",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into());
+}
+
+/// Bitmaps of another length than the disk are refused by QEMU, and the image with them.
+#[test]
+fn resize_with_bitmaps() {
+    let target = all_dirty();
+    let (order, recording) = order_with(&target, async |image| {
+        let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
+        image.resize(600 * M, options).await.unwrap();
+        image.resize(M + 5 * K, options).await.unwrap();
+        image.resize(3 * M, options).await.unwrap();
+    });
+    assert!(order.starts_with("| "), "{order}");
+    let seen = after_crashes(&target, &recording, async |_, image| bitmaps_of(image).await);
+    let expected = [
+        "2048K persistent+4096:2048K",
+        "614400K persistent+4096:2048K",
+        "1029K persistent+4096:1029K",
+        "3072K persistent+4096:1032K",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into());
+}
+
+/// What an image is, and a sum of what is read of its disk.
+async fn told_of_header(image: &Qcow2) -> String {
+    let header = image.header().await;
+    let (read, bytes) = image.read(0, IoBuf::uninit(image.size() as usize)).await;
+    let kind = read.expect("it can be read");
+    let zeroes = kind == qcow2::ReadKind::Zeroes;
+    let sum = bytes.iter().fold(0u64, |sum, &byte| {
+        sum.wrapping_mul(0x100_0000_01b3).wrapping_add(if zeroes { 0 } else { u64::from(byte) })
+    });
+    let lazy = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
+    let sizes: Vec<_> = image
+        .snapshots()
+        .await
+        .expect("they are sound")
+        .into_iter()
+        .map(|snapshot| snapshot.disk_size)
+        .collect();
+    format!("{:?} {} bits, lazy: {lazy}, {sizes:?}, {sum:x}", header.version, 1 << header.refcount_order)
+}
+
+/// Changes a closed image in several steps: the order of the first, and what a crash leaves.
+fn amended(
+    target: &Qcow2Target,
+    work: impl AsyncFnOnce(&Qcow2),
+    steps: &[Amendment],
+) -> (String, BTreeSet<String>) {
+    let (order, recording) = order_beside(target, work, async |file| {
+        for step in steps {
+            amend(file, step, &mut |_, _| {}).await.expect("nothing fails");
+        }
+    });
+    let seen = after_crashes(target, &recording, async |_, image| told_of_header(image).await);
+    let parts = seen.iter().filter_map(|said| said.rsplit_once(", "));
+    let (seen, sums): (BTreeSet<String>, BTreeSet<&str>) =
+        parts.map(|(said, sum)| (said.to_owned(), sum)).unzip();
+    assert_eq!(sums.len(), 1, "the disk reads as before");
+    (order, seen)
+}
+
+fn lazy(on: bool) -> Amendment {
+    Amendment { lazy_refcounts: Some(on), ..Amendment::default() }
+}
+
+fn width(bits: u32) -> Amendment {
+    Amendment { refcount_bits: Some(bits), ..Amendment::default() }
+}
+
+#[test]
+fn amend_header() {
+    let target = Qcow2Target::new(config("c4k"));
+    let (order, seen) = amended(&target, async |_| {}, &[lazy(true), lazy(false)]);
+    assert_eq!(order, "| header | header |");
+    let expected = ["V3 16 bits, lazy: false, []", "V3 16 bits, lazy: true, []"];
+    assert_eq!(seen, expected.map(str::to_owned).into());
+}
+
+/// Refcounts of another width than the header says are all wrong: every cluster would be taken for free or shared.
+#[test]
+fn amend_refcount_bits() {
+    for (name, other) in [("c4k", 1), ("c512_r64_tiny", 16), ("c4k_device", 8)] {
+        let target = Qcow2Target::new(config(name));
+        let before = if name == "c4k" { 16 } else { 64 };
+        let (order, seen) = amended(&target, async |_| {}, &[width(other), width(32), width(before)]);
+        assert!(order.starts_with("| freed | header | "), "{order}");
+        let expected = [before, other, 32].map(|bits| format!("V3 {bits} bits, lazy: false, []"));
+        assert_eq!(seen, expected.into(), "{name}");
+    }
+}
+
+/// An image with clusters that are marked as zeroes: some have a place, some have none, some are a snapshot's too.
+fn with_zeroes(name: &str) -> Qcow2Target {
+    let target = Qcow2Target::new(config(name));
+    let world = target.world(1);
+    sim::run(&world, 1, |_| async {
+        let image = target.open_with(&world, target.config().options(0)).await.expect("it is sound");
+        let zero = async |at, unmap| {
+            image.zero(at, 16 * K, ZeroOptions { unmap, fast_only: false }).await.expect("nothing fails");
+        };
+        let write = async |at| {
+            let data = IoVec::from(IoBytes::copy_from(&[0x5a; 20 * K as usize]));
+            image.write(at, data).await.expect("nothing fails");
+        };
+        write(M).await;
+        zero(M, false).await;
+        zero(8 * K, true).await;
+        image.create_snapshot(NewSnapshot::default()).await.expect("nothing fails");
+        write(M + 8 * K).await;
+        zero(64 * K, false).await;
+        image.close().await.expect("nothing fails");
+    })
+    .expect("nobody waits for ever");
+    Qcow2Target::patched(config(name), |base| *base = world.current(0))
+}
+
+/// Version 2 has no mark for zeroes: the same bit means damage there.
+#[test]
+fn amend_to_version_2() {
+    for (name, bits) in [("c4k_snapshots", 4), ("c4k_on_qcow2", 8)] {
+        let target = with_zeroes(name);
+        let to_version_2 =
+            Amendment { version: Some(Version::V2), refcount_bits: Some(16), ..Amendment::default() };
+        let prepare = async |image: &Qcow2| {
+            assert!(image.prepare_for_version_2().await.expect("nothing fails").is_empty());
+        };
+        let (order, seen) = amended(&target, prepare, &[to_version_2]);
+        assert!(order.starts_with("| "), "{order}");
+        let versions: BTreeSet<_> =
+            seen.iter().map(|said| said.split(", ").next().unwrap().to_owned()).collect();
+        assert_eq!(versions, [format!("V3 {bits} bits"), "V2 16 bits".to_owned()].into(), "{name}");
+    }
+}
+
+#[test]
+fn amend_to_version_3() {
+    let name = "c1k_v2_snapshotted_on_raw";
+    let target = Qcow2Target::patched(config(name), |image| {
+        let header = judge::header(image).unwrap();
+        let mut table = vec![0; 4096];
+        image.read(header.snapshots_offset.0, &mut table);
+        let mut entries: Vec<_> = decode_snapshots(&table, header.snapshots)
+            .unwrap()
+            .into_iter()
+            .map(|found| found.entry)
+            .collect();
+        entries.iter_mut().for_each(|entry| (entry.disk_size, entry.icount) = (None, None));
+        image.write(header.snapshots_offset.0, &encode_snapshots(&entries, Version::V2).unwrap());
+    });
+    let to_version_3 = Amendment { version: Some(Version::V3), ..Amendment::default() };
+    let prepare = async |image: &Qcow2| image.prepare_for_version_3().await.expect("nothing fails");
+    let (order, seen) = amended(&target, prepare, &[to_version_3]);
+    assert!(order.ends_with("| header |"), "{order}");
+    let expected = [
+        "V2 16 bits, lazy: false, [None]",
+        "V2 16 bits, lazy: false, [Some(307200)]",
+        "V3 16 bits, lazy: false, [Some(307200)]",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into());
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! `cowhand amend`: what an image is, changed after it was made.
+
+mod options;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use block::SECTOR_BYTES;
+use graph::cache_mode::CacheMode;
+use graph::options::{Backing, DiskOptions};
+use graph::probe::Format;
+use graph::{Disk, OpenRules};
+use qcow2::{Qcow2, ResizeOptions};
+
+use self::options::Wanted;
+use crate::copying;
+use crate::create::options::asks_for_help;
+use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
+use crate::failure::{Failure, warn};
+use crate::progress::Progress;
+
+/// Arguments of `cowhand amend`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Change what an image is: version of the format, width of refcounts, lazy refcounts, size, names of its files. \
+        The disk reads as before.\n\n\
+        The image must not be open elsewhere. Each change is whole or not there at all, whatever happens meanwhile. What an \
+        older version of the format cannot say is refused by name; persistent bitmaps are removed.",
+    after_help = "\
+Examples:
+  cowhand amend -o compat=1.1,lazy_refcounts=on disk.qcow2
+  cowhand amend -o refcount_bits=1 disk.qcow2
+  cowhand amend -o compat=0.10,refcount_bits=16 disk.qcow2
+  cowhand amend -o help"
+)]
+pub struct Args {
+    /// What changes: name=value,... (-o help lists all; may be repeated)
+    #[arg(short = 'o', value_name = "OPTIONS", required = true)]
+    options: Vec<String>,
+
+    /// Change also what loses something: a smaller size
+    #[arg(long)]
+    force: bool,
+
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Show how far it is, on a terminal
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// The image: a path, or a DRIVE
+    #[arg(value_name = "DRIVE", required_unless_present = "options")]
+    drive: Option<OsString>,
+
+    /// Format of the image: qcow2 or raw [default: what its first bytes say]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
+    format: Option<Format>,
+
+    #[command(flatten)]
+    opening: OpenArgs,
+}
+
+/// Amends an image.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if asks_for_help(&args.options) {
+        out.write_all(options::help().as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(drive) = &args.drive else { return Err(Failure::new("no DRIVE is given")) };
+    let mut options = args.opening.options(drive, "-f", args.format)?;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
+    let wanted = Wanted::parse(&args.options).map_err(|error| copying::because("amend", &options, &error))?;
+    let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
+    let job = Job { args, wanted, options, rules };
+    copying::reactor()?.run(job.run())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One image on its way.
+struct Job<'a> {
+    args: &'a Args,
+    wanted: Wanted,
+    options: DiskOptions,
+    rules: OpenRules,
+}
+
+impl Job<'_> {
+    /// To an older version the size comes first, while the image can say everything; otherwise last, when it can say more.
+    async fn run(&self) -> Result<(), Failure> {
+        let (disk, image) = self.open(self.wanted.size.is_some()).await?;
+        let header = image.header().await;
+        let checked = self.check(&image).await;
+        let downgrade = self.wanted.amendment.is_downgrade(&header);
+        let prepared = match checked {
+            Ok(()) if downgrade => self.prepare_for_version_2(&disk, &image).await,
+            Ok(()) if self.wanted.amendment.is_upgrade(&header) => {
+                image.prepare_for_version_3().await.map_err(|error| self.failed(&error))
+            }
+            checked => checked,
+        };
+        copying::finish(&disk, prepared, |error| self.failed(error)).await?;
+        // The disk is closed and its lock still held: nobody has changed the image since.
+        self.amend(&image).await?;
+        drop((disk, image));
+        match downgrade {
+            true => Ok(()),
+            false => self.resize_alone().await,
+        }
+    }
+
+    async fn open(&self, with_backing: bool) -> Result<(Arc<Disk>, Qcow2), Failure> {
+        let mut options = self.options.clone();
+        if !with_backing {
+            options.layer.backing = Backing::None;
+        }
+        let disk = copying::open(&options, &self.rules, "amend").await?;
+        match disk.image() {
+            Some(image) => Ok((disk, image)),
+            None => {
+                let what =
+                    format!("{} is raw: it has nothing that could be amended", options.filename.display());
+                Err(Failure::new(what))
+            }
+        }
+    }
+
+    /// Everything that can be wrong with what is asked for, before anything is changed.
+    async fn check(&self, image: &Qcow2) -> Result<(), Failure> {
+        let header = image.header().await;
+        self.wanted.check_backing(&header).map_err(|error| self.failed(&error))?;
+        self.wanted.amendment.check(image.file().name(), &header).map_err(|error| self.failed(&error))?;
+        match self.wanted.size {
+            Some(size) if size < image.size() && !self.args.force => {
+                let what = format!(
+                    "the new size ({size} bytes) is below the old one ({} bytes): what lies beyond would be lost",
+                    image.size()
+                );
+                Err(Failure::new(what).with_hint("if that is meant, add --force"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn prepare_for_version_2(&self, disk: &Disk, image: &Qcow2) -> Result<(), Failure> {
+        self.resize(disk).await?;
+        let bitmaps = image.prepare_for_version_2().await.map_err(|error| self.failed(&error))?;
+        if !bitmaps.is_empty() && !self.args.quiet {
+            warn(&format!(
+                "{}: compat=0.10 has no persistent bitmaps; {} removed",
+                self.options.filename.display(),
+                match bitmaps.len() {
+                    1 => "one was".to_owned(),
+                    count => format!("{count} were"),
+                }
+            ));
+        }
+        Ok(())
+    }
+
+    async fn amend(&self, image: &Qcow2) -> Result<(), Failure> {
+        let wanted = self.args.progress && !self.args.quiet;
+        let mut progress: Option<Progress> = None;
+        let mut told = |done_bytes, total_bytes| {
+            let now = Instant::now();
+            progress.get_or_insert_with(|| Progress::begin(wanted, total_bytes, now)).at(done_bytes, now);
+        };
+        let amended = qcow2::amend(&**image.file(), &self.wanted.amendment, &mut told).await;
+        if let Some(mut progress) = progress {
+            progress.end();
+        }
+        amended.map_err(|error| self.failed(&error))
+    }
+
+    async fn resize_alone(&self) -> Result<(), Failure> {
+        if self.wanted.size.is_none() {
+            return Ok(());
+        }
+        let (disk, _image) = self.open(true).await?;
+        let resized = self.resize(&disk).await;
+        copying::finish(&disk, resized, |error| self.failed(error)).await
+    }
+
+    /// Nothing, if the disk has the size.
+    async fn resize(&self, disk: &Disk) -> Result<(), Failure> {
+        let Some(size) = self.wanted.size.map(|size| size.next_multiple_of(SECTOR_BYTES)) else {
+            return Ok(());
+        };
+        if size == disk.size() {
+            return Ok(());
+        }
+        let options = ResizeOptions { shrink: self.args.force, bitmaps: true, ..ResizeOptions::default() };
+        disk.resize(size, options).await.map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &dyn std::error::Error) -> Failure {
+        copying::because("amend", &self.options, error)
+    }
+}
