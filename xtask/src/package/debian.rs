@@ -55,9 +55,9 @@ fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, 
         }
         false => {
             "Description: names of QEMU's disk programs for cowhand\n \
-             Links qemu-img, qemu-io, qemu-nbd and qemu-storage-daemon to cowhand in\n \
-             /usr/lib/cowhand/compat, for the PATH of programs that call them. QEMU's own\n \
-             packages may be installed beside it.\n"
+             Links of the names that cowhand runs under in place of QEMU's programs, such as\n \
+             qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
+             QEMU's own packages may be installed beside it.\n"
         }
     };
     Ok(text)

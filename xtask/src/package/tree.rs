@@ -19,9 +19,6 @@ pub struct Tree {
     pub binary: bool,
 }
 
-/// Names of QEMU's programs that cowhand answers to.
-const COMPAT: [&str; 4] = ["qemu-img", "qemu-io", "qemu-nbd", "qemu-storage-daemon"];
-
 /// Lays out both packages below `directory`.
 pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 2], String> {
     let main = Tree { name: "cowhand", root: directory.join("cowhand"), binary: true };
@@ -35,7 +32,7 @@ pub fn lay_out(directory: &Path, binary: &Path) -> Result<[Tree; 2], String> {
     main.copy(&root().join("CHANGELOG.md"), "usr/share/doc/cowhand/NEWS.md", 0o644)?;
     main.compress("usr/share/doc/cowhand/NEWS.md")?;
     main.copy(&root().join("README.md"), "usr/share/doc/cowhand/README.md", 0o644)?;
-    for name in COMPAT {
+    for name in output(main.program().args(["compat", "list"]))?.lines().filter_map(first_word) {
         compat.link(&format!("usr/lib/cowhand/compat/{name}"), "../../../bin/cowhand")?;
     }
     for tree in [&main, &compat] {
@@ -49,6 +46,10 @@ fn program(tree: &Tree, binary: &Path) -> Result<(), String> {
     let mut strip = Command::new("strip");
     strip.args(["--strip-unneeded", "--remove-section=.comment", "--remove-section=.note"]);
     output(strip.arg(tree.root.join("usr/bin/cowhand"))).map(drop)
+}
+
+fn first_word(line: &str) -> Option<&str> {
+    line.split_whitespace().next()
 }
 
 /// The pages, as the packed program writes them.
