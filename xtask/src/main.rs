@@ -7,6 +7,7 @@ mod coverage;
 mod figures;
 mod fuzz;
 mod interleave;
+mod package;
 mod peers;
 mod sim;
 mod stage;
@@ -39,6 +40,8 @@ enum Command {
     Sim(sim::Args),
     /// Explore thread interleavings of the map cache and the engine
     Interleave(interleave::Args),
+    /// Make Debian packages, and test them in a clean Debian
+    Package(package::Args),
     /// Hold what the tree says of itself against the tree
     Tidy(tidy::Args),
     /// Install what the tests compare with (as root, on Debian), then run every test
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Interleave(args) => interleave::run(&args),
+        Command::Package(args) => package::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Tidy(args) => tidy::run(&args),
     }

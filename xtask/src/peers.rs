@@ -39,6 +39,15 @@ const PEERS: &[Peer] = &[
     Peer { package: "python3-pip", found: || imports("pip") },
 ];
 
+/// What packages are made and tested with.
+const PACKAGING: &[Peer] = &[
+    Peer { package: "binutils", found: || all(&["strip"]) },
+    Peer { package: "dpkg-dev", found: || all(&["dpkg-shlibdeps"]) },
+    Peer { package: "lintian", found: || all(&["lintian"]) },
+    Peer { package: "mmdebstrap", found: || all(&["mmdebstrap"]) },
+    Peer { package: "systemd", found: || all(&["systemd-analyze"]) },
+];
+
 /// QEMU's QMP client for Python, which Debian does not package: from PyPI, this version, into the build's directory.
 const QMP_CLIENT: &str = "qemu.qmp==0.0.6";
 
@@ -47,32 +56,42 @@ const QMP_CLIENT: &str = "qemu.qmp==0.0.6";
 /// # Errors
 /// With what is missing, and what to do about it.
 pub fn ensure() -> Result<(), String> {
-    ensure_packages()?;
+    ensure_packages(PEERS, "the tests compare with", "test")?;
     ensure_qmp_client()
 }
 
-fn ensure_packages() -> Result<(), String> {
-    let missing = missing();
-    if missing.is_empty() {
+/// The same for what packages are made and tested with.
+///
+/// # Errors
+/// With what is missing, and what to do about it.
+pub fn ensure_packaging() -> Result<(), String> {
+    ensure_packages(PACKAGING, "packages are made with", "package")
+}
+
+/// Makes sure that `peers`, which `purpose` says what they are for, are there for a command of xtask.
+fn ensure_packages(peers: &[Peer], purpose: &str, command: &str) -> Result<(), String> {
+    let missing = || missing(peers);
+    let packages = missing();
+    if packages.is_empty() {
         return Ok(());
     }
-    let packages = missing.join(" ");
+    let packages = packages.join(" ");
     if !is_root() || find("apt-get").is_none() {
         return Err(format!(
-            "the tests compare with programs that are not installed; packages missing: {packages}\n\
-             run `cargo xtask test` as root on Debian, or install them: apt-get install {packages}"
+            "{purpose} programs that are not installed; packages missing: {packages}\n\
+             run `cargo xtask {command}` as root on Debian, or install them: apt-get install {packages}"
         ));
     }
     apt(&["update"])?;
     // A second round: where packages of one source come together with those of another (QEMU's tools from a backport,
     // its emulator from the release), apt removes what does not fit, and that has to be installed again.
     for _ in 0..2 {
-        install(&self::missing())?;
-        if self::missing().is_empty() {
+        install(&missing())?;
+        if missing().is_empty() {
             return Ok(());
         }
     }
-    Err(format!("installed, and yet not found: what packages {} bring", self::missing().join(" ")))
+    Err(format!("installed, and yet not found: what packages {} bring", missing().join(" ")))
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {
@@ -106,8 +125,8 @@ fn ensure_qmp_client() -> Result<(), String> {
     }
 }
 
-fn missing() -> Vec<&'static str> {
-    PEERS.iter().filter(|peer| !(peer.found)()).map(|peer| peer.package).collect()
+fn missing(peers: &[Peer]) -> Vec<&'static str> {
+    peers.iter().filter(|peer| !(peer.found)()).map(|peer| peer.package).collect()
 }
 
 /// How long apt waits for another one that is at work: a machine that was just started updates itself.

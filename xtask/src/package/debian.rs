@@ -1,0 +1,103 @@
+//! Control files, and packing.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::tree::{Tree, packaging};
+use super::{commit_time, failed, output};
+
+/// Who answers for the packages.
+const MAINTAINER: &str = "The cowhand developers <cowhand@users.noreply.github.com>";
+/// The version of the project.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What lintian warns of and is meant: services are stopped before the program goes, where systemd runs, and only then.
+const LINTIAN_ALLOWED: &str = "maintainer-script-calls-systemctl";
+
+/// Packs a tree; gives the package.
+pub fn pack(directory: &Path, tree: &Tree) -> Result<PathBuf, String> {
+    let architecture = match tree.binary {
+        true => output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned(),
+        false => "all".to_owned(),
+    };
+    tree.write("DEBIAN/control", control(directory, tree, &architecture)?.as_bytes())?;
+    tree.write("DEBIAN/md5sums", sums(tree)?.as_bytes())?;
+    if tree.binary {
+        for script in ["postinst", "prerm", "postrm"] {
+            tree.copy(&packaging(&format!("debian/{script}")), &format!("DEBIAN/{script}"), 0o755)?;
+        }
+    }
+    let package = directory.join(format!("{}_{VERSION}_{architecture}.deb", tree.name));
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--root-owner-group", "-Zxz", "--build"]).arg(&tree.root).arg(&package);
+    output(build.env("SOURCE_DATE_EPOCH", commit_time()?))?;
+    Ok(package)
+}
+
+fn control(directory: &Path, tree: &Tree, architecture: &str) -> Result<String, String> {
+    let kibibytes = output(Command::new("du").args(["--apparent-size", "-sk"]).arg(&tree.root))?;
+    let kibibytes = kibibytes.split_whitespace().next().unwrap_or("0").to_owned();
+    let mut text = format!(
+        "Package: {}\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\nInstalled-Size: {kibibytes}\n",
+        tree.name
+    );
+    text += &match tree.binary {
+        true => format!("Depends: {}\n", libraries(directory, tree)?),
+        false => format!("Depends: cowhand (>= {VERSION})\n"),
+    };
+    text += "Section: admin\nPriority: optional\nHomepage: https://github.com/cowhand/cowhand\n";
+    text += match tree.binary {
+        true => {
+            "Description: qcow2 disks: served over NBD, created, examined and repaired\n \
+             A disk server and image tools for qcow2 and raw images, in QEMU's formats and\n \
+             with its options: images are plain qcow2, which QEMU opens, and the reverse.\n"
+        }
+        false => {
+            "Description: names of QEMU's disk programs for cowhand\n \
+             Links of the names that cowhand runs under in place of QEMU's programs, such as\n \
+             qemu-img, in /usr/lib/cowhand/compat, for the PATH of programs that call them.\n \
+             QEMU's own packages may be installed beside it.\n"
+        }
+    };
+    Ok(text)
+}
+
+/// The packages of the libraries that the program is linked with, and their versions.
+fn libraries(directory: &Path, tree: &Tree) -> Result<String, String> {
+    // dpkg-shlibdeps looks for a source package around it.
+    let source = directory.join("source");
+    let control = source.join("debian").join("control");
+    std::fs::create_dir_all(source.join("debian")).map_err(|error| failed(&source, &error))?;
+    let text = format!("Source: cowhand\nMaintainer: {MAINTAINER}\n\nPackage: cowhand\nArchitecture: any\n");
+    std::fs::write(&control, text).map_err(|error| failed(&control, &error))?;
+    let mut command = Command::new("dpkg-shlibdeps");
+    command.arg("-O").arg(tree.root.join("usr/bin/cowhand")).current_dir(&source);
+    let line = output(&mut command)?;
+    let packages = line.trim().strip_prefix("shlibs:Depends=").map(str::to_owned);
+    packages.ok_or_else(|| format!("dpkg-shlibdeps says {line:?}"))
+}
+
+/// The sum of each file, as `dpkg --verify` reads them.
+fn sums(tree: &Tree) -> Result<String, String> {
+    let script = "find . -path ./DEBIAN -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0r md5sum | sed 's, \\./, ,'";
+    output(Command::new("sh").args(["-c", script]).current_dir(&tree.root))
+}
+
+/// Debian's form of a list of changes; what changed stands in NEWS.md.
+pub fn changelog(seconds: &str) -> Result<String, String> {
+    let mut date = Command::new("date");
+    let date =
+        output(date.args(["--utc", "--rfc-email", "--date"]).arg(format!("@{seconds}")).env("LC_ALL", "C"))?;
+    let mut text = format!("cowhand ({VERSION}) unstable; urgency=medium\n\n");
+    let _ =
+        write!(text, "  * /usr/share/doc/cowhand/NEWS.md.gz says what changed.\n\n -- {MAINTAINER}  {date}");
+    Ok(text)
+}
+
+/// What lintian finds wrong with the packages.
+pub fn lint(packages: &[PathBuf]) -> Result<(), String> {
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags"]);
+    output(lintian.arg(LINTIAN_ALLOWED).args(packages)).map(|text| print!("{text}"))
+}
