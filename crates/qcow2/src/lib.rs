@@ -20,6 +20,7 @@ mod check;
 mod close;
 mod commit;
 mod committer;
+mod compact;
 mod compressed;
 mod compressing;
 mod create;
@@ -71,6 +72,7 @@ mod zero;
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
+pub use compact::{CompactError, CompactOptions, CompactProgress, CompactReport, compact};
 pub use compressing::Compressing;
 pub use create::{
     Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,
