@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, compat, completion, convert, create, dd, info, io, manual, map,
-    measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
+    bench, cache, check, commit, compare, compat, completion, convert, create, dd, flatten, info,
+    io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
 /// What stands under every subcommand's help.
@@ -66,6 +66,8 @@ pub enum Command {
     Commit(commit::Args),
     #[command(about = "Put an overlay over another image")]
     Rebase(rebase::Args),
+    #[command(about = "Pull what the images below hold into an image")]
+    Flatten(flatten::Args),
     #[command(about = "Say how large the file of a new image will be")]
     Measure(measure::Args),
     #[command(about = "Change the size of a disk, in an image or while it is served")]

@@ -21,6 +21,7 @@ pub mod create;
 pub mod dd;
 pub mod drive;
 pub mod failure;
+pub mod flatten;
 pub mod info;
 pub mod io;
 pub mod manual;
@@ -96,6 +97,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Dd(args) => dd::run(&args),
         Command::Commit(args) => commit::run(&args, out),
         Command::Rebase(args) => rebase::run(&args),
+        Command::Flatten(args) => flatten::run(&args, out),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),

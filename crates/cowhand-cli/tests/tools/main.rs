@@ -9,6 +9,7 @@ mod compat;
 mod convert;
 mod create;
 mod dd;
+mod flatten;
 mod hints;
 mod info;
 mod io;
