@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{FAILED, Failure};
 use crate::{
-    bench, cache, check, commit, compare, compat, completion, convert, create, dd, flatten, info,
+    bench, cache, check, commit, compact, compare, compat, completion, convert, create, dd, flatten, info,
     io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
 };
 
@@ -68,6 +68,8 @@ pub enum Command {
     Rebase(rebase::Args),
     #[command(about = "Pull what the images below hold into an image")]
     Flatten(flatten::Args),
+    #[command(about = "Make an image's file smaller, in place")]
+    Compact(compact::Args),
     #[command(about = "Say how large the file of a new image will be")]
     Measure(measure::Args),
     #[command(about = "Change the size of a disk, in an image or while it is served")]

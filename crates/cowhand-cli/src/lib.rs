@@ -12,6 +12,7 @@ pub mod cache;
 pub mod check;
 pub mod cli;
 pub mod commit;
+pub mod compact;
 pub mod compare;
 pub mod compat;
 pub mod completion;
@@ -98,6 +99,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Commit(args) => commit::run(&args, out),
         Command::Rebase(args) => rebase::run(&args),
         Command::Flatten(args) => flatten::run(&args, out),
+        Command::Compact(args) => compact::run(&args, out),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),

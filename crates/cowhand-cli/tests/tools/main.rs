@@ -4,6 +4,7 @@
 
 mod cache;
 mod commit;
+mod compact;
 mod compare;
 mod compat;
 mod convert;
