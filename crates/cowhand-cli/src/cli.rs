@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::{FAILED, Failure};
 use crate::{
     bench, cache, check, commit, compact, compare, compat, completion, convert, create, dd, flatten, info,
-    io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
+    io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -70,6 +70,8 @@ pub enum Command {
     Flatten(flatten::Args),
     #[command(about = "Make an image's file smaller, in place")]
     Compact(compact::Args),
+    #[command(about = "Print or check checksums of what disks hold")]
+    Verify(verify::Args),
     #[command(about = "Say how large the file of a new image will be")]
     Measure(measure::Args),
     #[command(about = "Change the size of a disk, in an image or while it is served")]

@@ -42,6 +42,7 @@ pub mod snapshot;
 pub mod status;
 pub mod throttle;
 pub mod top;
+pub mod verify;
 pub mod voice;
 
 use std::ffi::OsString;
@@ -100,6 +101,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Rebase(args) => rebase::run(&args),
         Command::Flatten(args) => flatten::run(&args, out),
         Command::Compact(args) => compact::run(&args, out),
+        Command::Verify(args) => verify::run(&args, out),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),

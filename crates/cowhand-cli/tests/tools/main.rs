@@ -25,4 +25,5 @@ mod show;
 mod snapshot;
 mod throttle;
 mod usage;
+mod verify;
 mod words;
