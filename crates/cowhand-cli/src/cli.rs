@@ -6,8 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::FAILED;
 use crate::{
-    amend, bench, bitmap, cache, check, commit, compare, compat, completion, convert, create, dd, info, io,
-    manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle, top,
+    amend, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert, create, dd,
+    flatten, info, io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle,
+    top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -66,6 +67,12 @@ pub enum Command {
     Commit(commit::Args),
     #[command(about = "Put an overlay over another image")]
     Rebase(rebase::Args),
+    #[command(about = "Pull what the images below hold into an image")]
+    Flatten(flatten::Args),
+    #[command(about = "Make an image's file smaller, in place")]
+    Compact(compact::Args),
+    #[command(about = "Print or check checksums of what disks hold")]
+    Verify(verify::Args),
     #[command(about = "Say how large the file of a new image will be")]
     Measure(measure::Args),
     #[command(about = "Change the size of a disk, in an image or while it is served")]

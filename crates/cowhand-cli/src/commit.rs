@@ -1,8 +1,7 @@
 //! `cowhand commit`: what an overlay holds, written to the image below it.
 
-use std::ffi::OsStr;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -97,7 +96,7 @@ async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Pl
         let is_base = match &args.base {
             _ if chain.is_empty() => false,
             None => true,
-            Some(base) => is_named(base, &chain, &found),
+            Some(base) => copying::is_named(base, chain.last(), &found),
         };
         chain.push(found);
         if is_base {
@@ -109,15 +108,6 @@ async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Pl
         None => format!("{name} has no backing file to commit to"),
         Some(base) => format!("{} is not in the backing chain of {name}", base.display()),
     }))
-}
-
-/// Whether `base` is what the image above calls `found`, or another name of the same file.
-fn is_named(base: &Path, above: &[FoundImage], found: &FoundImage) -> bool {
-    let named =
-        above.last().and_then(|above| above.header.as_ref()).and_then(|header| header.backing.as_deref());
-    let real = |path: &Path| path.canonicalize().ok();
-    named.map(OsStr::new) == Some(base.as_os_str())
-        || real(base).is_some_and(|base| Some(base) == real(Path::new(found.storage().name())))
 }
 
 fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Plan {

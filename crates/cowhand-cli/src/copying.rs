@@ -5,15 +5,18 @@ pub mod pipe;
 pub mod watch;
 
 use std::error::Error;
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use graph::names::Policy;
 use graph::options::DiskOptions;
-use graph::{Disk, MAP_MEMORY_MIN, OpenRules};
+use graph::{Disk, FoundImage, MAP_MEMORY_MIN, OpenRules};
 use qcow2::{Budget, Compressing};
 use reactor::Reactor;
 
+use crate::drive::parse_bytes;
 use crate::failure::Failure;
 
 /// Memory of a tool that copies, for maps and for what is under way, unless it is told otherwise.
@@ -39,6 +42,14 @@ impl Memory {
     /// How the images are opened.
     pub fn rules(&self, policy: Policy) -> OpenRules {
         OpenRules { policy, map_budget: Budget::new(self.map_bytes), ..OpenRules::default() }
+    }
+}
+
+/// The argument of `--memory-limit`.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < MEMORY_BYTES_MIN => Err("allowed: 4M and more".to_owned()),
+        bytes => Ok(bytes),
     }
 }
 
@@ -86,6 +97,15 @@ pub fn compressing(disk: &Disk) -> Result<Compressing, block::Error> {
         block::Blame::new(disk.root().name()).unsupported("a raw disk has no compressed clusters")
     })?;
     Compressing::new(image, available_parallelism().map_or(1, usize::from))
+}
+
+/// Whether `name` is what the image above calls `found`, or another name of the same file.
+pub fn is_named(name: &Path, above: Option<&FoundImage>, found: &FoundImage) -> bool {
+    let header = above.and_then(|above| above.header.as_ref());
+    let named = header.and_then(|header| header.backing.as_deref());
+    let real = |path: &Path| path.canonicalize().ok();
+    named.map(OsStr::new) == Some(name.as_os_str())
+        || real(name).is_some_and(|name| Some(name) == real(Path::new(found.storage().name())))
 }
 
 /// `doing` the disk of `options` failed.

@@ -14,6 +14,7 @@ pub mod cache;
 pub mod check;
 pub mod cli;
 pub mod commit;
+pub mod compact;
 pub mod compare;
 pub mod compat;
 pub mod completion;
@@ -23,6 +24,7 @@ pub mod create;
 pub mod dd;
 pub mod drive;
 pub mod failure;
+pub mod flatten;
 pub mod info;
 pub mod io;
 pub mod manual;
@@ -42,6 +44,7 @@ pub mod snapshot;
 pub mod status;
 pub mod throttle;
 pub mod top;
+pub mod verify;
 pub mod voice;
 
 use std::ffi::OsString;
@@ -95,6 +98,9 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Dd(args) => dd::run(&args),
         Command::Commit(args) => commit::run(&args, out),
         Command::Rebase(args) => rebase::run(&args),
+        Command::Flatten(args) => flatten::run(&args, out),
+        Command::Compact(args) => compact::run(&args, out),
+        Command::Verify(args) => verify::run(&args, out),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),

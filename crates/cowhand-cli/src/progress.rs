@@ -39,6 +39,11 @@ impl Progress {
         progress
     }
 
+    /// More is to be done than was known.
+    pub fn set_total(&mut self, total_bytes: u64) {
+        self.total_bytes = total_bytes;
+    }
+
     /// So many bytes are done.
     pub fn at(&mut self, done_bytes: u64, now: Instant) {
         if !self.shown || !self.is_due(done_bytes, now) {

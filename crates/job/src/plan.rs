@@ -19,6 +19,8 @@ pub enum Scope {
     Layers(u32),
     /// What its uppermost layer does not know.
     BelowTop,
+    /// What its uppermost layer does not know, without what only layers further down than so many know.
+    BelowTopWithin(u32),
 }
 
 /// What is done with a range of the source.
@@ -38,6 +40,7 @@ impl Scope {
             Self::Everything => true,
             Self::Layers(layers) => status.present && status.depth < layers,
             Self::BelowTop => !status.present || status.depth > 0,
+            Self::BelowTopWithin(layers) => !status.present || (1..layers).contains(&status.depth),
         };
         match (counts, status.zero) {
             (false, _) => Work::Nothing,

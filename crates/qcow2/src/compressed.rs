@@ -133,7 +133,7 @@ fn broken(medium: &Medium, cluster: CompressedCluster, error: &io::Error) -> Err
 }
 
 /// How many bytes of `packed` are the cluster, which has `size` bytes unpacked; `None` if it does not say where it ends.
-fn packed_len(compression: Compression, packed: &[u8], size: usize) -> io::Result<Option<usize>> {
+pub(crate) fn packed_len(compression: Compression, packed: &[u8], size: usize) -> io::Result<Option<usize>> {
     match compression {
         Compression::Deflate => {
             // One byte more than it has room for: a stream that goes on is not taken for one that ends.

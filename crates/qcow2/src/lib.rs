@@ -21,6 +21,7 @@ mod check;
 mod close;
 mod commit;
 mod committer;
+mod compact;
 mod compressed;
 mod compressing;
 mod create;
@@ -74,6 +75,7 @@ pub use amend::{Amendment, amend};
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
+pub use compact::{CompactError, CompactOptions, CompactProgress, CompactReport, compact};
 pub use compressing::Compressing;
 pub use create::{
     Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,

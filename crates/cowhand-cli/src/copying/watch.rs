@@ -1,6 +1,7 @@
 //! A copy while it runs: the line that shows how far it is, signals that ask or end it.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,23 @@ impl Watch {
             }
             progress.at(done, Instant::now());
         }
+    }
+
+    /// Shows how far work that is no copy is; whether a signal asked for its end.
+    pub fn look(&self, progress: &mut Progress, done_bytes: u64) -> ControlFlow<()> {
+        if self.asked.swap(false, Ordering::Relaxed) {
+            progress.tell(done_bytes, Instant::now());
+        }
+        progress.at(done_bytes, Instant::now());
+        match self.end.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// The line for such work, of which `total_bytes` are known so far.
+    pub fn progress(&self, total_bytes: u64) -> Progress {
+        Progress::begin(self.shown, total_bytes, Instant::now())
     }
 
     /// Fails if a signal asked for the end.

@@ -60,6 +60,35 @@ proptest! {
     }
 }
 
+/// Flattening down to a layer that stays: what only that one and those below it have shows through as before, and what nobody knows must
+/// not begin to show what it has there.
+#[test]
+fn a_flatten_leaves_alone_what_the_layer_that_stays_shows() {
+    use Sector::{Absent, Below, Data, Zero};
+    let map: Vec<Sector> = [Data, Zero, Below, Absent].into_iter().flat_map(|sector| [sector; 128]).collect();
+    // The layer that stays is the one that `source` calls its layer below, or one below that.
+    for (layers, copied) in [(1, 0), (2, 128 * SECTOR as u64)] {
+        let (source, stays) = (MadeUp::new("source", &map, 0), MadeUp::new("stays", &[Data; 512], 3));
+        let target = MadeUp::used("target", map.len());
+        let old = target.bytes();
+        let copy = Copy {
+            source: &source,
+            from: 0..old.len() as u64,
+            target: &target,
+            to: 0,
+            scope: Scope::BelowTopWithin(layers),
+            content: Content::As(&stays),
+            options: CopyOptions::default(),
+        };
+        let counters = Counters::default();
+        block_on(copy.run(&counters)).unwrap();
+        let takes = |sector| sector == Absent || (layers == 2 && sector == Below);
+        assert_eq!(target.bytes(), mixed(&map, &source.bytes(), &old, takes));
+        let progress = counters.progress();
+        assert_eq!((progress.written, progress.zeroed), (copied, 128 * SECTOR as u64), "{layers}");
+    }
+}
+
 #[test]
 fn nothing_is_written_where_both_backing_files_read_the_same() {
     let map = [Sector::Below; 512];

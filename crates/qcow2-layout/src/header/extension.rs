@@ -14,6 +14,10 @@ const CRYPTO: u32 = 0x0537_be77;
 const DATA_FILE: u32 = 0x4441_5441;
 
 const BITMAPS_BYTES: usize = 24;
+/// Where in the extension the place of the directory is.
+const DIRECTORY_OFFSET_AT: usize = 16;
+/// Where a version 3 header says how long it is.
+const HEADER_LENGTH_AT: usize = 100;
 const CRYPTO_BYTES: usize = 16;
 
 /// What the header extensions say.
@@ -139,6 +143,19 @@ impl Extensions {
 }
 
 impl BitmapsExtension {
+    /// Where in the first cluster, `first`, of a version 3 image the eight bytes are that say where the bitmap directory is.
+    pub fn directory_offset_at(first: &[u8]) -> Option<u64> {
+        let mut at = usize::try_from(be32(first, HEADER_LENGTH_AT)?).ok()?;
+        loop {
+            let len = usize::try_from(be32(first, at.checked_add(4)?)?).ok()?;
+            match be32(first, at)? {
+                END => return None,
+                BITMAPS if len == BITMAPS_BYTES => return Some((at + 8 + DIRECTORY_OFFSET_AT) as u64),
+                _ => at = at.checked_add(8)?.checked_add(len.checked_next_multiple_of(8)?)?,
+            }
+        }
+    }
+
     fn decode(data: &[u8], context: Context) -> Result<Option<Self>, HeaderError> {
         let wrong_size =
             HeaderError::ExtensionSize { kind: BITMAPS, len: data.len(), expected: BITMAPS_BYTES };

@@ -11,24 +11,24 @@ use super::{CheckError, report};
 const LUKS_BYTES_MAX: u64 = 64 << 20;
 
 /// References to clusters.
-pub(super) struct Claims {
+pub(crate) struct Claims {
     /// References from everything but the refcount structure.
-    pub(super) references: Counts,
+    pub(crate) references: Counts,
     /// References from the refcount table (to blocks) and the header (to the table).
-    pub(super) structure: Counts,
+    pub(crate) structure: Counts,
     /// The first metadata that claimed a cluster, as a code.
     owners: Counts,
     /// Clusters with contradicting claims.
-    pub(super) overlaps: Counts,
+    pub(crate) overlaps: Counts,
     /// Something refers to what something else refers to.
-    pub(super) any_shared: bool,
+    pub(crate) any_shared: bool,
     /// An entry of the disk's tables leads somewhere without the COPIED flag.
-    pub(super) any_uncopied: bool,
+    pub(crate) any_uncopied: bool,
 }
 
 /// How a claim went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(crate) enum Claim {
     /// Nothing speaks against it.
     Good,
     /// Part of it is something else too.
@@ -38,7 +38,7 @@ pub(super) enum Claim {
 }
 
 impl Claims {
-    pub(super) fn new(reference_bytes_max: u64, bytes_max: u64) -> Self {
+    pub(crate) fn new(reference_bytes_max: u64, bytes_max: u64) -> Self {
         Self {
             references: Counts::new(reference_bytes_max),
             structure: Counts::new(bytes_max),
@@ -50,12 +50,12 @@ impl Claims {
     }
 
     /// All references to a cluster.
-    pub(super) fn count(&self, cluster: u64) -> u64 {
+    pub(crate) fn count(&self, cluster: u64) -> u64 {
         u64::from(self.references.get(cluster)) + u64::from(self.structure.get(cluster))
     }
 
     /// The first cluster from `from` on that anything refers to.
-    pub(super) fn next(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next(&self, from: u64) -> Option<u64> {
         match (self.references.next(from), self.structure.next(from)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -63,13 +63,34 @@ impl Claims {
     }
 
     /// Who claimed a cluster first; data if no metadata did.
-    pub(super) fn owner(&self, cluster: u64) -> Owner {
+    pub(crate) fn owner(&self, cluster: u64) -> Owner {
         owner_of(self.owners.get(cluster))
     }
 
     /// Whether the cluster is what `owner` says and nothing else, so that it may be changed as such.
-    pub(super) fn is_only(&self, owner: Owner, cluster: u64) -> bool {
+    pub(crate) fn is_only(&self, owner: Owner, cluster: u64) -> bool {
         self.owner(cluster) == owner && self.overlaps.get(cluster) == 0
+    }
+
+    /// Memory that references may take.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.references.bytes_max()
+    }
+
+    /// So many references more to a cluster whose owner stays as it was.
+    pub(crate) fn gain(&mut self, cluster: u64, times: u32) -> Result<(), Full> {
+        self.references.add(cluster, times).map(drop)
+    }
+
+    /// So many references less to a cluster, whoever they were from.
+    pub(crate) fn lose(&mut self, cluster: u64, times: u32) -> Result<(), Full> {
+        let references = self.references.get(cluster);
+        self.references.set(cluster, references.saturating_sub(times))?;
+        let rest = times.saturating_sub(references);
+        if rest > 0 {
+            self.structure.set(cluster, self.structure.get(cluster).saturating_sub(rest))?;
+        }
+        Ok(())
     }
 
     /// Counts a claim on one cluster and says whether it contradicts an earlier one. Data may be shared by
@@ -108,7 +129,7 @@ impl Claims {
     }
 
     /// Whether exactly one thing refers to each cluster of a group.
-    pub(super) fn is_one_each(&self, first: u64) -> bool {
+    pub(crate) fn is_one_each(&self, first: u64) -> bool {
         !self.structure.has_page(first) && self.references.is_one_each(first)
     }
 }
@@ -117,7 +138,7 @@ impl Pass<'_> {
     /// Counts `times` references from `owner` to every cluster that the range touches.
     ///
     /// The last cluster of a file may be cut short, so a claim may end less than a cluster behind the end.
-    pub(super) fn claim(
+    pub(crate) fn claim(
         &mut self,
         owner: Owner,
         offset: u64,
@@ -142,7 +163,7 @@ impl Pass<'_> {
             }
             for cluster in group {
                 let overlap = self.claims.claim(owner, cluster, times);
-                if overlap.map_err(self.full(self.claims.references.bytes_max()))? {
+                if overlap.map_err(self.full(self.claims.bytes_max()))? {
                     claim = Claim::Overlapping;
                 }
             }
@@ -151,7 +172,7 @@ impl Pass<'_> {
     }
 
     /// Tells of overlaps whose refcounts agree with the references: nothing else would show them.
-    pub(super) fn report_overlaps(&mut self) {
+    pub(crate) fn report_overlaps(&mut self) {
         let mut from = 0;
         while let Some(cluster) = self.claims.overlaps.next(from) {
             if self.comparison.mismatch(cluster).is_none() {

@@ -13,19 +13,19 @@ use crate::lists;
 use crate::table_io::PIECE_BYTES;
 
 /// What the refcounts on disk said.
-pub(super) struct Comparison {
+pub(crate) struct Comparison {
     /// Blocks that can be relied on, in order: index in the refcount table, and place.
-    pub(super) blocks: Vec<(u64, HostOffset)>,
+    pub(crate) blocks: Vec<(u64, HostOffset)>,
     /// Of those, blocks with a wrong refcount.
-    pub(super) wrong_blocks: BTreeSet<u64>,
+    pub(crate) wrong_blocks: BTreeSet<u64>,
     /// For clusters with references whose refcount is wrong: the refcount, at most 2, plus one.
     wrong: Counts,
     /// Clusters from here on are neither in the file nor referred to.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Neighbours with the same fault are told of together.
     run: Option<Run>,
     /// One more than the last cluster with a refcount or a reference.
-    pub(super) used_end: u64,
+    pub(crate) used_end: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -37,29 +37,29 @@ struct Run {
 }
 
 impl Comparison {
-    pub(super) fn new(wrong: Counts) -> Self {
+    pub(crate) fn new(wrong: Counts) -> Self {
         Self { blocks: Vec::new(), wrong_blocks: BTreeSet::new(), wrong, end: 0, run: None, used_end: 0 }
     }
 
     /// The wrong refcount of a cluster with references: 0, 1, or 2 for all larger ones.
-    pub(super) fn mismatch(&self, cluster: u64) -> Option<u64> {
+    pub(crate) fn mismatch(&self, cluster: u64) -> Option<u64> {
         u64::from(self.wrong.get(cluster)).checked_sub(1)
     }
 
     /// Whether block `index` can be relied on: then refcounts in it are mended where they are.
-    pub(super) fn has_block(&self, index: u64) -> bool {
+    pub(crate) fn has_block(&self, index: u64) -> bool {
         self.blocks.binary_search_by_key(&index, |(index, _)| *index).is_ok()
     }
 
     /// All refcounts have been written anew.
-    pub(super) fn forget_mismatches(&mut self) {
+    pub(crate) fn forget_mismatches(&mut self) {
         self.wrong = Counts::new(self.wrong.bytes_max());
     }
 }
 
 impl Pass<'_> {
     /// Claims the refcount table and its blocks. What cannot be used marks the structure for a rebuild.
-    pub(super) async fn claim_refcounts(&mut self) -> Result<(), CheckError> {
+    pub(crate) async fn claim_refcounts(&mut self) -> Result<(), CheckError> {
         let start = self.header.refcount_table_offset.0;
         let bytes = u64::from(self.header.refcount_table_clusters) * self.geometry.cluster_size();
         if bytes == 0 {
@@ -110,7 +110,7 @@ impl Pass<'_> {
     }
 
     /// Compares every refcount with the references that were found.
-    pub(super) async fn compare(&mut self) -> Result<(), CheckError> {
+    pub(crate) async fn compare(&mut self) -> Result<(), CheckError> {
         self.comparison.end = self.geometry.clusters_for(self.file_length);
         let entries = self.geometry.refcount_block_entries();
         let blocks = std::mem::take(&mut self.comparison.blocks);
@@ -248,7 +248,7 @@ impl Pass<'_> {
     }
 
     /// The refcount of a cluster on disk: 0, 1, or 2 and more as 2.
-    pub(super) fn refcount_on_disk(&self, cluster: u64) -> u64 {
+    pub(crate) fn refcount_on_disk(&self, cluster: u64) -> u64 {
         self.comparison.mismatch(cluster).unwrap_or_else(|| self.claims.count(cluster).min(2))
     }
 }

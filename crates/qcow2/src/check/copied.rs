@@ -27,14 +27,14 @@ pub(super) enum Flags {
 }
 
 /// A table in memory, and which bytes of it changed.
-struct Edited {
-    offset: u64,
-    bytes: IoBuf,
-    changed: Option<(usize, usize)>,
+pub(crate) struct Edited {
+    pub(crate) offset: u64,
+    pub(crate) bytes: IoBuf,
+    pub(crate) changed: Option<(usize, usize)>,
 }
 
 impl Edited {
-    fn set(&mut self, at: u64, word: u64) {
+    pub(crate) fn set(&mut self, at: u64, word: u64) {
         let at = at as usize;
         if let Some(place) = self.bytes.get_mut(at..at + 8) {
             place.copy_from_slice(&word.to_be_bytes());
@@ -166,7 +166,7 @@ impl Pass<'_> {
         }
     }
 
-    async fn write_back(&mut self, edited: Edited) -> Result<(), CheckError> {
+    pub(crate) async fn write_back(&mut self, edited: Edited) -> Result<(), CheckError> {
         let Some((from, to)) = edited.changed else { return Ok(()) };
         let offset = edited.offset + from as u64;
         let changed = edited.bytes.get(from..to).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::lists;
 /// Clusters on a page.
 const PAGE: u64 = 4096;
 /// Clusters whose counters of one bit are a word.
-pub(super) const GROUP: u64 = u64::BITS as u64;
+pub(crate) const GROUP: u64 = u64::BITS as u64;
 /// A page with more counters than this becomes an array.
 const FEW_MAX: usize = 128;
 /// Bits of a counter in an array: the least in which all of the page's counters fit.
@@ -34,7 +34,7 @@ struct Array {
 }
 
 /// A count for every cluster, zero unless added to.
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Page number -> index into `pages`.
     index: BTreeMap<u64, usize>,
     pages: Vec<Page>,
@@ -48,7 +48,7 @@ pub(super) struct Counts {
 
 /// Why there is no room for another count.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(crate) enum Full {
     /// What was granted is used up.
     Granted,
     /// The machine has no more.
@@ -57,7 +57,7 @@ pub(super) enum Full {
 
 impl Counts {
     /// All zero; may take about `bytes_max` bytes.
-    pub(super) fn new(bytes_max: u64) -> Self {
+    pub(crate) fn new(bytes_max: u64) -> Self {
         Self {
             index: BTreeMap::new(),
             pages: Vec::new(),
@@ -69,26 +69,26 @@ impl Counts {
     }
 
     /// Bytes that may be taken.
-    pub(super) fn bytes_max(&self) -> u64 {
+    pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
     /// The count of `cluster`.
-    pub(super) fn get(&self, cluster: u64) -> u32 {
+    pub(crate) fn get(&self, cluster: u64) -> u32 {
         let slot = self.find(cluster / PAGE);
         let stored = slot.and_then(|slot| self.pages.get(slot)).map_or(0, |page| page.get(cluster % PAGE));
         if stored == LARGE { self.large.get(&cluster).copied().unwrap_or(0) } else { u32::from(stored) }
     }
 
     /// Adds `times` to the count of `cluster` and says what it was; stays at the largest number rather than wrapping.
-    pub(super) fn add(&mut self, cluster: u64, times: u32) -> Result<u32, Full> {
+    pub(crate) fn add(&mut self, cluster: u64, times: u32) -> Result<u32, Full> {
         let before = self.get(cluster);
         self.set(cluster, before.saturating_add(times))?;
         Ok(before)
     }
 
     /// Sets the count of `cluster`.
-    pub(super) fn set(&mut self, cluster: u64, count: u32) -> Result<(), Full> {
+    pub(crate) fn set(&mut self, cluster: u64, count: u32) -> Result<(), Full> {
         let stored = match u16::try_from(count) {
             Ok(small) if small < LARGE => {
                 // Hashing costs more than all the rest, and nearly always nothing is there.
@@ -115,13 +115,13 @@ impl Counts {
     }
 
     /// Whether each of the [`GROUP`] clusters from `first` on, a multiple of that, has a count of one.
-    pub(super) fn is_one_each(&self, first: u64) -> bool {
+    pub(crate) fn is_one_each(&self, first: u64) -> bool {
         self.group(first).is_some_and(|group| group == u64::MAX)
     }
 
     /// Counts one for each of some clusters of a group that have no count. False, and nothing changed, where one has, or where
     /// counters are not packed.
-    pub(super) fn add_fresh(&mut self, clusters: Range<u64>) -> bool {
+    pub(crate) fn add_fresh(&mut self, clusters: Range<u64>) -> bool {
         let first = clusters.start / GROUP * GROUP;
         let Some(group) = self.group(first) else { return false };
         let bits = (u64::MAX >> (GROUP - (clusters.end - clusters.start))) << (clusters.start - first);
@@ -148,12 +148,12 @@ impl Counts {
     }
 
     /// Whether a cluster near `cluster`, on its page, may have a count.
-    pub(super) fn has_page(&self, cluster: u64) -> bool {
+    pub(crate) fn has_page(&self, cluster: u64) -> bool {
         self.find(cluster / PAGE).is_some()
     }
 
     /// The first cluster from `from` on with a count.
-    pub(super) fn next(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next(&self, from: u64) -> Option<u64> {
         let mut start = from % PAGE;
         for (page, slot) in self.index.range(from / PAGE..) {
             if *page != from / PAGE {

@@ -9,18 +9,18 @@
 //! or a data cluster on top of other metadata is noticed when it is claimed.
 
 mod bitmaps;
-mod claims;
+pub(crate) mod claims;
 mod compare;
-mod copied;
-mod counts;
+pub(crate) mod copied;
+pub(crate) mod counts;
 mod error;
 pub(crate) mod leaks;
-mod pass;
+pub(crate) mod pass;
 mod rebuild;
-mod repair;
+pub(crate) mod repair;
 mod report;
 mod snapshots;
-mod tables;
+pub(crate) mod tables;
 
 use storage::Storage;
 

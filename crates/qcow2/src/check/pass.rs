@@ -22,28 +22,28 @@ const CONTENT_PER_COUNT_BYTE: u64 = 2;
 const HOLE_BYTES_MIN: u64 = 4096;
 
 /// What one reading finds, and what a repair needs of it.
-pub(super) struct Pass<'a> {
-    pub(super) file: &'a dyn Storage,
-    pub(super) header: Header,
-    pub(super) geometry: Geometry,
+pub(crate) struct Pass<'a> {
+    pub(crate) file: &'a dyn Storage,
+    pub(crate) header: Header,
+    pub(crate) geometry: Geometry,
     /// Bytes of the file when the pass began.
-    pub(super) file_length: u64,
+    pub(crate) file_length: u64,
     /// Bytes that the medium held for it then.
     allocated: u64,
     /// Who refers to what.
-    pub(super) claims: Claims,
+    pub(crate) claims: Claims,
     /// L2 tables still to be scanned: how many L1 entries refer to each.
-    pub(super) l2_tables: Counts,
+    pub(crate) l2_tables: Counts,
     /// What the refcounts on disk said.
-    pub(super) comparison: Comparison,
-    pub(super) snapshots: Snapshots,
+    pub(crate) comparison: Comparison,
+    pub(crate) snapshots: Snapshots,
     /// Every reference was found: what nobody refers to is free.
-    pub(super) complete: bool,
+    pub(crate) complete: bool,
     /// The refcount structure cannot be mended in place.
-    pub(super) rebuild: bool,
-    pub(super) report: CheckReport,
+    pub(crate) rebuild: bool,
+    pub(crate) report: CheckReport,
     /// Bytes of tables that may still be read; none is left once there was one too many.
-    pub(super) read_bytes_left: u64,
+    pub(crate) read_bytes_left: u64,
     extent: KnownExtent,
     progress: &'a mut dyn FnMut(Progress<'_>),
 }
@@ -57,17 +57,17 @@ struct KnownExtent {
 
 /// The snapshot table as it was read.
 #[derive(Default)]
-pub(super) struct Snapshots {
-    pub(super) entries: Vec<SnapshotEntry>,
+pub(crate) struct Snapshots {
+    pub(crate) entries: Vec<SnapshotEntry>,
     /// Bytes of the table.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// The table must be written anew to be valid.
-    pub(super) faulty: bool,
+    pub(crate) faulty: bool,
 }
 
 impl<'a> Pass<'a> {
     /// Reads and compares everything.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         file: &'a dyn Storage,
         progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Result<Self, CheckError> {
@@ -80,7 +80,7 @@ impl<'a> Pass<'a> {
 
     /// Nothing but the header was read. References to clusters take `reference_bytes` of memory at most, and more in
     /// a file that holds much.
-    pub(super) async fn new(
+    pub(crate) async fn new(
         file: &'a dyn Storage,
         progress: &'a mut dyn FnMut(Progress<'_>),
         reference_bytes: u64,
@@ -113,7 +113,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Finds out who refers to what.
-    pub(super) async fn count_references(&mut self) -> Result<(), CheckError> {
+    pub(crate) async fn count_references(&mut self) -> Result<(), CheckError> {
         self.claim(Owner::Header, 0, self.geometry.cluster_size(), 1)?;
         let tables = self.claim_l1_tables().await?;
         if let Some(luks) = self.header.extensions.crypto {
@@ -126,7 +126,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether there is something that a repair could be asked for: findings, or marks in the header.
-    pub(super) fn wants_repair(&self) -> bool {
+    pub(crate) fn wants_repair(&self) -> bool {
         use qcow2_layout::Incompatible;
         let marked = !self.header.incompatible.is_empty()
             && (self.header.incompatible.contains(Incompatible::DIRTY)
@@ -135,7 +135,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Tells of something and counts it.
-    pub(super) fn found(&mut self, finding: &Finding) {
+    pub(crate) fn found(&mut self, finding: &Finding) {
         match (finding.severity(), finding) {
             (Severity::Leak, Finding::Refcount { clusters, .. }) => self.report.leaks += clusters,
             (Severity::Corruption, Finding::Refcount { clusters, .. }) => self.report.corruptions += clusters,
@@ -151,18 +151,18 @@ impl<'a> Pass<'a> {
     }
 
     /// Something is damaged so that references may be missing: nothing may be freed any more.
-    pub(super) fn found_incomplete(&mut self, finding: &Finding) {
+    pub(crate) fn found_incomplete(&mut self, finding: &Finding) {
         self.complete = false;
         self.found(finding);
     }
 
-    pub(super) fn progress(&mut self, progress: Progress<'_>) {
+    pub(crate) fn progress(&mut self, progress: Progress<'_>) {
         (self.progress)(progress);
     }
 
     /// Reads a piece of a table. `None` when there is nothing but zeroes, or when it cannot be read, which
     /// is counted.
-    pub(super) async fn read_piece(&mut self, owner: Owner, offset: u64, len: u64) -> Option<IoBuf> {
+    pub(crate) async fn read_piece(&mut self, owner: Owner, offset: u64, len: u64) -> Option<IoBuf> {
         if len >= HOLE_BYTES_MIN && self.is_hole(offset, len).await {
             return None;
         }
@@ -182,7 +182,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Metadata that could not be looked at, because the medium failed or there was no memory for it.
-    pub(super) fn unreadable(&mut self, owner: Owner, offset: u64, error: &dyn std::error::Error) {
+    pub(crate) fn unreadable(&mut self, owner: Owner, offset: u64, error: &dyn std::error::Error) {
         self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
     }
 
@@ -203,21 +203,21 @@ impl<'a> Pass<'a> {
     }
 
     /// Something is about to be written: holes may vanish.
-    pub(super) fn forget_extent(&mut self) {
+    pub(crate) fn forget_extent(&mut self) {
         self.extent = KnownExtent::default();
     }
 
     /// The index of the cluster at `offset`.
-    pub(super) fn cluster_of(&self, offset: u64) -> u64 {
+    pub(crate) fn cluster_of(&self, offset: u64) -> u64 {
         offset >> self.geometry.cluster_bits
     }
 
     /// The offset of cluster `index`.
-    pub(super) fn offset_of(&self, index: u64) -> HostOffset {
+    pub(crate) fn offset_of(&self, index: u64) -> HostOffset {
         HostOffset(index << self.geometry.cluster_bits)
     }
 
-    pub(super) fn full(&self, limit: u64) -> impl Fn(Full) -> CheckError + use<> {
+    pub(crate) fn full(&self, limit: u64) -> impl Fn(Full) -> CheckError + use<> {
         let allocated = self.allocated;
         move |full| match full {
             Full::Granted => CheckError::TooManyReferences { limit, allocated },

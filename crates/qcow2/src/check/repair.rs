@@ -25,7 +25,7 @@ use crate::table_io::{read_bytes, write_bytes};
 
 /// Which refcounts are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Raise,
     Lower,
     /// To 0, where nothing refers to a cluster.
@@ -97,7 +97,7 @@ impl Pass<'_> {
     }
 
     /// Writes refcounts in place, block by block, in one direction only.
-    pub(super) async fn adjust(&mut self, direction: Direction) -> Result<(), CheckError> {
+    pub(crate) async fn adjust(&mut self, direction: Direction) -> Result<(), CheckError> {
         let wrong: Vec<_> = self
             .comparison
             .blocks
@@ -160,7 +160,7 @@ impl Pass<'_> {
     }
 
     /// Writes the header's fixed fields: one sector, all or nothing. Flushes.
-    pub(super) async fn write_header(&mut self, header: &qcow2_layout::Header) -> Result<(), CheckError> {
+    pub(crate) async fn write_header(&mut self, header: &qcow2_layout::Header) -> Result<(), CheckError> {
         let mut sector = read_bytes(self.file, 0, 512).await.map_err(self.io("read the header", 0))?;
         header.patch(&mut sector)?;
         write_bytes(self.file, 0, &sector).await.map_err(self.io("write the header", 0))?;
@@ -169,11 +169,11 @@ impl Pass<'_> {
         Ok(())
     }
 
-    pub(super) async fn flush(&self) -> Result<(), CheckError> {
+    pub(crate) async fn flush(&self) -> Result<(), CheckError> {
         self.file.flush().await.map_err(self.io("flush", 0))
     }
 
-    pub(super) fn io(
+    pub(crate) fn io(
         &self,
         doing: &'static str,
         offset: u64,

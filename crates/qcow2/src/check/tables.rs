@@ -311,7 +311,7 @@ impl Pass<'_> {
 }
 
 /// The entries of an L2 table with their places in it, in host byte order.
-pub(super) fn l2_words(table: &[u8], extended: bool) -> impl Iterator<Item = (u64, [u64; 2])> {
+pub(crate) fn l2_words(table: &[u8], extended: bool) -> impl Iterator<Item = (u64, [u64; 2])> {
     let step = if extended { 16 } else { 8 };
     (0u64..).step_by(step).zip(table.chunks_exact(step)).map(move |(at, entry)| {
         let mut words = entry.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word));

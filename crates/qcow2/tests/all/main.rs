@@ -8,6 +8,7 @@ mod chain_support;
 mod check;
 mod check_hostile;
 mod common;
+mod compact;
 mod create;
 mod engine;
 mod exchange;

@@ -1,0 +1,154 @@
+//! `cowhand compact`: a smaller file for the same image, in place.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use graph::probe::Format;
+use graph::size::human_size;
+use qcow2::{CompactOptions, CompactReport};
+use serde::Serialize;
+
+use crate::copying;
+use crate::copying::watch::Watch;
+use crate::drive::DriveArgs;
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand compact`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Make an image's file smaller, in place: clusters at its end move, in the guest's order, to where the file has \
+        free ones, clusters that nothing uses are freed, the file is cut behind the last one in use, and the space of what is \
+        free before that goes back to the file system. Disk, snapshots and bitmaps keep what they hold; compressed clusters \
+        stay compressed.\n\n\
+        The image must not be in use. It is whole at any moment: interrupted or killed, it keeps clusters that are counted and \
+        not used at most, which the next run frees.",
+    after_help = "\
+Examples:
+  cowhand compact --dry-run disk.qcow2        say what it would gain
+  cowhand compact -p disk.qcow2
+  cowhand compact --detect-zeroes disk.qcow2  also free clusters that hold nothing but zeroes (reads all data)
+cowhand info --help says what a DRIVE is."
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// Change nothing, and say what would be gained
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+
+    /// Free clusters that hold nothing but zeroes
+    #[arg(long)]
+    detect_zeroes: bool,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p', long)]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q', long)]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// The result, as it is printed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Report {
+    filename: String,
+    dry_run: bool,
+    /// Bytes of the file.
+    length_before: u64,
+    length_after: u64,
+    /// Bytes of the medium that the file takes.
+    allocated_before: Option<u64>,
+    allocated_after: Option<u64>,
+    /// Clusters of the disk in the image.
+    allocated_clusters: u64,
+    /// Of those, clusters that do not follow the one before them.
+    fragmented_clusters_before: u64,
+    fragmented_clusters_after: u64,
+    leaks_freed: u64,
+    zero_clusters_freed: u64,
+    moved_bytes: u64,
+}
+
+impl Report {
+    fn of(filename: String, dry_run: bool, report: &CompactReport) -> Self {
+        Self {
+            filename,
+            dry_run,
+            length_before: report.length_before,
+            length_after: report.length_after,
+            allocated_before: report.allocated_before,
+            allocated_after: report.allocated_after,
+            allocated_clusters: report.allocated_clusters,
+            fragmented_clusters_before: report.fragmented_before,
+            fragmented_clusters_after: report.fragmented_after,
+            leaks_freed: report.leaks_freed,
+            zero_clusters_freed: report.zeroes_freed,
+            moved_bytes: report.moved_bytes,
+        }
+    }
+
+    fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let would = if self.dry_run { "would be" } else { "is" };
+        let (before, after) = (human_size(self.length_before), human_size(self.length_after));
+        writeln!(out, "file length: was {before}, {would} {after}")?;
+        if let (Some(before), Some(after)) = (self.allocated_before, self.allocated_after) {
+            writeln!(out, "disk size: was {}, is {}", human_size(before), human_size(after))?;
+        }
+        if !self.dry_run && self.fragmented_clusters_before != self.fragmented_clusters_after {
+            let (before, after) = (self.fragmented_clusters_before, self.fragmented_clusters_after);
+            writeln!(out, "fragmented clusters: were {before}, are {after} of {}", self.allocated_clusters)?;
+        }
+        for (count, what) in [
+            (self.leaks_freed, "clusters that nothing used"),
+            (self.zero_clusters_freed, "clusters of zeroes"),
+        ] {
+            if count > 0 {
+                writeln!(out, "{}: {count} {what}", if self.dry_run { "to be freed" } else { "freed" })?;
+            }
+        }
+        writeln!(
+            out,
+            "{}: {}",
+            if self.dry_run { "to be moved" } else { "moved" },
+            human_size(self.moved_bytes)
+        )
+    }
+}
+
+/// Compacts.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.read_only = args.dry_run;
+    let failed = |error: &dyn std::error::Error| copying::because("compact", &options, error);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let reactor = copying::reactor()?;
+    let image = reactor.run(graph::open_bare(&options)).map_err(|error| failed(&error))?;
+    let name = options.filename.display().to_string();
+    if image.format != Format::Qcow2 {
+        return Err(Failure::new(format!("{name} is raw: it has no clusters to move"))
+            .with_hint("fallocate -d gives the space of its zeroes back"));
+    }
+    let mut progress = watch.progress(0);
+    let mut look = |seen: qcow2::CompactProgress| {
+        progress.set_total(seen.total_bytes);
+        watch.look(&mut progress, seen.done_bytes)
+    };
+    let asked = CompactOptions { detect_zeroes: args.detect_zeroes, dry_run: args.dry_run };
+    let result = reactor.run(qcow2::compact(&*image.file, asked, &mut look));
+    progress.end();
+    let report = Report::of(name, args.dry_run, &result.map_err(|error| failed(&error))?);
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => write_json(out, &report)?,
+        OutputFormat::Human => report.write_human(out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,251 @@
+//! `cowhand flatten`: what the images below hold, pulled into an image.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use block::Block;
+use graph::cache_mode::CacheMode;
+use graph::options::{Discard, DiskOptions};
+use graph::probe::Format;
+use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
+use job::{Content, Copy, CopyOptions, LoopClock, RateLimit, Scope, Zeroes};
+use qcow2::Qcow2;
+use qcow2_layout::Version;
+use serde::Serialize;
+
+use crate::copying::watch::Watch;
+use crate::copying::{self, Memory, compressing, parse_memory};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand flatten`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Pull what the images below hold into an image, so that it stands alone; with --base, so that it stands on that \
+        image of its chain directly. Its disk stays the same, zeroes stay zeroes and take no space, and no other image is written.\n\n\
+        Until all of it is on the medium the image stays an overlay over what it stood on: an interrupted flatten can be \
+        repeated, and copies only the rest.",
+    after_help = "\
+Examples:
+  cowhand flatten -p disk.qcow2
+  cowhand flatten --base golden.qcow2 disk.qcow2      keep golden.qcow2 and what lies below it
+  cowhand flatten -c -r 50M disk.qcow2                compressed, 50 MiB a second at most
+cowhand info --help says what a DRIVE is."
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// The image of the chain that stays below, as its overlay names it [default: none]
+    #[arg(long, value_name = "PATH")]
+    base: Option<PathBuf>,
+
+    /// Write compressed clusters
+    #[arg(short = 'c')]
+    compress: bool,
+
+    /// Cache mode: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Bytes a second at most
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
+    rate: Option<u64>,
+
+    /// Memory for the copy and the maps, 4M at least
+    #[arg(long, value_name = "BYTES", value_parser = parse_memory, default_value = "64M")]
+    memory_limit: u64,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// The image that stays below.
+#[derive(Debug)]
+struct Base {
+    /// How it is opened by itself.
+    options: DiskOptions,
+    /// Images above it.
+    depth: u32,
+    /// What the image is to call it, and its format.
+    name: String,
+    format: Format,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Flattened {
+    filename: String,
+    /// Bytes written as data.
+    copied: u64,
+    /// Bytes made zeroes where the image below has something else.
+    zeroed: u64,
+    /// The image below, if there is one now.
+    backing_filename: Option<String>,
+}
+
+/// Flattens.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.discard = Discard::Unmap;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
+    let memory = Memory::of(args.memory_limit);
+    let rules = memory.rules(args.drive.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let flattened = copying::reactor()?.run(async {
+        let base = match &args.base {
+            Some(path) => Some(find_base(path, &options, &rules).await?),
+            None => None,
+        };
+        let image = copying::open(&options, &rules, "flatten").await?;
+        let flattened = flatten(args, &options, &image, base.as_ref(), &rules, &watch, memory).await;
+        copying::finish(&image, flattened, |error| copying::because("flatten", &options, error)).await
+    })?;
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => write_json(out, &flattened)?,
+        OutputFormat::Human => match &flattened.backing_filename {
+            Some(base) => writeln!(out, "Image flattened; it stands on {base}.")?,
+            None => writeln!(out, "Image flattened; it stands alone.")?,
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for the base in the chain. Nothing of the chain is open or locked afterwards.
+async fn find_base(path: &Path, options: &DiskOptions, rules: &OpenRules) -> Result<Base, Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("flatten", options, error);
+    let mut top = options.clone();
+    top.layer.read_only = true;
+    let mut walk = ChainWalk::new(&top, rules, DataFiles::Leave).map_err(|error| failed(&error))?;
+    let mut above: Option<FoundImage> = None;
+    let mut depth = 0;
+    while let Some(found) = walk.next(above.as_ref()).await.map_err(|error| failed(&error))? {
+        if let Some(above) = &above
+            && copying::is_named(path, Some(above), &found)
+        {
+            return Ok(base(options, above, &found, depth));
+        }
+        above = Some(found);
+        depth += 1;
+    }
+    let what = format!("{} is not in the backing chain of {}", path.display(), options.filename.display());
+    Err(Failure::new(what))
+}
+
+fn base(image: &DiskOptions, above: &FoundImage, found: &FoundImage, depth: u32) -> Base {
+    let format = if found.header.is_some() { Format::Qcow2 } else { Format::Raw };
+    let mut options = DiskOptions::of_path(found.storage().name());
+    options.layer.backing = found.options.backing.clone();
+    options.layer.format = Some(format);
+    options.layer.read_only = true;
+    let named = above.header.as_ref().and_then(|header| header.backing.clone()).unwrap_or_default();
+    let name = name_from(&image.filename, Path::new(above.storage().name()), named);
+    Base { options, depth, name, format }
+}
+
+/// What `image` must call the file that `above` calls `named`: the same from the same directory, otherwise the whole path.
+fn name_from(image: &Path, above: &Path, named: String) -> String {
+    let directory = |path: &Path| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new(".")).canonicalize().ok()
+    };
+    let file = above.parent().unwrap_or(Path::new("")).join(&named);
+    match file.canonicalize() {
+        Ok(whole) if Path::new(&named).is_relative() && directory(image) != directory(above) => {
+            whole.display().to_string()
+        }
+        _ => named,
+    }
+}
+
+async fn flatten(
+    args: &Args,
+    options: &DiskOptions,
+    disk: &Arc<Disk>,
+    base: Option<&Base>,
+    rules: &OpenRules,
+    watch: &Watch,
+    memory: Memory,
+) -> Result<Flattened, Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("flatten", options, error);
+    let Some(image) = disk.image() else {
+        return Err(Failure::new(format!("{} is raw: it has no image below", options.filename.display())));
+    };
+    let mut flattened = Flattened {
+        filename: options.filename.display().to_string(),
+        copied: 0,
+        zeroed: 0,
+        backing_filename: base.map(|base| base.name.clone()),
+    };
+    if image.header().await.backing.is_some() {
+        let below = match base {
+            Some(base) => Some(copying::open(&base.options, rules, "open backing file").await?),
+            None => None,
+        };
+        let depth = base.map_or(0, |base| base.depth);
+        let copied = copy(args, disk, &image, below.as_deref().map(|below| (below, depth)), watch, memory);
+        let copied = copied.await.map_err(|error| failed(&*error))?;
+        (flattened.copied, flattened.zeroed) = (copied.written, copied.zeroed);
+        watch.check()?;
+        let format = base.map(|base| base.format.name().to_owned());
+        let named = image.set_backing_name(flattened.backing_filename.clone(), format).await;
+        named.map_err(|error| failed(&error))?;
+    }
+    Ok(flattened)
+}
+
+/// Writes to the image what it shows of the layers that go; on the medium when this returns.
+async fn copy(
+    args: &Args,
+    disk: &Disk,
+    image: &Qcow2,
+    base: Option<(&Disk, u32)>,
+    watch: &Watch,
+    memory: Memory,
+) -> Result<job::Progress, Box<dyn std::error::Error>> {
+    let compressing = match args.compress {
+        true => Some(compressing(disk)?),
+        false => None,
+    };
+    let geometry = image.geometry();
+    let (scope, content, zeroes) = match base {
+        None => (Scope::BelowTop, Content::Zeroes, Zeroes::Detect(geometry.cluster_size())),
+        Some((base, depth)) => {
+            // Version 2 has no entry that hides what the base has.
+            let zeroes = if geometry.version == Version::V2 { Zeroes::Write } else { Zeroes::ByMap };
+            (Scope::BelowTopWithin(depth), Content::As(base), zeroes)
+        }
+    };
+    let copy = Copy {
+        source: disk,
+        from: 0..disk.size(),
+        target: compressing.as_ref().map_or(disk as &dyn Block, |compressing| compressing),
+        to: 0,
+        scope,
+        content,
+        options: CopyOptions {
+            memory_bytes: memory.copy_bytes,
+            align_bytes: geometry.cluster_size(),
+            zeroes,
+            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+            ..CopyOptions::default()
+        },
+    };
+    Ok(watch.run(&copy).await?)
+}

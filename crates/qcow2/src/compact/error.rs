@@ -1,0 +1,34 @@
+//! Why an image was not made smaller.
+
+use thiserror::Error;
+
+use crate::check::CheckError;
+
+/// Why an image was not made smaller, or not as much as it could be.
+#[derive(Debug, Error)]
+pub enum CompactError {
+    /// Metadata could not be read, or the medium failed under a change.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// What refers to what cannot be told.
+    #[error(
+        "the image has {corruptions} corruptions and {check_errors} parts that cannot be read; nothing of it is moved before `cowhand check -r all` has repaired it"
+    )]
+    NotSound {
+        /// Contradictions.
+        corruptions: u64,
+        /// Metadata that could not be read.
+        check_errors: u64,
+    },
+    /// Somebody met a contradiction.
+    #[error("the image is marked corrupt; repair it with `cowhand check -r all` first")]
+    MarkedCorrupt,
+    /// Encrypted data belongs to its place in the file.
+    #[error(
+        "the image is encrypted, and encrypted clusters cannot be moved: each is encrypted for its place"
+    )]
+    Encrypted,
+    /// The watcher ended it.
+    #[error("interrupted; what was moved has moved, and the rest has not")]
+    Interrupted,
+}

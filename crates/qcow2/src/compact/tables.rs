@@ -1,0 +1,96 @@
+//! The tables of the disk and of its snapshots.
+
+use qcow2_layout::L1Entry;
+
+use crate::check::CheckError;
+use crate::check::Owner;
+use crate::check::copied::Edited;
+use crate::check::counts::Counts;
+use crate::check::pass::Pass;
+use crate::check::tables::l2_words;
+use crate::lists;
+use crate::table_io::PIECE_BYTES;
+
+/// Offset and bytes of each L1 table: the disk's, then those of snapshots.
+pub(super) fn l1_tables(pass: &Pass<'_>) -> Vec<(u64, u64)> {
+    let disk = (pass.header.l1_table_offset.0, u64::from(pass.header.l1_size) * 8);
+    let snapshots = pass.snapshots.entries.iter();
+    let snapshots = snapshots.map(|entry| (entry.l1_table_offset.0, u64::from(entry.l1_size) * 8));
+    std::iter::once(disk).chain(snapshots).collect()
+}
+
+/// The clusters of all L2 tables, each once: those of the disk in the guest's order, then those that only snapshots have.
+pub(super) async fn l2_tables(pass: &mut Pass<'_>) -> Result<Vec<u64>, CheckError> {
+    let mut seen = Counts::new(pass.l2_tables.bytes_max());
+    let full = pass.full(seen.bytes_max());
+    let mut found = Vec::new();
+    for (start, bytes) in l1_tables(pass) {
+        for offset in (start..start + bytes).step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(start + bytes - offset);
+            let Some(piece) = pass.read_piece(Owner::L1, offset, len).await else { continue };
+            for word in piece.as_chunks::<8>().0 {
+                let entry = L1Entry::decode(u64::from_be_bytes(*word), &pass.geometry);
+                let Some(table) = entry.ok().and_then(|entry| entry.table) else { continue };
+                let cluster = pass.cluster_of(table.0);
+                if seen.add(cluster, 1).map_err(&full)? == 0 {
+                    lists::push(&mut found, cluster)
+                        .map_err(|_| CheckError::NoMemory { what: "the list of L2 tables" })?;
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Gives entries of L1 tables the word that `new` has for them.
+pub(super) async fn edit_l1_tables(
+    pass: &mut Pass<'_>,
+    new: impl Fn(L1Entry) -> Option<L1Entry>,
+) -> Result<(), CheckError> {
+    for (start, bytes) in l1_tables(pass) {
+        for offset in (start..start + bytes).step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(start + bytes - offset);
+            let Some(bytes) = pass.read_piece(Owner::L1, offset, len).await else { continue };
+            let mut edited = Edited { offset, bytes, changed: None };
+            let words = edited.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word));
+            let edits: Vec<(u64, u64)> = (0..)
+                .step_by(8)
+                .zip(words)
+                .filter_map(|(at, word)| {
+                    let entry = L1Entry::decode(word, &pass.geometry).ok()?;
+                    Some((at, new(entry)?.encode()))
+                })
+                .collect();
+            edits.into_iter().for_each(|(at, word)| edited.set(at, word));
+            pass.write_back(edited).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives entries of the L2 tables in these clusters the words that `new` has for them.
+pub(super) async fn edit_l2_tables(
+    pass: &mut Pass<'_>,
+    tables: &[u64],
+    new: impl Fn([u64; 2]) -> Option<[u64; 2]>,
+) -> Result<(), CheckError> {
+    for &table in tables {
+        let offset = pass.offset_of(table).0;
+        let Some(bytes) = pass.read_piece(Owner::L2, offset, pass.geometry.cluster_size()).await else {
+            continue;
+        };
+        let mut edited = Edited { offset, bytes, changed: None };
+        let extended = pass.geometry.extended_l2;
+        let edits: Vec<(u64, [u64; 2])> = l2_words(&edited.bytes, extended)
+            .filter_map(|(at, words)| new(words).map(|words| (at, words)))
+            .collect();
+        for (at, [entry, bitmap]) in edits {
+            edited.set(at, entry);
+            if extended {
+                edited.set(at + 8, bitmap);
+            }
+        }
+        pass.write_back(edited).await?;
+    }
+    Ok(())
+}
