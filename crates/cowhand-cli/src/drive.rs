@@ -118,7 +118,7 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
-    Format::of_name(name).ok_or_else(|| "allowed: qcow2, raw".to_owned())
+    Format::of_name(name).ok_or_else(|| "allowed: qcow2, raw, luks".to_owned())
 }
 
 /// A number of bytes with a suffix, as an argument.

@@ -20,11 +20,13 @@ pub enum Format {
     Qcow2,
     /// The disk's bytes as they are.
     Raw,
+    /// The disk's bytes, encrypted.
+    Luks,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Qcow2, Self::Raw];
+    pub const ALL: [Self; 3] = [Self::Qcow2, Self::Raw, Self::Luks];
 
     /// QEMU's name of the format.
     pub fn name(self) -> &'static str {
@@ -48,6 +50,8 @@ impl fmt::Display for Format {
 pub enum Probed {
     /// qcow2's magic, with any version from 2 on.
     Qcow2,
+    /// A LUKS header's magic, of any version.
+    Luks,
     /// The magic of a format that is not served; its name.
     Other(&'static str),
     /// No magic that is known.
@@ -74,26 +78,28 @@ pub enum FormatError {
     RawGuessed,
     /// A known format that is not served.
     #[error(
-        "the file looks like {found}; qcow2 and raw are supported (format=raw serves its bytes as they are)"
+        "the file looks like {found}; qcow2, raw and luks are supported (format=raw serves its bytes as they are)"
     )]
     Unsupported {
         /// Its name.
         found: &'static str,
     },
+    /// The caller says luks and the file does not.
+    #[error("the format is given as luks, but the file does not begin with a LUKS header")]
+    NotLuks,
     /// The caller says qcow2 and the file does not.
     #[error("the format is given as qcow2, but the file does not begin with a qcow2 header")]
     NotQcow2,
 }
 
 /// Magics of formats that others write: (offset, bytes, name).
-const OTHERS: [(usize, &[u8], &str); 9] = [
+const OTHERS: [(usize, &[u8], &str); 8] = [
     (0, b"KDMV", "vmdk"),
     (0, b"COWD", "vmdk"),
     (0, b"# Disk DescriptorFile", "vmdk"),
     (0, b"QED\0", "qed"),
     (0, b"vhdxfile", "vhdx"),
     (0, b"conectix", "vpc"),
-    (0, b"LUKS\xba\xbe", "luks"),
     (0, b"WithoutFreeSpace", "parallels"),
     (0x40, &[0x7f, 0x10, 0xda, 0xbe], "vdi"),
 ];
@@ -105,6 +111,9 @@ pub fn probe(start: &[u8]) -> Probed {
             [0, 0, 0, 0 | 1, ..] => Probed::Other("qcow (version 1)"),
             _ => Probed::Qcow2,
         };
+    }
+    if storage_luks::is_luks(start) {
+        return Probed::Luks;
     }
     let other =
         OTHERS.iter().find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
@@ -118,8 +127,11 @@ pub fn probe(start: &[u8]) -> Probed {
 pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
     match (asked, found, access) {
         (Some(Format::Raw), _, _) => Ok(Format::Raw),
+        (Some(Format::Luks), Probed::Luks, _) => Ok(Format::Luks),
+        (Some(Format::Luks), _, _) => Err(FormatError::NotLuks),
         (_, Probed::Qcow2, _) => Ok(Format::Qcow2),
         (Some(Format::Qcow2), _, _) => Err(FormatError::NotQcow2),
+        (None, Probed::Luks, _) => Ok(Format::Luks),
         (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),
         (None, Probed::Nothing, Access::Read) => Ok(Format::Raw),
         (None, Probed::Nothing, Access::Write) => Err(FormatError::RawGuessed),
@@ -140,7 +152,7 @@ mod tests {
             (b"QFI", Probed::Nothing),
             (b"", Probed::Nothing),
             (b"vhdxfile....", Probed::Other("vhdx")),
-            (b"LUKS\xba\xbe\0\x01", Probed::Other("luks")),
+            (b"LUKS\xba\xbe\0\x01", Probed::Luks),
             (&[0; PROBE_BYTES], Probed::Nothing),
         ];
         for (start, found) in table {
@@ -155,10 +167,20 @@ mod tests {
     fn raw_is_never_guessed_for_writing_and_always_believed_when_said() {
         assert_eq!(decide(None, Probed::Nothing, Access::Write), Err(FormatError::RawGuessed));
         assert_eq!(decide(None, Probed::Nothing, Access::Read), Ok(Format::Raw));
-        for found in [Probed::Qcow2, Probed::Nothing, Probed::Other("luks")] {
+        for found in [Probed::Qcow2, Probed::Nothing, Probed::Luks] {
             for access in [Access::Read, Access::Write] {
                 assert_eq!(decide(Some(Format::Raw), found, access), Ok(Format::Raw));
             }
+        }
+    }
+
+    #[test]
+    fn luks_is_opened_as_luks_only_with_its_header() {
+        for access in [Access::Read, Access::Write] {
+            assert_eq!(decide(None, Probed::Luks, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Luks, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Err(FormatError::NotLuks));
+            assert_eq!(decide(Some(Format::Qcow2), Probed::Luks, access), Err(FormatError::NotQcow2));
         }
     }
 

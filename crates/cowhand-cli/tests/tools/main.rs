@@ -9,6 +9,7 @@ mod compat;
 mod convert;
 mod create;
 mod dd;
+mod encrypted;
 mod hints;
 mod info;
 mod io;
