@@ -9,7 +9,7 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 27] = [
+const NOT_HERE: [&str; 28] = [
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
@@ -23,8 +23,6 @@ const NOT_HERE: [&str; 27] = [
     "blockdev-add(host_device).drop-cache",
     "blockdev-add(host_device).pr-manager",
     "blockdev-add(host_device).x-check-cache-dropped",
-    "blockdev-add(qcow2).encrypt",
-    "blockdev-add(qcow2).encrypt.format",
     "nbd-server-start.addr(inet).data.keep-alive",
     "nbd-server-start.addr(inet).data.mptcp",
     "nbd-server-start.addr(inet).data.to",
@@ -32,6 +30,9 @@ const NOT_HERE: [&str; 27] = [
     "nbd-server-start.addr(unix).data.tight",
     "nbd-server-start.handshake-max-seconds",
     "nbd-server-start.tls-authz",
+    "object-add(secret).iv",
+    "object-add(secret).keyid",
+    "object-add(secret).loaded",
     "object-add(tls-creds-x509).endpoint=client",
     "object-add(tls-creds-x509).loaded",
     "object-add(tls-creds-x509).passwordid",

@@ -15,6 +15,8 @@ pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a medium that are the disk.
 #[derive(Clone, Debug)]
 pub struct Raw {
+    /// The driver that made a disk of the bytes: `raw`, or one whose storage has them in another form.
+    pub driver: &'static str,
     /// Where they are.
     pub storage: Arc<dyn Storage>,
     /// First byte of the disk in the storage.
@@ -30,7 +32,7 @@ impl Raw {
     /// in the storage reads as zeroes.
     pub fn new(storage: Arc<dyn Storage>) -> Self {
         let size = storage.length().next_multiple_of(SECTOR_BYTES);
-        Self { storage, offset: 0, size, fixed: false }
+        Self { driver: "raw", storage, offset: 0, size, fixed: false }
     }
 
     /// Where `len` bytes at `offset` begin in the storage, if they lie inside the disk.
@@ -71,7 +73,7 @@ impl Raw {
 
 impl Block for Raw {
     fn driver(&self) -> &'static str {
-        "raw"
+        self.driver
     }
 
     fn name(&self) -> &str {

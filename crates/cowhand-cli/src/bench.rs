@@ -27,9 +27,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     let reactor =
         Reactor::new(backend).map_err(|error| Failure::because("cannot start an event loop", &error))?;
-    if !args.object.is_empty() {
-        tracing::info!("no object is needed here: images that need one are refused");
-    }
     let report = reactor.run(async {
         let disk = graph::open(&options, &rules)
             .await

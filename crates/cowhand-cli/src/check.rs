@@ -97,9 +97,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         false => failed(&error),
         true => failed(&error).with_hint_about_lock(&error),
     })?;
-    if image.format == Format::Raw {
-        let name = options.filename.to_string_lossy();
-        tell(format_args!("{}: {}: a raw image has no metadata to check", voice::name(), printable(&name)));
+    if image.format != Format::Qcow2 {
+        let (name, format) = (options.filename.to_string_lossy(), image.format);
+        let name = printable(&name);
+        tell(format_args!("{}: {name}: a {format} image has no metadata to check", voice::name()));
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
     let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);

@@ -39,6 +39,10 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+
+    /// A password: secret,id=ID and file=PATH or data=TEXT, with format=base64 if it is (may be repeated)
+    #[arg(long = "object", global = true, value_name = "OBJECT")]
+    pub objects: Vec<OsString>,
 }
 
 /// The subcommands.

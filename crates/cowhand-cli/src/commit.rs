@@ -140,7 +140,7 @@ fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Pla
 }
 
 fn format(image: &FoundImage) -> Format {
-    if image.header.is_some() { Format::Qcow2 } else { Format::Raw }
+    image.format()
 }
 
 async fn commit(

@@ -1,6 +1,7 @@
 //! `cowhand create`: a new image.
 
 mod costs;
+pub mod encryption;
 pub mod options;
 pub mod suggest;
 
@@ -16,6 +17,7 @@ use graph::probe::Format;
 use graph::size::{human_size, parse_size};
 use qcow2::CreateOptions;
 
+use self::encryption::Encryption;
 use self::options::NewImage;
 use self::suggest::{Question, Use};
 use crate::compat::img::create::formatting;
@@ -259,6 +261,9 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
         named.iter().filter(|(_, on)| *on).for_each(|(name, _)| add((*name).to_owned()));
         add(options.compression.name().to_owned());
     }
+    if let Some(cipher) = &options.encrypt {
+        add(format!("encrypted (LUKS, {cipher})"));
+    }
     if options.preallocation != qcow2::Preallocation::Off {
         add(format!("preallocation {}", options.preallocation.name()));
     }
@@ -277,9 +282,13 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
 /// When options contradict each other, the file is in use, or the file system refuses.
 pub fn make(path: &Path, image: &NewImage, size: u64, existing: Existing) -> Result<(), Failure> {
     let options = CreateOptions { size, ..image.options.clone() };
-    let new = cowhand::NewImage { format: image.format, options, existing };
+    let failed =
+        |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", path.display()), error);
+    let encryption = image.encryption.as_ref().map(Encryption::volume).transpose();
+    let encryption = encryption.map_err(|error| failed(&error))?;
+    let new = cowhand::NewImage { format: image.format, options, existing, encryption };
     let made = cowhand::create(path, new).wait();
-    made.map_err(|error| Failure::because(format!("cannot create {}", path.display()), &error))
+    made.map_err(|error| failed(&error))
 }
 
 /// Makes the image for the server: one that exists is left as it is. Says whether one was made.

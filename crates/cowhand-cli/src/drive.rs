@@ -121,8 +121,8 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
     let refused = || match UNSUPPORTED.contains(&name) {
-        true => format!("{name} is not supported; allowed: qcow2, raw ({INSTEAD})"),
-        false => "allowed: qcow2, raw".to_owned(),
+        true => format!("{name} is not supported; allowed: qcow2, raw, luks ({INSTEAD})"),
+        false => "allowed: qcow2, raw, luks".to_owned(),
     };
     Format::of_name(name).ok_or_else(refused)
 }

@@ -99,10 +99,6 @@ pub struct Args {
     native_aio: bool,
 
     /// Of qemu-io; not supported
-    #[arg(long, value_name = "DEFINITION", hide = true)]
-    object: Vec<String>,
-
-    /// Of qemu-io; not supported
     #[arg(short = 'T', long, value_name = "PATTERN", hide = true)]
     trace: Option<String>,
 }
@@ -114,7 +110,6 @@ impl Args {
             ("-C (--copy-on-read)", self.copy_on_read, "nothing is copied when it is read"),
             ("-m (--misalign)", self.misalign, "buffers are aligned as the disk asks for"),
             ("-k (--native-aio)", self.native_aio, "-i io_uring and -i threads are there"),
-            ("--object", !self.object.is_empty(), "there are no objects that a disk could use"),
             ("-T (--trace)", self.trace.is_some(), "there are no trace events"),
         ];
         match refused.into_iter().find(|(_, given, _)| *given) {

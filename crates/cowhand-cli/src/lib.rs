@@ -32,6 +32,7 @@ pub mod map;
 pub mod map_figures;
 pub mod measure;
 pub mod medium;
+mod objects;
 pub mod output;
 pub mod progress;
 pub mod rebase;
@@ -80,7 +81,7 @@ pub fn main() -> ExitCode {
 /// What `words` say, `cowhand` before them.
 fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match Cli::try_parse_from(words) {
-        Ok(cli) => run(cli.command, out),
+        Ok(cli) => objects::add_all(&cli.objects).and_then(|()| run(cli.command, out)),
         Err(error) => Ok(failure::usage(&error, cli::usage_code(words))),
     }
 }

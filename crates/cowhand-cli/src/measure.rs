@@ -190,7 +190,8 @@ fn measure(
     content: Content,
 ) -> Result<Measured, Box<dyn std::error::Error>> {
     let (required, fully_allocated) = match format {
-        Format::Raw => {
+        // Nothing is made of LUKS, which [`NewImage::parse`] says.
+        Format::Raw | Format::Luks => {
             let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
             let size = size.filter(|size| i64::try_from(*size).is_ok());
             let size = size.ok_or_else(|| format!("size is {}; allowed: below 2^63", options.size))?;

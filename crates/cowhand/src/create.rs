@@ -9,6 +9,7 @@ use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
+use storage_luks::{Around, Calculation, NewVolume, Work};
 
 use crate::error::Error;
 use crate::inside::HOME;
@@ -25,6 +26,8 @@ pub struct NewImage {
     pub options: CreateOptions,
     /// What happens to a file that is there already.
     pub existing: Existing,
+    /// How a qcow2 image is encrypted, and its first password; `None`: it is not.
+    pub encryption: Option<NewVolume>,
 }
 
 /// What happens to a file that is there already.
@@ -58,7 +61,7 @@ impl NewImage {
 
     fn of(format: Format, size_bytes: u64) -> Self {
         let options = CreateOptions { size: size_bytes, ..CreateOptions::default() };
-        Self { format, options, existing: Existing::Refuse }
+        Self { format, options, existing: Existing::Refuse, encryption: None }
     }
 }
 
@@ -103,13 +106,37 @@ async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
 
 async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<(), Error> {
     match image.format {
+        Format::Luks => {
+            let what = "LUKS files are opened, not made";
+            let error = io::Error::new(io::ErrorKind::Unsupported, what);
+            Err(Error::of_system(file.storage.name(), error))
+        }
         Format::Raw => fill_raw(&file.storage, image.options.size, image.options.preallocation)
             .await
             .map_err(|error| Error::of_system(file.storage.name(), error)),
         Format::Qcow2 => {
             let data = data.map(|data| &data.storage as &dyn Storage);
-            Ok(qcow2::create(&file.storage, data, &image.options).await?)
+            let (file, options) = (&file.storage, &image.options);
+            let made = match &image.encryption {
+                Some(volume) => qcow2::create_encrypted(file, data, options, volume, &OnLoop).await,
+                None => qcow2::create(file, data, options).await,
+            };
+            Ok(made?)
         }
+    }
+}
+
+/// Keys are made on a thread of the loop that makes the image.
+#[derive(Debug)]
+struct OnLoop;
+
+impl Around for OnLoop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
     }
 }
 

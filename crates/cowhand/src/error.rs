@@ -304,6 +304,7 @@ fn kind_of_open(error: &OpenError) -> ErrorKind {
             system_of_open(error).map_or(ErrorKind::Invalid, kind_of_system)
         }
         OpenError::Options { .. }
+        | OpenError::Secret { .. }
         | OpenError::Caches { .. }
         | OpenError::Cycle { .. }
         | OpenError::DataIsImage { .. }

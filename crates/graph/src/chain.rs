@@ -39,6 +39,11 @@ impl FoundImage {
         &self.file.storage
     }
 
+    /// What the file holds.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name
@@ -124,7 +129,7 @@ impl<'a> ChainWalk<'a> {
         let format = format_of(&file, &options, writable).await?;
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
-            Format::Raw => None,
+            Format::Raw | Format::Luks => None,
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
         };
         let data = match &header {

@@ -329,7 +329,7 @@ fn has_option_behind_comma(bytes: &[u8]) -> bool {
 }
 
 /// The parts between single commas; a doubled comma stands for one inside a part.
-fn split_commas(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+pub fn split_commas(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let mut rest = Some(bytes);
     std::iter::from_fn(move || {
         let mut bytes = rest.take()?;

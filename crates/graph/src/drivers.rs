@@ -7,6 +7,7 @@
 mod elsewhere;
 mod formats;
 mod local;
+mod luks;
 mod nbd;
 #[cfg(test)]
 mod pattern;
@@ -37,7 +38,7 @@ pub const STORAGE: &[&StorageDriver] = &[
 ];
 
 /// Drivers of formats.
-pub const FORMATS: &[&FormatDriver] = &[&formats::QCOW2, &formats::RAW];
+pub const FORMATS: &[&FormatDriver] = &[&formats::QCOW2, &formats::RAW, &luks::LUKS];
 
 /// Drivers of filters.
 pub const FILTERS: &[&FilterDriver] = &[&throttle::THROTTLE];

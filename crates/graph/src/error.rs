@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::names::Refused;
 use crate::options::OptionError;
 use crate::probe::FormatError;
+use crate::secrets::SecretError;
 
 /// Failure to open a disk, with the file it is about.
 #[derive(Debug, Error)]
@@ -47,6 +48,14 @@ pub enum OpenError {
         /// Why.
         source: OptionError,
     },
+    /// Its password is not there.
+    #[error("{}: {source}", .path.display())]
+    Secret {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SecretError,
+    },
     /// Cache sizes contradict each other or the image.
     #[error("{}: {source}", .path.display())]
     Caches {
@@ -69,7 +78,7 @@ pub enum OpenError {
         at: usize,
     },
     /// The overlay says that its backing file has a format that is not known: its content does not decide then.
-    #[error("{}: the backing file's format is given as {found:?}; qcow2 and raw are supported", .path.display())]
+    #[error("{}: the backing file's format is given as {found:?}; qcow2, raw and luks are supported", .path.display())]
     BackingFormat {
         /// The overlay.
         path: PathBuf,

@@ -22,6 +22,7 @@ pub mod options;
 pub mod pace;
 pub mod probe;
 mod runtime;
+mod secrets;
 pub mod size;
 pub mod trace;
 mod upkeep;
@@ -38,3 +39,4 @@ pub use crate::nodes::{
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};
+pub use crate::secrets::{SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};

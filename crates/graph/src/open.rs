@@ -20,6 +20,7 @@ use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::options::DiskOptions;
 use crate::probe::Format;
+use crate::secrets::Secrets;
 use crate::trace::Recorder;
 
 /// Images in a chain at most, unless said otherwise.
@@ -38,6 +39,8 @@ pub struct OpenRules {
     pub map_budget: Arc<Budget>,
     /// Files that somebody else opened, found as `/dev/fdset/NUMBER`.
     pub fd_sets: FdSets,
+    /// Passwords of encrypted images; unless said otherwise the process's.
+    pub secrets: Secrets,
     /// Where requests of all disks are recorded, if they are.
     pub trace: Option<Arc<Recorder>>,
 }
@@ -50,6 +53,7 @@ impl Default for OpenRules {
             groups: Groups::default(),
             map_budget: Budget::new(default_map_memory()),
             fd_sets: FdSets::default(),
+            secrets: Secrets::default(),
             trace: None,
         }
     }
@@ -86,6 +90,7 @@ pub(crate) async fn open_layers(
             options: &options,
             header: header.as_ref(),
             active: chain.is_empty(),
+            secrets: &rules.secrets,
             house,
         };
         let block = (drivers::format(format).open)(opening).await?;

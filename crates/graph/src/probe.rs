@@ -20,11 +20,13 @@ pub enum Format {
     Qcow2,
     /// The disk's bytes as they are.
     Raw,
+    /// The disk's bytes, encrypted.
+    Luks,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Qcow2, Self::Raw];
+    pub const ALL: [Self; 3] = [Self::Qcow2, Self::Raw, Self::Luks];
 
     /// QEMU's name of the format.
     pub fn name(self) -> &'static str {
@@ -48,6 +50,8 @@ impl fmt::Display for Format {
 pub enum Probed {
     /// qcow2's magic, with any version from 2 on.
     Qcow2,
+    /// A LUKS header's magic, of any version.
+    Luks,
     /// The magic of a format that is not served; its name.
     Other(&'static str),
     /// No magic that is known.
@@ -80,6 +84,9 @@ pub enum FormatError {
         /// Its name.
         found: &'static str,
     },
+    /// The caller says luks and the file does not.
+    #[error("the format is given as luks, but the file does not begin with a LUKS header")]
+    NotLuks,
     /// The caller says qcow2 and the file does not.
     #[error("the format is given as qcow2, but the file does not begin with a qcow2 header")]
     NotQcow2,
@@ -93,14 +100,13 @@ pub const UNSUPPORTED: [&str; 10] =
 pub const INSTEAD: &str = "qemu-img convert -O qcow2 makes a qcow2 image of it";
 
 /// Magics of formats that others write: (offset, bytes, name). A dmg has its at the end.
-const OTHERS: [(usize, &[u8], &str); 12] = [
+const OTHERS: [(usize, &[u8], &str); 11] = [
     (0, b"KDMV", "vmdk"),
     (0, b"COWD", "vmdk"),
     (0, b"# Disk DescriptorFile", "vmdk"),
     (0, b"QED\0", "qed"),
     (0, b"vhdxfile", "vhdx"),
     (0, b"conectix", "vpc"),
-    (0, b"LUKS\xba\xbe", "luks"),
     (0, b"WithoutFreeSpace", "parallels"),
     (0, b"WithouFreSpacExt", "parallels"),
     (0, b"Bochs Virtual HD Image", "bochs"),
@@ -116,6 +122,9 @@ pub fn probe(start: &[u8]) -> Probed {
             _ => Probed::Qcow2,
         };
     }
+    if storage_luks::is_luks(start) {
+        return Probed::Luks;
+    }
     let other =
         OTHERS.iter().find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
     other.map_or(Probed::Nothing, |(_, _, name)| Probed::Other(name))
@@ -128,8 +137,11 @@ pub fn probe(start: &[u8]) -> Probed {
 pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
     match (asked, found, access) {
         (Some(Format::Raw), _, _) => Ok(Format::Raw),
+        (Some(Format::Luks), Probed::Luks, _) => Ok(Format::Luks),
+        (Some(Format::Luks), _, _) => Err(FormatError::NotLuks),
         (_, Probed::Qcow2, _) => Ok(Format::Qcow2),
         (Some(Format::Qcow2), _, _) => Err(FormatError::NotQcow2),
+        (None, Probed::Luks, _) => Ok(Format::Luks),
         (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),
         (None, Probed::Nothing, Access::Read) => Ok(Format::Raw),
         (None, Probed::Nothing, Access::Write) => Err(FormatError::RawGuessed),
@@ -150,7 +162,7 @@ mod tests {
             (b"QFI", Probed::Nothing),
             (b"", Probed::Nothing),
             (b"vhdxfile....", Probed::Other("vhdx")),
-            (b"LUKS\xba\xbe\0\x01", Probed::Other("luks")),
+            (b"LUKS\xba\xbe\0\x01", Probed::Luks),
             (&[0; PROBE_BYTES], Probed::Nothing),
         ];
         for (start, found) in table {
@@ -165,10 +177,20 @@ mod tests {
     fn raw_is_never_guessed_for_writing_and_always_believed_when_said() {
         assert_eq!(decide(None, Probed::Nothing, Access::Write), Err(FormatError::RawGuessed));
         assert_eq!(decide(None, Probed::Nothing, Access::Read), Ok(Format::Raw));
-        for found in [Probed::Qcow2, Probed::Nothing, Probed::Other("luks")] {
+        for found in [Probed::Qcow2, Probed::Nothing, Probed::Luks] {
             for access in [Access::Read, Access::Write] {
                 assert_eq!(decide(Some(Format::Raw), found, access), Ok(Format::Raw));
             }
+        }
+    }
+
+    #[test]
+    fn luks_is_opened_as_luks_only_with_its_header() {
+        for access in [Access::Read, Access::Write] {
+            assert_eq!(decide(None, Probed::Luks, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Luks, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Err(FormatError::NotLuks));
+            assert_eq!(decide(Some(Format::Qcow2), Probed::Luks, access), Err(FormatError::NotQcow2));
         }
     }
 

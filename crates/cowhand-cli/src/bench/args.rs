@@ -94,10 +94,6 @@ pub struct Args {
     #[arg(short = 'n')]
     native: bool,
 
-    /// Accepted so that qemu-img's command lines run; no image that opens here uses an object
-    #[arg(long, value_name = "OBJECT")]
-    pub object: Vec<String>,
-
     /// The order of offsets
     #[arg(long, value_enum, default_value_t)]
     access: Order,
@@ -297,7 +293,7 @@ mod tests {
     #[test]
     fn every_option_of_qemu_img_bench_is_understood() {
         let line = "-c 10 -d 8 -f qcow2 -i threads -n -o 1M -s 8k -S 64k -t none -U -w -q --flush-interval=16 \
-            --no-drain --pattern=0x5a --image-opts --object secret,id=s driver=qcow2";
+            --no-drain --pattern=0x5a --image-opts driver=qcow2";
         let args = parsed(line).unwrap();
         let Workload { count, depth, size, offset, step, operation, barrier, .. } =
             args.workload(65_536).unwrap();

@@ -80,7 +80,7 @@ pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failur
         )));
     }
     if let Some((_, of_command)) = matches.subcommand() {
-        objects::check(of_command)?;
+        objects::make(of_command)?;
     }
     let command = cli::Command::from_arg_matches(matches)
         .map_err(|error| Failure::because("the command line is not understood", &error))?;

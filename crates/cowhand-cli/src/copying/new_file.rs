@@ -38,6 +38,8 @@ pub struct NewFile {
     /// Where it is now.
     path: PathBuf,
     format: Format,
+    /// The id of its password, where it is encrypted.
+    key_secret: Option<String>,
     /// Files that were made and go if it does not become whole.
     made: Vec<PathBuf>,
     /// The file that is replaced, locked: nobody else uses it.
@@ -81,15 +83,9 @@ impl NewFile {
         make(&path, image, size, Existing::Refuse)?;
         let file = File::open(&path).map_err(|error| failed(&error));
         let file = file.inspect_err(|_| made.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
-        Ok(Self {
-            name: name.to_owned(),
-            place,
-            path,
-            format: image.format,
-            made,
-            replaced,
-            file: Arc::new(file),
-        })
+        let key_secret = image.encryption.as_ref().and_then(|encryption| encryption.key_secret.clone());
+        let (name, format) = (name.to_owned(), image.format);
+        Ok(Self { name, place, path, format, key_secret, made, replaced, file: Arc::new(file) })
     }
 
     /// How it is opened to be filled.
@@ -97,6 +93,7 @@ impl NewFile {
         let mut options = DiskOptions::of_path(&self.path);
         let layer = &mut options.layer;
         layer.format = Some(self.format);
+        layer.key_secret.clone_from(&self.key_secret);
         layer.discard = Discard::Unmap;
         layer.qcow2.pass_discard_request = true;
         // Nobody has it before it is whole, and then it is flushed.

@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::encryption::{Encryption, named};
 use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
 use qcow2::{CreateOptions, Preallocation};
 use qcow2_layout::{Compression, Version};
+use storage_luks::{Algorithm, Hash, Iv, Mode};
 
 use crate::voice;
 
@@ -34,6 +36,8 @@ pub struct NewImage {
     pub size: Option<u64>,
     /// Everything else; a raw image has no more than `preallocation`.
     pub options: CreateOptions,
+    /// `encrypt.*`, where any of it was given.
+    pub encryption: Option<Encryption>,
 }
 
 /// A creation option: its name, what it takes and sets, and what it does.
@@ -68,7 +72,7 @@ const fn known(name: &'static str, sets: Sets, help: &'static str) -> Known {
 }
 
 /// Every option that is known.
-const KNOWN: [Known; 12] = [
+const KNOWN: [Known; 20] = [
     Known {
         raw: true,
         ..known(
@@ -148,11 +152,78 @@ const KNOWN: [Known; 12] = [
         Sets::Switch(|options, on| options.data_file_raw = on),
         "keep that file readable as a raw image",
     ),
+    known(
+        "encrypt.format",
+        Sets::Word("luks", |image, word| {
+            Encryption::of(image).format = word == "luks";
+            (word == "luks").then_some(())
+        }),
+        "encrypt the data (needs encrypt.key-secret)",
+    ),
+    known(
+        "encrypt.key-secret",
+        Sets::Word("ID", |image, id| {
+            Encryption::of(image).key_secret = Some(id.to_owned());
+            Some(())
+        }),
+        "the secret (--object secret,id=ID) with the password",
+    ),
+    known(
+        "encrypt.cipher-alg",
+        Sets::Word("aes-128|aes-192|aes-256", |image, word| {
+            Encryption::of(image).algorithm = named(&Algorithm::NAMED, word)?;
+            Some(())
+        }),
+        "cipher (default aes-256)",
+    ),
+    known(
+        "encrypt.cipher-mode",
+        Sets::Word("xts|cbc", |image, word| {
+            Encryption::of(image).mode = named(&Mode::NAMED, word)?;
+            Some(())
+        }),
+        "its mode (default xts)",
+    ),
+    known(
+        "encrypt.ivgen-alg",
+        Sets::Word("plain|plain64|essiv", |image, word| {
+            Encryption::of(image).iv = named(&Iv::NAMED, word)?;
+            Some(())
+        }),
+        "what a sector's number is made to (default plain64)",
+    ),
+    known(
+        "encrypt.ivgen-hash-alg",
+        Sets::Word("sha256", |image, word| {
+            Encryption::of(image).iv_hash = true;
+            (word == "sha256").then_some(())
+        }),
+        "with which hash (essiv only)",
+    ),
+    known(
+        "encrypt.hash-alg",
+        Sets::Word("sha1|sha256|sha512", |image, word| {
+            Encryption::of(image).hash = Hash::of_name(word).ok()?;
+            Some(())
+        }),
+        "hash that passwords become keys with (default sha256)",
+    ),
+    known(
+        "encrypt.iter-time",
+        Sets::Word("MILLISECONDS", |image, word| {
+            Encryption::of(image).iter_time_ms = word.parse().ok().filter(|&ms| ms > 0)?;
+            Some(())
+        }),
+        "time that trying a password takes here (default 2000)",
+    ),
 ];
 
 /// Options of qemu-img that are understood and refused, with the reason.
 const REFUSED: [(&str, &str); 3] = [
-    ("encrypt", "encrypted images are not supported"),
+    (
+        "encryption",
+        "it is the format before LUKS, which is weak; give encrypt.format=luks,encrypt.key-secret=ID",
+    ),
     ("nocow", "it is an attribute of the file; set it on the directory with chattr +C"),
     ("extent_size_hint", "it is an attribute of the file; set it with xfs_io -c extsize"),
 ];
@@ -200,7 +271,12 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        let mut image = Self { format, size: None, options: CreateOptions::default() };
+        if format == Format::Luks {
+            let what =
+                "LUKS files are opened, not made; a qcow2 image is encrypted with -o encrypt.format=luks";
+            return Err(BadOption(what.into()));
+        }
+        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
         for part in texts.iter().flat_map(|text| split_commas(text)) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(BadOption(format!(
@@ -208,6 +284,9 @@ impl NewImage {
                 )));
             };
             image.set(name, value)?;
+        }
+        if let Some(encryption) = &image.encryption {
+            image.options.encrypt = Some(encryption.cipher()?);
         }
         Ok(image)
     }
@@ -327,7 +406,10 @@ mod tests {
             compression: Compression::Zstd,
             encrypt: None,
         };
-        assert_eq!(found, Ok(NewImage { format: Format::Qcow2, size: Some(1 << 30), options }));
+        assert_eq!(
+            found,
+            Ok(NewImage { format: Format::Qcow2, size: Some(1 << 30), options, encryption: None })
+        );
         assert_eq!(NewImage::parse(&[], Format::Qcow2).unwrap().options, CreateOptions::default());
     }
 
@@ -352,7 +434,28 @@ mod tests {
             ("backing_fmt=vmdk", "-o backing_fmt is \"vmdk\"; allowed: qcow2, raw"),
             ("cluster-size=4k", "-o cluster-size: unknown option; did you mean cluster_size?"),
             ("foo=1", "-o foo: unknown option; -o help lists all"),
-            ("encrypt.format=luks", "-o encrypt.format: encrypted images are not supported"),
+            ("encrypt.format=aes", "-o encrypt.format is \"aes\"; allowed: luks"),
+            (
+                "encrypt.cipher-alg=serpent-256",
+                "-o encrypt.cipher-alg is \"serpent-256\"; allowed: aes-128, aes-192, aes-256",
+            ),
+            ("encrypt.iter-time=0", "-o encrypt.iter-time is \"0\"; allowed: MILLISECONDS"),
+            (
+                "encrypt.key-secret=s",
+                "-o encrypt.key-secret=s: an image is encrypted with encrypt.format=luks",
+            ),
+            (
+                "encrypt.format=luks",
+                "-o encrypt.format=luks: it needs encrypt.key-secret=ID, the secret with the password",
+            ),
+            (
+                "encrypt.format=luks,encrypt.key-secret=s,encrypt.ivgen-hash-alg=sha256",
+                "-o encrypt.ivgen-hash-alg: it goes with encrypt.ivgen-alg=essiv",
+            ),
+            (
+                "encryption=on",
+                "-o encryption: it is the format before LUKS, which is weak; give encrypt.format=luks,encrypt.key-secret=ID",
+            ),
             ("lazy_refcounts", "-o lazy_refcounts: no value; write lazy_refcounts=VALUE (-o help lists all)"),
         ];
         for (text, error) in table {

@@ -4,10 +4,11 @@ use std::io::{self, Write};
 
 use graph::size::human_size;
 use qcow2_layout::{BitmapEntry, Header};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::date::utc;
-use super::model::{FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo};
+use super::model::{FormatSpecific, ImageInfo, SnapshotInfo};
 use super::read::specific;
 use crate::output::printable;
 use crate::voice;
@@ -29,8 +30,10 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     }
     write_backing(out, info)?;
     show_snapshots(out, &info.snapshots)?;
-    if let Some(FormatSpecific::Qcow2(specific)) = &info.format_specific {
-        write_specific(out, specific)?;
+    match &info.format_specific {
+        Some(FormatSpecific::Qcow2(specific)) => write_specific(out, specific)?,
+        Some(FormatSpecific::Luks(specific)) => write_specific(out, specific)?,
+        Some(FormatSpecific::File(_)) | None => {}
     }
     for child in &info.children {
         write_child(out, &format!("/{}", child.name), &child.info)?;
@@ -94,7 +97,7 @@ pub fn show_specific(out: &mut dyn Write, header: &Header, bitmaps: &[BitmapEntr
     write_specific(out, &specific(header, bitmaps))
 }
 
-fn write_specific(out: &mut dyn Write, specific: &Qcow2Info) -> io::Result<()> {
+fn write_specific(out: &mut dyn Write, specific: &impl Serialize) -> io::Result<()> {
     let value = serde_json::to_value(specific).map_err(io::Error::from)?;
     writeln!(out, "Format specific information:")?;
     write_members(out, &value, "    ")
@@ -140,7 +143,7 @@ fn size_and_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{BitmapInfo, Child, FileInfo};
+    use super::super::model::{BitmapInfo, Child, FileInfo, Qcow2Info};
     use super::*;
 
     fn file(filename: &str) -> ImageInfo {

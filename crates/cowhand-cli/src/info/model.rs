@@ -84,6 +84,8 @@ pub struct SnapshotInfo {
 pub enum FormatSpecific {
     /// qcow2.
     Qcow2(Qcow2Info),
+    /// A LUKS file.
+    Luks(LuksInfo),
     /// A plain file.
     File(FileInfo),
 }
@@ -114,22 +116,66 @@ pub struct Qcow2Info {
     /// It is a valid raw image (only said with a data file).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_file_raw: Option<bool>,
+    /// How it is encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypt: Option<EncryptInfo>,
     /// Its metadata was caught lying (version 3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub corrupt: Option<bool>,
     /// It has subclusters (version 3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extended_l2: Option<bool>,
-    /// How it is encrypted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub encrypt: Option<EncryptInfo>,
 }
 
 /// How an image is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EncryptInfo {
+    /// What a LUKS header says, as far as it is no secret.
+    #[serde(flatten)]
+    pub luks: Option<LuksInfo>,
     /// `aes` or `luks`.
-    pub format: String,
+    pub format: &'static str,
+}
+
+/// What a LUKS header says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LuksInfo {
+    /// What is made of a sector's number.
+    pub ivgen_alg: &'static str,
+    /// With which hash (`essiv`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ivgen_hash_alg: Option<&'static str>,
+    /// Hash that passwords become keys with.
+    pub hash_alg: &'static str,
+    /// Cipher.
+    pub cipher_alg: &'static str,
+    /// Name of the volume.
+    pub uuid: String,
+    /// Mode of the cipher.
+    pub cipher_mode: &'static str,
+    /// Who may open it.
+    pub slots: Vec<SlotInfo>,
+    /// Bytes of the header with all key material.
+    pub payload_offset: u64,
+    /// Iterations of the key's digest.
+    pub master_key_iters: u32,
+}
+
+/// A key slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SlotInfo {
+    /// It has a key.
+    pub active: bool,
+    /// Iterations that its password needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iters: Option<u32>,
+    /// Where its key material begins.
+    pub key_offset: u64,
+    /// Stripes of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stripes: Option<u32>,
 }
 
 /// A persistent bitmap.

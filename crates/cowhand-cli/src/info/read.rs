@@ -12,9 +12,11 @@ use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, Compatible, CryptMethod, Header, Incompatible, SnapshotEntry,
     Version,
 };
+use storage_luks::Area;
 
 use super::model::{
-    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo,
+    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, LuksInfo, Qcow2Info, SlotInfo,
+    SnapshotInfo,
 };
 use crate::failure::Failure;
 use crate::medium::medium_value;
@@ -23,6 +25,7 @@ use crate::medium::medium_value;
 pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
     match &image.header {
         Some(header) => qcow2_info(image, header, shown).await,
+        None if image.format() == Format::Luks => luks_file_info(image, shown).await,
         None => {
             let window = image.options.raw.window(image.storage().length());
             let window = window.map_err(|error| cannot_open(shown, &error))?;
@@ -70,6 +73,12 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
     let snapshots = snapshots(image, header).await.map_err(|error| unreadable("snapshot table", &*error))?;
     let bitmaps = qcow2::bitmap::list(&**image.storage(), header).await;
     let bitmaps = bitmaps.map_err(|error| unreadable("bitmap directory", &error))?;
+    let mut specific = specific(header, &bitmaps);
+    if let (Some(encrypt), Some(area)) = (&mut specific.encrypt, qcow2::luks_area(header)) {
+        // No key is looked for.
+        let luks = storage_luks::read_header(&**image.storage(), area).await;
+        encrypt.luks = Some(luks_info(luks.map_err(|error| unreadable("LUKS header", &error))?));
+    }
     let full_backing_filename = header.backing.as_ref().map(|name| full_name(shown, name));
     Ok(ImageInfo {
         format: Format::Qcow2.name().into(),
@@ -81,7 +90,22 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
         full_backing_filename,
         backing_filename_format: header.extensions.backing_format.clone(),
         snapshots: snapshots.iter().map(snapshot_info).collect(),
-        format_specific: Some(FormatSpecific::Qcow2(specific(header, &bitmaps))),
+        format_specific: Some(FormatSpecific::Qcow2(specific)),
+        ..file_info(image, shown)
+    })
+}
+
+async fn luks_file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
+    let file = &**image.storage();
+    let header = storage_luks::read_header(file, Area::whole(file)).await;
+    let header = header.map_err(|error| cannot_open(shown, &error))?;
+    let payload = u64::from(header.payload_sector) * SECTOR_BYTES;
+    let disk = file.length().saturating_sub(payload);
+    Ok(ImageInfo {
+        format: Format::Luks.name().into(),
+        virtual_size: disk - disk % SECTOR_BYTES,
+        encrypted: Some(true),
+        format_specific: Some(FormatSpecific::Luks(luks_info(header))),
         ..file_info(image, shown)
     })
 }
@@ -127,9 +151,29 @@ pub fn specific(header: &Header, bitmaps: &[BitmapEntry]) -> Qcow2Info {
         extended_l2: version_3.then(|| header.incompatible.contains(Incompatible::EXTENDED_L2)),
         encrypt: match header.crypt {
             CryptMethod::None => None,
-            CryptMethod::Aes => Some(EncryptInfo { format: "aes".into() }),
-            CryptMethod::Luks => Some(EncryptInfo { format: "luks".into() }),
+            CryptMethod::Aes => Some(EncryptInfo { luks: None, format: "aes" }),
+            CryptMethod::Luks => Some(EncryptInfo { luks: None, format: "luks" }),
         },
+    }
+}
+
+fn luks_info(header: storage_luks::Header) -> LuksInfo {
+    let slot = |slot: &storage_luks::KeySlot| SlotInfo {
+        active: slot.active,
+        iters: slot.active.then_some(slot.iterations),
+        key_offset: u64::from(slot.material_sector) * SECTOR_BYTES,
+        stripes: slot.active.then_some(slot.stripes),
+    };
+    LuksInfo {
+        ivgen_alg: header.cipher.iv.name(),
+        ivgen_hash_alg: header.cipher.iv.hash_name(),
+        hash_alg: header.hash.name(),
+        cipher_alg: header.cipher.algorithm.name(),
+        cipher_mode: header.cipher.mode.name(),
+        slots: header.slots.iter().map(slot).collect(),
+        payload_offset: u64::from(header.payload_sector) * SECTOR_BYTES,
+        master_key_iters: header.digest_iterations,
+        uuid: header.uuid,
     }
 }
 

@@ -242,7 +242,7 @@ impl Overlay {
         let path = directory.join(format!("cowhand-io-{}.qcow2", std::process::id()));
         // The name is for nobody: options say what lies below.
         let options = CreateOptions { backing_file: Some("below".to_owned()), ..CreateOptions::default() };
-        let image = NewImage { format: Format::Qcow2, options, size: Some(size) };
+        let image = NewImage { format: Format::Qcow2, options, size: Some(size), encryption: None };
         let overlay = Self { path, tree };
         make(&overlay.path, &image, size, cowhand::Existing::Refuse)?;
         overlay.with(below)

@@ -13,6 +13,7 @@ mod compat;
 mod convert;
 mod create;
 mod dd;
+mod encrypted;
 mod flatten;
 mod hints;
 mod info;

@@ -52,9 +52,9 @@ fn a_shell_completes_the_values_of_options() {
         );
         bench.qemu("bash", &["-c", &script]).out.trim().to_owned()
     };
-    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw");
-    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw");
-    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw");
+    assert_eq!(complete(["cowhand", "info", "-f"]), "qcow2 raw luks");
+    assert_eq!(complete(["cowhand", "serve", "--format"]), "qcow2 raw luks");
+    assert_eq!(complete(["cowhand", "create", "-F"]), "qcow2 raw luks");
     assert_eq!(complete(["cowhand", "bench", "-t"]), "writeback writethrough none off directsync unsafe");
     assert_eq!(complete(["cowhand", "bench", "-i"]), "io_uring threads native");
     let refused = bench.cowhand(&["info", "-f", "vmdk", "x"]);

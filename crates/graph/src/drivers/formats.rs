@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{Files, Qcow2};
-use qcow2_layout::Header;
+use qcow2_layout::{CryptMethod, Header};
 use storage::Storage;
 
 use super::{FORMATS, FormatDriver};
 use crate::error::OpenError;
 use crate::house::House;
-use crate::options::LayerOptions;
+use crate::options::{LayerOptions, OptionError};
 use crate::probe::Format;
+use crate::secrets::Secrets;
 
 /// An image of a chain, about to become a block.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) header: Option<&'a Header>,
     /// It is the uppermost one.
     pub(crate) active: bool,
+    /// Where passwords are.
+    pub(crate) secrets: &'a Secrets,
     pub(crate) house: &'a House,
 }
 
@@ -56,17 +59,27 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
         let path = PathBuf::from(file.name());
         OpenError::Options { path, source }
     })?;
-    Ok(Raw { storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
+    Ok(Raw { driver: RAW.name, storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, active, house } = opening;
+    let Opening { file, data, backing, options, header, active, secrets, house } = opening;
+    let path = || PathBuf::from(file.name());
+    if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
+        return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
+    }
+    let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
+    let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
     let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {
         repair(&*file).await?;
     }
     let files = Files { file, data, backing };
-    Ok(Qcow2::open(files, engine, Arc::new(house.clone())).await?)
+    let host = Arc::new(house.clone());
+    Ok(match password {
+        Some(password) => Qcow2::open_encrypted(files, &password, engine, host).await?,
+        None => Qcow2::open(files, engine, host).await?,
+    })
 }
 
 /// An image whose writer died has wrong refcounts (lazy refcounts): they are rebuilt before the

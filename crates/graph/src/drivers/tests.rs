@@ -59,7 +59,7 @@ fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
             "file.driver=floppy",
             Some("option file.driver is \"floppy\"; allowed: file, host_device, nbd, pattern"),
         ),
-        ("file=x,driver=floppy", Some("option driver is \"floppy\"; allowed: qcow2, raw")),
+        ("file=x,driver=floppy", Some("option driver is \"floppy\"; allowed: qcow2, raw, luks")),
         ("pattern:x", Some("option file.filename is \"pattern:x\"; allowed: pattern:LENGTH/BYTE")),
         (
             "file=pattern:512/0,file.length=3",

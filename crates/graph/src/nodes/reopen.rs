@@ -64,7 +64,7 @@ impl DiskNode {
         let is_device = self.path().metadata().is_ok_and(|found| found.file_type().is_block_device());
         let (format, has_data_file) = match self.disk.image() {
             Some(image) => (Format::Qcow2, image.geometry().external_data),
-            None => (Format::Raw, false),
+            None => (Format::of_name(self.disk.root().driver()).unwrap_or(Format::Raw), false),
         };
         Opened {
             node_name: &self.name,

@@ -6,6 +6,12 @@ use throttle::{Dialect, LimitsError};
 /// An option that cannot be used as given. `option` is always the full dotted name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
+    /// `encrypt.format` of an image that is not encrypted.
+    #[error("option encrypt.format is luks, and the image is not encrypted with it")]
+    NotEncrypted,
+    /// A LUKS file without its password.
+    #[error("the file is encrypted (LUKS); its password is needed: give key-secret=ID")]
+    NoPassword,
     /// No option has this name here.
     #[error("unknown option {option}{}", did_you_mean(.nearest))]
     Unknown {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::entry::first_fixed_of;
 use super::spec::Changes;
-use super::table::{DISK, FILE, LAYER, LIMITS, QCOW2, RAW, THROTTLING};
+use super::table::{DISK, FILE, LAYER, LIMITS, LUKS, QCOW2, RAW, THROTTLING};
 use super::{Backing, DiskOptions, FileOptions, OptionError};
 use crate::drivers::StorageDriver;
 use crate::probe::Format;
@@ -44,7 +44,9 @@ pub fn first_fixed(
     let by_name = old.layer.file.target.is_none() || new.layer.file.target.is_none();
     let of_image = first_fixed_of(DISK, &old, &new)
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
-        .or_else(|| [LAYER, RAW, QCOW2].iter().find_map(|part| first_fixed_of(part, &old.layer, &new.layer)));
+        .or_else(|| {
+            [LAYER, RAW, QCOW2, LUKS].iter().find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
+        });
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));
     let of_parts = || {

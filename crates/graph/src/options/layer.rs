@@ -5,6 +5,7 @@ use qcow2::Prefetch;
 use super::entry::{At, Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::file::{AIO, Aio, FileOptions};
+use super::luks::LUKS;
 use super::qcow2::{QCOW2, Qcow2Options};
 use super::raw::{RAW, RawOptions};
 use super::reader::Reader;
@@ -41,12 +42,18 @@ pub struct LayerOptions {
     pub qcow2: Qcow2Options,
     /// Options that only raw images have.
     pub raw: RawOptions,
+    /// `encrypt.format`: what the image must be encrypted with.
+    pub encryption: Option<Encryption>,
+    /// `encrypt.key-secret`, or `key-secret` of a LUKS file: the id of its password.
+    pub key_secret: Option<String>,
     /// `backing.*`.
     pub backing: Backing,
     /// The first option given that only a qcow2 image can take, by full name.
     pub(super) qcow2_option: Option<String>,
     /// The first one that only a raw image can take.
     pub(super) raw_option: Option<String>,
+    /// The first one that only a LUKS file can take.
+    pub(super) luks_option: Option<String>,
 }
 
 /// What a guest's discard does.
@@ -67,6 +74,13 @@ pub enum DetectZeroes {
     On,
     /// As `On`, and space may be given back.
     Unmap,
+}
+
+/// How images are encrypted that can be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// LUKS, version 1.
+    Luks,
 }
 
 /// What lies under an image.
@@ -211,18 +225,20 @@ impl LayerOptions {
     /// Refuses options that an image of `format` does not have.
     ///
     /// # Errors
-    /// When a raw image was given an option of qcow2, or the reverse.
+    /// When it was given an option that only images of another format have.
     pub fn check_format(&self, format: Format) -> Result<(), OptionError> {
-        let (foreign, needs) = match format {
-            Format::Raw => (&self.qcow2_option, Format::Qcow2),
-            Format::Qcow2 => (&self.raw_option, Format::Raw),
+        let given = [
+            (&self.qcow2_option, Format::Qcow2),
+            (&self.raw_option, Format::Raw),
+            (&self.luks_option, Format::Luks),
+        ];
+        let foreign = |(option, needs): (&'_ Option<String>, Format)| {
+            option.clone().filter(|_| needs != format).map(|option| (option, needs))
         };
-        match foreign {
-            Some(option) => Err(OptionError::Format {
-                option: option.clone(),
-                needs: needs.name(),
-                format: format.name(),
-            }),
+        match given.into_iter().find_map(foreign) {
+            Some((option, needs)) => {
+                Err(OptionError::Format { option, needs: needs.name(), format: format.name() })
+            }
             None => Ok(()),
         }
     }
@@ -251,9 +267,12 @@ impl LayerOptions {
             data_file: FileOptions::defaults(above.cache, above.aio),
             qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             raw: RawOptions::default(),
+            encryption: None,
+            key_secret: None,
             backing: Backing::AsInImage,
             qcow2_option: None,
             raw_option: None,
+            luks_option: None,
         }
     }
 
@@ -261,11 +280,13 @@ impl LayerOptions {
         let mut layer = Self::defaults(above);
         layer.qcow2_option = reader.first_of(QCOW2);
         layer.raw_option = reader.first_of(RAW);
+        layer.luks_option = reader.first_of(LUKS);
         read_all(LAYER, &mut reader, &mut layer)?;
         layer.check_rules(&reader, above)?;
         layer.qcow2 = Qcow2Options::defaults(layer.discard, above.prefetch);
         read_all(QCOW2, &mut reader, &mut layer)?;
         read_all(RAW, &mut reader, &mut layer)?;
+        read_all(LUKS, &mut reader, &mut layer)?;
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
         layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
         layer.backing = match reader.group("backing")? {

@@ -4,7 +4,7 @@ use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Options, OverlapCheck, Prefetch, Section};
 
 use super::entry::{At, Entry, at, choice_at, in_group};
-use super::layer::{Discard, LayerOptions};
+use super::layer::{Discard, Encryption, LayerOptions};
 use super::spec::{Group, Kind};
 
 /// Seconds after which an unused cache entry is dropped, unless said otherwise: ten minutes, long
@@ -36,6 +36,8 @@ pub struct Qcow2Options {
     /// `overlap-check*`.
     pub overlap_check: OverlapCheck,
 }
+
+const ENCRYPTION: [(&str, Encryption); 1] = [("luks", Encryption::Luks)];
 
 const PREFETCH: [(&str, Prefetch); 3] =
     [("off", Prefetch::Off), ("table", Prefetch::Table), ("all", Prefetch::All)];
@@ -139,6 +141,18 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
             "bytes of clusters counted ahead: flushes wait less, a crash leaks at most these; 0 is none",
         )
         .default_follows("16M, at least 128 clusters; 0 for version 2"),
+        Entry::choice(
+            "encrypt.format",
+            choice_at!(LayerOptions, ENCRYPTION, encryption),
+            "how the image is encrypted",
+        )
+        .default_follows("what the image's header says"),
+        Entry::text(
+            "encrypt.key-secret",
+            at!(LayerOptions, key_secret),
+            "the secret (--object secret,id=NAME) that holds its password",
+        )
+        .default_follows("none: the image is not encrypted"),
         Entry::choice(
             "overlap-check",
             choice_at!(LayerOptions, OverlapCheck::NAMED, qcow2.overlap_check),

@@ -34,6 +34,8 @@ pub enum Group {
     Qcow2,
     /// A raw image.
     Raw,
+    /// A LUKS file.
+    Luks,
     /// The file below an image, and likewise its data file.
     File,
     /// Likewise, where the driver of this name finds it.
@@ -115,7 +117,7 @@ impl Group {
     /// What stands before the names of the group's options.
     pub const fn prefix(self) -> &'static str {
         match self {
-            Self::Disk | Self::Layer | Self::Qcow2 | Self::Raw => "",
+            Self::Disk | Self::Layer | Self::Qcow2 | Self::Raw | Self::Luks => "",
             Self::Throttling => "throttling.",
             Self::File | Self::Storage(_) => "file.",
         }
@@ -129,6 +131,7 @@ impl Group {
             Self::Layer => "an image of any format",
             Self::Qcow2 => "a qcow2 image",
             Self::Raw => "a raw image",
+            Self::Luks => "a LUKS file",
             Self::File => "the file below an image",
             Self::Storage(driver) => driver,
         }

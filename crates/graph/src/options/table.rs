@@ -10,6 +10,7 @@ use super::entry::{Entry, at, in_group};
 use super::error::OptionError;
 pub use super::file::FILE;
 pub use super::layer::LAYER;
+pub use super::luks::LUKS;
 pub use super::qcow2::QCOW2;
 pub use super::raw::RAW;
 use super::reader::Reader;
@@ -75,7 +76,7 @@ const fn limit(place: usize) -> Spec {
 /// All options, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = &'static Spec> {
     let disk = DISK.iter().map(Entry::spec);
-    let layer = LAYER.iter().chain(QCOW2).chain(RAW).map(Entry::spec);
+    let layer = LAYER.iter().chain(QCOW2).chain(RAW).chain(LUKS).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
     let elsewhere =
         STORAGE.iter().filter_map(|driver| driver.elsewhere()).flat_map(|driver| (driver.specs)());
@@ -86,7 +87,7 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
 pub fn groups() -> impl Iterator<Item = Group> {
     let elsewhere = STORAGE.iter().filter(|driver| driver.elsewhere().is_some());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
-    let images = [Group::Layer, Group::Qcow2, Group::Raw, Group::File];
+    let images = [Group::Layer, Group::Qcow2, Group::Raw, Group::Luks, Group::File];
     images.into_iter().chain(elsewhere).chain([Group::Disk, Group::Throttling])
 }
 
@@ -153,7 +154,7 @@ pub(crate) fn other_name(name: &str) -> Option<&'static str> {
 /// Every option of an image has been taken from `reader`; what is left is unknown, or belongs elsewhere.
 pub(super) fn finish_layer(reader: Reader, below: bool) -> Result<(), OptionError> {
     let has_it = |spec: &&Spec| match spec.group {
-        Group::Layer | Group::Qcow2 | Group::Raw => true,
+        Group::Layer | Group::Qcow2 | Group::Raw | Group::Luks => true,
         Group::Disk => !below,
         Group::Throttling | Group::File | Group::Storage(_) => false,
     };

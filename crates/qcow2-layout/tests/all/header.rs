@@ -186,7 +186,7 @@ prop_compose! {
         header.l1_size = header.geometry().unwrap().l1_entries_for(size) as u32;
         header.extensions = Extensions {
             backing_format: format, data_file,
-            crypto: luks.then_some(CryptoExtension { offset: HostOffset(size), len: 7 }),
+            crypto: luks.then_some(CryptoExtension { offset: HostOffset(11 << cluster_bits), len: 7 }),
             features: if v3 { FeatureName::defaults() } else { Vec::new() },
             bitmaps: (v3 && bitmaps).then_some(BitmapsExtension {
                 count: 3, directory_size: 96, directory_offset: HostOffset(9 << cluster_bits),

@@ -5,7 +5,15 @@ use std::path::Path;
 use crate::create::options::{Assignments, NewImage};
 
 /// Options of qcow2 images in qemu-img's order; those with a value are shown also where they were not given.
-const QCOW2: [(&str, Option<&str>); 14] = [
+const QCOW2: [(&str, Option<&str>); 22] = [
+    ("encrypt.format", None),
+    ("encrypt.key-secret", None),
+    ("encrypt.cipher-alg", None),
+    ("encrypt.cipher-mode", None),
+    ("encrypt.ivgen-alg", None),
+    ("encrypt.ivgen-hash-alg", None),
+    ("encrypt.hash-alg", None),
+    ("encrypt.iter-time", None),
     ("cluster_size", Some("")),
     ("extended_l2", Some("off")),
     ("preallocation", None),
@@ -39,7 +47,10 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
     };
     let names: &[_] = match image.format {
         graph::probe::Format::Qcow2 => &QCOW2,
-        graph::probe::Format::Raw => &[("size", Some("")), ("preallocation", None)],
+        // Of LUKS files none is made.
+        graph::probe::Format::Raw | graph::probe::Format::Luks => {
+            &[("size", Some("")), ("preallocation", None)]
+        }
     };
     for (name, shown) in names {
         if let Some(value) = value(name, *shown) {

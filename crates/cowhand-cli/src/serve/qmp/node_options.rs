@@ -169,6 +169,7 @@ mod tests {
             Group::File => json!({ "driver": "file", "filename": "x" }),
             Group::Storage(driver) => json!({ "driver": driver }),
             Group::Raw => json!({ "driver": "raw", "file": { "driver": "file", "filename": "x" } }),
+            Group::Luks => json!({ "driver": "luks", "file": { "driver": "file", "filename": "x" } }),
             _ => json!({ "driver": "qcow2", "file": { "driver": "file", "filename": "x" } }),
         };
         match spec.name.split_once('.') {
@@ -177,6 +178,7 @@ mod tests {
         }
         // What some values need beside them.
         match (spec.name, value.as_str()) {
+            ("encrypt.key-secret", _) => node["encrypt"]["format"] = json!("luks"),
             ("detect-zeroes", Some("unmap")) => node["discard"] = json!("unmap"),
             ("force-share", _) => node["read-only"] = json!(true),
             _ => {}

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use control::{Arguments, QmpError};
+use graph::SecretOptions;
 use serde_json::{Map, Value, json};
+use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};
 
 use crate::serve::inventory::Inventory;
@@ -32,6 +34,17 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             let group = inventory.graph.rules().groups.find_or_create(&id);
             group.set_limits(limits);
             ObjectKind::ThrottleGroup(group)
+        }
+        "secret" => {
+            let options = SecretOptions {
+                data: arguments.maybe_text("data").map(|data| Secret::new(data.as_bytes().to_vec())),
+                file: arguments.maybe_text("file").map(PathBuf::from),
+                base64: arguments.maybe_text("format") == Some("base64"),
+                keyid: false,
+            };
+            let added = inventory.graph.rules().secrets.add(&id, options);
+            added.map_err(|error| QmpError::generic(error.to_string()))?;
+            ObjectKind::Secret
         }
         _ => ObjectKind::TlsCredentials {
             directory: PathBuf::from(arguments.text("dir")?),
@@ -98,6 +111,8 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
         ObjectKind::ThrottleGroup(_) => {
             json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
         }
+        // What it holds is for nobody.
+        ObjectKind::Secret => json!([{ "name": "type", "type": "string" }]),
         ObjectKind::TlsCredentials { .. } => json!([
             { "name": "type", "type": "string" },
             { "name": "dir", "type": "string" },

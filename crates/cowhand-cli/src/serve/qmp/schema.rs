@@ -2,7 +2,7 @@
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
 use graph::drivers::NBD_OPTIONS;
-use graph::options::table::{FILE, LAYER, QCOW2, RAW};
+use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use throttle::{PARAMETERS, SETTINGS};
 
 use super::bitmaps;
@@ -46,14 +46,24 @@ static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
 
 static RAW_MEMBERS: [Argument; 1 + count(RAW, "")] = members([child()], RAW, "");
 
+static LUKS_MEMBERS: [Argument; 1 + count(LUKS, "")] = members([child()], LUKS, "");
+
 const OVERLAP_TEMPLATES: Kind = kind(find(QCOW2, "overlap-check"));
 
 static OVERLAP_MEMBERS: [Argument; 1 + count(QCOW2, "overlap-check")] =
     members([optional("template", OVERLAP_TEMPLATES)], QCOW2, "overlap-check");
 
-static QCOW2_MEMBERS: [Argument; 2 + count(QCOW2, "")] = members(
+/// How an image is encrypted.
+static ENCRYPT: Kind = Kind::Union {
+    tag: "format",
+    common: &[],
+    variants: &[Variant { tag: "luks", members: &[optional("key-secret", Kind::Text)] }],
+};
+
+static QCOW2_MEMBERS: [Argument; 3 + count(QCOW2, "")] = members(
     [
         child(),
+        optional("encrypt", Kind::Ref(&ENCRYPT)),
         optional("overlap-check", Kind::Either(&[&OVERLAP_TEMPLATES, &Kind::Object(&OVERLAP_MEMBERS)])),
     ],
     QCOW2,
@@ -81,6 +91,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "nbd", members: &NBD_MEMBERS },
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
+        Variant { tag: "luks", members: &LUKS_MEMBERS },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
 };
@@ -91,6 +102,14 @@ pub static OBJECT: Kind = Kind::Union {
     common: &[required("id", Kind::Text)],
     variants: &[
         Variant { tag: "throttle-group", members: &GROUP_MEMBERS },
+        Variant {
+            tag: "secret",
+            members: &[
+                optional("data", Kind::Text),
+                optional("file", Kind::Text),
+                optional("format", Kind::Choice(&["raw", "base64"])),
+            ],
+        },
         Variant {
             tag: "tls-creds-x509",
             members: &[

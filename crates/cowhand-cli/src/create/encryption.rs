@@ -1,0 +1,89 @@
+//! `-o encrypt.*`: how a new image is encrypted.
+
+use std::time::Duration;
+
+use graph::{SecretError, Secrets};
+use storage_luks::{Algorithm, Cipher, Hash, ITER_TIME_DEFAULT, Iv, Mode, NewVolume};
+
+use super::options::{BadOption, NewImage};
+
+/// What was given of it; the rest is QEMU's choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    /// `encrypt.format=luks`
+    pub format: bool,
+    /// `encrypt.key-secret`
+    pub key_secret: Option<String>,
+    /// `encrypt.cipher-alg`
+    pub algorithm: Algorithm,
+    /// `encrypt.cipher-mode`
+    pub mode: Mode,
+    /// `encrypt.ivgen-alg`
+    pub iv: Iv,
+    /// `encrypt.ivgen-hash-alg` was given.
+    pub iv_hash: bool,
+    /// `encrypt.hash-alg`
+    pub hash: Hash,
+    /// `encrypt.iter-time`
+    pub iter_time_ms: u32,
+}
+
+impl Encryption {
+    /// That of `image`, to be changed.
+    pub fn of(image: &mut NewImage) -> &mut Self {
+        let Cipher { algorithm, mode, iv } = Cipher::DEFAULT;
+        image.encryption.get_or_insert(Self {
+            format: false,
+            key_secret: None,
+            algorithm,
+            mode,
+            iv,
+            iv_hash: false,
+            hash: Hash::Sha256,
+            // Two seconds.
+            iter_time_ms: ITER_TIME_DEFAULT.as_millis() as u32,
+        })
+    }
+
+    /// How data is ciphered.
+    ///
+    /// # Errors
+    /// When a part is missing that the others need.
+    pub fn cipher(&self) -> Result<Cipher, BadOption> {
+        match &self.key_secret {
+            Some(id) if !self.format => {
+                let what = "an image is encrypted with encrypt.format=luks";
+                Err(BadOption(format!("-o encrypt.key-secret={id}: {what}")))
+            }
+            None if !self.format => {
+                Err(BadOption("-o encrypt.*: an image is encrypted with encrypt.format=luks".into()))
+            }
+            None => {
+                let what = "it needs encrypt.key-secret=ID, the secret with the password";
+                Err(BadOption(format!("-o encrypt.format=luks: {what}")))
+            }
+            Some(_) if self.iv_hash && self.iv != Iv::EssivSha256 => {
+                Err(BadOption("-o encrypt.ivgen-hash-alg: it goes with encrypt.ivgen-alg=essiv".into()))
+            }
+            Some(_) => Ok(Cipher { algorithm: self.algorithm, mode: self.mode, iv: self.iv }),
+        }
+    }
+
+    /// What is made, with the password.
+    ///
+    /// # Errors
+    /// When there is no such secret.
+    pub fn volume(&self) -> Result<NewVolume, SecretError> {
+        Ok(NewVolume {
+            cipher: Cipher { algorithm: self.algorithm, mode: self.mode, iv: self.iv },
+            hash: self.hash,
+            iter_time: Duration::from_millis(self.iter_time_ms.into()),
+            password: Secrets::default().get(self.key_secret.as_deref().unwrap_or_default())?,
+        })
+    }
+}
+
+/// What `word` names.
+pub fn named<T: Copy>(known: &[(&str, T)], word: &str) -> Option<T> {
+    known.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
+}
