@@ -134,7 +134,7 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
         ),
         ("aio=native", "option aio is \"native\"; allowed: io_uring, threads"),
         ("discard=maybe", "option discard is \"maybe\"; allowed: ignore, off, unmap, on"),
-        ("driver=vmdk", "option driver is \"vmdk\"; allowed: qcow2, raw"),
+        ("driver=vmdk", "option driver is \"vmdk\"; allowed: qcow2, raw, luks"),
         ("lazy-refcounts=maybe", "option lazy-refcounts is \"maybe\"; allowed: on, off"),
         (
             "cache-clean-interval=-1",
