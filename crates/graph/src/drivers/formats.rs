@@ -77,8 +77,8 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
     let files = Files { file, data, backing };
     let host = Arc::new(house.clone());
     Ok(match password {
-        Some(password) => Qcow2::open_encrypted(files, &password, engine, host).await?,
-        None => Qcow2::open(files, engine, host).await?,
+        Some(password) => Box::pin(Qcow2::open_encrypted(files, &password, engine, host)).await?,
+        None => Box::pin(Qcow2::open(files, engine, host)).await?,
     })
 }
 

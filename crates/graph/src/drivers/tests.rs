@@ -113,7 +113,7 @@ fn nodes_find_drivers_in_the_list_too() {
     let over = json!({ "driver": "raw", "node-name": "d", "read-only": true, "file": "p" });
     assert_eq!(add(over), Ok("d".to_owned()));
     assert_eq!(run(all_bytes(&graph.disk("d").unwrap().disk)), vec![5; 512]);
-    let known = "known: qcow2, raw, file, host_device, nbd, pattern, throttle";
+    let known = "known: qcow2, raw, luks, file, host_device, nbd, pattern, throttle";
     let refused = Err(format!("there is no driver \"floppy\"; {known}"));
     assert_eq!(add(json!({ "driver": "floppy", "node-name": "f" })), refused);
     let over = json!({ "driver": "raw", "node-name": "f", "file": { "driver": "floppy" } });
