@@ -9,6 +9,7 @@ mod compat;
 mod convert;
 mod create;
 mod dd;
+mod faults;
 mod hints;
 mod info;
 mod io;
