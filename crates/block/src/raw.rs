@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
-use storage::{ExtentKind, Storage, Zeroing};
+use storage::{ExtentKind, Step, Storage, Zeroing, about_to};
 
 use crate::{
     Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
@@ -105,6 +105,7 @@ impl Block for Raw {
                 Ok(host) => host,
                 Err(error) => return (Err(error), buf),
             };
+            about_to(&*self.storage, Step::ReadAio);
             let (result, buf) = self.storage.read(host, buf).await;
             (result.map(|()| ReadKind::Data).map_err(self.failing("reading data")), buf)
         })
@@ -113,6 +114,7 @@ impl Block for Raw {
     fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, data.len() as u64)?;
+            about_to(&*self.storage, Step::WriteAio);
             self.storage.write(host, data).await.map_err(self.failing("writing data"))
         })
     }
@@ -120,6 +122,7 @@ impl Block for Raw {
     fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
         Box::pin(async move {
             let host = self.host(offset, memory.len() as u64)?;
+            about_to(&*self.storage, Step::ReadAio);
             let read = self.storage.read_into(host, memory).await;
             read.map(|()| ReadKind::Data).map_err(self.failing("reading data"))
         })
@@ -128,6 +131,7 @@ impl Block for Raw {
     fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, memory.len() as u64)?;
+            about_to(&*self.storage, Step::WriteAio);
             self.storage.write_from(host, memory).await.map_err(self.failing("writing data"))
         })
     }
@@ -147,7 +151,11 @@ impl Block for Raw {
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async move { self.storage.flush().await.map_err(self.failing("flushing")) })
+        Box::pin(async move {
+            about_to(&*self.storage, Step::FlushToOs);
+            about_to(&*self.storage, Step::FlushToDisk);
+            self.storage.flush().await.map_err(self.failing("flushing"))
+        })
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {

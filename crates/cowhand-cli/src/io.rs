@@ -1,5 +1,6 @@
 //! `cowhand io`: requests on a disk, one by one, in the words of qemu-io.
 
+mod breakpoints;
 mod command;
 mod failed;
 mod look;
@@ -7,6 +8,7 @@ pub(crate) mod opening;
 mod report;
 mod request;
 mod session;
+mod waiting;
 mod words;
 
 use std::ffi::OsString;
@@ -167,7 +169,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 async fn interpret(session: &mut Session<'_>) -> Result<(), Failure> {
     while !session.is_ended() {
         session.prompt()?;
-        let line = session.wait_for(reactor::blocking(next_line)).await?;
+        let line = session.rest_for(reactor::blocking(next_line)).await?;
         match line.map_err(|error| Failure::because("cannot read the script", &error))? {
             Some(line) => session.line(&line).await?,
             None => break,

@@ -189,13 +189,27 @@ fn insert_object(
                 tree.insert(&key, Entry::Null)?;
                 continue;
             }
-            Value::Array(_) => return Err(DriveError::List { key }),
+            Value::Array(list) => {
+                insert_list(tree, &key, list)?;
+                continue;
+            }
             Value::Bool(true) => "on".into(),
             Value::Bool(false) => "off".into(),
             Value::Number(number) => number.to_string(),
             Value::String(text) => text,
         };
         tree.insert(&key, Entry::Value(text.into()))?;
+    }
+    Ok(())
+}
+
+/// A list of objects stands as numbered groups; no option takes another one.
+fn insert_list(tree: &mut OptionTree, key: &str, list: Vec<serde_json::Value>) -> Result<(), DriveError> {
+    for (number, value) in list.into_iter().enumerate() {
+        match value {
+            serde_json::Value::Object(inner) => insert_object(tree, &format!("{key}.{number}."), inner)?,
+            _ => return Err(DriveError::List { key: key.to_owned() }),
+        }
     }
     Ok(())
 }

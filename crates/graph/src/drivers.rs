@@ -4,11 +4,14 @@
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
 //! one. Names that stand in images lead to local files only, whatever drivers there are ([`crate::names`]).
 
+mod blkdebug;
 mod elsewhere;
 mod formats;
 mod local;
 mod luks;
 mod nbd;
+mod null;
+mod over;
 #[cfg(test)]
 mod pattern;
 #[cfg(test)]
@@ -25,7 +28,10 @@ pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::formats::{Opening, format};
 pub(crate) use self::local::of_file;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
+pub use self::over::{Over, Wrap, Wrapped};
+use crate::drive::OptionTree;
 use crate::nodes::{Graph, Node, NodeError};
+use crate::options::Spec;
 use crate::probe::Format;
 
 /// Drivers of storage.
@@ -33,6 +39,9 @@ pub const STORAGE: &[&StorageDriver] = &[
     &local::FILE,
     &local::HOST_DEVICE,
     &nbd::NBD,
+    &null::NULL_CO,
+    &null::NULL_AIO,
+    &blkdebug::BLKDEBUG,
     #[cfg(test)]
     &pattern::PATTERN,
 ];
@@ -61,6 +70,8 @@ pub enum StorageKind {
     Path,
     /// Where its own options say.
     Elsewhere(Elsewhere),
+    /// At another file, which another driver opens.
+    Over(Over),
 }
 
 /// A driver of a format.
@@ -116,7 +127,7 @@ pub(crate) fn storage_of(filename: &Path) -> Option<&'static StorageDriver> {
 
 /// The driver of a file name that leads away from this machine's files: nothing is created there.
 pub fn elsewhere(filename: &Path) -> Option<&'static str> {
-    storage_of(filename).filter(|driver| driver.elsewhere().is_some()).map(|driver| driver.name)
+    storage_of(filename).filter(|driver| !driver.is_of_paths()).map(|driver| driver.name)
 }
 
 /// Names of all drivers, in the order of the lists.
@@ -137,11 +148,26 @@ pub(crate) const STORAGE_NAMES: &[&str] = &{
 };
 
 impl StorageDriver {
-    /// What it needs to open something that is no path.
-    pub(crate) fn elsewhere(&self) -> Option<&Elsewhere> {
+    /// Whether it opens paths.
+    pub(crate) fn is_of_paths(&self) -> bool {
+        matches!(self.kind, StorageKind::Path)
+    }
+
+    /// Its own options, beside those that every file has.
+    pub(crate) fn specs(&self) -> Vec<&'static Spec> {
+        match &self.kind {
+            StorageKind::Path => Vec::new(),
+            StorageKind::Elsewhere(elsewhere) => (elsewhere.specs)(),
+            StorageKind::Over(over) => (over.specs)(),
+        }
+    }
+
+    /// The options that a file name with its prefix stands for; `None` of paths, which stand for themselves.
+    pub(crate) fn options_of(&self, name: &str) -> Option<Result<OptionTree, String>> {
         match &self.kind {
             StorageKind::Path => None,
-            StorageKind::Elsewhere(elsewhere) => Some(elsewhere),
+            StorageKind::Elsewhere(elsewhere) => Some((elsewhere.options_of)(name)),
+            StorageKind::Over(over) => Some((over.options_of)(name)),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use storage::{FileLock, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked};
 
-use crate::drivers::{Access, StorageDriver, Target, of_file};
+use crate::drivers::{Access, StorageDriver, Target, Wrapped, of_file};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::names::{Identity, Located, Place};
@@ -30,6 +30,8 @@ pub(crate) enum Source {
     Path(Located),
     /// Where its driver finds it.
     Elsewhere(&'static StorageDriver, Arc<dyn Target>),
+    /// Under storage that its driver makes of it.
+    Under(&'static StorageDriver, Wrapped, Box<Source>),
 }
 
 impl Source {
@@ -39,6 +41,10 @@ impl Source {
         fd_sets: &FdSets,
         writable: bool,
     ) -> Result<Option<Self>, OpenError> {
+        if let (Some(driver), Some(over)) = (options.driver, &options.over) {
+            let image = Self::by_options(&over.image, fd_sets, writable)?;
+            return Ok(image.map(|image| Self::Under(driver, over.clone(), Box::new(image))));
+        }
         match (options.driver, &options.target, &options.filename) {
             (Some(driver), Some(target), _) => Ok(Some(Self::Elsewhere(driver, Arc::clone(target)))),
             (_, _, Some(path)) => by_user(path, fd_sets, writable).map(Some),
@@ -51,6 +57,7 @@ impl Source {
         match self {
             Self::Path(located) => located.identity(),
             Self::Elsewhere(_, target) => Identity::elsewhere(target.name()),
+            Self::Under(_, _, image) => image.identity(),
         }
     }
 
@@ -59,6 +66,7 @@ impl Source {
         match self {
             Self::Path(located) => located.path().to_owned(),
             Self::Elsewhere(_, target) => PathBuf::from(target.name()),
+            Self::Under(_, _, image) => image.path(),
         }
     }
 
@@ -77,6 +85,13 @@ impl Source {
                 let opened = target.open(access).await;
                 let storage = opened.map_err(|source| OpenError::Find { path: name.into(), source })?;
                 Ok(OpenFile { storage, lock: None, place: Place::elsewhere(target.name()), driver })
+            }
+            Self::Under(driver, over, image) => {
+                // A file under itself has no end, so the future has no size.
+                let file = Box::pin(image.open(name, &over.image, layer, writable)).await?;
+                let storage = over.by.wrap(file.storage);
+                let storage = storage.map_err(|source| OpenError::Find { path: name.into(), source })?;
+                Ok(OpenFile { storage, driver, ..file })
             }
         }
     }

@@ -62,9 +62,7 @@ impl DiskOptions {
         read_all(table::DISK, &mut reader, &mut options)?;
         options.throttling = throttling::read(&mut reader)?;
         options.layer = LayerOptions::read(reader, Inherited::by_nobody())?;
-        let file = &options.layer.file;
-        let named = file.filename.clone().or_else(|| Some(PathBuf::from(file.target.as_ref()?.name())));
-        options.filename = named.ok_or(OptionError::NoFile)?;
+        options.filename = options.layer.file.shown().ok_or(OptionError::NoFile)?;
         Ok(options)
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use map_cache::Dirty;
+use storage::Step;
 
 use crate::Error;
 use crate::committer::Turn;
@@ -100,6 +101,7 @@ impl Inner {
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {
+        self.medium.about_to(Step::FlushToOs);
         self.space.fill_reserve(&self.medium, &self.header).await?;
         self.space.reserve.count();
         let clusters = self.medium.file.length() >> self.medium.geometry.cluster_bits;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Block, BlockFuture, Filter, Stored, Takes};
 use futures_util::future::join_all;
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
-use storage::{IoBytes, IoVec};
+use storage::{IoBytes, IoVec, Step};
 use sync::{AsyncMutex, Semaphore};
 
 use crate::host::HandedOver;
@@ -278,6 +278,7 @@ impl Inner {
         }
         self.medium.check_data(HostOffset(host), bytes.len() as u64)?;
         let data = IoVec::from(IoBytes::copy_from(&bytes));
+        self.medium.about_to(Step::WriteCompressed);
         self.medium.file.write(host, data).await.map_err(self.medium.blame.io("writing a compressed cluster"))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
-use storage::{IoBytes, IoVec};
+use storage::{IoBytes, IoVec, Step};
 
 use crate::Error;
 use crate::allocator::Run;
@@ -122,6 +122,7 @@ impl Inner {
                 .blame
                 .corrupt(format!("a new L2 table at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
+        self.medium.about_to(Step::L2AllocWrite);
         self.medium
             .file
             .write(offset, IoVec::from(bytes))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use block::{Blame, ReadKind};
 use futures_util::future::join_all;
-use storage::{ForeignBytes, IoBuf, Storage};
+use storage::{ForeignBytes, IoBuf, Step, Storage, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
@@ -82,6 +82,7 @@ impl Inner {
                 Ok(ReadKind::Zeroes)
             }
             Source::Plain { storage, offset } => {
+                about_to(storage, Step::ReadAio);
                 let read = storage.read_into(offset.0, memory).await;
                 read.map(|()| ReadKind::Data)
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))

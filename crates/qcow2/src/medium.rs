@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::Blame;
 use qcow2_layout::{Geometry, HostOffset};
-use storage::Storage;
+use storage::{Step, Storage, about_to};
 
 use crate::Error;
 use crate::health::Health;
@@ -74,6 +74,16 @@ impl Medium {
         if self.geometry.external_data { None } else { self.overlap.touched(host.0, len, None) }
     }
 
+    /// Says what is done next with the image file.
+    pub(crate) fn about_to(&self, step: Step) {
+        about_to(&*self.file, step);
+    }
+
+    /// Likewise with the file that has the data.
+    pub(crate) fn about_to_with_data(&self, step: Step) {
+        about_to(&*self.data, step);
+    }
+
     /// Writes metadata of one kind, unless metadata of another kind is in the way.
     pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
         if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
@@ -81,11 +91,15 @@ impl Medium {
                 .blame
                 .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
         }
+        if let Some(step) = step_of(section) {
+            self.about_to(step);
+        }
         write_bytes(&*self.file, offset, bytes).await.map_err(self.blame.io("writing metadata"))
     }
 
     /// Everything that completed before is on the medium when this returns.
     pub(crate) async fn barrier(&self) -> Result<(), Error> {
+        self.about_to(Step::FlushToDisk);
         if self.geometry.external_data {
             self.data.flush().await.map_err(self.blame.io("flushing the data file"))?;
         }
@@ -106,5 +120,20 @@ impl Medium {
             Ok(result) => result,
             Err(_) => Err(self.blame.refused("the program is stopping")),
         }
+    }
+}
+
+/// What writing a table is called.
+fn step_of(section: Section) -> Option<Step> {
+    match section {
+        Section::ActiveL1 => Some(Step::L1Update),
+        Section::ActiveL2 => Some(Step::L2Update),
+        Section::RefcountBlock => Some(Step::RefblockUpdatePart),
+        Section::RefcountTable => Some(Step::RefblockAllocHookup),
+        Section::MainHeader
+        | Section::SnapshotTable
+        | Section::InactiveL1
+        | Section::InactiveL2
+        | Section::BitmapDirectory => None,
     }
 }

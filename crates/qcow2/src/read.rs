@@ -2,7 +2,7 @@
 
 use block::{Blame, ReadKind};
 use futures_util::future::join_all;
-use storage::IoBuf;
+use storage::{IoBuf, Step as EngineStep, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
@@ -131,11 +131,18 @@ impl Inner {
                 (Ok(ReadKind::Zeroes), buf)
             }
             Source::Plain { storage, offset } => {
+                if !std::ptr::addr_eq(storage, &*self.medium.data) {
+                    self.medium.about_to(EngineStep::ReadBackingAio);
+                }
+                about_to(storage, EngineStep::ReadAio);
                 let (result, buf) = storage.read(offset.0, buf).await;
                 let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
                 (result.map(|()| ReadKind::Data), buf)
             }
-            Source::Block(block) => block.read(guest, buf).await,
+            Source::Block(block) => {
+                self.medium.about_to(EngineStep::ReadBackingAio);
+                block.read(guest, buf).await
+            }
             Source::Compressed { layer, cluster, skip } => {
                 match layer.decompressed.content(&layer.medium, cluster).await {
                     Ok(bytes) => {

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, HostOffset, L2Entry};
-use storage::{IoVec, Storage};
+use storage::{IoVec, Step, Storage};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
@@ -77,6 +77,7 @@ impl Inner {
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);
+            image.medium.about_to_with_data(Step::WriteAio);
             write(&*image.medium.data).await
         });
         write.await.map_err(self.medium.blame.io("writing data"))
@@ -93,6 +94,7 @@ impl Inner {
                 && extent.len == len
             {
                 self.medium.check_data(host, len)?;
+                self.medium.about_to_with_data(Step::WriteAio);
                 return self
                     .medium
                     .data
@@ -173,6 +175,7 @@ impl Inner {
     /// [`crate::ErrorKind::Unsupported`].
     async fn put(&self, data: Payload, host: HostOffset) -> Result<(), Error> {
         let is_copied = matches!(data, Payload::File { .. });
+        self.medium.about_to_with_data(Step::WriteAio);
         data.put(&*self.medium.data, host.0).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::Unsupported if is_copied => self.medium.blame.unsupported(error.to_string()),
             _ => self.medium.blame.io("writing data")(error),

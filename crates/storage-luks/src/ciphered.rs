@@ -8,7 +8,7 @@ use std::sync::Arc;
 use luks_layout::{SECTOR_BYTES, SectorCipher};
 use storage::{
     Allocation, Capabilities, Extent, ExtentKind, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks,
-    RangeMode, Storage, Zeroing,
+    RangeMode, StepWatcher, Storage, Zeroing,
 };
 
 use crate::around::Around;
@@ -268,5 +268,9 @@ impl Storage for CipherStorage {
 
     fn allocated_bytes(&self) -> Option<u64> {
         self.shared.below.allocated_bytes()
+    }
+
+    fn watcher(&self) -> Option<&dyn StepWatcher> {
+        self.shared.below.watcher()
     }
 }

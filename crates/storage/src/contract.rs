@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 
-use crate::Medium;
+use crate::{Medium, StepWatcher};
 
 /// A running operation. It may be bound to the thread that started it; it owns its bytes, so
 /// dropping it is safe at any time: the operation then still happens, or does not, and nobody is told.
@@ -206,6 +206,11 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// Bytes of the medium in use (`st_blocks`), where known.
     fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Who wants to know what an engine does with it step by step: nobody, but in tests.
+    fn watcher(&self) -> Option<&dyn StepWatcher> {
         None
     }
 }

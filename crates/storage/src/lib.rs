@@ -21,6 +21,7 @@ mod medium;
 mod memory;
 mod opening;
 mod range_lock;
+mod steps;
 
 pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
@@ -32,3 +33,4 @@ pub use medium::{Answer, DirectRequests, Medium, OverwriteRoom};
 pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
+pub use steps::{Step, StepWatcher, about_to};

@@ -42,6 +42,7 @@ pub enum Verb {
     Abort,
     AioFlush,
     Alloc,
+    Break,
     Close,
     Discard,
     Flush,
@@ -52,10 +53,13 @@ pub enum Verb {
     Open,
     Quit,
     Read(Form),
+    RemoveBreak,
     Reopen,
+    Resume,
     SigRaise,
     Sleep,
     Truncate,
+    WaitBreak,
     Write(Form),
 }
 
@@ -63,7 +67,7 @@ pub enum Verb {
 const MANY: usize = usize::MAX;
 
 /// All commands, by name.
-pub const COMMANDS: [Command; 22] = [
+pub const COMMANDS: [Command; 26] = [
     command("abort", 0..=0, "", "end as in a crash, with abort(3)", Needs::Nothing, Verb::Abort),
     command(
         "aio_flush",
@@ -98,6 +102,14 @@ pub const COMMANDS: [Command; 22] = [
         Verb::Alloc,
     )
     .alias("a"),
+    command(
+        "break",
+        2..=2,
+        "EVENT TAG",
+        "hold back the next request after an event",
+        Needs::Disk,
+        Verb::Break,
+    ),
     command("close", 0..=0, "", "close the disk", Needs::Disk, Verb::Close).alias("c"),
     command("discard", 2..=MANY, "[-Cq] OFFSET LENGTH", "discard a range", Needs::Writing, Verb::Discard)
         .alias("d"),
@@ -135,6 +147,7 @@ pub const COMMANDS: [Command; 22] = [
         Needs::Disk,
         Verb::Read(Form::Vectored),
     ),
+    command("remove_break", 1..=1, "TAG", "forget a breakpoint", Needs::Disk, Verb::RemoveBreak),
     command(
         "reopen",
         0..=MANY,
@@ -143,10 +156,12 @@ pub const COMMANDS: [Command; 22] = [
         Needs::Disk,
         Verb::Reopen,
     ),
+    command("resume", 1..=1, "TAG", "let a request go on that is held back", Needs::Disk, Verb::Resume),
     command("sigraise", 1..=1, "SIGNAL", "raise a signal, by number", Needs::Nothing, Verb::SigRaise),
     command("sleep", 1..=1, "MILLISECONDS", "wait", Needs::Nothing, Verb::Sleep),
     command("truncate", 1..=3, "[-m MODE] SIZE", "change the size", Needs::Writing, Verb::Truncate)
         .alias("t"),
+    command("wait_break", 1..=1, "TAG", "wait until a request is held back", Needs::Disk, Verb::WaitBreak),
     command(
         "write",
         2..=MANY,

@@ -28,6 +28,17 @@ impl From<Failure> for Failed {
     }
 }
 
+/// Where a failure ends the script.
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Shown => Failure::new("a command failed"),
+            Failed::Because(failure) => failure,
+            Failed::Output(error) => error.into(),
+        }
+    }
+}
+
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
         Self::Output(error)

@@ -1,17 +1,16 @@
 //! A script at work: the disk that is open, the requests that nobody waits for, what is written.
 
 use std::io::{self, Write};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use graph::drive::OptionTree;
 use graph::{Disk, OpenRules};
 use qcow2::{Compressing, Preallocation, ResizeOptions};
 
+use super::breakpoints::{self, Watch};
 use super::command::{Command, Needs, Verb, help};
 use super::failed::Failed;
 use super::look;
@@ -25,11 +24,13 @@ use crate::resize::file::resize_disk;
 /// Commands of a script, one after the other.
 pub struct Session<'a> {
     rules: OpenRules,
-    out: &'a mut dyn Write,
+    pub(super) out: &'a mut dyn Write,
     opened: Option<Opened>,
     compressing: Option<Arc<Compressing>>,
     /// Requests that nobody waits for; each ends by itself.
-    aside: FuturesUnordered<LocalBoxFuture<'static, Ended>>,
+    pub(super) aside: FuturesUnordered<LocalBoxFuture<'static, Ended>>,
+    /// What is held back at breakpoints.
+    pub(super) watch: Watch,
     failed: bool,
     ended: bool,
 }
@@ -37,8 +38,8 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Without a disk.
     pub fn new(rules: OpenRules, out: &'a mut dyn Write) -> Self {
-        let aside = FuturesUnordered::new();
-        Self { rules, out, opened: None, compressing: None, aside, failed: false, ended: false }
+        let (aside, watch) = (FuturesUnordered::new(), Watch::default());
+        Self { rules, out, opened: None, compressing: None, aside, watch, failed: false, ended: false }
     }
 
     /// Opens a disk.
@@ -103,6 +104,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// When nothing can be written any more.
     pub async fn end(mut self) -> Result<bool, Failure> {
+        self.disk().iter().for_each(|disk| breakpoints::resume_all(disk));
         let done = self.wait_for_all().await;
         self.settle(done)?;
         let closed = self.close().await.map_err(Failed::from);
@@ -118,29 +120,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for `work`, and shows the ends of requests meanwhile that nobody waits for.
-    pub async fn wait_for<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
-        let mut work = pin!(work);
-        loop {
-            if self.aside.is_empty() {
-                return Ok(work.await);
-            }
-            match select(work.as_mut(), self.aside.next()).await {
-                Either::Left((done, _)) => return Ok(done),
-                Either::Right((ended, _)) => ended.map_or(Ok(true), |ended| ended.show(self.out))?,
-            };
-        }
-    }
-
-    async fn wait_for_all(&mut self) -> Result<(), Failed> {
-        while let Some(ended) = self.aside.next().await {
-            // Their failures do not count, as in qemu-io.
-            ended.show(self.out)?;
-        }
-        Ok(())
-    }
-
-    fn disk(&self) -> Result<Arc<Disk>, Failure> {
+    pub(super) fn disk(&self) -> Result<Arc<Disk>, Failure> {
         let opened = self.opened.as_ref().map(|opened| Arc::clone(&opened.disk));
         opened.ok_or_else(|| Failure::new("no disk is open; open one first (help open)"))
     }
@@ -162,6 +142,10 @@ impl<'a> Session<'a> {
         match command.verb {
             Verb::Abort => self.abort(),
             Verb::AioFlush => self.wait_for_all().await,
+            Verb::Break => breakpoints::set(&*self.disk()?, words, self.out),
+            Verb::RemoveBreak => breakpoints::remove(&*self.disk()?, words, self.out),
+            Verb::Resume => breakpoints::resume(&*self.disk()?, words, self.out),
+            Verb::WaitBreak => self.wait_break(words).await,
             Verb::Alloc => look::alloc(&*self.disk()?, words, self.out).await,
             Verb::Close => Ok(self.wait_and_close().await?),
             Verb::Discard => self.request(Request::discard(words)?).await,
@@ -215,7 +199,7 @@ impl<'a> Session<'a> {
         let performing = request.perform(self.disk()?, None);
         self.aside.push(Box::pin(performing));
         // It begins now, and not when the next command waits for something.
-        Ok(self.wait_for(reactor::yield_now()).await?)
+        self.rest_for(reactor::yield_now()).await
     }
 
     async fn request(&mut self, request: Request) -> Result<(), Failed> {
@@ -291,7 +275,7 @@ impl<'a> Session<'a> {
         let text = words.first().copied().unwrap_or_default();
         let time = text.parse().map(Duration::from_millis);
         let time = time.map_err(|_| Failure::new(format!("the time is {text:?}; allowed: milliseconds")))?;
-        Ok(self.wait_for(reactor::sleep(time)).await?)
+        self.rest_for(reactor::sleep(time)).await
     }
 
     fn raise(&mut self, words: &[&str]) -> Result<(), Failed> {

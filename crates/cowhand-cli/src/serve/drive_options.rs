@@ -48,7 +48,9 @@ impl Described {
             Kind::Choice(names) => (names, None, None, None),
             Kind::Size { multiple_of, max } => (&[][..], Some(0), Some(max), Some(multiple_of)),
             Kind::Whole { min, max } => (&[][..], Some(min), Some(max), None),
-            Kind::Text { .. } | Kind::Path | Kind::File | Kind::Image => (&[][..], None, None, None),
+            Kind::Text { .. } | Kind::Path | Kind::File | Kind::Image | Kind::List => {
+                (&[][..], None, None, None)
+            }
         };
         Self {
             name: spec.full_name(),
@@ -78,6 +80,7 @@ fn type_name(kind: Kind) -> &'static str {
         Kind::Path => "path",
         Kind::File => "file",
         Kind::Image => "image",
+        Kind::List => "list",
     }
 }
 
@@ -90,6 +93,7 @@ fn toml_form(kind: Kind) -> &'static str {
         Kind::Choice(_) | Kind::Text { .. } | Kind::Path => "text",
         Kind::File => "text, or a table",
         Kind::Image => "table",
+        Kind::List => "array of tables",
     }
 }
 

@@ -14,6 +14,7 @@ mod convert;
 mod create;
 mod dd;
 mod encrypted;
+mod faults;
 mod flatten;
 mod hints;
 mod info;

@@ -58,13 +58,13 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
         Entry::text("server.port", at!(Nbd, port), "its TCP port").default_follows("10809"),
         Entry::text("server.path", at!(Nbd, path), "its unix socket").default_follows("none"),
         Entry::text("export", at!(Nbd, export), "name of the export").default_follows("the server's default"),
-        Entry::seconds(
+        Entry::whole(
             "reconnect-delay",
             at!(Nbd, reconnect_delay_s),
             "seconds for which requests wait for a lost connection to come back; 0: they fail",
         )
         .default("0"),
-        Entry::seconds(
+        Entry::whole(
             "open-timeout",
             at!(Nbd, open_timeout_s),
             "seconds for which opening tries to connect; 0: once",

@@ -57,7 +57,9 @@ fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
         ),
         (
             "file.driver=floppy",
-            Some("option file.driver is \"floppy\"; allowed: file, host_device, nbd, pattern"),
+            Some(
+                "option file.driver is \"floppy\"; allowed: file, host_device, nbd, null-co, null-aio, blkdebug, pattern",
+            ),
         ),
         ("file=x,driver=floppy", Some("option driver is \"floppy\"; allowed: qcow2, raw, luks")),
         ("pattern:x", Some("option file.filename is \"pattern:x\"; allowed: pattern:LENGTH/BYTE")),
@@ -113,7 +115,8 @@ fn nodes_find_drivers_in_the_list_too() {
     let over = json!({ "driver": "raw", "node-name": "d", "read-only": true, "file": "p" });
     assert_eq!(add(over), Ok("d".to_owned()));
     assert_eq!(run(all_bytes(&graph.disk("d").unwrap().disk)), vec![5; 512]);
-    let known = "known: qcow2, raw, luks, file, host_device, nbd, pattern, throttle";
+    let known =
+        "known: qcow2, raw, luks, file, host_device, nbd, null-co, null-aio, blkdebug, pattern, throttle";
     let refused = Err(format!("there is no driver \"floppy\"; {known}"));
     assert_eq!(add(json!({ "driver": "floppy", "node-name": "f" })), refused);
     let over = json!({ "driver": "raw", "node-name": "f", "file": { "driver": "floppy" } });

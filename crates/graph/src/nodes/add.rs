@@ -67,7 +67,7 @@ impl Graph {
         driver: &StorageDriver,
         options: &Map<String, Value>,
     ) -> Result<Arc<Node>, NodeError> {
-        if driver.elsewhere().is_some() {
+        if !driver.is_of_paths() {
             return self.insert(Node::new(name, NodeKind::File(options.clone())));
         }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();

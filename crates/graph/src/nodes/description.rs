@@ -156,12 +156,27 @@ impl Graph {
             _ => return Err(wrong()),
         };
         match file.get("driver").and_then(Value::as_str) {
-            Some(name) if storage(name).is_some() => Ok(file),
+            Some(name) if storage(name).is_some() => self.resolve_image(file, parts, uses),
             Some(name) if driver(name).is_none() => {
                 Err(DescriptionError::UnknownDriver { found: name.to_owned() }.into())
             }
             Some(_) | None => Err(wrong()),
         }
+    }
+
+    /// The same with the options of the file that storage over a file is put over.
+    fn resolve_image(
+        &self,
+        mut file: Map<String, Value>,
+        parts: &mut Vec<String>,
+        uses: &mut Vec<String>,
+    ) -> Result<Map<String, Value>, NodeError> {
+        if let Some(image) = file.get("image") {
+            let image = self.resolve_file("image", image, parts, uses)?;
+            check_file("image", &image, &file)?;
+            file.insert("image".to_owned(), Value::Object(without_ignored(image)));
+        }
+        Ok(file)
     }
 
     fn resolve_backing(

@@ -27,7 +27,7 @@ pub(crate) enum Field<O: 'static> {
     /// The place of a name in the list of choices.
     Choice(At<O, usize>),
     Size(At<O, u64>),
-    Seconds(At<O, u32>),
+    Whole(At<O, u32>),
     Text(At<O, String>),
     Path(At<O, PathBuf>),
     /// Options of a part, which are read by themselves.
@@ -106,9 +106,9 @@ impl<O> Entry<O> {
         Self { spec: Spec::new(name, kind, help), field: Field::Size(at) }
     }
 
-    pub(crate) const fn seconds(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
+    pub(crate) const fn whole(name: &'static str, at: At<O, u32>, help: &'static str) -> Self {
         let kind = Kind::Whole { min: 0, max: u32::MAX as u64 };
-        Self { spec: Spec::new(name, kind, help), field: Field::Seconds(at) }
+        Self { spec: Spec::new(name, kind, help), field: Field::Whole(at) }
     }
 
     pub(crate) const fn text(name: &'static str, at: At<O, String>, help: &'static str) -> Self {
@@ -183,7 +183,7 @@ impl<O> Entry<O> {
             Field::Switch(at) => self.put(at, reader, options, Reader::switch),
             Field::Choice(at) => self.put(at, reader, options, |reader, name| self.place(reader, name)),
             Field::Size(at) => self.put(at, reader, options, |reader, name| self.bytes(reader, name)),
-            Field::Seconds(at) => self.put(at, reader, options, Reader::whole_number),
+            Field::Whole(at) => self.put(at, reader, options, Reader::whole_number),
             Field::Text(at) => self.put(at, reader, options, Reader::text),
             Field::Path(at) => self.put(at, reader, options, Reader::path),
             Field::Part => Ok(()),
@@ -227,7 +227,7 @@ impl<O> Entry<O> {
             Field::Switch(at) => (at.get)(options).map(Value::Switch),
             Field::Choice(at) => (at.get)(options).map(Value::Choice),
             Field::Size(at) => (at.get)(options).map(Value::Number),
-            Field::Seconds(at) => (at.get)(options).map(|seconds| Value::Number(seconds.into())),
+            Field::Whole(at) => (at.get)(options).map(|number| Value::Number(number.into())),
             Field::Text(at) => (at.get)(options).map(Value::Text),
             Field::Path(at) => (at.get)(options).map(Value::Path),
             Field::Part => None,

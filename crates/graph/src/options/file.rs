@@ -8,7 +8,7 @@ use super::error::OptionError;
 use super::reader::Reader;
 use super::spec::Group;
 use crate::cache_mode::CacheMode;
-use crate::drivers::{Elsewhere, STORAGE, STORAGE_NAMES, StorageDriver, Target, storage_of};
+use crate::drivers::{STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of};
 
 /// How the file below an image is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct FileOptions {
     pub filename: Option<PathBuf>,
     /// What the driver's own options name, if it is no path.
     pub(crate) target: Option<Arc<dyn Target>>,
+    /// What the driver puts it over, if that is another file.
+    pub(crate) over: Option<Wrapped>,
     /// `aio`; `None`: the best that the kernel permits.
     pub aio: Option<Aio>,
     /// `cache.direct`: O_DIRECT.
@@ -76,6 +78,7 @@ impl FileOptions {
             node_name: None,
             filename: None,
             target: None,
+            over: None,
             aio,
             direct: cache.direct,
             no_flush: cache.no_flush,
@@ -93,37 +96,57 @@ impl FileOptions {
         let of_paths = reader.first_called(&OF_PATHS);
         read_all(FILE, &mut reader, &mut options)?;
         let mut known: Vec<&str> = FILE.iter().map(|entry| entry.spec().name).collect();
-        if let Some((driver, elsewhere)) = options.elsewhere(&mut reader)? {
+        if let Some(driver) = options.no_path(&mut reader)? {
             if let Some(option) = of_paths {
                 return Err(OptionError::NotOfDriver { option, driver: driver.name });
             }
-            known.extend((elsewhere.specs)().iter().map(|spec| spec.name));
+            known.extend(driver.specs().iter().map(|spec| spec.name));
             options.driver = Some(driver);
-            options.target = Some((elsewhere.read)(&mut reader)?);
+            match &driver.kind {
+                StorageKind::Path => {}
+                StorageKind::Elsewhere(elsewhere) => options.target = Some((elsewhere.read)(&mut reader)?),
+                StorageKind::Over(over) => {
+                    let by = (over.read)(&mut reader)?;
+                    let image = Self::read(reader.group("image")?, cache, aio)?;
+                    if !image.is_named() {
+                        return Err(reader.value(
+                            "image",
+                            "",
+                            "the path of a file, or options that name one",
+                        ));
+                    }
+                    options.over = Some(Wrapped { by, image: Box::new(image) });
+                }
+            }
         }
         reader.finish(known.into_iter(), &[])?;
         Ok(options)
     }
 
-    /// The driver that looks elsewhere, if one is asked for or the file's name means one: then the name becomes its options.
-    fn elsewhere(
-        &self,
-        reader: &mut Reader,
-    ) -> Result<Option<(&'static StorageDriver, &'static Elsewhere)>, OptionError> {
+    /// The driver that opens no path, if one is asked for or the file's name means one: then the name becomes its options.
+    fn no_path(&self, reader: &mut Reader) -> Result<Option<&'static StorageDriver>, OptionError> {
         let meant = self.filename.as_deref().filter(|_| self.driver.is_none()).and_then(storage_of);
-        let Some(driver) = self.driver.or(meant) else { return Ok(None) };
-        let Some(elsewhere) = driver.elsewhere() else { return Ok(None) };
+        let Some(driver) = self.driver.or(meant).filter(|driver| !driver.is_of_paths()) else {
+            return Ok(None);
+        };
         if let Some(filename) = &self.filename {
             let found = filename.to_string_lossy();
-            let named = (elsewhere.options_of)(&found);
-            let named = named.map_err(|allowed| reader.value("filename", &found, allowed))?;
-            reader.add(named)?;
+            if let Some(named) = driver.options_of(&found) {
+                reader.add(named.map_err(|allowed| reader.value("filename", &found, allowed))?)?;
+            }
         }
-        Ok(Some((driver, elsewhere)))
+        Ok(Some(driver))
+    }
+
+    /// What messages call it, if they say which file it is.
+    pub(crate) fn shown(&self) -> Option<PathBuf> {
+        let elsewhere = || self.target.as_ref().map(|target| PathBuf::from(target.name()));
+        let below = || self.over.as_ref().and_then(|over| over.image.shown());
+        self.filename.clone().or_else(elsewhere).or_else(below)
     }
 
     /// Whether they say which file it is.
     pub(crate) fn is_named(&self) -> bool {
-        self.filename.is_some() || self.target.is_some()
+        self.filename.is_some() || self.target.is_some() || self.over.is_some()
     }
 }

@@ -41,7 +41,9 @@ pub fn first_fixed(
     let [old, new] = [settled(old, old, opened), settled(new, old, opened)];
     // The image's own before its files', which inherit from it.
     // Of two that are elsewhere the option is named that differs.
-    let by_name = old.layer.file.target.is_none() || new.layer.file.target.is_none();
+    let is_path =
+        |options: &DiskOptions| options.layer.file.target.is_none() && options.layer.file.over.is_none();
+    let by_name = is_path(&old) || is_path(&new);
     let of_image = first_fixed_of(DISK, &old, &new)
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| {
@@ -54,6 +56,10 @@ pub fn first_fixed(
         named("backing", old.layer.backing != new.layer.backing)
             .or_else(|| first_fixed_of(FILE, &old.layer.file, &new.layer.file))
             .or_else(|| old.layer.file.target.as_ref()?.first_difference(&**new.layer.file.target.as_ref()?))
+            .or_else(|| {
+                let (old, new) = (old.layer.file.over.as_ref()?, new.layer.file.over.as_ref()?);
+                old.by.first_difference(&*new.by).or_else(|| named("file.image", old.image != new.image))
+            })
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
     };
     Ok(of_image.or_else(of_disk).or_else(of_parts))

@@ -95,7 +95,7 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
             "what of the map is read before it is asked for",
         )
         .default_follows("off; below the active image as above"),
-        Entry::seconds(
+        Entry::whole(
             "cache-clean-interval",
             at!(LayerOptions, qcow2.cache_clean_interval_s),
             "seconds after which unused parts of the map leave memory; 0 is never",

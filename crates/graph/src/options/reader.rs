@@ -29,7 +29,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(tree: OptionTree, prefix: String) -> Self {
+    pub(crate) fn new(tree: OptionTree, prefix: String) -> Self {
         Self { tree, prefix }
     }
 
@@ -51,6 +51,32 @@ impl Reader {
                 problem: "names a node, and there are none here; give its file instead (NAME.file=PATH)",
             }),
         }
+    }
+
+    /// Numbered groups (`rule.0.event`), in their order: all numbers from 0 on, `most` groups at most.
+    pub(crate) fn list(&mut self, name: &str, most: usize) -> Result<Vec<Reader>, OptionError> {
+        let tree = match self.tree.take(name) {
+            None => return Ok(Vec::new()),
+            Some(Entry::Tree(tree)) => tree,
+            Some(Entry::Null | Entry::Value(_)) => {
+                return Err(self.shape(name, "is a list; give its parts, as NAME.0.OPTION=VALUE"));
+            }
+        };
+        let mut list = Self::new(tree, format!("{}{name}.", self.prefix));
+        let mut groups = Vec::new();
+        while !list.is_empty() && groups.len() < most {
+            let number = groups.len().to_string();
+            match list.group(&number)? {
+                Some(group) if !group.is_empty() => groups.push(group),
+                _ => break,
+            }
+        }
+        list.finish(std::iter::empty(), &[]).map(|()| groups)
+    }
+
+    /// Whether it is a group of the list `name`.
+    pub(crate) fn is_of(&self, name: &str) -> bool {
+        self.prefix.split('.').rev().nth(2) == Some(name)
     }
 
     /// The first option of these that was given, by its full name.
@@ -110,7 +136,7 @@ impl Reader {
         found.map(Some).map_err(|value| self.value(name, &value.to_string_lossy(), "UTF-8 text"))
     }
 
-    pub(super) fn value(&self, name: &str, found: &str, allowed: impl Into<String>) -> OptionError {
+    pub(crate) fn value(&self, name: &str, found: &str, allowed: impl Into<String>) -> OptionError {
         OptionError::Value { option: self.full(name), found: found.into(), allowed: allowed.into() }
     }
 
@@ -173,7 +199,7 @@ impl Reader {
     }
 
     /// All has been taken; `known` are the names that could have been.
-    pub(super) fn finish<'a>(
+    pub(crate) fn finish<'a>(
         self,
         known: impl Iterator<Item = &'a str>,
         elsewhere: &[(&str, &'static str)],

@@ -74,6 +74,8 @@ pub enum Kind {
     File,
     /// The image below, with options of its own; empty: none.
     Image,
+    /// Numbered groups of options.
+    List,
 }
 
 /// What holds where an option is not given.
@@ -165,6 +167,7 @@ impl Spec {
             Kind::Text { .. } => "=NAME".to_owned(),
             Kind::Path | Kind::File => "=PATH".to_owned(),
             Kind::Image => ".OPTION=...".to_owned(),
+            Kind::List => ".N.OPTION=...".to_owned(),
         };
         format!("{}{takes}", self.full_name())
     }
@@ -183,6 +186,7 @@ impl Spec {
             Kind::Path => "a path".to_owned(),
             Kind::File => "a path, or options of a file".to_owned(),
             Kind::Image => "options of an image".to_owned(),
+            Kind::List => "numbered groups of options".to_owned(),
         }
     }
 

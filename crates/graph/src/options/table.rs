@@ -78,14 +78,13 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
     let disk = DISK.iter().map(Entry::spec);
     let layer = LAYER.iter().chain(QCOW2).chain(RAW).chain(LUKS).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
-    let elsewhere =
-        STORAGE.iter().filter_map(|driver| driver.elsewhere()).flat_map(|driver| (driver.specs)());
+    let elsewhere = STORAGE.iter().flat_map(|driver| driver.specs());
     disk.chain(layer).chain(file).chain(elsewhere).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
 }
 
 /// What the options are of, in the order of the documentation.
 pub fn groups() -> impl Iterator<Item = Group> {
-    let elsewhere = STORAGE.iter().filter(|driver| driver.elsewhere().is_some());
+    let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
     let images = [Group::Layer, Group::Qcow2, Group::Raw, Group::Luks, Group::File];
     images.into_iter().chain(elsewhere).chain([Group::Disk, Group::Throttling])

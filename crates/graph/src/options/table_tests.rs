@@ -42,6 +42,8 @@ fn taken(spec: &Spec) -> Vec<String> {
         Kind::Text { bytes_max } => vec!["a".to_owned(), "a".repeat(bytes_max.unwrap_or(300))],
         Kind::Path | Kind::File => vec!["other".to_owned()],
         Kind::Image => vec![String::new()],
+        // What stands in its groups is the driver's.
+        Kind::List => Vec::new(),
     };
     if let DefaultValue::Is(value) = spec.default {
         values.push(value.to_owned());
@@ -61,7 +63,7 @@ fn refused(spec: &Spec) -> Vec<String> {
         Kind::Text { bytes_max: Some(max) } => vec![String::new(), "a".repeat(max + 1)],
         Kind::Path => vec![String::new()],
         Kind::Text { bytes_max: None } | Kind::File => Vec::new(),
-        Kind::Image => vec!["node".to_owned()],
+        Kind::Image | Kind::List => vec!["node".to_owned()],
     }
 }
 
@@ -98,9 +100,17 @@ fn of_object(line: &str, nested: bool) -> Result<DiskOptions, String> {
     meant(OptionTree::of_json(object).map_err(|error| error.to_string())?)
 }
 
+/// Whether the driver is put over a file.
+fn is_over(driver: &str) -> bool {
+    drivers::storage(driver).is_some_and(|driver| matches!(driver.kind, drivers::StorageKind::Over(_)))
+}
+
 /// A file of the driver that has the option.
 fn file_of(spec: &Spec) -> String {
     match spec.group {
+        Group::Storage(driver) if is_over(driver) && spec.kind != Kind::File => {
+            format!("file.driver={driver},file.image=x")
+        }
         Group::Storage(driver) => format!("file.driver={driver}"),
         _ => "file.filename=x".to_owned(),
     }
@@ -110,9 +120,8 @@ fn line(spec: &Spec, name: &str, value: &str) -> String {
     let full = spec.full_name();
     let file = match &*full {
         "file" | "file.filename" => String::new(),
-        "file.driver" if drivers::storage(value).is_some_and(|driver| driver.elsewhere().is_some()) => {
-            String::new()
-        }
+        "file.driver" if is_over(value) => "file.image=x,".to_owned(),
+        "file.driver" if drivers::storage(value).is_some_and(|driver| !driver.is_of_paths()) => String::new(),
         _ => format!("{},", file_of(spec)),
     };
     format!("{file}{name}={value}{}{}", beside(&full, value), burst(&full))
@@ -195,7 +204,7 @@ fn two_values(spec: &Spec) -> [String; 2] {
         (_, Kind::Switch) => ["off", "on"],
         (_, Kind::Size { .. } | Kind::Whole { .. }) => ["512", "1024"],
         (_, Kind::Text { .. } | Kind::Path | Kind::File) => ["a", "b"],
-        (_, Kind::Image) => ["", ""],
+        (_, Kind::Image | Kind::List) => ["", ""],
     };
     [one.to_owned(), other.to_owned()]
 }
@@ -205,7 +214,10 @@ fn an_option_changes_at_reopen_if_the_table_says_so_and_is_refused_by_name_if_no
     // `encrypt.format` takes one value only.
     let parts = ["driver", "backing", "file", "data-file", "encrypt.format"];
     let of_others = [Group::Raw, Group::Luks];
-    for spec in table::all().filter(|spec| !parts.contains(&spec.name) && !of_others.contains(&spec.group)) {
+    let has_two = |spec: &&Spec| {
+        !parts.contains(&spec.name) && !of_others.contains(&spec.group) && spec.kind != Kind::List
+    };
+    for spec in table::all().filter(has_two) {
         let name = spec.full_name();
         let [old, new] = two_values(spec).map(|value| of_line(&line(spec, &name, &value)).unwrap());
         assert_ne!(old, new, "{name}");

@@ -188,7 +188,10 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
             "option backing.read-only is \"off\"; allowed: on (nothing below the active layer is written)",
         ),
         ("driver=raw,l2-cache-size=1M", "option l2-cache-size is for qcow2 images, and this image is raw"),
-        ("file.driver=floppy", "option file.driver is \"floppy\"; allowed: file, host_device, nbd, pattern"),
+        (
+            "file.driver=floppy",
+            "option file.driver is \"floppy\"; allowed: file, host_device, nbd, null-co, null-aio, blkdebug, pattern",
+        ),
     ];
     for (rest, expected) in table {
         assert_eq!(error(rest), expected, "{rest}");

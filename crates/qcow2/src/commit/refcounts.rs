@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use storage::Step;
+
 use super::all_of;
 use crate::Error;
 use crate::image::Inner;
@@ -80,6 +82,7 @@ impl Inner {
     /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
     /// when this returns.
     async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
+        self.medium.about_to(Step::RefblockAllocWriteTable);
         // Table before blocks, as in write_refcounts.
         let bytes = self.space.refcounts.table.read().encode_all(clusters);
         let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the refcount table"))?;
@@ -98,6 +101,7 @@ impl Inner {
     /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
     /// the old header or the new one: neither table is given back, one of them is leaked.
     async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.medium.about_to(Step::RefblockAllocSwitchTable);
         self.header.point_header_at_refcount_table(&self.medium, offset, clusters).await?;
         let (old_offset, old_clusters) = {
             let mut table = self.space.refcounts.table.write();

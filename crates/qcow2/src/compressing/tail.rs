@@ -1,5 +1,7 @@
 //! Where the next compressed cluster goes: behind the last one.
 
+use storage::Step;
+
 use crate::image::Inner;
 use crate::{Error, ErrorKind};
 
@@ -24,6 +26,7 @@ impl Tail {
     pub(super) async fn place(&mut self, image: &Inner, len: u64) -> Result<u64, Error> {
         let bits = image.medium.geometry.cluster_bits;
         debug_assert!(0 < len && len < image.medium.geometry.cluster_size());
+        image.medium.about_to(Step::ClusterAllocBytes);
         if let Some(Begun { cluster, at }) = self.begun
             && at + len <= (cluster + 1) << bits
         {

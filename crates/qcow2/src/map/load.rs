@@ -2,7 +2,7 @@
 
 use map_cache::{Load, SliceKey};
 use qcow2_layout::{HostOffset, L2Entry};
-use storage::IoBuf;
+use storage::{IoBuf, Step};
 
 use super::{Map, bad_entry};
 use crate::Error;
@@ -36,6 +36,7 @@ impl Map {
             );
             return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
         }
+        medium.about_to(Step::L2Load);
         let (result, buf) = medium.file.read(offset, IoBuf::uninit(bytes)).await;
         result.map_err(medium.blame.io("reading an L2 table"))?;
         Ok(words(&buf).collect())
@@ -74,6 +75,7 @@ impl Map {
                 format!("an L2 table lies at {at}, past the end of the file ({:#x})", medium.file.length());
             return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
         }
+        medium.about_to(Step::L2AllocCowRead);
         let (result, bytes) = medium.file.read(at.0, IoBuf::uninit(1 << medium.geometry.cluster_bits)).await;
         result.map_err(medium.blame.io("reading an L2 table"))?;
         Ok(bytes)

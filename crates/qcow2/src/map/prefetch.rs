@@ -9,7 +9,7 @@
 use futures_util::StreamExt;
 use futures_util::stream;
 use map_cache::{LoadTicket, SliceKey};
-use storage::IoBuf;
+use storage::{IoBuf, Step};
 use sync::atomic::Ordering;
 
 use super::Map;
@@ -135,6 +135,7 @@ impl Map {
         if tickets.is_empty() || charge.is_none() {
             return Ok(());
         }
+        medium.about_to(Step::L2Load);
         let (result, bytes) = medium
             .file
             .read(run.host, IoBuf::uninit(run.indices.len() << medium.geometry.cluster_bits))
@@ -192,6 +193,7 @@ impl Map {
         if !is_in_file(&*medium.file, medium.geometry.cluster_size(), start, len as u64) {
             return self.read_slice(medium, key).await;
         }
+        medium.about_to(Step::L2Load);
         let (result, bytes) = medium.file.read(start, IoBuf::uninit(len)).await;
         if result.is_err() {
             drop(tickets);

@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 
 use block::Blame;
 use qcow2_layout::{CryptMethod, Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
-use storage::{IoBuf, Storage};
+use storage::{IoBuf, Step, Storage, about_to};
 
 use crate::allocator::Allocator;
 use crate::l1::L1Table;
@@ -98,6 +98,7 @@ pub(super) async fn read_refcounts(source: Source<'_>) -> Result<RefcountTable, 
     let offset = header.refcount_table_offset.0;
     let clusters = u64::from(header.refcount_table_clusters);
     let bytes = clusters << geometry.cluster_bits;
+    about_to(file, Step::ReftableLoad);
     match read_words(file, blame, "the refcount table", offset, bytes).await {
         Ok(words) => Ok(RefcountTable::new(offset, clusters, geometry.cluster_bits, words)),
         // The medium's failures are told all the same.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1_BYTES_MAX};
-use storage::{Allocation, Zeroing};
+use storage::{Allocation, Step, Zeroing};
 
 use crate::free::Free;
 use crate::image::Inner;
@@ -85,6 +85,7 @@ impl Inner {
         more.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         words.resize(entries, 0);
         let clusters = self.medium.geometry.clusters_for(entries as u64 * 8);
+        self.medium.about_to(Step::L1GrowAllocTable);
         let run = self.space.allocate_exactly(&self.medium, clusters).await?;
         let offset = run.start << self.medium.geometry.cluster_bits;
         let moved = self.move_l1(offset, clusters, &words).await;
@@ -99,10 +100,12 @@ impl Inner {
         let len = (clusters << self.medium.geometry.cluster_bits) as usize;
         let bytes = encode_words(words.iter().copied(), len);
         let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
+        self.medium.about_to(Step::L1GrowWriteTable);
         self.medium.write_table(offset, &bytes, Section::ActiveL1).await?;
         // The barrier covers the table; the refcounts of its clusters are before it.
         self.commit().await?;
         let (old, old_bytes) = (self.map.l1.offset(), self.map.l1.len() as u64 * 8);
+        self.medium.about_to(Step::L1GrowActivateTable);
         self.header
             .switch_header(&self.medium, |header| {
                 header.l1_table_offset = HostOffset(offset);

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 use qcow2_layout::HOST_OFFSET_LIMIT;
+use storage::Step;
 
 use crate::Error;
 use crate::allocator::{Allocator, Run};
@@ -67,6 +68,7 @@ impl Space {
     /// The one way out for clusters, wherever they come from: the file is long enough for them, so that writing to them
     /// does not make it longer. What is in the reserve may lie beyond the end.
     async fn hand_out(&self, medium: &Medium, run: Run) -> Run {
+        medium.about_to(Step::ClusterAlloc);
         self.make_room(medium, run.end()).await;
         run
     }

@@ -1,6 +1,7 @@
 //! Giving clusters up, and taking them back once nobody can be using them any more.
 
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
+use storage::Step;
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
@@ -35,6 +36,7 @@ impl Space {
     /// Takes one reference from each cluster; those that then have none are punched and given to the
     /// allocator. The last reference goes after the punch: a cluster with refcount 0 is anybody's.
     pub(crate) async fn release(&self, medium: &Medium, frees: Vec<Free>) {
+        medium.about_to(Step::ClusterFree);
         let mut unused: Vec<Free> = Vec::new();
         for free in frees {
             self.release_shared(medium, free, &mut unused).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2_layout::HostOffset;
-use storage::{IoBuf, IoBytes, IoVec, Zeroing};
+use storage::{IoBuf, IoBytes, IoVec, Step, Zeroing};
 
 use super::Payload;
 use crate::Error;
@@ -134,6 +134,7 @@ impl Inner {
             return Ok(Some(IoBytes::zeroed(len as usize)));
         }
         let buf = IoBuf::uninit(len as usize);
+        self.medium.about_to_with_data(Step::CowRead);
         let (result, buf) = match known {
             Some(located) => self.read_piece(start, located, buf).await,
             None => self.read(start, buf).await,

@@ -73,6 +73,7 @@ pub const fn kind(spec: &Spec) -> Kind {
         Takes::Text { .. } | Takes::Path => Kind::Text,
         Takes::File => Kind::Ref(&NODE_OR_OPTIONS),
         Takes::Image => Kind::Ref(&BACKING),
+        Takes::List => Kind::List(&Kind::Any),
     }
 }
 
@@ -160,13 +161,14 @@ mod tests {
 
     /// Options that the schema describes by hand: what is under a node.
     fn is_value(spec: &&Spec) -> bool {
-        spec.name != "driver" && !matches!(spec.kind, Takes::File | Takes::Image)
+        spec.name != "driver" && !matches!(spec.kind, Takes::File | Takes::Image | Takes::List)
     }
 
     /// A node with the option.
     fn node(spec: &Spec, value: &Value) -> Map<String, Value> {
         let mut node = match spec.group {
             Group::File => json!({ "driver": "file", "filename": "x" }),
+            Group::Storage("blkdebug") => json!({ "driver": "blkdebug", "image": "x" }),
             Group::Storage(driver) => json!({ "driver": driver }),
             Group::Raw => json!({ "driver": "raw", "file": { "driver": "file", "filename": "x" } }),
             Group::Luks => json!({ "driver": "luks", "file": { "driver": "file", "filename": "x" } }),

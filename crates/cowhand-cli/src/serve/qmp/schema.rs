@@ -3,6 +3,7 @@
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
 use graph::drivers::NBD_OPTIONS;
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
+use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
 use super::bitmaps;
@@ -43,6 +44,26 @@ static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([]
 
 static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
     members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
+
+/// Rules of blkdebug.
+static INJECT_ERROR: Kind = Kind::Object(&[
+    required("event", Kind::Choice(Step::NAMES)),
+    optional("state", Kind::Whole(u32::MAX as u64)),
+    optional("iotype", Kind::Choice(&["read", "write", "write-zeroes", "discard", "flush", "block-status"])),
+    optional("errno", Kind::Whole(u32::MAX as u64)),
+    optional("sector", NUMBER),
+    optional("once", Kind::Switch),
+    optional("immediately", Kind::Switch),
+]);
+
+static SET_STATE: Kind = Kind::Object(&[
+    required("event", Kind::Choice(Step::NAMES)),
+    optional("state", Kind::Whole(u32::MAX as u64)),
+    required("new_state", Kind::Whole(u32::MAX as u64)),
+]);
+
+static NULL_MEMBERS: [Argument; 3] =
+    [optional("size", NUMBER), optional("latency-ns", NUMBER), optional("read-zeroes", Kind::Switch)];
 
 static RAW_MEMBERS: [Argument; 1 + count(RAW, "")] = members([child()], RAW, "");
 
@@ -89,6 +110,17 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "file", members: &FILE_MEMBERS },
         Variant { tag: "host_device", members: &FILE_MEMBERS },
         Variant { tag: "nbd", members: &NBD_MEMBERS },
+        Variant {
+            tag: "blkdebug",
+            members: &[
+                required("image", Kind::Ref(&NODE_OR_OPTIONS)),
+                optional("config", Kind::Text),
+                optional("inject-error", Kind::List(&INJECT_ERROR)),
+                optional("set-state", Kind::List(&SET_STATE)),
+            ],
+        },
+        Variant { tag: "null-co", members: &NULL_MEMBERS },
+        Variant { tag: "null-aio", members: &NULL_MEMBERS },
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
         Variant { tag: "luks", members: &LUKS_MEMBERS },

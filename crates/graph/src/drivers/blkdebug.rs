@@ -1,0 +1,183 @@
+//! `blkdebug`: a file whose requests fail or wait when an image engine does certain things (README.md beside this).
+
+mod config;
+mod rules;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::storage::{Step, Storage};
+
+use self::rules::{Action, Inject, IoType, Rule, Rules};
+use self::storage::Blkdebug;
+use super::{Over, StorageDriver, StorageKind, Wrap};
+use crate::drive::{Entry as Given, OptionTree};
+use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
+use crate::options::{Entry, Group, Kind, OptionError, Reader, Spec};
+
+pub(super) const BLKDEBUG: StorageDriver = StorageDriver {
+    name: "blkdebug",
+    prefixes: &["blkdebug:"],
+    kind: StorageKind::Over(Over { specs, options_of, read }),
+};
+
+/// Rules that one drive can have.
+const RULES_MAX: usize = 1000;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Options {
+    /// `config`: a file with rules.
+    config: Option<PathBuf>,
+    /// `inject-error`, `set-state`.
+    rules: Vec<Rule>,
+}
+
+const OPTIONS: &[Entry<Options>] = &in_group(
+    Group::Storage("blkdebug"),
+    [
+        Entry::part("image", Kind::File, "the file below").needed(),
+        Entry::path("config", at!(Options, config), "a file with rules").default_follows("none"),
+        Entry::part("inject-error", Kind::List, "requests that fail, as inject-error.0.event=EVENT")
+            .default_follows("none"),
+        Entry::part("set-state", Kind::List, "states of the rules, as set-state.0.event=EVENT")
+            .default_follows("none"),
+    ],
+);
+
+/// A rule on its way from options.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    event: Option<Step>,
+    state: u32,
+    new_state: Option<u32>,
+    errno: Option<u32>,
+    sector: Option<u64>,
+    io_type: Option<IoType>,
+    once: bool,
+    immediately: bool,
+}
+
+const EVENT: Entry<Draft> =
+    Entry::choice("event", choice_at!(Draft, Step::NAMED, event), "at which step").needed();
+const STATE: Entry<Draft> = Entry::whole("state", at!(Draft, state), "in which state; 0: in any");
+
+/// Of one rule of `inject-error`.
+const INJECT_ERROR: &[Entry<Draft>] = &[
+    EVENT,
+    STATE,
+    Entry::whole("errno", at!(Draft, errno), "the system's number of the error").default("5"),
+    Entry::size("sector", at!(Draft, sector), "only requests that touch this sector of 512 bytes"),
+    Entry::choice("iotype", choice_at!(Draft, IoType::NAMED, io_type), "only requests of this type"),
+    Entry::switch("once", at!(Draft, once), "for one request"),
+    Entry::switch("immediately", at!(Draft, immediately), "the error comes before anything else"),
+];
+
+/// Of one rule of `set-state`.
+const SET_STATE: &[Entry<Draft>] =
+    &[EVENT, STATE, Entry::whole("new_state", at!(Draft, new_state), "the state from then on").needed()];
+
+fn specs() -> Vec<&'static Spec> {
+    OPTIONS.iter().map(Entry::spec).collect()
+}
+
+/// `blkdebug:CONFIG:FILE`, where CONFIG may be empty.
+fn options_of(name: &str) -> Result<OptionTree, String> {
+    let allowed = || "blkdebug:CONFIG:FILE, or blkdebug::FILE".to_owned();
+    let (config, file) =
+        name.strip_prefix("blkdebug:").and_then(|rest| rest.split_once(':')).ok_or_else(allowed)?;
+    if file.is_empty() {
+        return Err(allowed());
+    }
+    let mut tree = OptionTree::default();
+    let given =
+        [("config", config), ("image.filename", file)].into_iter().filter(|(_, value)| !value.is_empty());
+    for (name, value) in given {
+        tree.insert(name, Given::Value(value.into())).map_err(|_| allowed())?;
+    }
+    Ok(tree)
+}
+
+fn read(reader: &mut Reader) -> Result<Arc<dyn Wrap>, OptionError> {
+    let mut options = Options::default();
+    read_all(OPTIONS, reader, &mut options)?;
+    options.rules = read_rules(reader)?;
+    Ok(Arc::new(options))
+}
+
+/// All rules that stand in `reader`.
+fn read_rules(reader: &mut Reader) -> Result<Vec<Rule>, OptionError> {
+    let mut rules = Vec::new();
+    for (list, entries) in [("inject-error", INJECT_ERROR), ("set-state", SET_STATE)] {
+        for mut group in reader.list(list, RULES_MAX)? {
+            let mut draft = Draft::default();
+            read_all(entries, &mut group, &mut draft)?;
+            rules.push(draft.rule(&group)?);
+            group.finish(entries.iter().map(|entry| entry.spec().name), &[])?;
+        }
+    }
+    Ok(rules)
+}
+
+impl Draft {
+    fn rule(self, reader: &Reader) -> Result<Rule, OptionError> {
+        let missing = |name| reader.value(name, "", "it must be given");
+        let (event, state) = (self.event.ok_or_else(|| missing("event"))?, self.state);
+        let action = match self.new_state {
+            Some(state) => Action::SetState(state),
+            None if reader.is_of("set-state") => return Err(missing("new_state")),
+            None => Action::Inject(self.inject(reader)?),
+        };
+        Ok(Rule { event, state, action })
+    }
+
+    fn inject(self, reader: &Reader) -> Result<Inject, OptionError> {
+        let Self { errno, sector, io_type, once, immediately, .. } = self;
+        let sector_bytes = block::SECTOR_BYTES;
+        let offset = sector.map(|sector| {
+            let allowed = || reader.value("sector", &sector.to_string(), "less than 2^55");
+            sector.checked_mul(sector_bytes).ok_or_else(allowed)
+        });
+        let errno = errno.unwrap_or(libc::EIO as u32);
+        if errno > ERRNO_MAX {
+            return Err(reader.value("errno", &errno.to_string(), format!("0 to {ERRNO_MAX}")));
+        }
+        Ok(Inject { errno, offset: offset.transpose()?, io_type, once, immediately })
+    }
+}
+
+/// The kernel has no errors beyond.
+const ERRNO_MAX: u32 = 4095;
+
+impl Options {
+    /// The rules of the file `config`.
+    fn configured(&self) -> io::Result<Vec<Rule>> {
+        let Some(path) = &self.config else { return Ok(Vec::new()) };
+        let said = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the rules of {}: {error}", path.display()))
+        };
+        let tree = config::read(path).map_err(said)?;
+        let mut reader = Reader::new(tree, String::new());
+        read_rules(&mut reader).map_err(|error| said(io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+}
+
+impl Wrap for Options {
+    fn first_difference(&self, other: &dyn Wrap) -> Option<String> {
+        let Some(other) = (other as &dyn Any).downcast_ref::<Self>() else {
+            return Some("file.driver".to_owned());
+        };
+        let rules = || (self.rules != other.rules).then(|| "file.inject-error".to_owned());
+        first_fixed_of(OPTIONS, self, other).or_else(rules)
+    }
+
+    fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>> {
+        let mut rules = self.configured()?;
+        rules.extend(&self.rules);
+        Ok(Arc::new(Blkdebug::new(below, Rules::new(rules))))
+    }
+}

@@ -1,0 +1,227 @@
+//! The file below, with requests that fail and wait as rules say.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use event_listener::Event;
+use parking_lot::Mutex;
+use storage::{
+    Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, Medium, Step, StepWatcher, Storage, Zeroing,
+};
+
+use super::rules::{IoType, Rules};
+
+/// Storage that obeys rules.
+pub struct Blkdebug {
+    below: Arc<dyn Storage>,
+    state: Mutex<State>,
+    /// A request may go on.
+    resumed: Event,
+}
+
+#[derive(Debug)]
+struct State {
+    rules: Rules,
+    /// Requests that wait, the first one first.
+    held_back: Vec<String>,
+    passed: u64,
+    /// Requests that the file below has.
+    below: usize,
+}
+
+impl fmt::Debug for Blkdebug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blkdebug").field("below", &self.below).finish_non_exhaustive()
+    }
+}
+
+/// A request that waits; if it is dropped, nobody waits any more.
+struct HeldBack<'a> {
+    storage: &'a Blkdebug,
+    tag: String,
+}
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.storage.resume(&self.tag);
+    }
+}
+
+/// A request that the file below has.
+struct Below<'a>(&'a Blkdebug);
+
+impl Drop for Below<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().below -= 1;
+    }
+}
+
+impl Blkdebug {
+    /// Over `below`.
+    pub fn new(below: Arc<dyn Storage>, rules: Rules) -> Self {
+        let state = State { rules, held_back: Vec::new(), passed: 0, below: 0 };
+        Self { below, state: Mutex::new(state), resumed: Event::new() }
+    }
+
+    /// Waits and fails as the rules say; otherwise the request may be given to the file below.
+    async fn pass(&self, io_type: IoType, range: Range<u64>) -> io::Result<Below<'_>> {
+        let tag = {
+            let mut state = self.state.lock();
+            state.passed += 1;
+            let tag = state.rules.hold_back();
+            state.held_back.extend(tag.clone());
+            tag
+        };
+        if let Some(tag) = tag {
+            self.wait(tag).await;
+        }
+        let failure = self.state.lock().rules.failure(io_type, range);
+        let Some(failure) = failure else {
+            self.state.lock().below += 1;
+            return Ok(Below(self));
+        };
+        if !failure.immediately {
+            reactor::yield_now().await;
+        }
+        Err(io::Error::from_raw_os_error(i32::try_from(failure.errno).unwrap_or(libc::EIO)))
+    }
+
+    async fn wait(&self, tag: String) {
+        let held_back = HeldBack { storage: self, tag };
+        loop {
+            let resumed = self.resumed.listen();
+            if !self.state.lock().held_back.contains(&held_back.tag) {
+                return;
+            }
+            resumed.await;
+        }
+    }
+
+    fn end_of(offset: u64, len: u64) -> Range<u64> {
+        offset..offset.saturating_add(len)
+    }
+}
+
+impl StepWatcher for Blkdebug {
+    fn about_to(&self, step: Step) {
+        self.state.lock().rules.about_to(step);
+    }
+
+    fn set_breakpoint(&self, step: Step, tag: &str) {
+        self.state.lock().rules.set_breakpoint(step, tag);
+    }
+
+    fn remove_breakpoint(&self, tag: &str) -> bool {
+        let was_set = self.state.lock().rules.remove_breakpoint(tag);
+        self.resume(tag) || was_set
+    }
+
+    fn resume(&self, tag: &str) -> bool {
+        let mut state = self.state.lock();
+        let Some(place) = state.held_back.iter().position(|held| held == tag) else { return false };
+        state.held_back.remove(place);
+        drop(state);
+        self.resumed.notify(usize::MAX);
+        true
+    }
+
+    fn held_back(&self) -> Vec<String> {
+        self.state.lock().held_back.clone()
+    }
+
+    fn requests(&self) -> (u64, usize) {
+        let state = self.state.lock();
+        (state.passed, state.below)
+    }
+}
+
+impl Storage for Blkdebug {
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // What is in memory would pass by the rules.
+        Capabilities { cached: false, ..self.below.capabilities() }
+    }
+
+    fn medium(&self) -> Medium {
+        self.below.medium()
+    }
+
+    fn length(&self) -> u64 {
+        self.below.length()
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(async move {
+            match self.pass(IoType::Read, Self::end_of(offset, buf.len() as u64)).await {
+                Ok(_below) => self.below.read(offset, buf).await,
+                Err(error) => (Err(error), buf),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.about_to(Step::Pwritev);
+            let _below = self.pass(IoType::Write, Self::end_of(offset, data.len() as u64)).await?;
+            self.below.write(offset, data).await?;
+            self.about_to(Step::PwritevDone);
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let _below = self.pass(IoType::Flush, 0..0).await?;
+            self.below.flush().await
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.about_to(Step::PwritevZero);
+            let _below = self.pass(IoType::WriteZeroes, Self::end_of(offset, len)).await?;
+            self.below.zero(offset, len, how).await?;
+            self.about_to(Step::PwritevDone);
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let _below = self.pass(IoType::Discard, Self::end_of(offset, len)).await?;
+            self.below.discard(offset, len).await
+        })
+    }
+
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        self.below.grow_to(length)
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        self.below.shorten_to(length)
+    }
+
+    fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        self.below.allocate(offset, len, how)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            let _below = self.pass(IoType::BlockStatus, Self::end_of(offset, len)).await?;
+            self.below.extent(offset, len).await
+        })
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.below.allocated_bytes()
+    }
+
+    fn watcher(&self) -> Option<&dyn StepWatcher> {
+        Some(self)
+    }
+}

@@ -1,0 +1,48 @@
+//! Storage over a file that another driver opens: what a driver of it brings.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use storage::Storage;
+
+use crate::drive::OptionTree;
+use crate::options::{FileOptions, OptionError, Reader, Spec};
+
+/// What a driver says of itself. The file below is its option `image`, which every driver of this kind has.
+#[derive(Debug)]
+pub struct Over {
+    /// Its options, `image` among them, beside those that every file has.
+    pub specs: fn() -> Vec<&'static Spec>,
+    /// The options that a file name with its prefix stands for; otherwise what is wrong with the name, as the rest of a sentence.
+    pub options_of: fn(&str) -> Result<OptionTree, String>,
+    /// Takes its options but `image`, checked.
+    pub read: fn(&mut Reader) -> Result<Arc<dyn Wrap>, OptionError>,
+}
+
+/// What checked options make of the file below.
+pub trait Wrap: Any + fmt::Debug + Send + Sync {
+    /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
+    fn first_difference(&self, other: &dyn Wrap) -> Option<String>;
+
+    /// The storage over `below`, which stays open and locked as long as this is there.
+    fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>>;
+}
+
+/// A file under storage that says what is different.
+#[derive(Clone, Debug)]
+pub struct Wrapped {
+    /// What is different.
+    pub by: Arc<dyn Wrap>,
+    /// `image.*`: the file below.
+    pub image: Box<FileOptions>,
+}
+
+impl PartialEq for Wrapped {
+    fn eq(&self, other: &Self) -> bool {
+        self.by.first_difference(&*other.by).is_none() && self.image == other.image
+    }
+}
+
+impl Eq for Wrapped {}
