@@ -10,24 +10,7 @@ use super::picture::{Image, Layer, Picture};
 use super::shapes::{Shape, WIDTH, bar, escape, map, rules};
 use super::svg::parts_of;
 
-const STYLE: &str = "
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2228; --soft: #5a6672; --line: #d5dbe1; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #0f1318; --ink: #e6eaee; --soft: #9aa6b2; --line: #323a43; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin-top: 2rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-p.about, .about { color: var(--soft); margin-top: .2rem; }
-svg { display: block; width: 100%; height: auto; margin: .6rem 0; }
-svg text { font: 10.5px system-ui, sans-serif; }
-ul.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; padding: 0; margin: .4rem 0 1rem; }
-ul.legend svg { display: inline-block; width: .8rem; height: .8rem; margin: 0 .4rem 0 0; vertical-align: -.05rem; }
-.layer { margin: 1rem 0; } .layer p { margin: 0; overflow-wrap: anywhere; }
-dl { margin-top: 1.4rem; display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.2rem; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 36rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
-";
+const STYLE: &str = include_str!("page.css");
 
 /// The page.
 pub fn page(picture: &Picture) -> String {
