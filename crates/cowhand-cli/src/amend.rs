@@ -1,5 +1,6 @@
 //! `cowhand amend`: what an image is, changed after it was made.
 
+mod keys;
 mod options;
 
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::{Qcow2, ResizeOptions};
+use qcow2_layout::Header;
 
 use self::options::Wanted;
 use crate::copying;
@@ -25,8 +27,8 @@ use crate::progress::Progress;
 /// Arguments of `cowhand amend`.
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Change what an image is: version of the format, width of refcounts, lazy refcounts, size, names of its files. \
-        The disk reads as before.\n\n\
+    long_about = "Change what an image is: version of the format, width of refcounts, lazy refcounts, size, names of its files, \
+        passwords that open it. The disk reads as before.\n\n\
         The image must not be open elsewhere. Each change is whole or not there at all, whatever happens meanwhile. What an \
         older version of the format cannot say is refused by name; persistent bitmaps are removed.",
     after_help = "\
@@ -34,6 +36,8 @@ Examples:
   cowhand amend -o compat=1.1,lazy_refcounts=on disk.qcow2
   cowhand amend -o refcount_bits=1 disk.qcow2
   cowhand amend -o compat=0.10,refcount_bits=16 disk.qcow2
+  cowhand amend --object secret,id=old,file=old.txt --object secret,id=new,file=new.txt \
+      -o encrypt.state=active,encrypt.new-secret=new --image-opts file=disk.qcow2,encrypt.key-secret=old
   cowhand amend -o help"
 )]
 pub struct Args {
@@ -41,7 +45,7 @@ pub struct Args {
     #[arg(short = 'o', value_name = "OPTIONS", required = true)]
     options: Vec<String>,
 
-    /// Change also what loses something: a smaller size
+    /// Change also what loses something: a smaller size, the last key
     #[arg(long)]
     force: bool,
 
@@ -82,7 +86,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let wanted = Wanted::parse(&args.options).map_err(|error| copying::because("amend", &options, &error))?;
     let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
-    let job = Job { args, wanted, options, rules };
+    let keys = wanted.keys.change().map_err(|error| copying::because("amend", &options, &error))?;
+    let job = Job { args, wanted, keys, options, rules };
     copying::reactor()?.run(job.run())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -91,6 +96,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 struct Job<'a> {
     args: &'a Args,
     wanted: Wanted,
+    keys: Option<keys::Change>,
     options: DiskOptions,
     rules: OpenRules,
 }
@@ -112,6 +118,9 @@ impl Job<'_> {
         copying::finish(&disk, prepared, |error| self.failed(error)).await?;
         // The disk is closed and its lock still held: nobody has changed the image since.
         self.amend(&image).await?;
+        if let Some(change) = &self.keys {
+            self.change_keys(change, &image, &header).await?;
+        }
         drop((disk, image));
         match downgrade {
             true => Ok(()),
@@ -140,6 +149,10 @@ impl Job<'_> {
         let header = image.header().await;
         self.wanted.check_backing(&header).map_err(|error| self.failed(&error))?;
         self.wanted.amendment.check(image.file().name(), &header).map_err(|error| self.failed(&error))?;
+        if self.keys.is_some() && !image.is_encrypted() {
+            let what = format!("{} is not encrypted: it has no keys", self.options.filename.display());
+            return Err(Failure::new(what));
+        }
         match self.wanted.size {
             Some(size) if size < image.size() && !self.args.force => {
                 let what = format!(
@@ -180,6 +193,19 @@ impl Job<'_> {
             progress.end();
         }
         amended.map_err(|error| self.failed(&error))
+    }
+
+    async fn change_keys(
+        &self,
+        change: &keys::Change,
+        image: &Qcow2,
+        header: &Header,
+    ) -> Result<(), Failure> {
+        // An encrypted image has both: it was opened with a password.
+        let (Some(area), Some(id)) = (qcow2::luks_area(header), &self.options.layer.key_secret) else {
+            return Ok(());
+        };
+        change.make(image, area, id, self.args.force).await.map_err(|error| self.failed(&*error))
     }
 
     async fn resize_alone(&self) -> Result<(), Failure> {

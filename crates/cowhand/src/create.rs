@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use block::SECTOR_BYTES;
 use graph::OpenError;
+use graph::drivers::OnLoop;
 use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
 use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
-use storage_luks::{Around, Calculation, NewVolume, Work};
+use storage_luks::NewVolume;
 
 use crate::error::Error;
 use crate::inside::HOME;
@@ -123,20 +124,6 @@ async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<
             };
             Ok(made?)
         }
-    }
-}
-
-/// Keys are made on a thread of the loop that makes the image.
-#[derive(Debug)]
-struct OnLoop;
-
-impl Around for OnLoop {
-    fn spawn(&self, work: Work) {
-        reactor::spawn(work).detach();
-    }
-
-    fn calculate(&self, calculation: Calculation) -> Work {
-        Box::pin(reactor::blocking(calculation))
     }
 }
 

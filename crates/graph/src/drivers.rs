@@ -27,6 +27,7 @@ use serde_json::{Map, Value};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::formats::{Opening, format};
 pub(crate) use self::local::of_file;
+pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
 use crate::drive::OptionTree;

@@ -5,6 +5,7 @@ use nearest::nearest;
 use qcow2::Amendment;
 use qcow2_layout::Header;
 
+use super::keys;
 use crate::create::options::{BadOption, split_commas, switch, version};
 
 /// What is asked for.
@@ -14,6 +15,8 @@ pub struct Wanted {
     pub amendment: Amendment,
     /// Size of the disk in bytes.
     pub size: Option<u64>,
+    /// Who may open an encrypted image.
+    pub keys: keys::Wanted,
     /// The image below, which stays as it is.
     backing_file: Option<String>,
     backing_format: Option<String>,
@@ -27,7 +30,7 @@ struct Known {
     put: fn(&mut Wanted, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 8] = [
+const KNOWN: [Known; 13] = [
     Known {
         name: "backing_file",
         takes: "PATH",
@@ -70,6 +73,55 @@ const KNOWN: [Known; 8] = [
         help: "keep that file readable as a raw image (on only where it is)",
         put: |wanted, value| {
             wanted.amendment.data_file_raw = Some(switch(value)?);
+            Some(())
+        },
+    },
+    Known {
+        name: "encrypt.iter-time",
+        takes: "MILLISECONDS",
+        help: "time that trying the new password takes (2000)",
+        put: |wanted, value| {
+            wanted.keys.iter_time_ms = Some(value.parse().ok().filter(|ms| *ms > 0)?);
+            Some(())
+        },
+    },
+    Known {
+        name: "encrypt.keyslot",
+        takes: "0|1|2|3|4|5|6|7",
+        help: "the key slot: to be filled (the first free one), or to be removed",
+        put: |wanted, value| {
+            wanted.keys.slot = Some(value.parse().ok().filter(|slot| *slot < 8)?);
+            Some(())
+        },
+    },
+    Known {
+        name: "encrypt.new-secret",
+        takes: "ID",
+        help: "the password that will open the image too (--object secret,id=ID,...)",
+        put: |wanted, value| {
+            wanted.keys.new_secret = Some(value.to_owned());
+            Some(())
+        },
+    },
+    Known {
+        name: "encrypt.old-secret",
+        takes: "ID",
+        help: "the password whose keys are removed",
+        put: |wanted, value| {
+            wanted.keys.old_secret = Some(value.to_owned());
+            Some(())
+        },
+    },
+    Known {
+        name: "encrypt.state",
+        takes: "active|inactive",
+        help: "add a key, or remove one (the last one only with --force)",
+        put: |wanted, value| {
+            wanted.keys.active = Some(match value {
+                "active" => true,
+                "inactive" => false,
+                _ => return None,
+            });
             Some(())
         },
     },
@@ -163,7 +215,9 @@ fn find(name: &str) -> Result<&'static Known, BadOption> {
         )));
     }
     if name.starts_with("encrypt") {
-        return Err(BadOption(format!("-o {name}: encryption is not amended. Can be amended: {allowed}")));
+        return Err(BadOption(format!(
+            "-o {name}: only keys of an encrypted image change. Can be amended: {allowed}"
+        )));
     }
     let nearest = nearest(name, KNOWN.iter().map(|known| known.name)).join(", ");
     let hint =

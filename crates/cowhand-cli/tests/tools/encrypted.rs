@@ -239,6 +239,47 @@ fn a_password_comes_from_a_file_from_base64_or_from_systemd() {
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
+/// Keys of one disk, added and removed by both programs in turn: each opens it with what the other has made.
+#[test]
+fn keys_are_added_and_removed_and_the_last_one_stays() {
+    let bench = Bench::new();
+    must(&bench, &["create", "-q", "-f", "qcow2", "-o", LUKS, "disk.qcow2", "1M"]);
+    let other = ["--object", "secret,id=sec1,data=other"];
+    let (image, second) = (drive("disk.qcow2"), drive("disk.qcow2").replace("sec0", "sec1"));
+    let amend = |options: &str, more: &[&str]| {
+        let words = [&["amend"], &other[..], more, &["-o", options, "--image-opts", &image]].concat();
+        cowhand(&bench, &words)
+    };
+    let opens = |image: &str| {
+        let words = [&["compare", "-q"], &other[..], &["--image-opts", image, image]].concat();
+        let theirs = Command::new("qemu-img").args(&words).args(SECRET).current_dir(bench.path(".")).output();
+        let (ours, theirs) = (cowhand(&bench, &words).code == 0, theirs.unwrap().status.success());
+        assert_eq!(ours, theirs, "{image}");
+        ours
+    };
+    assert!(opens(&image) && !opens(&second));
+    let add = "encrypt.state=active,encrypt.new-secret=sec1,encrypt.iter-time=10";
+    let added = amend(&format!("{add},encrypt.keyslot=5"), &[]);
+    assert_eq!(added.code, 0, "{}", added.err);
+    assert!(opens(&image) && opens(&second));
+    let taken = amend(&format!("{add},encrypt.keyslot=5"), &[]);
+    assert!(taken.code == 1 && taken.err.contains("key slot 5 has a key"), "{}", taken.err);
+    let info = bench.qemu("qemu-img", &["info", "--output", "json", "disk.qcow2"]).json();
+    assert_eq!(info["format-specific"]["data"]["encrypt"]["slots"][5]["active"], Value::Bool(true));
+    let removed = amend("encrypt.state=inactive,encrypt.old-secret=sec1", &[]);
+    assert_eq!(removed.code, 0, "{}", removed.err);
+    assert!(opens(&image) && !opens(&second));
+    let last = amend("encrypt.state=inactive,encrypt.keyslot=0", &[]);
+    assert!(last.code == 1 && last.err.contains("no key would be left"), "{}", last.err);
+    assert!(opens(&image));
+    let forced = amend("encrypt.state=inactive,encrypt.keyslot=0", &["--force"]);
+    assert_eq!(forced.code, 0, "{}", forced.err);
+    assert!(!opens(&image) && !opens(&second));
+    must(&bench, &["create", "-q", "-f", "qcow2", "plain.qcow2", "1M"]);
+    let plain = cowhand(&bench, &["amend", "-o", "encrypt.state=inactive,encrypt.keyslot=0", "plain.qcow2"]);
+    assert!(plain.code == 1 && plain.err.contains("is not encrypted"), "{}", plain.err);
+}
+
 #[test]
 fn info_shows_key_slots_as_qemu_img_does() {
     let bench = Bench::new();

@@ -29,6 +29,20 @@ impl Around for House {
     }
 }
 
+/// What works on keys uses: the loop of the thread that asks, and its threads for what takes long.
+#[derive(Clone, Copy, Debug)]
+pub struct OnLoop;
+
+impl Around for OnLoop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
+    }
+}
+
 async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     let Opening { file, options, secrets, house, .. } = opening;
     let path = || PathBuf::from(file.name());
