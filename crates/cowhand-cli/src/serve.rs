@@ -103,7 +103,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.keep_house()) });
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
-    // Last of what can fail: whoever can connect is served.
+    // Last of what can fail: from here on clients are served.
     let listening = settings
         .endpoint
         .as_ref()

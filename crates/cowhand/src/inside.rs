@@ -37,7 +37,7 @@ pub(crate) struct Shared {
 
 /// Somebody uses the disk: it does not close before this is dropped.
 pub(crate) struct Inside {
-    // Dropped before the next: who waits for the end finds the disk let go.
+    // Dropped before the next: a task that waits for the end finds the disk released.
     disk: Arc<graph::Disk>,
     _leave: Leave,
 }

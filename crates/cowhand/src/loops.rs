@@ -38,7 +38,7 @@ struct Lane {
 #[derive(Default)]
 struct Inbox {
     jobs: Vec<Job>,
-    /// Of the loop, while it has nothing to do: whoever takes it wakes the loop, once for all that comes meanwhile.
+    /// Of the loop, while it has nothing to do: the submitter that takes it wakes the loop, once for all that comes meanwhile.
     waker: Option<Waker>,
     /// Nobody is left who could send anything.
     is_ending: bool,

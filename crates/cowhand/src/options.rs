@@ -115,7 +115,7 @@ impl OpenOptions {
     }
 
     /// Follows names in the images also where they lead to regular files under `directory`. Without it they are followed only
-    /// inside an image's own directory: whoever wrote an image chose its names.
+    /// inside an image's own directory: the author of an image chose its names.
     pub fn allow_path(mut self, directory: impl Into<PathBuf>) -> Self {
         self.allowed.push(directory.into());
         self

@@ -154,7 +154,7 @@ async fn open_file(
         LockedOpenError::Lock(source) => OpenError::Lock { path: PathBuf::from(name), source },
         LockedOpenError::Open(source) => source.into(),
     })?;
-    // Whoever held the lock may have put another file in its place.
+    // The last holder of the lock may have put another file in its place.
     located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
     Ok(OpenFile { storage: Arc::new(storage), lock: Some(lock), place, driver })
 }

@@ -128,7 +128,7 @@ impl Disk {
     /// What a door has taken in stays with it. Several may drain at a time.
     ///
     /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out. Requests
-    /// of whoever drains are kept out like any other: who awaits one while draining waits for ever.
+    /// of the caller are kept out like any other. Deadlock: do not await a request to this disk while draining it.
     pub async fn drain(&self) -> Drained<'_> {
         self.front.hold();
         let drained = Drained { front: &self.front };

@@ -1,6 +1,6 @@
 //! Names inside an image are hostile: what a backing or data file's name may open.
 //!
-//! Whoever wrote an image chose its names; whoever opens it did not. So a name found in an image is
+//! The author of an image chose its names; the user who opens it did not. So a name found in an image is
 //! followed only to a regular file that lies, all links resolved, in the directory of that image or
 //! under a directory that the user allowed. Names that the user wrote are not checked here.
 //!
@@ -272,7 +272,7 @@ impl Located {
         self.identity.clone()
     }
 
-    /// Whether the path by which the file was found still leads to it. Ask it under the file's lock: until then whoever
+    /// Whether the path by which the file was found still leads to it. Ask it under the file's lock: until then the process that
     /// held it may have put another file there, and what is written to this one would be in a file without a name.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Which format an image is in.
 //!
 //! The caller or the overlay's header says so; otherwise the first bytes decide, with one exception:
-//! raw is never *guessed* for writing. Whoever can write sector 0 of a raw disk (its guest) could
+//! raw is never *guessed* for writing. A guest can write sector 0 of its raw disk, and could
 //! otherwise make the next opener read it as qcow2, with a backing file of the guest's choice.
 
 use std::fmt;

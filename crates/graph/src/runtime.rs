@@ -77,7 +77,7 @@ impl Runtime {
         self.changed.listen()
     }
 
-    /// Wakes who waits for a change.
+    /// Wakes the tasks that wait for a change.
     pub(crate) fn tell(&self) {
         self.changed.notify(usize::MAX);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Shared by a copy and whoever watches it, on any thread.
+/// Shared by a copy and its watchers, on any thread.
 #[derive(Debug, Default)]
 pub struct Counters {
     done: AtomicU64,

@@ -14,7 +14,7 @@ pub const SLOTS: usize = 8;
 pub const SALT_BYTES: usize = 32;
 /// Bytes of the key's digest.
 pub const DIGEST_BYTES: usize = 20;
-/// Stripes that a key is spread over: what everybody writes, and the most that is read.
+/// Stripes that a key is spread over: what all programs write, and the most that is read.
 pub const STRIPES: u32 = 4000;
 /// Iterations of all active slots and of the key's digest together. A wrong password costs them all: a minute, about, on
 /// one core. Ten times what a slot of QEMU's or cryptsetup's choice has.

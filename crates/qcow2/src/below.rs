@@ -83,7 +83,7 @@ impl Lower {
         self.chain.get_or_init(make).as_deref()
     }
 
-    /// Likewise, if anybody has asked it yet.
+    /// Likewise, if a request has needed it yet.
     pub(crate) fn chain_if_made(&self) -> Option<&Chain> {
         self.chain.get()?.as_deref()
     }

@@ -18,7 +18,7 @@ impl Inner {
         if !self.options.writable {
             return Ok(());
         }
-        // Whoever changes the disk as a whole closes the gate too, and opens it again.
+        // A change of the disk as a whole closes the gate too, and opens it again.
         let _managing = self.turns.managing.lock().await;
         self.turns.gate.close().await.for_ever();
         let result = self.write_everything().await;

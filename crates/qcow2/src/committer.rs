@@ -1,10 +1,10 @@
-//! Whose turn it is to commit: one at a time, and those who come meanwhile share the next one.
+//! One commit at a time; requests that come meanwhile share the next one.
 
 use sync::{Event, EventListener, Mutex};
 
 use crate::Error;
 
-/// One commit at a time; those who come meanwhile share the next one.
+/// One commit at a time; requests that come meanwhile share the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Committer {
     state: Mutex<State>,
@@ -16,7 +16,7 @@ struct State {
     running: bool,
     started: u64,
     finished: u64,
-    /// The number of the last commit that failed, and why. Whoever waits for it or for an earlier one
+    /// The number of the last commit that failed, and why. A request that waits for it or for an earlier one
     /// is told, also if a later commit made good what it missed: no error goes unreported.
     failed: Option<(u64, Error)>,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Decompressed {
     /// How all of them are packed.
     compression: Compression,
     latest: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
-    /// Places for those who unpack on another thread.
+    /// Places for unpacking on another thread.
     threads: Semaphore,
 }
 

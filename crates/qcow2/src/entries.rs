@@ -87,7 +87,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether anybody else leads to this table: a snapshot. Asked before anything changes.
+    /// Whether a snapshot leads to this table too. Asked before anything changes.
     pub(crate) async fn is_shared(&self, table: Option<HostOffset>) -> Result<bool, Error> {
         match table {
             Some(at) => Ok(self.space.refcounts.get(at.0 >> self.medium.geometry.cluster_bits).await? > 1),

@@ -49,7 +49,7 @@ impl Frees {
         }
     }
 
-    /// Whether so much waits that a commit is due.
+    /// Whether enough waits that a commit is due.
     pub(crate) fn wants_commit(&self) -> bool {
         self.state.lock().open.len() > OPEN_RUNS_MAX
     }

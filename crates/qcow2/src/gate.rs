@@ -19,7 +19,7 @@ pub(crate) struct Gate {
     emptied: Event,
     /// Who waits for that: telling nobody costs as much as entering.
     waiting: AtomicUsize,
-    /// Apart from `emptied`: those who wait to enter look in and leave again, and would wake each other
+    /// Apart from `emptied`: requests that wait to enter look in and leave again, and would wake each other
     /// for as long as the gate is closed.
     opened: Event,
 }
@@ -46,7 +46,7 @@ impl Drop for Pass<'_> {
 pub(crate) struct Closed<'a>(&'a Gate);
 
 impl Closed<'_> {
-    /// Nobody enters any more. Those who wait to are sent away.
+    /// No request enters any more. Those that wait to are refused.
     pub(crate) fn for_ever(self) {
         self.0.ended.store(true, SeqCst);
     }
@@ -68,7 +68,7 @@ impl Gate {
             let now = self.generation.load(SeqCst);
             let generation = (now % 2) as usize;
             self.inside[generation].0.fetch_add(1, SeqCst);
-            // Looked at after counting: whoever closes the gate or turns the generation looks at
+            // Looked at after counting: closing the gate or turning the generation looks at
             // the counts after that, so one of the two sees the other.
             if self.closed.load(SeqCst) {
                 self.leave(generation);
@@ -103,13 +103,13 @@ impl Gate {
     }
 
     fn leave(&self, generation: usize) {
-        // Whoever waits says so before looking at the count: one of the two sees the other.
+        // A waiter announces itself before it looks at the count: one of the two sees the other.
         if self.inside[generation].0.fetch_sub(1, SeqCst) == 1 && self.waiting.load(SeqCst) > 0 {
             self.emptied.notify(usize::MAX);
         }
     }
 
-    /// Waits until everybody has left who is inside now. Call it once at a time.
+    /// Waits until every request that is inside now has left. Call it once at a time.
     pub(crate) async fn grace(&self) {
         let now = self.generation.load(SeqCst);
         // A grace period that was abandoned half-way may have left somebody in the other generation.
@@ -118,7 +118,7 @@ impl Gate {
         self.empty((now % 2) as usize).await;
     }
 
-    /// Closes the gate and waits until everybody has left. Call it once at a time.
+    /// Closes the gate and waits until every request has left. Call it once at a time.
     pub(crate) async fn close(&self) -> Closed<'_> {
         self.closed.store(true, SeqCst);
         let closed = Closed(self);
@@ -141,7 +141,7 @@ impl Gate {
     }
 }
 
-/// Counts somebody who waits, until dropped.
+/// Counts a waiter, until dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

@@ -92,7 +92,7 @@ impl FileHeader {
         }
     }
 
-    /// Also makes durable what whoever had the image before left in the page cache: memory was read from there, and clusters
+    /// Also makes durable what the last user of the image left in the page cache: memory was read from there, and clusters
     /// that are free by those tables may be in use by the older ones on the medium.
     async fn prepare(&self, medium: &Medium, header: &mut Header) -> Result<(), Error> {
         if self.is_lazy() && !header.incompatible.contains(Incompatible::DIRTY) {
@@ -103,7 +103,7 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The backups that go by these bitmaps miss what is written from now on: whoever makes them must hear of it, once.
+    /// The backups that go by these bitmaps miss what is written from now on: the backup's owner must be told, once.
     fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
         let mut told = self.bitmaps_out_of_date.lock();
         // A try that failed has told already.
@@ -121,7 +121,7 @@ impl FileHeader {
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }
 
-    /// Says that a crash from now on may leave clusters that are counted and not used. Not flushed: whoever opens the image after
+    /// Says that a crash from now on may leave clusters that are counted and not used. Not flushed: the program that opens the image after
     /// a crash that lost it does not look for them, and they are leaked.
     pub(crate) async fn mark_reserve(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;

@@ -26,8 +26,8 @@ pub trait Host: std::fmt::Debug + Send + Sync {
         Budget::unlimited()
     }
 
-    /// Does `calculation` and ends with it, on another thread where the host has one: whoever else
-    /// shares the caller's is not held up. If the future is dropped, the calculation may still happen.
+    /// Does `calculation` and ends with it, on another thread where the host has one: other
+    /// tasks of the caller's thread are not held up. If the future is dropped, the calculation may still happen.
     fn calculate(&self, calculation: Calculation) -> Work {
         Box::pin(async move { calculation() })
     }

@@ -68,7 +68,7 @@ impl Inner {
         *self.discards.read()
     }
 
-    /// Whether the range lies inside the disk. Asked before a request costs anything, and again by whoever has entered: the
+    /// Whether the range lies inside the disk. Asked before a request costs anything, and again once it has entered: the
     /// disk may have become smaller while the gate was closed, and keeps its size as long as somebody is inside.
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         match offset.checked_add(len) {
@@ -130,7 +130,7 @@ impl Inner {
             .await
     }
 
-    /// Sets the corrupt bit, once: whoever opens the image next must know.
+    /// Sets the corrupt bit, once: the next program that opens the image must know.
     pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
         if !self.options.writable || self.header.corrupt_marked.swap(true, Ordering::AcqRel) {
             return;

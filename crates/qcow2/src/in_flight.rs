@@ -1,4 +1,4 @@
-//! Ranges with one owner: whoever allocates, zeroes or discards guest clusters has them alone.
+//! Ranges with one owner: a request that allocates, zeroes or discards guest clusters owns them alone.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -59,7 +59,7 @@ impl InFlight {
         Owned { in_flight: self, start }
     }
 
-    /// Ends the ownership of the range at `start`, and grants it to those who waited for it, as far as they do not overlap another.
+    /// Ends the ownership of the range at `start`, and grants it to the requests that waited for it, unless they overlap another.
     ///
     /// A request for the whole range takes over the queue: all others in it overlap that request too. So the cost is
     /// constant where requests are for one range, and otherwise in proportion to the queue.

@@ -160,7 +160,7 @@ impl L1Table {
     /// Replaces entry `index`, in memory; the sector is dirty from then on.
     pub(crate) fn set(&self, index: usize, entry: L1Entry) {
         if let Some(word) = self.slot(index).filter(|_| index < self.len()) {
-            // Both under the lock: whoever finds the new entry uses its table, and the flush after that
+            // Both under the lock: a request that finds the new entry uses its table, and the flush after that
             // must find the sector dirty.
             let mut file = self.file.lock();
             word.store(entry.encode(), Ordering::Release);

@@ -1,4 +1,4 @@
-//! Which slices of its map an image has, for whoever reckons with them.
+//! Which slices of its map an image has, for callers that compute with them.
 
 use map_cache::SliceKey;
 

@@ -1,4 +1,4 @@
-//! Opening an image: from a header that anybody may have written to state that can be trusted.
+//! Opening an image: from an untrusted header to state that can be trusted.
 
 mod tables;
 
@@ -224,7 +224,7 @@ pub(crate) async fn metadata_places(
     tables::read_places(source, l1, &refcounts).await
 }
 
-/// How many clusters are counted before anybody wants them.
+/// How many clusters are counted ahead of their use.
 fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
     match options.allocation_reserve {
         Some(bytes) => bytes >> geometry.cluster_bits,

@@ -46,8 +46,8 @@ pub struct Options {
     pub pass_discard_other: bool,
     /// `discard-no-unref`: discarded clusters stay reserved where they are.
     pub discard_no_unref: bool,
-    /// `allocation-reserve`: bytes of clusters whose refcounts are raised before anybody wants them, so
-    /// that a flush need not wait for them. A crash leaks at most so much, until the image is opened for writing again; 0 is none, `None` follows
+    /// `allocation-reserve`: bytes of clusters whose refcounts are raised ahead of their use, so
+    /// that a flush need not wait for them. A crash leaks at most this, until the image is opened for writing again; 0 is none, `None` follows
     /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts). Images of version 2 have none
     /// unless it is given: their header cannot tell of it.
     pub allocation_reserve: Option<u64>,

@@ -19,7 +19,7 @@ pub(crate) struct Pause<'a> {
 
 /// Nobody is inside an image, and nobody changes it as a whole, until this is dropped: another backing layer can be put below it.
 ///
-/// Requests that come wait. Whoever holds this and awaits one to the same image waits for ever.
+/// Requests that come wait. Deadlock: do not await a request to the same image while holding this.
 #[derive(Debug)]
 #[must_use = "the image works on as soon as this is dropped"]
 pub struct HeldStill<'a> {

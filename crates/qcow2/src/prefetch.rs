@@ -1,4 +1,4 @@
-//! The map of a whole chain read before anybody asks for it.
+//! The map of a whole chain, read ahead of requests.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub(crate) use counting::{Claim, Lowered};
 use residents::Residents;
 pub(crate) use table::{DirtyTable, RefcountTable, SavedTable, WithoutBlocks};
 
-/// Dirty blocks may take so much memory, however small the cache is: it costs barriers to write them.
+/// Memory that dirty blocks may take, however small the cache is: it costs barriers to write them.
 const DIRTY_BYTES_MIN: usize = 1 << 20;
 
 /// What errors say was being done.
@@ -231,7 +231,7 @@ impl Refcounts {
             set(&mut bytes, at % entries, self.geometry.refcount_order, 1);
         }
         let offset = HostOffset(at << self.geometry.cluster_bits);
-        // Both under the table's lock: whoever copies the table and then the dirty blocks has every
+        // Both under the table's lock: a commit that copies the table and then the dirty blocks has every
         // block that the copy leads to.
         let mut table = self.table.write();
         table.set(index, offset).map_err(self.blame.io(GROWING))?;

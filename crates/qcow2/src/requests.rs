@@ -45,8 +45,8 @@ impl Qcow2 {
         self.inner.header.lock().await.clone()
     }
 
-    /// The bitmaps whose content can be trusted: those that were stored by whoever wrote to the image
-    /// last. Reads the directory.
+    /// The bitmaps whose content can be trusted: those that were stored by the last program that wrote to the
+    /// image. Reads the directory.
     pub async fn bitmaps(&self) -> Result<Vec<Bitmap>, Error> {
         let entries = crate::bitmap::list(&*self.inner.medium.file, &*self.inner.header.lock().await).await?;
         let stored = entries.into_iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE));

@@ -1,4 +1,4 @@
-//! Clusters whose refcounts are raised before anybody wants them.
+//! Clusters whose refcounts are raised ahead of their use.
 //!
 //! A commit raises them and writes their refcounts along with everything else. From the next commit
 //! on an L2 entry may lead to them without waiting for a refcount (docs/write-order.md, "The reserve"). A
@@ -30,7 +30,7 @@ pub(crate) struct Reserve {
 
 #[derive(Debug)]
 struct State {
-    /// For anybody.
+    /// For any allocation.
     runs: VecDeque<Held>,
     /// Clusters in `runs`.
     free: u64,
@@ -215,7 +215,7 @@ impl State {
         Some(taken)
     }
 
-    /// Whether a run is as long as that, or the next one begins where it ends: then whoever takes it goes on there.
+    /// Whether a run is as long as that, or the next one begins where it ends: then the allocation that takes it continues there.
     fn goes_on(&self, at: usize, least: u64) -> bool {
         let Some(held) = self.runs.get(at) else { return false };
         held.run.len >= least || self.runs.get(at + 1).is_some_and(|next| next.run.start == held.run.end())

@@ -12,7 +12,7 @@ use crate::in_flight::InFlight;
 /// Law: what is waited for here is taken in the order of this list, so that no two wait for each other.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Held by whoever changes the disk as a whole: size, snapshots, its end.
+    /// Held by changes of the disk as a whole: size, snapshots, its end.
     pub(crate) managing: AsyncMutex<()>,
     pub(crate) gate: Gate,
     /// Guest subclusters (clusters, where there are none) whose mapping is being changed: all of a cluster while

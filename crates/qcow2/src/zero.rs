@@ -177,7 +177,7 @@ impl Inner {
     /// freed after that.
     async fn zero_batch(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
         let size = self.medium.geometry.cluster_size();
-        // Beyond the end of the disk there is nothing that anybody reads.
+        // Beyond the end of the disk there is nothing that is ever read.
         let inside = end.min(self.size()).saturating_sub(start);
         let mut _raw = None;
         if self.medium.raw_data && inside > 0 {

@@ -73,7 +73,7 @@ impl Shared {
         length - length % SECTOR_BYTES
     }
 
-    /// Fills `buf`, whole sectors from `offset` on, with what they read as now; whoever writes parts of them is waited for.
+    /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.
     async fn read_whole(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
         let moment = self.rewrites.quiet();
         let (result, buf) = self.read_at_once(offset, buf).await;
@@ -85,7 +85,7 @@ impl Shared {
         self.read_at_once(offset, buf).await
     }
 
-    /// Likewise; whoever changes parts of them is the caller, or may be met half-way.
+    /// Likewise; writes of parts of them are the caller's, or may be met half-way.
     async fn read_at_once(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         // Behind the end are zeroes, not the plain text of zeroes.
         let there = self.length().saturating_sub(offset).min(buf.len() as u64) as usize;

@@ -1,7 +1,7 @@
 //! The connections to one export: which of them takes a request, and what happens when they are lost.
 //!
 //! Connections are lost together: one that is gone says that the server may be another one by now, which has not seen all writes.
-//! The first connection that is made then repeats them before anybody else sends anything.
+//! The first connection that is made then repeats them before other requests are sent.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};

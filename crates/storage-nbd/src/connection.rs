@@ -1,8 +1,8 @@
 //! A connection in transmission.
 //!
 //! Two tasks of the loop that made it send and receive ([`crate::send`], [`crate::receive`]); requests of any thread go through the
-//! table here. Whoever finds that the connection is of no use any more says so once ([`Connection::lose`]): both tasks end, and
-//! everybody who waits is told.
+//! table here. A task that finds the connection broken says so once ([`Connection::lose`]): both tasks end, and
+//! all waiting requests are told.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -157,7 +157,7 @@ impl Connection {
     /// The reply to `cookie` is complete.
     pub(crate) fn answered(&self, cookie: u64) -> Result<(), Broken> {
         let Ended { ask, mark, succeeded, waker } = self.table.lock().slots.end(cookie)?;
-        // Before anybody is told: who was told may flush.
+        // Before a request is answered: its client may flush then.
         if succeeded && matches!(ask.what, What::Flush) {
             self.unflushed.flushed(mark);
         } else if succeeded && ask.is_to_be_flushed() && self.negotiated.flags.has(ExportFlags::FLUSH) {
@@ -176,7 +176,7 @@ impl Connection {
         self.end(Error::Lost(reason.into()));
     }
 
-    /// Likewise; `error` is told to everybody who waits.
+    /// Likewise; `error` is told to all waiting requests.
     pub(crate) fn end(&self, error: Error) {
         let mut table = self.table.lock();
         if table.lost.is_some() {

@@ -221,7 +221,7 @@ impl Slots {
         Ok(self.answer(index, result))
     }
 
-    /// Nothing on its way is answered any more; gives who waits.
+    /// Nothing on its way is answered any more; gives the waiting requests.
     pub(crate) fn end_all(&mut self, error: &Error) -> Vec<Waker> {
         let waiting = |slot: &Slot| matches!(slot.state, State::Waiting(_));
         let indices: Vec<usize> =

@@ -135,7 +135,7 @@ fn disk_of(disks: &[TraceDisk], path: &Path, name: &Path, bytes: u64) -> Result<
     }
 }
 
-/// Sizes to look at: powers of two until everybody has all of the map.
+/// Sizes to look at: powers of two until every cache has all of the map.
 fn sizes(full_bytes: [u64; 2]) -> Vec<u64> {
     let full = full_bytes.into_iter().max().unwrap_or(0).min(BYTES_MAX);
     let doubled = |bytes: &u64| (*bytes < full).then_some(bytes * 2);

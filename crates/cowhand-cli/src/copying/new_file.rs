@@ -1,4 +1,4 @@
-//! The file of an image that is filled before anybody may take it for whole.
+//! The file of a new image, which gets its name when it is whole.
 //!
 //! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
 //! happens meanwhile, under its own name there is what was there before, or the whole new image.

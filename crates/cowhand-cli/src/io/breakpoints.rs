@@ -16,7 +16,7 @@ pub const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// So many looks without any change mean that nothing changes any more: a second.
 const LOOKS_MAX: u32 = 50;
 
-/// Calls `work` with whoever watches the steps of the disk's image; `None` if nobody does.
+/// Calls `work` with the watcher of the steps of the disk's image; `None` if there is none.
 pub fn with_watcher<T>(disk: &Disk, work: impl FnOnce(&dyn StepWatcher) -> T) -> Option<T> {
     let root = disk.root();
     let watched = |storage: &dyn Storage| storage.watcher().map(work);

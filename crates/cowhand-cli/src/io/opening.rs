@@ -31,7 +31,7 @@ pub struct Manner {
     pub read_only: bool,
     /// Writes go to an overlay that nobody sees afterwards.
     pub snapshot: bool,
-    /// Whoever else writes it.
+    /// Also while another program writes it.
     pub force_share: bool,
     /// The cache mode.
     pub cache: Option<String>,
@@ -207,7 +207,7 @@ impl std::fmt::Display for Said {
 
 impl std::error::Error for Said {}
 
-/// An overlay that goes when this goes; whoever has it open keeps it.
+/// An overlay whose file is removed when this is dropped; open descriptors keep it.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     path: PathBuf,

@@ -236,7 +236,7 @@ fn denied() -> Result<Rules, FilterError> {
     rules.insert(libc::SYS_clone, when(0, SeccompCmpOp::MaskedEq(thread), 0)?);
     let local = u64::from(libc::AF_UNIX.unsigned_abs());
     rules.insert(libc::SYS_socket, when(0, SeccompCmpOp::Ne, local)?);
-    // Words put into the mouth of whoever sits at our terminal.
+    // Input faked for the user of our terminal.
     rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, libc::TIOCSTI)?);
     Ok(rules)
 }

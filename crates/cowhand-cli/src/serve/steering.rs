@@ -67,7 +67,7 @@ impl Running {
         Self { inventory: Rc::clone(inventory), control, _tasks: tasks }
     }
 
-    /// Tells everybody that the end is near, and why, and hangs up.
+    /// Tells all clients that the end is near, and why, and hangs up.
     pub async fn end(&self, asked: bool) {
         self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };

@@ -1,4 +1,4 @@
-//! `cowhand throttle explain`: what limits mean, before anybody has to live with them.
+//! `cowhand throttle explain`: what limits mean, before they are in force.
 
 use std::io::Write;
 use std::process::ExitCode;

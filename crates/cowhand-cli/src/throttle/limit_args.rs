@@ -1,4 +1,4 @@
-//! Limits as arguments, under every name that anybody knows them by.
+//! Limits as arguments, under all their names.
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use graph::size::parse_size;
@@ -57,7 +57,7 @@ impl LimitArgs {
         self.given.is_empty()
     }
 
-    /// A broken rule, in the words of whoever gave the options.
+    /// A broken rule, in the dialect of the given options.
     fn cannot(&self, error: &LimitsError) -> Failure {
         let dialect = self.given.first().map_or(Dialect::Drive, |given| given.dialect);
         Failure::new(error.describe(dialect))

@@ -114,7 +114,8 @@ fn formats_that_are_not_supported_say_what_to_do() {
             known.err
         );
         let named = bench.cowhand(&["convert", "-f", format, "a", "b.raw"]);
-        let told = format!("{format} is not supported; allowed: qcow2, raw, luks (qemu-img convert -O qcow2 makes");
+        let told =
+            format!("{format} is not supported; allowed: qcow2, raw, luks (qemu-img convert -O qcow2 makes");
         assert!(named.code == 1 && named.err.contains(&told), "{format}: {}", named.err);
     }
 }

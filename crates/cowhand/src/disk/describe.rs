@@ -9,7 +9,7 @@ use crate::pending::Pending;
 /// Extents that one question gives at most: a list of 256 KiB.
 const EXTENTS_MAX: usize = 4096;
 
-/// What a disk is, for whoever shows it to a guest.
+/// What a disk is, for a device model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Size in bytes.

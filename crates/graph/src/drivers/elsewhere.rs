@@ -40,7 +40,7 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
     /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
     fn first_difference(&self, other: &dyn Target) -> Option<String>;
 
-    /// Opens it. Whoever else uses it is the driver's to find out.
+    /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
 }
 

@@ -40,7 +40,7 @@ impl Ahead {
         amount(self.taken[place(direction)].swap(0, Acquire))
     }
 
-    /// From now on, so much may go.
+    /// Gives out a new grant.
     pub(super) fn grant(&self, direction: Direction, granted: Amount) {
         debug_assert!(granted.bytes >> BYTES_BITS == 0, "bytes run into requests");
         self.granted[place(direction)].store((granted.requests << BYTES_BITS) | granted.bytes, Release);

@@ -1,4 +1,4 @@
-//! Who is inside, and how everybody is kept out for a while.
+//! Which requests are inside, and how new ones are kept out for a while.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -6,7 +6,7 @@ use event_listener::Event;
 
 /// Open, or shut by as many as are at work on the disk itself.
 ///
-/// A request counts itself as started ([`super::statistics`]) and looks at the gate after that; whoever shuts
+/// A request counts itself as started ([`super::statistics`]) and looks at the gate after that; a task that shuts
 /// the gate looks at the counts after that: one of the two sees the other.
 #[derive(Debug, Default)]
 pub(super) struct Gate {

@@ -2,7 +2,7 @@
 //!
 //! [`throttle::Group`] decides; what is added here is the lock around it, the wakers, and its one timer. The timer
 //! belongs to one of the requests that wait, the *keeper*: it sleeps on the loop on which it waits, and lets go
-//! whoever's turn has come. When the keeper goes, the one who came last takes over, since it will wait longest. So
+//! exactly the requests that may go. When the keeper goes, the newest request takes over, since it will wait longest. So
 //! a group needs no task of its own: wherever somebody waits, there is a loop that runs, and no loop that
 //! ends takes the timer with it.
 
@@ -40,7 +40,7 @@ pub struct ThrottleGroup {
 #[derive(Debug)]
 struct Line {
     group: Group,
-    /// Everybody who has joined and not left.
+    /// All members.
     seats: Vec<Arc<Seat>>,
     /// Somebody may let requests go without asking.
     granted_ahead: bool,
@@ -96,7 +96,7 @@ impl ThrottleGroup {
         *self.line.lock().group.limits()
     }
 
-    /// Puts new limits in force for all members, whoever set the old ones, and empties the buckets.
+    /// Puts new limits in force for all members, and empties the buckets.
     /// Requests that wait stay in line; those that may go under the new limits do.
     pub fn set_limits(&self, limits: Limits) {
         self.change(|line, now| {
@@ -249,7 +249,7 @@ impl ThrottleGroup {
         drop(removed);
     }
 
-    /// Changes something, then lets go whoever may go.
+    /// Changes something, then wakes the requests that may go.
     fn change(&self, change: impl FnOnce(&mut Line, Time)) {
         let now = self.clock.now();
         let mut wakers = Wakers::new();
@@ -263,7 +263,7 @@ impl ThrottleGroup {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Tells those who do not ask first from when on they may go.
+    /// Publishes the time from which lock-free callers may pass.
     fn publish(&self, line: &mut Line, now: Time) {
         for direction in Direction::BOTH {
             let opens = line.group.opens(direction, now).map_or(u64::MAX, Time::as_nanos);
@@ -298,7 +298,7 @@ impl Line {
         }
     }
 
-    /// Lets go whoever may go, and sees to it that somebody keeps the timer. `asking` is at work and
+    /// Wakes the requests that may go, and makes sure that one keeps the timer. `asking` is at work and
     /// need not be woken: it gets its waker back if it may go.
     fn settle(&mut self, now: Time, asking: Option<Ticket>, wakers: &mut Wakers) -> Option<Waker> {
         let next = self.group.poll(now, &mut self.granted);

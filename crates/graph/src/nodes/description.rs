@@ -52,7 +52,7 @@ pub enum DescriptionError {
         /// The option.
         argument: String,
     },
-    /// Whoever reads a chain relies on what is below.
+    /// A chain relies on what is below.
     #[error("node {name:?} is open for writing; add it with read-only to use it as backing")]
     BackingIsWritable {
         /// The node.

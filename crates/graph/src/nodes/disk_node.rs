@@ -18,7 +18,7 @@ pub struct DiskNode {
     /// The disk.
     pub disk: Arc<Disk>,
     pub(super) asked: Mutex<Asked>,
-    /// Whoever manages the disks was told that its bitmaps are out of date.
+    /// The manager of the disks was told that its bitmaps are out of date.
     told_of_bitmaps: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl DiskNode {
             return Vec::new();
         }
         let names = self.disk.bitmaps_out_of_date();
-        // Of two who ask at once, one is told.
+        // Of two callers at once, one is told.
         if names.is_empty() || self.told_of_bitmaps.swap(true, Ordering::Relaxed) {
             return Vec::new();
         }

@@ -1,6 +1,6 @@
 //! Disks under names: nodes, what uses them, and the operations that change which there are.
 //!
-//! Whoever changes the graph holds a [`Change`], one at a time, so that nobody sees a name that is half there; who asks holds
+//! A change of the graph holds a [`Change`], one at a time, so that no name is seen half there; a look-up holds
 //! nothing. Nothing here is on the way of a request.
 
 mod add;

@@ -36,7 +36,7 @@ impl Graph {
         }
     }
 
-    /// Closes every disk, also after one has failed, whoever uses it; gives what failed.
+    /// Closes every disk, also after one has failed, and also those in use; gives what failed.
     pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
         for node in self.nodes().iter().filter(|node| node.disk().is_ok()) {

@@ -99,7 +99,7 @@ impl Graph {
         let node = self.disk(name)?;
         let old = node.disk.layers();
         let found = self.find(&node, &old, edge, put).await?;
-        // Refused without disturbing anybody, and most of what a flush writes is written while requests go on.
+        // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
         node.plan(&old, edge, &found)?;
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         let begun = node.disk.front.now();

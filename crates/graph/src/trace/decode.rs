@@ -1,4 +1,4 @@
-//! Bytes to records. The bytes may be anybody's: nothing here panics, or allocates more than they are long.
+//! Bytes to records. The bytes are not trusted: nothing here panics, or allocates more than they are long.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! Where requests leave their traces: in memory, within a bound, without waiting for anybody.
+//! Where requests leave their traces: in memory, within a bound, without waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

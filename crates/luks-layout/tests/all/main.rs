@@ -1,4 +1,4 @@
-//! Headers against the programs that made them, and against whoever made them wrong.
+//! Headers against the programs that made them, and against wrong ones.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 

@@ -238,7 +238,7 @@ impl Below {
     fn is_immutable(&self) -> bool {
         match self {
             Below::Image(image) => !image.inner.options.writable,
-            // Bytes that no map leads to are where they are, whoever writes them.
+            // Bytes that no map leads to are where they are, also while they are written.
             Below::Block(_) => true,
         }
     }

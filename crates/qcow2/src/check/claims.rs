@@ -82,7 +82,7 @@ impl Claims {
         self.references.add(cluster, times).map(drop)
     }
 
-    /// So many references less to a cluster, whoever they were from.
+    /// Fewer references to a cluster, of any kind.
     pub(crate) fn lose(&mut self, cluster: u64, times: u32) -> Result<(), Full> {
         let references = self.references.get(cluster);
         self.references.set(cluster, references.saturating_sub(times))?;

@@ -1,7 +1,7 @@
 //! What a crash left counted and unused, given back when the image is opened for writing again.
 //!
 //! The header says that there may be such clusters ([`Compatible::RESERVE`]). Nothing else is believed: a cluster is given back
-//! only if all metadata was read and none of it leads there, whoever had the image in between. So this reads what a
+//! only if all metadata was read and none of it leads there, also if other programs had the image in between. So this reads what a
 //! check reads, without the COPIED flags, and stops where that is more than [`READ_BYTES_MAX`]. No cluster with a
 //! reference is touched, and what is damaged stays as it is for a check to find.
 

@@ -1,6 +1,6 @@
 //! Repairing, in an order in which a crash never makes things worse.
 //!
-//! 1. Version 3: the dirty bit is set, so that whoever opens the image after a crash repairs it again.
+//! 1. Version 3: the dirty bit is set, so that the next open after a crash repairs it again.
 //! 2. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
 //!    clusters, and one sector of the header then switches to it, see `rebuild.rs`). Flush.
 //! 3. COPIED is cleared where more than one reference remains: from here on nothing shared is written in

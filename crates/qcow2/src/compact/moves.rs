@@ -266,7 +266,7 @@ async fn stream_bytes(pass: &Pass<'_>, from: CompressedCluster) -> Result<u64, C
     let read = read_bytes(pass.file, from.host.0, from.len).await;
     let packed = read.map_err(pass.io("read a compressed cluster", from.host.0))?;
     let size = pass.geometry.cluster_size() as usize;
-    // What does not decompress moves as it is: whoever reads it is told.
+    // What does not decompress moves as it is: a request that reads it fails.
     let len = packed_len(pass.header.compression, &packed, size).ok().flatten();
     Ok(len.map_or(from.len, |len| (len as u64).clamp(1, from.len)))
 }

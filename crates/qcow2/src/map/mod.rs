@@ -79,7 +79,7 @@ pub(crate) struct Map {
     pub(crate) cache: MapCache<Error>,
     pub(crate) shape: SliceShape,
     pub(crate) cache_sizes: RwLock<CacheSizes>,
-    /// What is read before anybody asks for it.
+    /// What is read ahead of requests.
     pub(crate) prefetch: Prefetch,
     /// What this image's caches share with those of others.
     pub(crate) budget: Arc<Budget>,

@@ -1,4 +1,4 @@
-//! Tables read before anybody asks for them.
+//! Tables read ahead of requests.
 //!
 //! `table`: a miss reads its neighbours in the same table too, in the same read. `all`: one pass over all
 //! tables in the order of the file, beside the requests, with a bounded number of reads in flight. Both are
@@ -48,7 +48,7 @@ struct Run {
     indices: Vec<u64>,
 }
 
-/// Memory of a slice that is being loaded: its ticket, and what those who wait for it share.
+/// Memory of a slice that is being loaded: its ticket, and what the requests that wait for it share.
 const TICKET_BYTES: usize = size_of::<(SliceKey, LoadTicket<'_, Error>)>() + 128;
 
 type Tickets<'a> = Vec<(SliceKey, LoadTicket<'a, Error>)>;
@@ -123,7 +123,7 @@ impl Map {
             // The tickets first: if the table is freed after the look at L1, they may not land.
             let of_table = self.tickets(index, 0..self.shape.slices_per_table());
             let entry = self.l1.get(index, &medium.geometry).ok().and_then(|entry| entry.table);
-            // Moved meanwhile: whoever moved it has it in memory.
+            // Moved meanwhile: the request that moved it has it in memory.
             if entry.is_some_and(|table| table.0 == run.host + at * size) {
                 tickets.extend(of_table);
             }

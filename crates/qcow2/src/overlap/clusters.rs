@@ -94,7 +94,7 @@ impl Slot {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Whoever changes words does it alone.
+    /// One change of words at a time.
     fn set(&self, word: Word) {
         self.0.store(word.0, Ordering::Release);
     }

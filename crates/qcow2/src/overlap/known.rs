@@ -11,13 +11,13 @@ use super::{OverlapCheck, Places, Section, Sections};
 
 /// The place of every piece of metadata of one image.
 ///
-/// Law: who asks takes no lock, and sees every piece that was entered before; one that is entered meanwhile belongs to clusters that
+/// Law: a look-up takes no lock, and sees every piece that was entered before; one that is entered meanwhile belongs to clusters that
 /// no request has yet.
 #[derive(Debug)]
 pub(crate) struct MetadataMap {
     /// Held by who changes something.
     known: Mutex<Known>,
-    /// What it was after the last change, for those who ask.
+    /// What it was after the last change, for look-ups.
     shown: ArcSwapOption<Known>,
 }
 

@@ -12,7 +12,7 @@ const JOIN_FEW: usize = 1 << 16;
 /// A piece of metadata: start, end (excluded) and kind.
 pub(super) type Piece = (u64, u64, Section);
 
-/// The place of all metadata, before anybody asks.
+/// The place of all metadata, as it is collected while tables are read.
 #[derive(Debug)]
 pub(crate) struct Places {
     pub(super) cluster_bits: u32,

@@ -62,8 +62,8 @@ impl Inner {
         Ok(any)
     }
 
-    /// Nothing on the medium or in memory refers to what is cut off. Durable before anybody may let the
-    /// file grow again: the order of the two would be anybody's.
+    /// Nothing on the medium or in memory refers to what is cut off. Durable before the
+    /// file may grow again: the order of the two would be undefined.
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.
         self.space.free_aside(self.space.room.clear_aside());

@@ -36,7 +36,7 @@ pub struct NewSnapshot {
     pub vm_clock_nsec: u64,
 }
 
-/// How a snapshot is named by whoever wants something of it.
+/// How a caller names a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotName {
     /// Its id.

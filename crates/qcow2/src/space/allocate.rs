@@ -35,7 +35,7 @@ const CHARGED_AT_ONCE: u64 = 64 << 10;
 /// For whom refcounts are raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claimant {
-    /// Whoever wants clusters.
+    /// Any other use.
     Anybody,
     /// The commit that moves the refcount table, to clusters that were set aside.
     RefcountTable,
@@ -61,7 +61,7 @@ impl Space {
                 self.reserve.keep_rest(guest, run, wanted, row)
             }
         };
-        // After the rest is kept: those who go on there meanwhile find their places, and wait for room too.
+        // After the rest is kept: writers that continue there meanwhile find their places, and wait for room too.
         Ok(self.hand_out(medium, run).await)
     }
 
@@ -363,7 +363,7 @@ mod tests {
         let beyond = (inner.medium.file.length() >> inner.medium.geometry.cluster_bits) + 100;
         let run = |start| Run { start, len: 2, fresh: true, settled: false };
         inner.space.reserve.keep_rest(0, run(beyond), 1, 1);
-        // The same place for another: its rest is anybody's.
+        // The same place for another: its rest is free for all.
         inner.space.reserve.keep_rest(0, run(beyond + 2), 1, 1);
         let table = inner.space.allocate(&inner.medium, 1).now_or_never().unwrap().unwrap();
         assert_eq!(table.start, beyond + 3, "the rest is what is handed out");

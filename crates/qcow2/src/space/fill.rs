@@ -7,7 +7,7 @@ use crate::space::Space;
 
 impl Space {
     /// Fills the reserve up, in memory. Only with clusters that are known to be free: a medium that has
-    /// none left is no reason to fail, because whoever needs one will be told.
+    /// none left is no reason to fail, because a request that needs one will fail.
     pub(crate) async fn fill_reserve(&self, medium: &Medium, header: &FileHeader) -> Result<(), Error> {
         let mut missing = self.reserve.missing();
         if missing > 0 || self.reserve.holds_any() {

@@ -34,7 +34,7 @@ impl Space {
     }
 
     /// Takes one reference from each cluster; those that then have none are punched and given to the
-    /// allocator. The last reference goes after the punch: a cluster with refcount 0 is anybody's.
+    /// allocator. The last reference goes after the punch: a cluster with refcount 0 may be allocated.
     pub(crate) async fn release(&self, medium: &Medium, frees: Vec<Free>) {
         medium.about_to(Step::ClusterFree);
         let mut unused: Vec<Free> = Vec::new();

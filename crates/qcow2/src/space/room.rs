@@ -52,7 +52,7 @@ impl Space {
     pub(crate) async fn take_room_in_refcount_table(&self, medium: &Medium, index: u64) -> Result<(), Error> {
         let (at, capacity) = self.refcounts.table.read().place();
         if !RefcountTable::may_lead_to(index) {
-            // Whoever enters the block is told.
+            // The request that enters the block fails.
             return Ok(());
         }
         if index >= capacity {

@@ -22,7 +22,7 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
-/// Tells of failures, and of bitmaps that are out of date, for ever. The clients were told what failed; this is for whoever manages the disks.
+/// Tells of failures, and of bitmaps that are out of date, for ever. The clients were told what failed; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
     loop {
