@@ -3,6 +3,7 @@
 //!
 //! A line is known to differ only with a reason in docs/compat.md, which its table names.
 
+mod changing;
 mod fixtures;
 mod masks;
 mod reading;
@@ -76,6 +77,16 @@ fn dd_makes_what_qemu_img_makes() {
 #[test]
 fn resize_makes_what_qemu_img_makes() {
     run("resize", writing::resize());
+}
+
+#[test]
+fn amend_makes_what_qemu_img_makes() {
+    run("amend", changing::amend());
+}
+
+#[test]
+fn bitmap_makes_what_qemu_img_makes() {
+    run("bitmap", changing::bitmap());
 }
 
 #[test]

@@ -1,16 +1,12 @@
 //! Lines that change nothing.
 
 use super::fixtures::{COMPRESSED, OVERLAYS, PLAIN, WRONG};
-use super::trial::{Line, combined};
+use super::trial::{Line, combined, same};
 
 fn images() -> Vec<&'static str> {
     let all =
         [&PLAIN[..], &COMPRESSED, &OVERLAYS, &["base.qcow2", "kept.qcow2", "allocated.qcow2", "base.raw"]];
     all.concat()
-}
-
-fn same(lines: &[&str]) -> Vec<Line> {
-    lines.iter().map(|line| Line::same(*line)).collect()
 }
 
 /// `info`.

@@ -195,6 +195,11 @@ fn same_image(name: &str, theirs: &Path, ours: &Path) -> Result<(), String> {
     }
 }
 
+/// Lines of qemu-img that both treat alike.
+pub fn same(lines: &[&str]) -> Vec<Line> {
+    lines.iter().map(|line| Line::same(*line)).collect()
+}
+
 /// Every combination of words, one of each list.
 pub fn combined(lists: &[&[&str]]) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -71,9 +71,19 @@ fn an_option_that_cannot_change_while_the_disk_is_open_is_refused_by_its_own_nam
 
 /// What is said to an open disk, so that the option is another than before; nothing where it means nothing to this disk.
 fn other_value(option: &Value) -> Option<String> {
+    // The others are of raw images, LUKS files, and storage elsewhere: this disk is a qcow2 image in a file.
+    let ours = [
+        "a qcow2 image",
+        "the disk's limits",
+        "an image of any format",
+        "the file below an image",
+        "the disk",
+    ];
+    if !ours.contains(&option["of"].as_str().expect("what it belongs to")) {
+        return None;
+    }
     let name = option["name"].as_str().expect("a name");
     let value = match (name, option["type"].as_str().expect("a type")) {
-        ("offset" | "size", _) => return None,
         ("detect-zeroes", _) => "unmap,discard=unmap",
         ("force-share", _) => "on,read-only=on",
         ("cache", _) => "writethrough",
