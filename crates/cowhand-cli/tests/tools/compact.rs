@@ -76,6 +76,7 @@ fn a_killed_run_leaves_the_disk_as_it_was_and_the_next_one_finishes() {
     for tenths in 0..8 {
         let script = format!("timeout -s KILL 0.0{} \"$0\" compact disk.qcow2", 1 + tenths);
         bench.run(Path::new("sh"), &["-c", &script, COWHAND]);
+        bench.wait_for_lock("disk.qcow2");
         let check = bench.run(Path::new("qemu-img"), &["check", "-q", "disk.qcow2"]);
         assert!([0, 3].contains(&check.code), "{}: {}{}", check.code, check.out, check.err);
         assert_unchanged(&bench);

@@ -131,6 +131,7 @@ fn an_interrupted_flatten_can_be_repeated() {
         let script = format!("timeout -s {signal} 0.3 \"$0\" flatten -r 300k top.qcow2");
         let ended = bench.run(std::path::Path::new("sh"), &["-c", &script, env!("CARGO_BIN_EXE_cowhand")]);
         assert_ne!(ended.code, 0, "{signal}: {}{}", ended.out, ended.err);
+        bench.wait_for_lock("top.qcow2");
         assert_eq!(info(&bench, "top.qcow2")["backing-filename"], "mid.qcow2", "{signal}");
         bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
     }

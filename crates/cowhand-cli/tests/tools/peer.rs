@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// How long a killed process may keep its locks.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a command said, and how it ended.
 pub struct Ran {
@@ -46,6 +50,16 @@ impl Bench {
         let ran = self.run(Path::new(tool), words);
         assert_eq!(ran.code, 0, "{tool} {words:?}: {}", ran.err);
         ran
+    }
+
+    /// Waits until the locks of a process that was killed are gone: the kernel gives them back a moment after its end, when it
+    /// has ended its rings.
+    pub fn wait_for_lock(&self, image: &str) {
+        let began = Instant::now();
+        while self.run(Path::new("qemu-img"), &["info", image]).err.contains("lock") {
+            assert!(began.elapsed() < LOCK_PATIENCE, "{image} stays locked");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Runs a tool, however it ends.
