@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
-use storage::{FileLock, IoBuf, Storage};
+use storage::{IoBuf, Storage};
 
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
@@ -47,11 +47,6 @@ impl FoundImage {
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name
-    }
-
-    pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
-        let data = self.data.as_mut().and_then(|data| data.lock.take());
-        self.file.lock.take().into_iter().chain(data)
     }
 }
 

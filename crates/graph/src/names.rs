@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use thiserror::Error;
@@ -37,9 +38,9 @@ pub struct Policy {
 }
 
 /// A file that a name leads to and the policy lets through.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Located {
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
     place: Place,
     identity: Identity,
     /// The descriptor is the file itself, opened by somebody else; it came from these sets.
@@ -244,7 +245,12 @@ impl Located {
         let stat = rustix::fs::fstat(&descriptor)?;
         let identity = Identity::of(&stat);
         let place = Place { given: path.to_owned(), real: path.to_owned(), is_descriptor: true };
-        Ok(Self { descriptor, place, identity, from: Some(from.clone()) })
+        Ok(Self { descriptor: Arc::new(descriptor), place, identity, from: Some(from.clone()) })
+    }
+
+    /// The same file, held by `descriptor`, by which it was opened: one descriptor less.
+    pub(crate) fn held_by(self, descriptor: &Arc<OwnedFd>) -> Self {
+        Self { descriptor: Arc::clone(descriptor), ..self }
     }
 
     /// The open file itself, if it came from a set of descriptors, and the sets.
@@ -345,7 +351,7 @@ fn open_path(path: &Path) -> Result<Located, Reason> {
     }
     let identity = Identity::of(&stat);
     let place = Place { given: path.to_owned(), real: resolved, is_descriptor: false };
-    Ok(Located { descriptor, place, identity, from: None })
+    Ok(Located { descriptor: Arc::new(descriptor), place, identity, from: None })
 }
 
 fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
