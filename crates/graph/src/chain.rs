@@ -148,7 +148,7 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
+            Source::followed(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
         }
         (None, None) => return Ok(None),
     };
@@ -190,7 +190,7 @@ async fn open_data_file(
     let source = match (by_options, &header.extensions.data_file) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
+            Source::followed(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
         }
         (None, None) => {
             let error = std::io::Error::new(

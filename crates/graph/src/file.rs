@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use storage::{
-    FileLock, FileStorage, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile,
-    open_locked,
+    FileLock, FileStorage, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked,
 };
 
 use crate::drivers::{Access, StorageDriver, Target, Wrapped, of_file};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::names::{Identity, Located, Place};
+use crate::names::{Followed, Identity, Located, Place};
 use crate::options::{Aio, FileOptions, LayerOptions};
 
 /// A file of the chain, open and locked.
@@ -77,6 +76,14 @@ impl Source {
         }
     }
 
+    /// What a name in an image leads to.
+    pub(crate) fn followed(followed: Followed) -> Self {
+        match followed {
+            Followed::File(located) => Self::Path(located),
+            Followed::Elsewhere(driver, target) => Self::Elsewhere(driver, target),
+        }
+    }
+
     /// Which storage it is, under whatever name.
     pub(crate) fn identity(&self) -> Identity {
         match self {
@@ -118,7 +125,8 @@ impl Source {
             Self::Path(located) => {
                 let (file, driver) = open_file(&located, name, options, writable)?;
                 let place = located.place().clone();
-                let (storage, lock) = measured(&file, &located, locking, (name, options, layer, writable)).await?;
+                let (storage, lock) =
+                    measured(&file, &located, locking, (name, options, layer, writable)).await?;
                 let source = Self::Path(located.held_by(storage.fd()));
                 Ok(OpenFile { storage: Arc::new(storage), origin: Origin { source, lock }, place, driver })
             }

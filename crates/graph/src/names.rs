@@ -2,7 +2,8 @@
 //!
 //! The author of an image chose its names; the user who opens it did not. So a name found in an image is
 //! followed only to a regular file that lies, all links resolved, in the directory of that image or
-//! under a directory that the user allowed. Names that the user wrote are not checked here.
+//! under a directory that the user allowed; to storage that is no file of this machine (an NBD server) only where the user
+//! allowed just that. Names that the user wrote are not checked here.
 //!
 //! # No gap between check and use
 //! The name is opened once with `O_PATH`, which touches nothing (no FIFO blocks, no device wakes, no
@@ -11,6 +12,7 @@
 //! links are moved in between. `openat2(RESOLVE_BENEATH)` would not do: it refuses absolute names and
 //! links that leave a directory and come back, both of which ordinary chains use.
 
+mod elsewhere;
 mod place;
 
 use std::ffi::{OsStr, OsString};
@@ -23,7 +25,10 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags};
 use thiserror::Error;
 
+use self::elsewhere::Allowed;
+pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
+use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
 /// File systems whose "regular files" are questions to the kernel: proc, sysfs, debugfs, tracefs,
@@ -35,6 +40,16 @@ const KERNEL_FILE_SYSTEMS: [i64; 6] =
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     allowed: Vec<PathBuf>,
+    elsewhere: Vec<Allowed>,
+}
+
+/// What a name leads to that the policy lets through.
+#[derive(Debug)]
+pub enum Followed {
+    /// A file of this machine.
+    File(Located),
+    /// Storage that this driver finds.
+    Elsewhere(&'static StorageDriver, Arc<dyn Target>),
 }
 
 /// A file that a name leads to and the policy lets through.
@@ -77,13 +92,32 @@ pub enum Reason {
         /// Option to use instead.
         hint: &'static str,
     },
-    /// Something other than a local file.
+    /// Something other than a local file, of which no driver is known here.
     #[error(
         "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
     )]
     Protocol {
         /// What stands before the colon.
         protocol: String,
+    },
+    /// Storage elsewhere that the user did not allow.
+    #[error(
+        "{driver}: inside an image is not followed unless it is allowed; if it is right, give --allow-name {name} (or name it on \
+         the command line: {hint})"
+    )]
+    NotAllowed {
+        /// Its driver.
+        driver: &'static str,
+        /// What to allow.
+        name: String,
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// A driver's prefix, and behind it what the driver does not know.
+    #[error("it is no name that its driver knows; allowed: {allowed}")]
+    Malformed {
+        /// What would be one.
+        allowed: String,
     },
     /// FIFO, device, directory, socket.
     #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
@@ -177,7 +211,16 @@ impl Policy {
                 false => Err(named(io::Error::from(io::ErrorKind::NotADirectory))),
             }
         };
-        Ok(Self { allowed: directories.iter().map(resolve).collect::<io::Result<_>>()? })
+        let allowed = directories.iter().map(resolve).collect::<io::Result<_>>()?;
+        Ok(Self { allowed, elsewhere: Vec::new() })
+    }
+
+    /// Allows names in images to lead to these, too: `nbd://HOST` is any export of that server, `nbd://HOST/EXPORT` that one.
+    ///
+    /// # Errors
+    /// When one of them means no storage elsewhere.
+    pub fn allowing(self, names: &[String]) -> Result<Self, NotAllowable> {
+        Ok(Self { elsewhere: names.iter().map(|name| Allowed::of(name)).collect::<Result<_, _>>()?, ..self })
     }
 
     /// Follows the name that stands in `image`.
@@ -186,8 +229,8 @@ impl Policy {
     /// is that one, and the one that the image really lies in if the path is a link.
     ///
     /// # Errors
-    /// When the name leads nowhere, to something other than a regular file, or outside.
-    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Refused> {
+    /// When the name leads nowhere, to something other than a regular file, outside, or to storage elsewhere that is not allowed.
+    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Refused> {
         self.follow(image, name, role).map_err(|reason| Refused {
             image: image.given.clone(),
             role: role.words(),
@@ -196,7 +239,14 @@ impl Policy {
         })
     }
 
-    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
+    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Reason> {
+        if let Some(found) = elsewhere::follow(&self.elsewhere, name, role) {
+            return found.map(|(driver, target)| Followed::Elsewhere(driver, target));
+        }
+        self.follow_path(image, name, role).map(Followed::File)
+    }
+
+    fn follow_path(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
         let path = target(&image.given, name, role)?;
         // Such an image's own name is absolute: what starts with it was relative.
         if image.is_descriptor && path.starts_with(image.given.parent().unwrap_or(Path::new("/"))) {
@@ -384,6 +434,13 @@ mod tests {
         root: tempfile::TempDir,
     }
 
+    fn file(found: Followed) -> Located {
+        match found {
+            Followed::File(located) => located,
+            Followed::Elsewhere(driver, _) => panic!("it leads to {}", driver.name),
+        }
+    }
+
     impl Scene {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
@@ -415,7 +472,7 @@ mod tests {
             let allowed: Vec<PathBuf> = allowed.iter().map(|name| self.path(name)).collect();
             let policy = Policy::new(&allowed).unwrap();
             let found = policy.resolve(&self.place(image), name, Role::Backing);
-            found.map(|located| located.path().to_owned()).map_err(|refused| refused.reason)
+            found.map(|found| file(found).path().to_owned()).map_err(|refused| refused.reason)
         }
     }
 
@@ -492,7 +549,7 @@ mod tests {
     #[test]
     fn names_that_are_no_paths_are_refused_by_what_they_are() {
         let scene = Scene::new();
-        let table: [(&[u8], &str); 6] = [
+        let table: [(&[u8], &str); 7] = [
             (b"", "the name is empty"),
             (b"ba\0se", "the name contains a zero byte"),
             (
@@ -501,7 +558,12 @@ mod tests {
             ),
             (
                 b"nbd://host/x",
-                "nbd: inside an image is not followed; only local files are (a file of that name: ./nbd:...)",
+                "nbd: inside an image is not followed unless it is allowed; if it is right, give --allow-name \
+                 nbd://host:10809/x (or name it on the command line: backing.file=PATH)",
+            ),
+            (
+                b"gluster://host/x",
+                "gluster: inside an image is not followed; only local files are (a file of that name: ./gluster:...)",
             ),
             (
                 b"fat:/etc",
@@ -527,10 +589,43 @@ mod tests {
     }
 
     #[test]
+    fn a_name_leads_to_a_server_only_if_that_server_or_export_is_allowed() {
+        let scene = Scene::new();
+        let follows = |allowed: &str, name: &str| {
+            let policy = Policy::default().allowing(&[allowed.to_owned()]).unwrap();
+            match policy.resolve(&scene.place("images/top"), name.as_bytes(), Role::Backing) {
+                Ok(Followed::Elsewhere(driver, _)) => driver.name == "nbd",
+                Ok(Followed::File(found)) => panic!("{found:?}"),
+                Err(Refused { reason: Reason::NotAllowed { .. }, .. }) => false,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for (allowed, name, expected) in [
+            ("nbd://host", "nbd://host/x", true),
+            ("nbd://host", "nbd://host:10809/y", true),
+            ("nbd://host", "nbd:host:10809:exportname=x", true),
+            ("nbd://host", "nbd://host:10810/x", false),
+            ("nbd://host", "nbd://host.elsewhere/x", false),
+            ("nbd://host/x", "nbd://host/x", true),
+            ("nbd://host/x", "nbd://host/xy", false),
+            ("nbd://host/x", "nbd://host", false),
+            ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s:exportname=x", true),
+            ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s2:exportname=x", false),
+        ] {
+            assert_eq!(follows(allowed, name), expected, "{allowed}: {name}");
+        }
+        let refused = |name: &str| Policy::default().allowing(&[name.to_owned()]).unwrap_err().to_string();
+        assert!(refused("/images").contains("with --allow-path"), "{}", refused("/images"));
+        assert!(refused("nbd://host:0").contains("allowed: a port"), "{}", refused("nbd://host:0"));
+        let malformed = scene.resolve("images/top", b"nbd://host:x/", &[]).unwrap_err();
+        assert!(matches!(malformed, Reason::Malformed { .. }), "{malformed}");
+    }
+
+    #[test]
     fn the_file_that_was_checked_is_the_file_that_is_opened() {
         let scene = Scene::new();
         let policy = Policy::default();
-        let located = policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap();
+        let located = file(policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap());
         fs::write(scene.path("elsewhere/secret"), b"secret").unwrap();
         fs::remove_file(scene.path("images/link-in")).unwrap();
         symlink(scene.path("elsewhere/secret"), scene.path("images/link-in")).unwrap();
