@@ -333,7 +333,7 @@ mod tests {
                 let to = end.min(from + 512);
                 let free = |at: &u64| is_free(*at) && !taken.contains(at);
                 let found: Vec<_> = (from..to).filter(free).map(|at| (at, 1)).collect();
-                allocator.scanned(from, to, &found);
+                allocator.scanned(from..to, &found);
                 assert!(allocator.memory_bytes() < 512 << 10, "{} bytes", allocator.memory_bytes());
             }
             let run = allocator.take(1).unwrap();
@@ -362,9 +362,9 @@ mod tests {
         while let Some((from, end)) = allocator.next_scan() {
             let to = end.min(from + 512);
             let found: Vec<_> = (from..to).step_by(2).map(|at| (at, 1)).collect();
-            allocator.scanned(from, to, &found);
+            allocator.scanned(from..to, &found);
             if to == end {
-                allocator.find(clusters - 9, 9);
+                allocator.find(clusters - 9..clusters);
             }
         }
         assert_eq!(allocator.take_exactly(7), Some(Run::used(clusters - 9, 7)));
