@@ -132,9 +132,9 @@ impl LayerFiles {
         let Self { format, options, file, data } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
-        let header = match format {
+        let header = match *format {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
-            Format::Raw | Format::Luks => None,
+            _ => None,
         };
         if writable && header.as_ref().is_some_and(qcow2::is_dirty) {
             let reason = "it is in use; take it out of use and run `cowhand check -r all`".to_owned();

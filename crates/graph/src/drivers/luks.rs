@@ -6,16 +6,17 @@ use std::sync::Arc;
 use block::{Blame, Block, Raw, SECTOR_BYTES};
 use storage_luks::{Area, Around, Calculation, CipherStorage, Work, unlock};
 
-use super::FormatDriver;
+use super::{FormatDriver, FormatHeader};
 use super::formats::Opening;
 use crate::error::OpenError;
 use crate::house::House;
-use crate::options::OptionError;
-use crate::probe::Format;
+use crate::options::{OptionError, table};
 
 pub(super) const LUKS: FormatDriver = FormatDriver {
     name: "luks",
-    format: Format::Luks,
+    title: "a LUKS file",
+    header: Some(FormatHeader { name: "LUKS", begins: storage_luks::is_luks }),
+    options: table::LUKS,
     open: |opening| Box::pin(async move { Ok(Arc::new(open(opening).await?) as Arc<dyn Block>) }),
 };
 
