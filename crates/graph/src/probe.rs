@@ -17,7 +17,10 @@ pub const PROBE_BYTES: usize = 512;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Format(u8);
 
-#[expect(non_upper_case_globals, reason = "they are what variants of an enum would be, and are matched like those")]
+#[expect(
+    non_upper_case_globals,
+    reason = "they are what variants of an enum would be, and are matched like those"
+)]
 impl Format {
     /// QEMU's copy-on-write format, versions 2 and 3.
     pub const Qcow2: Self = Self::called("qcow2");
@@ -252,7 +255,10 @@ mod tests {
     fn qcow2_is_opened_as_qcow2_only_with_its_header() {
         assert_eq!(decide(None, QCOW2, Access::Write), Ok(Format::Qcow2));
         assert_eq!(decide(Some(Format::Qcow2), QCOW2, Access::Read), Ok(Format::Qcow2));
-        assert_eq!(decide(Some(Format::Qcow2), Probed::Nothing, Access::Read), refused(Format::Qcow2, "qcow2"));
+        assert_eq!(
+            decide(Some(Format::Qcow2), Probed::Nothing, Access::Read),
+            refused(Format::Qcow2, "qcow2")
+        );
         let other = decide(None, Probed::Other("vmdk"), Access::Read);
         assert_eq!(other, Err(FormatError::Unsupported { found: "vmdk" }));
     }

@@ -10,8 +10,8 @@ use qcow2_layout::{CryptMethod, Header};
 use storage::Storage;
 
 use super::{FORMATS, FormatDriver, FormatHeader};
+use crate::background::BackgroundTasks;
 use crate::error::OpenError;
-use crate::house::House;
 use crate::options::{LayerOptions, OptionError, table};
 use crate::probe::Format;
 use crate::secrets::Secrets;
@@ -31,7 +31,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) writable: bool,
     /// Where passwords are.
     pub(crate) secrets: &'a Secrets,
-    pub(crate) house: &'a House,
+    pub(crate) tasks: &'a BackgroundTasks,
 }
 
 /// A block that is being opened.
@@ -73,7 +73,7 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, writable, secrets, house } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, tasks } = opening;
     let path = || PathBuf::from(file.name());
     if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
         return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
@@ -85,7 +85,7 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
         repair(&*file).await?;
     }
     let files = Files { file, data, backing };
-    let host = Arc::new(house.clone());
+    let host = Arc::new(tasks.clone());
     Ok(match password {
         Some(password) => Box::pin(Qcow2::open_encrypted(files, &password, engine, host)).await?,
         None => Box::pin(Qcow2::open(files, engine, host)).await?,

@@ -48,7 +48,10 @@ pub fn first_fixed(
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| {
             let of_formats = FORMATS.iter().map(|driver| driver.options);
-            [LAYER].into_iter().chain(of_formats).find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
+            [LAYER]
+                .into_iter()
+                .chain(of_formats)
+                .find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
         });
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));

@@ -88,7 +88,12 @@ pub fn groups() -> impl Iterator<Item = Group> {
     let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
     let formats = FORMATS.iter().map(|driver| Group::Format(driver.name));
-    [Group::Layer].into_iter().chain(formats).chain([Group::File]).chain(elsewhere).chain([Group::Disk, Group::Throttling])
+    [Group::Layer]
+        .into_iter()
+        .chain(formats)
+        .chain([Group::File])
+        .chain(elsewhere)
+        .chain([Group::Disk, Group::Throttling])
 }
 
 /// Options that QEMU's `-drive` takes beside the image's own.

@@ -48,9 +48,7 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
     let names: &[_] = match image.format {
         graph::probe::Format::Qcow2 => &QCOW2,
         // Of the others only raw ones are made.
-        _ => {
-            &[("size", Some("")), ("preallocation", None)]
-        }
+        _ => &[("size", Some("")), ("preallocation", None)],
     };
     for (name, shown) in names {
         if let Some(value) = value(name, *shown) {
