@@ -1,5 +1,7 @@
 //! Taking room for metadata before it changes.
 
+use std::ops::Range;
+
 use qcow2_layout::HostOffset;
 use storage::{Allocation, ExtentKind};
 
@@ -10,6 +12,12 @@ use crate::medium::Medium;
 use crate::refcount::RefcountTable;
 use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Place};
 use crate::space::Space;
+
+/// What is reserved at a time where clusters are small, in bytes: at most so much is given to the file and not used until it is closed.
+const AHEAD_BYTES: u64 = 256 << 10;
+
+/// The largest clusters that count as small. A table of larger ones maps so much that its own system call is nothing.
+const AHEAD_CLUSTER_MAX: u64 = 16 << 10;
 
 impl Space {
     /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
@@ -98,8 +106,29 @@ impl Space {
         let (offset, len) = (run.start << bits, run.len << bits);
         match run.fresh {
             // Not every file system tells its holes.
-            true => reserve_range(medium, offset, len).await,
+            true => self.reserve_fresh(medium, offset..offset + len).await,
             false => fill_holes(medium, offset, offset + len).await,
+        }
+    }
+
+    /// Reserves clusters behind all that was used before. Where clusters are small, new tables are many and a system call for each would cost more than
+    /// the write it is for: a longer range is reserved then, which data that comes next fills.
+    async fn reserve_fresh(&self, medium: &Medium, wanted: Range<u64>) -> Result<(), Error> {
+        if self.room.has_ahead(&wanted) {
+            return Ok(());
+        }
+        let (offset, len) = (wanted.start, wanted.end - wanted.start);
+        let end = (offset + AHEAD_BYTES).min(medium.file.length());
+        let whole = medium.file.capabilities().resizable
+            && medium.geometry.cluster_size() <= AHEAD_CLUSTER_MAX
+            && end > wanted.end
+            && medium.file.allocate(offset, end - offset, Allocation::Reserve).await.is_ok();
+        match whole {
+            true => {
+                self.room.set_ahead(offset..end);
+                Ok(())
+            }
+            false => reserve_range(medium, offset, len).await,
         }
     }
 
