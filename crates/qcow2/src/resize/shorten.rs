@@ -53,7 +53,7 @@ impl Inner {
             let start = at.0 >> self.medium.geometry.cluster_bits;
             match start < end {
                 true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
-                false => self.space.allocator.lock().give(start, 1),
+                false => self.space.allocator.lock().give(start..start + 1),
             }
         }
         let any = !counted.is_empty();
