@@ -67,6 +67,7 @@ impl Inner {
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.
         self.space.free_aside(self.space.room.clear_aside());
+        self.space.room.forget_ahead();
         let length = end << self.medium.geometry.cluster_bits;
         self.medium.file.shorten_to(length).await.map_err(self.medium.blame.io("shortening the file"))?;
         self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))?;

@@ -11,6 +11,12 @@ use crate::refcount::RefcountTable;
 use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Place};
 use crate::space::Space;
 
+/// What is reserved at a time where clusters are small, in bytes: at most so much is given to the file and not used until it is closed.
+const AHEAD_BYTES: u64 = 256 << 10;
+
+/// The largest clusters that count as small. A table of larger ones maps so much that its own system call is nothing.
+const AHEAD_CLUSTER_MAX: u64 = 16 << 10;
+
 impl Space {
     /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
     pub(crate) async fn take_room_of_table(
@@ -98,8 +104,28 @@ impl Space {
         let (at, len) = (HostOffset(run.start << bits), run.len << bits);
         match run.fresh {
             // Not every file system tells its holes.
-            true => reserve_range(medium, at, len).await,
+            true => self.reserve_fresh(medium, at, len).await,
             false => fill_holes(medium, at, len).await,
+        }
+    }
+
+    /// Reserves clusters behind all that was used before. Where clusters are small, new tables are many and a system call for each would cost more than
+    /// the write it is for: a longer range is reserved then, which data that comes next fills.
+    async fn reserve_fresh(&self, medium: &Medium, at: HostOffset, len: u64) -> Result<(), Error> {
+        if self.room.has_ahead(&(at.0..at.0 + len)) {
+            return Ok(());
+        }
+        let end = (at.0 + AHEAD_BYTES).min(medium.file.length());
+        let whole = medium.file.capabilities().resizable
+            && medium.geometry.cluster_size() <= AHEAD_CLUSTER_MAX
+            && end > at.0 + len
+            && medium.file.allocate(at.0, end - at.0, Allocation::Reserve).await.is_ok();
+        match whole {
+            true => {
+                self.room.set_ahead(at.0..end);
+                Ok(())
+            }
+            false => reserve_range(medium, at, len).await,
         }
     }
 
