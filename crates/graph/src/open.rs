@@ -82,10 +82,11 @@ pub(crate) async fn open_layers(
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(mut found) = chain.pop() {
         let locks = found.take_locks().collect();
-        let FoundImage { identity, file, data, format, options, header } = found;
+        let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let opening = Opening {
             file: file.storage,
             data: data.map(|data| data.storage),
+            luks_header: luks_header.map(|header| header.storage),
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),

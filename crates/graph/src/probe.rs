@@ -84,9 +84,6 @@ pub enum FormatError {
         /// Its name.
         found: &'static str,
     },
-    /// The caller says luks and the file does not.
-    #[error("the format is given as luks, but the file does not begin with a LUKS header")]
-    NotLuks,
     /// The caller says qcow2 and the file does not.
     #[error("the format is given as qcow2, but the file does not begin with a qcow2 header")]
     NotQcow2,
@@ -137,8 +134,8 @@ pub fn probe(start: &[u8]) -> Probed {
 pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
     match (asked, found, access) {
         (Some(Format::Raw), _, _) => Ok(Format::Raw),
-        (Some(Format::Luks), Probed::Luks, _) => Ok(Format::Luks),
-        (Some(Format::Luks), _, _) => Err(FormatError::NotLuks),
+        // Its header may be in another file, or its first copy damaged: who opens it looks.
+        (Some(Format::Luks), _, _) => Ok(Format::Luks),
         (_, Probed::Qcow2, _) => Ok(Format::Qcow2),
         (Some(Format::Qcow2), _, _) => Err(FormatError::NotQcow2),
         (None, Probed::Luks, _) => Ok(Format::Luks),
@@ -185,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn luks_is_opened_as_luks_only_with_its_header() {
+    fn luks_is_known_by_its_header_and_looked_for_when_said() {
         for access in [Access::Read, Access::Write] {
             assert_eq!(decide(None, Probed::Luks, access), Ok(Format::Luks));
             assert_eq!(decide(Some(Format::Luks), Probed::Luks, access), Ok(Format::Luks));
-            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Err(FormatError::NotLuks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Ok(Format::Luks));
             assert_eq!(decide(Some(Format::Qcow2), Probed::Luks, access), Err(FormatError::NotQcow2));
         }
     }

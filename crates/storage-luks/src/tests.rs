@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
 
 use crate::{
-    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Removal, Secret, SectorCipher, Work,
-    add_key, area_bytes, remove_key, unlock,
+    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
+    Work, add_key, area_bytes, remove_key, unlock,
 };
 
 /// A program without threads: what is spawned runs at once.
@@ -34,7 +34,12 @@ fn keyed() -> Arc<SectorCipher> {
 }
 
 fn over(below: &Arc<MemoryStorage>, start: u64) -> CipherStorage {
-    CipherStorage::new(Arc::clone(below) as Arc<dyn Storage>, start, keyed(), Arc::new(Alone))
+    CipherStorage::new(
+        Arc::clone(below) as Arc<dyn Storage>,
+        Part { start, ..Part::default() },
+        keyed(),
+        Arc::new(Alone),
+    )
 }
 
 fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{Files, Qcow2};
-use qcow2_layout::{CryptMethod, Header};
+use qcow2_layout::Header;
 use storage::Storage;
 
 use super::{FORMATS, FormatDriver};
@@ -22,6 +22,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) file: Arc<dyn Storage>,
     /// The file of its data, where that is another one.
     pub(crate) data: Option<Arc<dyn Storage>>,
+    /// The file of its LUKS header, where that is another one.
+    pub(crate) luks_header: Option<Arc<dyn Storage>>,
     /// What lies below it.
     pub(crate) backing: Option<Arc<dyn Block>>,
     pub(crate) options: &'a LayerOptions,
@@ -63,10 +65,13 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, active, secrets, house } = opening;
+    let Opening { file, data, backing, options, header, active, secrets, house, luks_header: _ } = opening;
     let path = || PathBuf::from(file.name());
-    if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
-        return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
+    if let (Some(asked), Some(header)) = (options.encryption, header)
+        && asked.method() != header.crypt
+    {
+        let source = OptionError::NotEncrypted { asked: asked.name() };
+        return Err(OpenError::Options { path: path(), source });
     }
     let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
