@@ -40,9 +40,9 @@ impl FoundImage {
         &self.file.storage
     }
 
-    /// The file that has the LUKS header of a LUKS image, where that is not the image's own.
-    pub fn luks_header(&self) -> Option<&Arc<dyn Storage>> {
-        self.luks_header.as_ref().map(|header| &header.storage)
+    /// The file that has the LUKS header of a LUKS image, where that is not the image's own, and the name of its driver.
+    pub fn luks_header(&self) -> Option<(&Arc<dyn Storage>, &'static str)> {
+        self.luks_header.as_ref().map(|header| (&header.storage, header.driver.name))
     }
 
     /// What the file holds.
@@ -197,8 +197,8 @@ pub(crate) async fn format_of(
 
 /// Only for reading: nothing of a LUKS header is written while its disk is open.
 async fn open_luks_header(source: &Source, options: &LayerOptions) -> Result<OpenFile, OpenError> {
-    let name = source.path().display().to_string();
-    source.open(&name, &options.luks_header, options, false).await
+    let name = options.luks_header.shown().unwrap_or_else(|| source.path());
+    source.open(&name.display().to_string(), &options.luks_header, options, false).await
 }
 
 async fn open_data_file(

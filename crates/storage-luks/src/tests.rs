@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
 
 use crate::{
-    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher, SectorSize,
-    Work, add_key, area_bytes, remove_key, unlock,
+    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
+    SectorSize, Work, add_key, area_bytes, remove_key, unlock,
 };
 
 /// A program without threads: what is spawned runs at once.
@@ -158,7 +158,8 @@ fn a_try_gives_whole_sectors_and_nothing_else() {
 fn a_part_of_fixed_length_ends_where_it_ends() {
     let below = Arc::new(MemoryStorage::new(512 * 40));
     let part = Part { start: 512, len: Some(8192), first_number: 0 };
-    let storage = CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(4096), Arc::new(Alone));
+    let storage =
+        CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(4096), Arc::new(Alone));
     assert_eq!((storage.length(), storage.capabilities().resizable), (8192, false));
     block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into())).unwrap();
     assert_eq!(read(&storage, 8000, 192), [5; 192]);

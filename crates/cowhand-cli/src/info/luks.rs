@@ -9,20 +9,27 @@ use storage_luks::luks2::{self, Argon2Kind, Kdf, Place};
 use storage_luks::{DataPlace, VolumeHeader, read_volume};
 
 use super::model::{FormatSpecific, ImageInfo, Luks2Info, LuksInfo, Slot2Info, SlotInfo, TriedSlot};
-use super::read::cannot_open;
+use super::read::{cannot_open, child};
 use crate::failure::Failure;
 
 /// What is shown of a LUKS file, whose header may be in another one.
 pub async fn file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
     let file = &**image.storage();
     let (header_file, place) = match image.luks_header() {
-        Some(header) => (&**header, DataPlace::OtherFile),
+        Some((header, _)) => (&**header, DataPlace::OtherFile),
         None => (file, DataPlace::BehindHeader),
     };
     let detached = place == DataPlace::OtherFile;
     let header = read_volume(header_file).await.map_err(|error| cannot_open(shown, &error))?;
     let size = header.check_place(place).and_then(|()| header.data_len(file.length()));
     let virtual_size = size.map_err(|error| cannot_open(shown, &error))?;
+    let mut info = super::read::file_info(image, shown);
+    if let Some((file, driver)) = image.luks_header() {
+        let header = child("header", file, driver, Path::new(file.name()));
+        // As QEMU has it, the space is that of both.
+        info.actual_size = info.actual_size.zip(header.info.actual_size).map(|(data, header)| data + header);
+        info.children.insert(0, header);
+    }
     Ok(ImageInfo {
         format: Format::Luks.name().into(),
         virtual_size,
@@ -31,7 +38,7 @@ pub async fn file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Fa
             VolumeHeader::Luks1(header) => FormatSpecific::Luks(luks1(header, detached)),
             VolumeHeader::Luks2(header) => FormatSpecific::Luks2(luks2(header, detached)),
         }),
-        ..super::read::file_info(image, shown)
+        ..info
     })
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// One image.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImageInfo {
     /// As it was named.

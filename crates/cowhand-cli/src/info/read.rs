@@ -4,6 +4,7 @@
 //! against the format's limits and the file's real length before anything is allocated.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use block::SECTOR_BYTES;
 use graph::FoundImage;
@@ -12,6 +13,7 @@ use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, Compatible, CryptMethod, Header, Incompatible, SnapshotEntry,
     Version,
 };
+use storage::Storage;
 
 use super::luks;
 use super::model::{
@@ -45,24 +47,23 @@ pub(super) fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
         format: Format::Raw.name().into(),
         virtual_size: image.storage().length().next_multiple_of(SECTOR_BYTES),
         actual_size: image.storage().allocated_bytes(),
-        dirty_flag: false,
-        cluster_size: None,
-        encrypted: None,
-        backing_filename: None,
-        full_backing_filename: None,
-        backing_filename_format: None,
-        snapshots: Vec::new(),
-        format_specific: None,
-        children: Vec::new(),
         medium: Some(medium_value(&image.storage().medium())),
+        ..ImageInfo::default()
     };
-    let child = ImageInfo {
-        format: image.file_driver().into(),
+    ImageInfo { children: vec![child("file", image.storage(), image.file_driver(), shown)], ..alone }
+}
+
+/// A file below an image, as its child called `name`.
+pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &Path) -> Child {
+    let info = ImageInfo {
+        filename: shown.to_string_lossy().into_owned(),
+        format: driver.into(),
+        virtual_size: file.length().next_multiple_of(SECTOR_BYTES),
+        actual_size: file.allocated_bytes(),
         format_specific: Some(FormatSpecific::File(FileInfo {})),
-        medium: None,
-        ..alone.clone()
+        ..ImageInfo::default()
     };
-    ImageInfo { children: vec![Child { name: "file".into(), info: child }], ..alone }
+    Child { name: name.into(), info }
 }
 
 async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result<ImageInfo, Failure> {

@@ -45,10 +45,6 @@ impl Around for OnLoop {
 
 async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     let Opening { file, luks_header, options, secrets, house, .. } = opening;
-    let path = || PathBuf::from(file.name());
-    let refused = |source| OpenError::Options { path: path(), source };
-    let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
-    let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
     let (header_file, place) = match &luks_header {
         Some(header) => (&**header, DataPlace::OtherFile),
         None => (&*file, DataPlace::BehindHeader),
@@ -59,6 +55,10 @@ async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     if let Some(advice) = header.damaged_copy() {
         tracing::warn!("{name}: {advice}");
     }
+    let path = || PathBuf::from(file.name());
+    let refused = |source| OpenError::Options { path: path(), source };
+    let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
+    let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
     let fixed = header.is_fixed();
     let opened = open_volume(header_file, header, &password, house).await?;
     let plain = opened.plain(Arc::clone(&file), Arc::new(house.clone()))?;

@@ -36,7 +36,8 @@ impl Sample {
         let (cipher, hash) = (Cipher::DEFAULT, Hash::Sha256);
         let new = NewHeader { cipher, hash, key: &key, digest_salt, digest_iterations: 1000, uuid: [2; 16] };
         let mut luks1 = Header::new(&new).expect("the key has the cipher's length");
-        let random = Secret::new((0..luks1.material_bytes(&luks1.slots[0])).map(|at| (at * at / 7) as u8).collect());
+        let random =
+            Secret::new((0..luks1.material_bytes(&luks1.slots[0])).map(|at| (at * at / 7) as u8).collect());
         let password = Secret::new(PASSWORD.to_vec());
         let slot = NewSlot { password: &password, iterations: 1000, salt };
         let material = luks1.fill_slot(0, &key, &slot, random).expect("the key has the cipher's length");
@@ -65,7 +66,8 @@ impl Sample {
     /// With `value` in the place of a member, by its JSON pointer; `None`: without it.
     pub fn with(mut self, pointer: &str, value: Option<Value>) -> Self {
         let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
-        let parent = self.json.pointer_mut(parent).and_then(Value::as_object_mut).expect("a member to change");
+        let parent =
+            self.json.pointer_mut(parent).and_then(Value::as_object_mut).expect("a member to change");
         match value {
             Some(value) => drop(parent.insert(name.to_owned(), value)),
             None => drop(parent.remove(name)),
@@ -110,7 +112,8 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for group in bytes.chunks(3) {
-        let held = group.iter().fold(0_u32, |held, &byte| held << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        let held =
+            group.iter().fold(0_u32, |held, &byte| held << 8 | u32::from(byte)) << (8 * (3 - group.len()));
         for digit in 0..4 {
             let value = held >> (18 - 6 * digit) & 63;
             text.push(if digit > group.len() { '=' } else { char::from(DIGITS[value as usize]) });

@@ -46,9 +46,12 @@ fn a_part_of_a_sector_that_is_torn_loses_nothing_beside_it() {
     })
     .unwrap();
     let (old, mut torn, mut states) = (old(), 0, 0);
-    let is_written = |at: usize| writes.iter().any(|(start, len)| (*start as usize..*start as usize + len).contains(&at));
+    let is_written =
+        |at: usize| writes.iter().any(|(start, len)| (*start as usize..*start as usize + len).contains(&at));
     let recording = world.recording();
-    for state in CrashStates::new(&recording, &[], CrashOptions { seed: 1, tears: 4, ..CrashOptions::default() }) {
+    for state in
+        CrashStates::new(&recording, &[], CrashOptions { seed: 1, tears: 4, ..CrashOptions::default() })
+    {
         let (world, disks) = state.boot(1);
         let disk = Arc::new(disks.into_iter().next().unwrap());
         let found = sim::run(&world, 1, |_| async {
@@ -80,7 +83,8 @@ fn neighbours_in_one_sector_are_written_one_after_the_other() {
         let found = sim::run(&world, seed, |_| async {
             let plain = over(Arc::clone(&file) as Arc<dyn Storage>);
             plain.write(0, IoBytes::copy_from(&old()).into()).await.unwrap();
-            let parts = (0..LEN / 512).map(|part| plain.write(part * 512, IoBytes::copy_from(&[0x80 + part as u8; 512]).into()));
+            let parts = (0..LEN / 512)
+                .map(|part| plain.write(part * 512, IoBytes::copy_from(&[0x80 + part as u8; 512]).into()));
             futures_util::future::join_all(parts).await.into_iter().for_each(|written| written.unwrap());
             let (result, found) = plain.read(0, IoBuf::uninit(LEN as usize)).await;
             result.unwrap();

@@ -38,7 +38,11 @@ fn a_damaged_first_copy_leaves_the_second_one() {
         bytes[at..at + len].iter_mut().for_each(|byte| *byte ^= 0x5a);
         let damaged = file(&bytes, 4096);
         let header = read(&damaged).unwrap();
-        assert_eq!(header, luks2::Header { place: luks2::Place::Second(COPY_BYTES as u64), ..whole.clone() }, "byte {at}");
+        assert_eq!(
+            header,
+            luks2::Header { place: luks2::Place::Second(COPY_BYTES as u64), ..whole.clone() },
+            "byte {at}"
+        );
         let volume = VolumeHeader::Luks2(header);
         assert!(volume.damaged_copy().unwrap().contains("cryptsetup repair"));
         block_on(open_volume(&damaged, volume, &secret(PASSWORD), &Machine)).unwrap();
@@ -69,7 +73,11 @@ fn the_newer_copy_counts_whatever_it_says() {
     ] {
         let mut bytes = sample.bytes();
         bytes[..COPY_BYTES].copy_from_slice(&copy(first.0.as_bytes(), 0, first.1));
-        bytes[COPY_BYTES..2 * COPY_BYTES].copy_from_slice(&copy(second.0.as_bytes(), COPY_BYTES as u64, second.1));
+        bytes[COPY_BYTES..2 * COPY_BYTES].copy_from_slice(&copy(
+            second.0.as_bytes(),
+            COPY_BYTES as u64,
+            second.1,
+        ));
         match (read(&file(&bytes, 0)), error) {
             (Ok(header), None) => assert_eq!(header.sequence, first.1.max(second.1)),
             (Err(told), Some(error)) => assert!(told.contains(error), "{told}"),
@@ -86,7 +94,9 @@ fn the_data_lies_behind_the_header_or_in_another_file() {
         volume.check_place(place).map_err(|error| error.to_string())
     };
     assert_eq!(check(DATA_START, DataPlace::BehindHeader), Ok(()));
-    let behind = format!("the first byte of the disk of the LUKS header is 4096; allowed: {DATA_START} or more, behind the key slots");
+    let behind = format!(
+        "the first byte of the disk of the LUKS header is 4096; allowed: {DATA_START} or more, behind the key slots"
+    );
     assert_eq!(check(4096, DataPlace::BehindHeader), Err(behind));
     let detached = "the LUKS header has its disk in another file; give driver=luks,file=DATA,header=HEADER";
     assert_eq!(check(0, DataPlace::BehindHeader), Err(detached.into()));
@@ -96,14 +106,25 @@ fn the_data_lies_behind_the_header_or_in_another_file() {
 #[test]
 fn a_volume_reads_as_its_key_tweak_and_size_say() {
     let data: Vec<u8> = (0..40_960).map(|at| (at / 9) as u8).collect();
-    for (sector, tweak, size) in [(512_u64, 0_u64, None), (4096, 0, None), (4096, u64::MAX - 3, Some(16_384)), (2048, 1 << 40, Some(4096))] {
+    for (sector, tweak, size) in [
+        (512_u64, 0_u64, None),
+        (4096, 0, None),
+        (4096, u64::MAX - 3, Some(16_384)),
+        (2048, 1 << 40, Some(4096)),
+    ] {
         let sample = Sample::new()
             .with("/segments/0/sector_size", Some(json!(sector)))
             .with("/segments/0/iv_tweak", Some(json!(tweak.to_string())))
-            .with("/segments/0/size", Some(json!(size.map_or("dynamic".to_owned(), |size: u64| size.to_string()))));
+            .with(
+                "/segments/0/size",
+                Some(json!(size.map_or("dynamic".to_owned(), |size: u64| size.to_string()))),
+            );
         let mode = luks_layout::Mode::Xts;
-        let cipher =
-            SectorCipher::of_sectors(storage_luks::Cipher::DEFAULT, SectorSize::new(sector, mode).unwrap(), &sample.key);
+        let cipher = SectorCipher::of_sectors(
+            storage_luks::Cipher::DEFAULT,
+            SectorSize::new(sector, mode).unwrap(),
+            &sample.key,
+        );
         let mut ciphered = data.clone();
         cipher.unwrap().encipher(tweak, &mut ciphered);
         // What is no whole sector at the end of the file is no part of the disk.
@@ -125,7 +146,10 @@ fn a_volume_reads_as_its_key_tweak_and_size_say() {
     let header = block_on(read_volume(&*file)).unwrap();
     let volume = block_on(open_volume(&*file, header, &secret(PASSWORD), &Machine)).unwrap();
     let told = volume.plain(file, Arc::new(Machine)).unwrap_err().to_string();
-    assert_eq!(told, "memory: the size of the disk of the LUKS header is 8192; allowed: at most 4096, which the file has");
+    assert_eq!(
+        told,
+        "memory: the size of the disk of the LUKS header is 8192; allowed: at most 4096, which the file has"
+    );
 }
 
 /// Which slots were not tried is said where no other is opened.
@@ -140,6 +164,10 @@ fn a_wrong_password_is_told_with_the_slots_that_were_passed_over() {
     let file = file(&sample.bytes(), 0);
     let header = block_on(read_volume(&file)).unwrap();
     let told = block_on(open_volume(&file, header, &secret(PASSWORD), &Machine)).unwrap_err().to_string();
-    let parts = ["opens no key slot", "key slot 0 was not tried: its priority is ignore", "key slot 2 was not tried: keyslots.2.kdf.type"];
+    let parts = [
+        "opens no key slot",
+        "key slot 0 was not tried: its priority is ignore",
+        "key slot 2 was not tried: keyslots.2.kdf.type",
+    ];
     parts.iter().for_each(|part| assert!(told.contains(part), "{told}"));
 }
