@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
-use storage::{FileLock, IoBuf, Storage};
+use storage::{IoBuf, Storage};
 
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
@@ -53,12 +53,6 @@ impl FoundImage {
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name
-    }
-
-    pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
-        let data = self.data.as_mut().and_then(|data| data.lock.take());
-        let header = self.luks_header.as_mut().and_then(|header| header.lock.take());
-        self.file.lock.take().into_iter().chain(data).chain(header)
     }
 }
 
@@ -150,7 +144,7 @@ impl<'a> ChainWalk<'a> {
             _ => None,
         };
         let luks_header = match Source::by_options(&options.luks_header, &self.rules.fd_sets, false)? {
-            Some(source) => Some(open_luks_header(&source, &options).await?),
+            Some(source) => Some(open_luks_header(source, &options).await?),
             None => None,
         };
         Ok(FoundImage { identity, file, data, luks_header, format, options, header })
@@ -164,7 +158,7 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
+            Source::followed(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
         }
         (None, None) => return Ok(None),
     };
@@ -196,7 +190,7 @@ pub(crate) async fn format_of(
 }
 
 /// Only for reading: nothing of a LUKS header is written while its disk is open.
-async fn open_luks_header(source: &Source, options: &LayerOptions) -> Result<OpenFile, OpenError> {
+async fn open_luks_header(source: Source, options: &LayerOptions) -> Result<OpenFile, OpenError> {
     let name = options.luks_header.shown().unwrap_or_else(|| source.path());
     source.open(&name.display().to_string(), &options.luks_header, options, false).await
 }
@@ -212,7 +206,7 @@ async fn open_data_file(
     let source = match (by_options, &header.extensions.data_file) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
+            Source::followed(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
         }
         (None, None) => {
             let error = std::io::Error::new(

@@ -109,11 +109,11 @@ fn luks2_members(input: &mut Input<'_>) -> Vec<u8> {
             1 => Some(json!(input.number(8))),
             2 => Some(json!(input.number(8).to_string())),
             3 => Some(json!((512 * input.number(2)).to_string())),
-            4 => Some(json!(*input.pick(&WORDS))),
+            4 => Some(json!(*input.pick(WORDS))),
             5 => Some(json!([])),
             _ => Some(json!({"0": {}})),
         };
-        sample = sample.with(input.pick(&MEMBERS), value);
+        sample = sample.with(input.pick(MEMBERS), value);
     }
     let mut bytes = sample.bytes();
     bytes.resize(bytes.len() + DISK_BYTES, 0);
@@ -121,7 +121,7 @@ fn luks2_members(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 /// No one of them stands in another, so that each is there when it is changed.
-const MEMBERS: [&str; 20] = [
+const MEMBERS: &[&str] = &[
     "/keyslots/0/priority",
     "/keyslots/0/key_size",
     "/keyslots/0/af/stripes",
@@ -144,7 +144,7 @@ const MEMBERS: [&str; 20] = [
     "/config/requirements",
 ];
 
-const WORDS: [&str; 10] = [
+const WORDS: &[&str] = &[
     "argon2id",
     "argon2i",
     "pbkdf2",

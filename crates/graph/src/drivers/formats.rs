@@ -29,8 +29,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) options: &'a LayerOptions,
     /// Of a qcow2 image.
     pub(crate) header: Option<&'a Header>,
-    /// It is the uppermost one.
-    pub(crate) active: bool,
+    /// It may be written.
+    pub(crate) writable: bool,
     /// Where passwords are.
     pub(crate) secrets: &'a Secrets,
     pub(crate) house: &'a House,
@@ -65,7 +65,7 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, active, secrets, house, luks_header: _ } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, house, luks_header: _ } = opening;
     let path = || PathBuf::from(file.name());
     if let (Some(asked), Some(header)) = (options.encryption, header)
         && asked.method() != header.crypt
@@ -75,7 +75,7 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
     }
     let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
-    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
+    let engine = options.qcow2.for_engine(writable, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {
         repair(&*file).await?;
     }
