@@ -121,7 +121,6 @@ fn what_is_refused_is_named_and_says_what_to_do() {
         ("qemu-io", "-T a disk.raw", "-T"),
         ("qemu-io", "-i native disk.raw", "native"),
         ("qemu-img", "-T a info disk.raw", "-T"),
-        ("qemu-img", "bench -n disk.raw", "-n"),
         ("qemu-img", "info --object tls-creds-psk,id=a,dir=/x disk.raw", "tls-creds-psk"),
         ("qemu-img", "info --object iothread,id=a disk.raw", "iothread"),
         ("qemu-storage-daemon", "-T a", "-T"),

@@ -98,10 +98,17 @@ impl Made {
     /// # Errors
     /// When either is not possible. It is then removed, or is no image.
     pub fn keep(self) -> Result<(), Failure> {
+        let file = match &self {
+            Self::File(file) => Arc::clone(file.file()),
+            Self::Device(device) => Arc::clone(device.file()),
+        };
         match self {
-            Self::File(file) => file.keep(),
-            Self::Device(device) => device.keep(),
+            Self::File(file) => file.keep()?,
+            Self::Device(device) => device.keep()?,
         }
+        // What was written last is on the medium now, too. Advice that is not taken changes nothing.
+        let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        Ok(())
     }
 
     /// Says of a failure what became of what was there before.
