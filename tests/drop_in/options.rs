@@ -91,16 +91,16 @@ fn every_option_of_qemu_io_is_known() {
 
 #[test]
 fn every_option_of_qemu_imgs_commands_is_known() {
-    all_are_known("qemu-img", None, 4, &[]);
     let commands = [
         "amend", "bench", "bitmap", "check", "commit", "compare", "convert", "create", "dd", "info", "map",
         "measure", "rebase", "resize", "snapshot",
     ];
-    // Before 10.0 `--help` behind a command lists all commands.
-    let lists_by_command = help("qemu-img", Some("dd")).contains("--output-format");
-    for command in commands.into_iter().filter(|_| lists_by_command) {
-        all_are_known("qemu-img", Some(command), 5, &[]);
+    // Before 10.0 the help tells of all commands together, in prose.
+    if !help("qemu-img", Some("dd")).contains("--output-format") {
+        return println!("qemu-img: this version lists no options by command");
     }
+    all_are_known("qemu-img", None, 4, &[]);
+    commands.into_iter().for_each(|command| all_are_known("qemu-img", Some(command), 5, &[]));
 }
 
 #[test]
