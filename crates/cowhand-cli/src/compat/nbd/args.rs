@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(parsed("-e 0 x").connections(), CONNECTIONS_MAX);
         let limit = |line: &str| parsed(line).server_options().handshake_timeout.as_secs();
         assert_eq!((limit("x"), limit("--handshake-limit=3 x")), (10, 3));
-        assert_eq!(limit("--handshake-limit=0 x"), u32::MAX.into());
+        assert_eq!(limit("--handshake-limit=0 x"), u64::from(u32::MAX));
     }
 
     #[test]
