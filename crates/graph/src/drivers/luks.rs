@@ -6,20 +6,21 @@ use std::sync::Arc;
 use block::{Blame, Block, Raw, SECTOR_BYTES};
 use storage_luks::{Area, Around, Calculation, CipherStorage, Work, unlock};
 
-use super::FormatDriver;
 use super::formats::Opening;
+use super::{FormatDriver, FormatHeader};
+use crate::background::BackgroundTasks;
 use crate::error::OpenError;
-use crate::house::House;
-use crate::options::OptionError;
-use crate::probe::Format;
+use crate::options::{OptionError, table};
 
 pub(super) const LUKS: FormatDriver = FormatDriver {
     name: "luks",
-    format: Format::Luks,
+    title: "a LUKS file",
+    header: Some(FormatHeader { name: "LUKS", begins: storage_luks::is_luks }),
+    options: table::LUKS,
     open: |opening| Box::pin(async move { Ok(Arc::new(open(opening).await?) as Arc<dyn Block>) }),
 };
 
-impl Around for House {
+impl Around for BackgroundTasks {
     fn spawn(&self, work: Work) {
         qcow2::Host::spawn(self, work);
     }
@@ -44,18 +45,18 @@ impl Around for OnLoop {
 }
 
 async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
-    let Opening { file, options, secrets, house, .. } = opening;
+    let Opening { file, options, secrets, tasks, .. } = opening;
     let path = || PathBuf::from(file.name());
     let refused = |source| OpenError::Options { path: path(), source };
     let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
     let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
-    let unlocked = unlock(&*file, Area::whole(&*file), &password, house).await?;
+    let unlocked = unlock(&*file, Area::whole(&*file), &password, tasks).await?;
     let blame = Blame::new(file.name());
     let start = u64::from(unlocked.header.payload_sector) * SECTOR_BYTES;
     if start == 0 {
         let what = "the LUKS header has its disk in another file, which is not supported";
         return Err(blame.unsupported(what).into());
     }
-    let plain = CipherStorage::new(file, start, unlocked.cipher(&blame)?, Arc::new(house.clone()));
+    let plain = CipherStorage::new(file, start, unlocked.cipher(&blame)?, Arc::new(tasks.clone()));
     Ok(Raw { driver: LUKS.name, ..Raw::new(Arc::new(plain)) })
 }

@@ -83,7 +83,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     let check = check(bench)?;
     let mut verdicts: Vec<_> = rows.iter().chain([&check]).map(faster).collect();
     verdicts.push(Verdict::at_most(
-        "L, check of 4 TiB: memory, of qemu-img's",
+        format!("L, {}: memory, of qemu-img's", check.what),
         check.memory_ratio(),
         1.0 / 3.0,
         "",
