@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
 use graph::drive::{OptionTree, parse_drive};
+use graph::drivers::format_names;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
@@ -147,8 +148,8 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
     let refused = || match UNSUPPORTED.contains(&name) {
-        true => format!("{name} is not supported; allowed: qcow2, raw, luks ({INSTEAD})"),
-        false => "allowed: qcow2, raw, luks".to_owned(),
+        true => format!("{name} is not supported; allowed: {} ({INSTEAD})", format_names()),
+        false => format!("allowed: {}", format_names()),
     };
     Format::of_name(name).ok_or_else(refused)
 }

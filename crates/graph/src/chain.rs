@@ -130,8 +130,8 @@ impl<'a> ChainWalk<'a> {
         let format = format_of(&file, &options, writable).await?;
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
-            Format::Raw | Format::Luks => None,
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+            _ => None,
         };
         let data = match &header {
             _ if self.data_files == DataFiles::Leave => None,

@@ -7,6 +7,7 @@ use qcow2::bitmap::Bitmap;
 use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
+use crate::background::BackgroundTasks;
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::disk::Disk;
 use crate::drivers::{self, Opening};
@@ -14,7 +15,6 @@ use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
-use crate::house::House;
 use crate::layers::{Layer, LayerFiles, Layers};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
@@ -63,8 +63,8 @@ impl Default for OpenRules {
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
-    let house = House::new(Arc::clone(&rules.map_budget));
-    let list = open_layers(options, rules, &house).await?;
+    let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
+    let list = open_layers(options, rules, &tasks).await?;
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };
@@ -72,11 +72,11 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
 }
 
-/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `house`.
+/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.
 pub(crate) async fn open_layers(
     options: &DiskOptions,
     rules: &OpenRules,
-    house: &House,
+    tasks: &BackgroundTasks,
 ) -> Result<Vec<Arc<Layer>>, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
@@ -93,7 +93,7 @@ pub(crate) async fn open_layers(
             header: header.as_ref(),
             writable: chain.is_empty() && !options.read_only,
             secrets: &rules.secrets,
-            house,
+            tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
         let files =
@@ -101,7 +101,7 @@ pub(crate) async fn open_layers(
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),
-            house: house.clone(),
+            tasks: tasks.clone(),
             closes_below: false,
             files: Some(files),
         }));

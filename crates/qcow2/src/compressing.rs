@@ -72,7 +72,7 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
+            image.prepare_header_for_first_change().await?;
             let packed = self.pack_all(&data).await?;
             let pass = image.enter().await?;
             image.check_inside(range)?;
@@ -125,7 +125,7 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
+            image.prepare_header_for_first_change().await?;
             let pass = image.enter().await?;
             image.check_inside(range)?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));

@@ -104,7 +104,7 @@ impl Inner {
         if memory.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
         let range = GuestRange::at(offset, memory.len() as u64);
         self.check_inside(range)?;

@@ -118,15 +118,15 @@ impl Inner {
     /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
     /// that was read when the image was opened.
     #[inline]
-    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
-        if self.header.announced.load(Ordering::Acquire) {
+    pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
+        if self.header.prepared_for_data.load(Ordering::Acquire) {
             return Ok(());
         }
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
                 let _pass = image.enter().await?;
-                image.header.announce_now(&image.medium).await
+                image.header.prepare_header_now(&image.medium).await
             })
             .await
     }

@@ -59,7 +59,7 @@ impl Qcow2 {
     /// Whether the disk was changed since it was opened, so that bitmaps that record changes are out
     /// of date.
     pub fn was_changed(&self) -> bool {
-        self.inner.header.announced.load(Ordering::Acquire)
+        self.inner.header.prepared_for_data.load(Ordering::Acquire)
     }
 
     /// Names of the persistent bitmaps that the first change made here put out of date; empty before it.

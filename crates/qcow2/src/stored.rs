@@ -96,7 +96,7 @@ impl Inner {
     /// Writes what is not in memory, as [`Inner::write`] does.
     async fn write_payload(self: &Arc<Self>, offset: u64, data: Payload) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
         self.check_inside(GuestRange::at(offset, data.len()))?;
         let (image, pass) = (Arc::clone(self), pass.detach());

@@ -35,7 +35,7 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
         let range = GuestRange::at(offset, data.len() as u64);
         self.check_inside(range)?;

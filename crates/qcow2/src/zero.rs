@@ -37,7 +37,7 @@ impl Inner {
     /// See [`crate::Qcow2::zero`].
     pub(crate) async fn zero(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
@@ -109,7 +109,7 @@ impl Inner {
         if !self.discards().discard || whole.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {

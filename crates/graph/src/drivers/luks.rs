@@ -6,20 +6,21 @@ use std::sync::Arc;
 use block::{Blame, Block, Raw};
 use storage_luks::{Around, Calculation, DataPlace, Work, open_volume, read_volume};
 
-use super::FormatDriver;
 use super::formats::Opening;
+use super::{FormatDriver, FormatHeader};
+use crate::background::BackgroundTasks;
 use crate::error::OpenError;
-use crate::house::House;
-use crate::options::OptionError;
-use crate::probe::Format;
+use crate::options::{OptionError, table};
 
 pub(super) const LUKS: FormatDriver = FormatDriver {
     name: "luks",
-    format: Format::Luks,
+    title: "a LUKS file",
+    header: Some(FormatHeader { name: "LUKS", begins: storage_luks::is_luks, required: false }),
+    options: table::LUKS,
     open: |opening| Box::pin(async move { Ok(Arc::new(open(opening).await?) as Arc<dyn Block>) }),
 };
 
-impl Around for House {
+impl Around for BackgroundTasks {
     fn spawn(&self, work: Work) {
         qcow2::Host::spawn(self, work);
     }
@@ -44,7 +45,7 @@ impl Around for OnLoop {
 }
 
 async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
-    let Opening { file, luks_header, options, secrets, house, .. } = opening;
+    let Opening { file, luks_header, options, secrets, tasks, .. } = opening;
     let (header_file, place) = match &luks_header {
         Some(header) => (&**header, DataPlace::OtherFile),
         None => (&*file, DataPlace::BehindHeader),
@@ -60,7 +61,7 @@ async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
     let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
     let fixed = header.is_fixed();
-    let opened = open_volume(header_file, header, &password, house).await?;
-    let plain = opened.plain(Arc::clone(&file), Arc::new(house.clone()))?;
+    let opened = open_volume(header_file, header, &password, tasks).await?;
+    let plain = opened.plain(Arc::clone(&file), Arc::new(tasks.clone()))?;
     Ok(Raw { driver: LUKS.name, fixed, ..Raw::new(Arc::new(plain)) })
 }

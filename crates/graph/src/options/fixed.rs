@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::entry::first_fixed_of;
 use super::spec::Changes;
-use super::table::{DISK, FILE, LAYER, LIMITS, LUKS, QCOW2, RAW, THROTTLING};
+use super::table::{DISK, FILE, LAYER, LIMITS, THROTTLING};
 use super::{Backing, DiskOptions, FileOptions, OptionError};
-use crate::drivers::StorageDriver;
+use crate::drivers::{FORMATS, StorageDriver};
 use crate::probe::Format;
 
 /// What is so of an open disk, whatever its options said.
@@ -47,7 +47,11 @@ pub fn first_fixed(
     let of_image = first_fixed_of(DISK, &old, &new)
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| {
-            [LAYER, RAW, QCOW2, LUKS].iter().find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
+            let of_formats = FORMATS.iter().map(|driver| driver.options);
+            [LAYER]
+                .into_iter()
+                .chain(of_formats)
+                .find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
         });
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));

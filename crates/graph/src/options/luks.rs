@@ -6,7 +6,7 @@ use super::spec::{Group, Kind};
 
 /// The part of the table for LUKS files.
 pub const LUKS: &[Entry<LayerOptions>] = &in_group(
-    Group::Luks,
+    Group::Format("luks"),
     [
         Entry::text(
             "key-secret",

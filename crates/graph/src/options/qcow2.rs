@@ -57,7 +57,7 @@ const fn section(name: &'static str, at: At<LayerOptions, bool>, help: &'static 
 
 /// The part of the table for qcow2 images. What stands later overrides what stands before it.
 pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
-    Group::Qcow2,
+    Group::Format("qcow2"),
     [
         Entry::size(
             "cache-size",

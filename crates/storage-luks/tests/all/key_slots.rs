@@ -1,4 +1,4 @@
-//! A password was to be changed, the machine died, and neither the old one nor the new one opened the disk: whoever wrote the slot's
+//! A password was to be changed, the machine died, and neither the old one nor the new one opened the disk: the program wrote the slot's
 //! entry as one, across two sectors, or before its key material, lost everything. Every crash leaves the old slots or the new ones.
 
 use std::time::Duration;
