@@ -109,7 +109,7 @@ pub enum Reason {
         /// Its driver.
         driver: &'static str,
         /// What to allow.
-        name: String,
+        name: Box<str>,
         /// Option to use instead.
         hint: &'static str,
     },
