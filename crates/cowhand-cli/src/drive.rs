@@ -112,7 +112,8 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
 /// Opens a disk with all its files in a cache mode.
 pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
     options.layer.cache = mode;
-    for file in [&mut options.layer.file, &mut options.layer.data_file] {
+    let layer = &mut options.layer;
+    for file in [&mut layer.file, &mut layer.data_file, &mut layer.luks_header] {
         (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
     }
 }

@@ -3,6 +3,7 @@
 mod chain;
 pub mod date;
 mod human;
+mod luks;
 mod model;
 mod read;
 

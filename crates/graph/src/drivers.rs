@@ -96,6 +96,8 @@ pub struct FormatHeader {
     pub name: &'static str,
     /// Whether these first bytes of a file (at most [`crate::probe::PROBE_BYTES`]) are one.
     pub begins: fn(&[u8]) -> bool,
+    /// A file that is said to be of the format must begin with one. Otherwise the driver looks: its header may be in another file, or be a second copy.
+    pub required: bool,
 }
 
 /// A driver of a filter over another node.

@@ -39,6 +39,8 @@ pub(crate) struct LayerFiles {
     pub(crate) options: LayerOptions,
     pub(crate) file: Origin,
     pub(crate) data: Option<Origin>,
+    /// Never written, whatever the layer is opened for.
+    pub(crate) luks_header: Option<Origin>,
 }
 
 /// All layers of a disk. Never changes: a disk on other layers has another one of these.
@@ -107,7 +109,7 @@ impl Layers {
 }
 
 impl LayerFiles {
-    /// Makes the locks of all files such that the layer may be read and written, or only read.
+    /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
     ///
     /// # Errors
     /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
@@ -129,7 +131,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data } = self;
+        let Self { format, options, file, data, luks_header } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -144,11 +146,19 @@ impl LayerFiles {
             Some(data) => Some(data.open_again(&data.name(), &options.data_file, options, writable).await?),
             None => None,
         };
+        let luks_header = match luks_header {
+            Some(header) => {
+                Some(header.open_again(&header.name(), &options.luks_header, options, false).await?)
+            }
+            None => None,
+        };
         let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let opening = Opening {
             file: file.storage,
             data,
+            luks_header,
             backing: now.block.below(),
             options,
             header: header.as_ref(),
@@ -158,7 +168,7 @@ impl LayerFiles {
         };
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
-        let files = Self { format, options, file: file.origin, data: data_origin };
+        let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         Ok(Layer { block, identity: now.identity.clone(), tasks, closes_below: false, files: Some(files) })
     }
 }

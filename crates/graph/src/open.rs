@@ -80,11 +80,14 @@ pub(crate) async fn open_layers(
 ) -> Result<Vec<Arc<Layer>>, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
-    while let Some(FoundImage { identity, file, data, format, options, header }) = chain.pop() {
+    while let Some(found) = chain.pop() {
+        let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let opening = Opening {
             file: file.storage,
             data,
+            luks_header,
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
@@ -93,7 +96,8 @@ pub(crate) async fn open_layers(
             tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
-        let files = LayerFiles { format, options, file: file.origin, data: data_origin };
+        let files =
+            LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

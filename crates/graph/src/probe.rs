@@ -182,8 +182,8 @@ pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Fo
     match (asked, found, access) {
         (Some(asked), Probed::Format(found), _) if asked == found => Ok(asked),
         (Some(asked), _, _) => match &drivers::format(asked).header {
-            Some(header) => Err(FormatError::NotAsAsked { asked, header: header.name }),
-            None => Ok(asked),
+            Some(header) if header.required => Err(FormatError::NotAsAsked { asked, header: header.name }),
+            Some(_) | None => Ok(asked),
         },
         (None, Probed::Format(found), _) => Ok(found),
         (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),
@@ -242,11 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn luks_is_opened_as_luks_only_with_its_header() {
+    fn luks_is_known_by_its_header_and_looked_for_when_said() {
         for access in [Access::Read, Access::Write] {
             assert_eq!(decide(None, LUKS, access), Ok(Format::Luks));
             assert_eq!(decide(Some(Format::Luks), LUKS, access), Ok(Format::Luks));
-            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), refused(Format::Luks, "LUKS"));
+            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Ok(Format::Luks));
             assert_eq!(decide(Some(Format::Qcow2), LUKS, access), refused(Format::Qcow2, "qcow2"));
         }
     }

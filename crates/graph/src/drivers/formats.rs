@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{Files, Qcow2};
-use qcow2_layout::{CryptMethod, Header};
+use qcow2_layout::Header;
 use storage::Storage;
 
 use super::{FORMATS, FormatDriver, FormatHeader};
@@ -22,6 +22,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) file: Arc<dyn Storage>,
     /// The file of its data, where that is another one.
     pub(crate) data: Option<Arc<dyn Storage>>,
+    /// The file of its LUKS header, where that is another one.
+    pub(crate) luks_header: Option<Arc<dyn Storage>>,
     /// What lies below it.
     pub(crate) backing: Option<Arc<dyn Block>>,
     pub(crate) options: &'a LayerOptions,
@@ -46,6 +48,7 @@ pub(super) const QCOW2: FormatDriver = FormatDriver {
     header: Some(FormatHeader {
         name: "qcow2",
         begins: |start| start.starts_with(&QCOW_MAGIC) && !matches!(start.get(4..8), Some([0, 0, 0, 0 | 1])),
+        required: true,
     }),
     options: table::QCOW2,
     open: |opening| Box::pin(async move { Ok(Arc::new(open_qcow2(opening).await?) as Arc<dyn Block>) }),
@@ -73,10 +76,13 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, writable, secrets, tasks } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, tasks, luks_header: _ } = opening;
     let path = || PathBuf::from(file.name());
-    if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
-        return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
+    if let (Some(asked), Some(header)) = (options.encryption, header)
+        && asked.method() != header.crypt
+    {
+        let source = OptionError::NotEncrypted { asked: asked.name() };
+        return Err(OpenError::Options { path: path(), source });
     }
     let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;

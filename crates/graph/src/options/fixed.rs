@@ -65,6 +65,7 @@ pub fn first_fixed(
                 old.by.first_difference(&*new.by).or_else(|| named("file.image", old.image != new.image))
             })
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
+            .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))
     };
     Ok(of_image.or_else(of_disk).or_else(of_parts))
 }
@@ -94,6 +95,10 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
     if !opened.has_data_file && layer.data_file == FileOptions::defaults(layer.cache, layer.aio) {
         // What files inherit means nothing for one that there is not.
         layer.data_file = FileOptions::defaults(old.layer.cache, old.layer.aio);
+    }
+    if !old.layer.luks_header.is_named() && layer.luks_header == FileOptions::defaults(layer.cache, layer.aio)
+    {
+        layer.luks_header.clone_from(&old.layer.luks_header);
     }
     // QEMU's clients leave `backing` out where it stays.
     match (&layer.backing, opened.has_backing) {

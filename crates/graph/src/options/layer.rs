@@ -1,6 +1,7 @@
 //! How one image of a chain is opened: the fields, and the part of the table that every format has.
 
 use qcow2::Prefetch;
+use qcow2_layout::CryptMethod;
 
 use super::entry::{At, Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
@@ -37,6 +38,8 @@ pub struct LayerOptions {
     pub file: FileOptions,
     /// `data-file.*`.
     pub data_file: FileOptions,
+    /// `header.*`: the file of a LUKS header, where that is not in front of the data.
+    pub luks_header: FileOptions,
     /// Options that only qcow2 images have.
     pub qcow2: Qcow2Options,
     /// Options that only raw images have.
@@ -76,6 +79,29 @@ pub enum DetectZeroes {
 pub enum Encryption {
     /// LUKS, version 1.
     Luks,
+    /// AES-128 in CBC mode with the password as the key: as it was before LUKS. Only read.
+    Aes,
+}
+
+impl Encryption {
+    /// All of them, with QEMU's names.
+    pub const NAMED: [(&'static str, Self); 2] = [("luks", Self::Luks), ("aes", Self::Aes)];
+
+    /// QEMU's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Luks => "luks",
+            Self::Aes => "aes",
+        }
+    }
+
+    /// What the header of such an image says.
+    pub(crate) fn method(self) -> CryptMethod {
+        match self {
+            Self::Luks => CryptMethod::Luks,
+            Self::Aes => CryptMethod::Aes,
+        }
+    }
 }
 
 /// What lies under an image.
@@ -254,6 +280,7 @@ impl LayerOptions {
             force_share: above.force_share,
             file: FileOptions::defaults(above.cache, above.aio),
             data_file: FileOptions::defaults(above.cache, above.aio),
+            luks_header: FileOptions::defaults(above.cache, above.aio),
             qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             raw: RawOptions::default(),
             encryption: None,
@@ -275,6 +302,7 @@ impl LayerOptions {
         }
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
         layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
+        layer.luks_header = FileOptions::read(reader.group("header")?, layer.cache, layer.aio)?;
         layer.backing = match reader.group("backing")? {
             None => Backing::None,
             Some(group) if group.is_empty() => Backing::AsInImage,
