@@ -504,6 +504,10 @@ mod tests {
             ("nbd://host/x", "nbd://host", false),
             ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s:exportname=x", true),
             ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s2:exportname=x", false),
+            ("nbds://host?tls-certificates=/ours", "nbds://host/x?tls-certificates=/ours", true),
+            ("nbds://host?tls-certificates=/ours", "nbds://host/x?tls-certificates=/theirs", false),
+            ("nbds://host?tls-certificates=/ours", "nbd://host/x", false),
+            ("nbd://host", "nbds://host/x?tls-certificates=/theirs", false),
         ] {
             assert_eq!(follows(allowed, name), expected, "{allowed}: {name}");
         }
