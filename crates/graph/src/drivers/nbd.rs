@@ -228,12 +228,15 @@ impl Target for Nbd {
         }
     }
 
-    /// A server covers its exports; an export, itself.
+    /// A server covers its exports; an export, itself. Encrypted or not, and with which certificates, is the user's to say: an image that says
+    /// otherwise is not covered.
     fn covers(&self, other: &dyn Target) -> bool {
         let other = (other as &dyn Any).downcast_ref().map(Self::export_name);
         match (self.export_name(), other) {
             (Ok(own), Some(Ok(other))) => {
-                own.server == other.server && (own.export.is_empty() || own.export == other.export)
+                own.server == other.server
+                    && own.tls == other.tls
+                    && (own.export.is_empty() || own.export == other.export)
             }
             _ => false,
         }
