@@ -193,7 +193,8 @@ impl Pass<'_> {
                 "what shares a place stays, because something leads beyond the end of the file: copies there would be taken for it",
             );
         }
-        let ciphered = kind != Shared::Table && self.header.crypt != CryptMethod::None;
+        // As it was before LUKS, data is encrypted for its place on the disk.
+        let ciphered = kind != Shared::Table && self.header.crypt == CryptMethod::Luks;
         ciphered.then_some("data that shares a place stays, because it is encrypted for that place")
     }
 
