@@ -16,7 +16,7 @@ use storage_luks::{
 
 use crate::Error;
 use crate::host::{Calculation, Host, Work};
-use crate::open::Files;
+use crate::open::{Files, read_header};
 
 /// Where the LUKS header of an image is, if it has one.
 pub fn luks_area(header: &Header) -> Option<Area> {
@@ -122,4 +122,19 @@ pub(crate) async fn read_by_guest(
     let len = buf.len();
     buf.copy_from_slice(&sectors[skip as usize..][..len]);
     (result, buf)
+}
+
+/// What deciphers the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
+///
+/// # Errors
+/// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
+pub async fn plain_text(
+    file: &Arc<dyn Storage>,
+    password: Option<&Secret>,
+    host: &Arc<dyn Host>,
+) -> Result<Option<Arc<dyn Storage>>, Error> {
+    let header = read_header(&**file).await?;
+    let files = Files { file: Arc::clone(file), data: None, backing: None };
+    let data = guest_data(&files, &header, password, true, host).await?;
+    Ok((header.crypt != CryptMethod::None).then_some(data.storage))
 }

@@ -63,6 +63,18 @@ impl Watch {
         }
     }
 
+    /// For work that signals may end where it is: only SIGUSR1 is caught.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn of_questions(shown: bool) -> Result<Self, Failure> {
+        let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        match flag::register(SIGUSR1, Arc::clone(&watch.asked)) {
+            Ok(_) => Ok(watch),
+            Err(error) => Err(Failure::because("cannot watch for signals", &error)),
+        }
+    }
+
     /// Runs the copy and gives its figures.
     ///
     /// # Errors

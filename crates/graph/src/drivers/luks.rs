@@ -30,11 +30,21 @@ impl Around for BackgroundTasks {
     }
 }
 
-/// What works on keys uses: the loop of the thread that asks, and its threads for what takes long.
+/// What works on keys, and a check, use: the loop of the thread that asks, and its threads for what takes long.
 #[derive(Clone, Copy, Debug)]
 pub struct OnLoop;
 
 impl Around for OnLoop {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
+    }
+}
+
+impl qcow2::Host for OnLoop {
     fn spawn(&self, work: Work) {
         reactor::spawn(work).detach();
     }
