@@ -601,7 +601,7 @@ fn amended(
 ) -> (String, BTreeSet<String>) {
     let (order, recording) = order_beside(target, work, async |file| {
         for step in steps {
-            amend(file, step, &mut |_, _| {}).await.expect("nothing fails");
+            amend(file, step, &mut |_, _| std::ops::ControlFlow::Continue(())).await.expect("nothing fails");
         }
     });
     let seen = after_crashes(target, &recording, async |_, image| told_of_header(image).await);
