@@ -17,6 +17,10 @@ impl Export for Disk {
         Disk::read_only(self)
     }
 
+    fn writes_through(&self) -> bool {
+        Disk::writes_through(self)
+    }
+
     fn block_sizes(&self) -> BlockSizes {
         Disk::block_sizes(self)
     }

@@ -82,6 +82,11 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// Writes, zeroes and discards fail; they are refused before they come here.
     fn read_only(&self) -> bool;
 
+    /// Every write is durable when it ends: no client needs to flush.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
     /// What requests should look like.
     fn block_sizes(&self) -> BlockSizes;
 

@@ -118,6 +118,11 @@ impl Disk {
         BlockSizes { minimum: 1, preferred: self.root().capabilities().alignment.max(4096) }
     }
 
+    /// Every write is durable when it ends.
+    pub fn writes_through(&self) -> bool {
+        self.runtime.get().writethrough
+    }
+
     /// Counters and cache sizes of a qcow2 image.
     pub fn status(&self) -> Option<Status> {
         self.image().map(|image| image.status())

@@ -58,6 +58,10 @@ impl Export for ExportView {
         !self.shown.writable
     }
 
+    fn writes_through(&self) -> bool {
+        self.shown.writethrough || self.behind().writes_through()
+    }
+
     fn block_sizes(&self) -> BlockSizes {
         self.behind().block_sizes()
     }
