@@ -19,3 +19,4 @@ mod serve;
 mod space;
 mod throttle;
 mod trace;
+mod vhost_user;

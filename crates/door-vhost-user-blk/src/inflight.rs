@@ -41,7 +41,9 @@ const TAIL_MAGIC: [u8; 3] = *b"CWC";
 #[derive(Debug, thiserror::Error)]
 pub enum InflightError {
     /// The numbers of queues and entries.
-    #[error("records for {queues} queues of {entries} entries are asked for; 1 to {QUEUES_MAX} queues of 1 to {RING_ENTRIES_MAX} are allowed")]
+    #[error(
+        "records for {queues} queues of {entries} entries are asked for; 1 to {QUEUES_MAX} queues of 1 to {RING_ENTRIES_MAX} are allowed"
+    )]
     Numbers {
         /// Queues.
         queues: u16,

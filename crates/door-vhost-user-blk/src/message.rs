@@ -429,14 +429,8 @@ mod tests {
         assert_eq!(Message::decode(37, &words(&[0, 1, 2, 3, 4])), Ok(Message::AddRegion(region)));
         let table = words(&[1, 1, 2, 3, 4]);
         assert_eq!(Message::decode(5, &table), Ok(Message::SetMemoryTable(vec![region])));
-        let address = RingAddress {
-            ring: 5,
-            logged: true,
-            descriptors: 10,
-            used: 20,
-            available: 30,
-            log_guest: 40,
-        };
+        let address =
+            RingAddress { ring: 5, logged: true, descriptors: 10, used: 20, available: 30, log_guest: 40 };
         let payload = words(&[5 | 1 << 32, 10, 20, 30, 40]);
         assert_eq!(Message::decode(9, &payload), Ok(Message::SetRingAddress(address)));
         let kick = Message::SetRingKick(RingFd { ring: 3, polled: true });

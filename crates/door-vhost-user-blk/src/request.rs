@@ -137,12 +137,7 @@ impl Request {
     }
 }
 
-fn ask(
-    mut readable: Segments,
-    writable: Segments,
-    memory: &Memory,
-    takes: &Takes,
-) -> Result<Ask, Status> {
+fn ask(mut readable: Segments, writable: Segments, memory: &Memory, takes: &Takes) -> Result<Ask, Status> {
     let header: [u8; HEADER_BYTES] = take_header(&mut readable, memory)?;
     let [k0, k1, k2, k3, _, _, _, _, sector @ ..] = header;
     let sector = u64::from_le_bytes(sector);
@@ -187,8 +182,7 @@ fn ranges(data: &Segments, memory: &Memory, takes: &Takes, flags: u32) -> Result
 }
 
 fn decode_range(bytes: &[u8], takes: &Takes, known: u32) -> Result<Range, Status> {
-    let (Some(sector), Some(count), Some(flags)) =
-        (bytes.first_chunk(), bytes.get(8..12), bytes.get(12..16))
+    let (Some(sector), Some(count), Some(flags)) = (bytes.first_chunk(), bytes.get(8..12), bytes.get(12..16))
     else {
         return Err(Status::IoError);
     };

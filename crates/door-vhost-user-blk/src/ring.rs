@@ -221,16 +221,9 @@ impl Ring {
     }
 
     /// Follows a chain in a table, which is copied once: it can change no more.
-    fn follow_table(
-        &self,
-        memory: &Memory,
-        table: &Descriptor,
-        chain: &mut Chain,
-    ) -> Result<(), RingFault> {
+    fn follow_table(&self, memory: &Memory, table: &Descriptor, chain: &mut Chain) -> Result<(), RingFault> {
         let len = table.len as usize;
-        if len == 0
-            || !len.is_multiple_of(DESCRIPTOR_BYTES)
-            || len > CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES
+        if len == 0 || !len.is_multiple_of(DESCRIPTOR_BYTES) || len > CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES
         {
             return Err(RingFault::Table(table.len));
         }

@@ -71,7 +71,9 @@ fn begin(queue: &Rc<Queue>, mut together: Together) {
         }
         Some(Ask::Read { len: 0, .. } | Ask::Write { len: 0, .. }) => Some((Status::Ok, 0)),
         Some(Ask::Id { .. }) => together.first().map(|first| put_id(queue, first)),
-        Some(Ask::Read { .. } | Ask::Write { .. } | Ask::Flush | Ask::Discard(_) | Ask::Zero(_)) | None => None,
+        Some(Ask::Read { .. } | Ask::Write { .. } | Ask::Flush | Ask::Discard(_) | Ask::Zero(_)) | None => {
+            None
+        }
     };
     match known {
         Some((status, written)) => {
@@ -166,7 +168,14 @@ async fn read(queue: &Queue, together: &Together, offset: u64) -> Result<(), Err
 
 async fn write(queue: &Queue, together: &Together, offset: u64) -> Result<(), Error> {
     let (data, durable) = (memory(together)?, queue.device.is_durable_at_once());
-    queue.device.export.entry.disk().write_from(offset, data, durable, &queue.pace).await
+    queue.device.export.entry.disk().write_from(offset, data, durable, &queue.pace).await?;
+    settle(queue, durable).await
+}
+
+/// The guest goes on when this process is killed, and repeats nothing that was answered: so an answer means that the next process finds it.
+/// What was made durable is found.
+async fn settle(queue: &Queue, durable: bool) -> Result<(), Error> {
+    if durable { Ok(()) } else { queue.device.export.entry.disk().settle().await }
 }
 
 async fn discard(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
@@ -174,7 +183,7 @@ async fn discard(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
     for range in ranges.iter().filter(|range| range.len > 0) {
         queue.device.export.entry.disk().discard(range.offset, range.len, durable).await?;
     }
-    Ok(())
+    settle(queue, durable).await
 }
 
 async fn zero(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
@@ -183,7 +192,7 @@ async fn zero(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {
         let flags = ZeroFlags { unmap: range.unmap, fast_only: false, fua };
         queue.device.export.entry.disk().zero(range.offset, range.len, flags).await?;
     }
-    Ok(())
+    settle(queue, fua).await
 }
 
 /// The protocol's word for a failure: it has no others.

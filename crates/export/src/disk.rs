@@ -93,6 +93,10 @@ impl Export for Disk {
         Box::pin(async move { Disk::flush(self).await.map_err(failed) })
     }
 
+    fn settle(&self) -> IoFuture<'_, Result<(), Error>> {
+        Box::pin(async move { Disk::settle(self).await.map_err(failed) })
+    }
+
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
         Box::pin(async move { Disk::discard(self, offset, len, fua).await.map_err(failed) })
     }

@@ -96,8 +96,10 @@ mod tests {
             let members: Vec<_> = group.iter().map(|&at| requests[at]).collect();
             assert!(members.iter().all(|one| one.direction == members[0].direction), "{members:?}");
             assert!(members.windows(2).all(|two| two[0].offset + two[0].len == two[1].offset), "{members:?}");
-            let (bytes, segments) =
-                (members.iter().map(|one| one.len).sum::<u64>(), members.iter().map(|one| one.segments).sum());
+            let (bytes, segments) = (
+                members.iter().map(|one| one.len).sum::<u64>(),
+                members.iter().map(|one| one.segments).sum(),
+            );
             let within = bytes <= limits.bytes_max && limits.segments_max >= segments;
             assert!(within || members.len() == 1, "{members:?}");
         }

@@ -314,6 +314,15 @@ impl Disk {
         inside.end(self.flush_inside().await, 0)
     }
 
+    /// Whoever opens the disk next finds all that completed before this call, also if this process is killed
+    /// ([`qcow2::Qcow2::settle`]). A raw disk keeps nothing in memory.
+    pub async fn settle(&self) -> Result<(), Error> {
+        match self.image() {
+            Some(image) => image.settle().await,
+            None => Ok(()),
+        }
+    }
+
     pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
         self.layers().top.flush().await
     }

@@ -11,8 +11,8 @@ use graph::size::human_size;
 use qcow2::cache_sizes::CacheSizes;
 
 use super::inventory::Inventory;
-use super::machine_lines;
 use super::inventory::exports::ExportRecord;
+use super::machine_lines;
 use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 use super::settings::TlsFiles;
 use super::steering::Sockets;
@@ -60,7 +60,8 @@ pub fn announce(
     created: &[String],
 ) -> io::Result<()> {
     let all = inventory.exports();
-    let (machines, exports): (Vec<_>, Vec<_>) = all.into_iter().partition(|export| export.vhost_door().is_some());
+    let (machines, exports): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|export| export.vhost_door().is_some());
     for export in &exports {
         let node = &export.disk;
         write_disk(out, &export.id, node, created.contains(&export.id))?;

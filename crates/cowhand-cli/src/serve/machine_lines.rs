@@ -41,7 +41,15 @@ mod tests {
         let lines = lines(Path::new("/run/a b,c.sock"), "disk");
         let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["QEMU", "cloud-hypervisor", "crosvm", "Firecracker"]);
-        assert!(lines[0].1.contains("'socket,id=vub-disk,path=/run/a b,,c.sock,reconnect=1'"), "{}", lines[0].1);
-        assert!(lines[3].1.contains(r#"'{"drive_id":"vub-disk","socket":"/run/a b,c.sock","is_root_device":false}'"#));
+        assert!(
+            lines[0].1.contains("'socket,id=vub-disk,path=/run/a b,,c.sock,reconnect=1'"),
+            "{}",
+            lines[0].1
+        );
+        assert!(
+            lines[3]
+                .1
+                .contains(r#"'{"drive_id":"vub-disk","socket":"/run/a b,c.sock","is_root_device":false}'"#)
+        );
     }
 }

@@ -52,9 +52,8 @@ impl Watched {
     /// When the signal cannot be handled.
     pub(super) fn new(start: NonNull<u8>, len: usize, page: usize) -> io::Result<Option<Self>> {
         install()?;
-        let free = |slot: &Slot| {
-            !slot.taken.load(Ordering::Relaxed) && !slot.taken.swap(true, Ordering::Acquire)
-        };
+        let free =
+            |slot: &Slot| !slot.taken.load(Ordering::Relaxed) && !slot.taken.swap(true, Ordering::Acquire);
         let Some(slot) = SLOTS.iter().position(free) else { return Ok(None) };
         let (own, address) = (&SLOTS[slot], start.as_ptr() as usize);
         own.lost.store(false, Ordering::Relaxed);

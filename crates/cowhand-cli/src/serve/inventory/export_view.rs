@@ -125,6 +125,10 @@ impl Export for ExportView {
         self.behind().flush()
     }
 
+    fn settle(&self) -> IoFuture<'_, Result<(), Error>> {
+        self.behind().settle()
+    }
+
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
         self.behind().discard(offset, len, fua || self.shown.writethrough)
     }

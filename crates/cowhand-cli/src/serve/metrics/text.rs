@@ -58,7 +58,11 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
         let labels = [("export", export.entry.name()), ("disk", &export.disk.name)];
         let counted = export.entry.counters().snapshot();
         all.add(
-            gauge("cowhand_export_connections", In::Things, "Clients of an export: NBD connections, virtual machines"),
+            gauge(
+                "cowhand_export_connections",
+                In::Things,
+                "Clients of an export: NBD connections, virtual machines",
+            ),
             &labels,
             f64::from(export.entry.connections()),
         );
