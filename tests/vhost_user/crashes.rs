@@ -178,7 +178,9 @@ fn without_a_write_cache_every_answered_write_survives_kill_9() {
 /// write survives the process with the write cache on, too. QEMU's storage daemon loses those whose metadata it had in memory.
 #[test]
 fn with_a_write_cache_every_answered_write_survives_kill_9_as_well() {
-    for (seed, options) in [(0, ""), (1, ",cache=none"), (2, ",discard=unmap,lazy-refcounts=on"), (3, ",cache=unsafe")] {
+    for (seed, options) in
+        [(0, ""), (1, ",cache=none"), (2, ",discard=unmap,aio=threads"), (3, ",cache=unsafe")]
+    {
         let place = Place::new();
         let server = place.serve(options, &["--threads", "2"]);
         let mut guest = Guest::new(Ways { queues: 2, ..Ways::default() }, 100 + seed);

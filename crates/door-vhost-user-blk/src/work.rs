@@ -175,7 +175,7 @@ async fn write(queue: &Queue, together: &Together, offset: u64) -> Result<(), Er
 /// The guest goes on when this process is killed, and repeats nothing that was answered: so an answer means that the next process finds it.
 /// What was made durable is found.
 async fn settle(queue: &Queue, durable: bool) -> Result<(), Error> {
-    if durable { Ok(()) } else { queue.device.export.entry.disk().settle().await }
+    if durable { Ok(()) } else { queue.device.export.entry.disk().hand_to_kernel().await }
 }
 
 async fn discard(queue: &Queue, ranges: &[Range]) -> Result<(), Error> {

@@ -93,8 +93,8 @@ impl Export for Disk {
         Box::pin(async move { Disk::flush(self).await.map_err(failed) })
     }
 
-    fn settle(&self) -> IoFuture<'_, Result<(), Error>> {
-        Box::pin(async move { Disk::settle(self).await.map_err(failed) })
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
+        Box::pin(async move { Disk::hand_to_kernel(self).await.map_err(failed) })
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {

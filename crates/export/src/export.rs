@@ -167,7 +167,7 @@ pub trait Export: fmt::Debug + Send + Sync {
 
     /// Whoever opens the disk next finds all that completed before this call, also if this process is killed; not if the machine fails:
     /// that takes [`Export::flush`]. It costs as much as a flush where something waits in this process's memory, and nothing elsewhere.
-    fn settle(&self) -> IoFuture<'_, Result<(), Error>> {
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
         self.flush()
     }
 

@@ -316,9 +316,9 @@ impl Disk {
 
     /// Whoever opens the disk next finds all that completed before this call, also if this process is killed
     /// ([`qcow2::Qcow2::settle`]). A raw disk keeps nothing in memory.
-    pub async fn settle(&self) -> Result<(), Error> {
+    pub async fn hand_to_kernel(&self) -> Result<(), Error> {
         match self.image() {
-            Some(image) => image.settle().await,
+            Some(image) => image.hand_to_kernel().await,
             None => Ok(()),
         }
     }

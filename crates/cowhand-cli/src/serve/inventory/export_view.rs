@@ -125,8 +125,8 @@ impl Export for ExportView {
         self.behind().flush()
     }
 
-    fn settle(&self) -> IoFuture<'_, Result<(), Error>> {
-        self.behind().settle()
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
+        self.behind().hand_to_kernel()
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {
