@@ -267,7 +267,8 @@ impl Machine {
             let at = Self::queue_at(queue) + USED_AT + 4 + 8 * u64::from(next % ENTRIES);
             let mut entry = [0; 8];
             self.memory.read_exact_at(&mut entry, at).expect("memory");
-            let [head, written] = [0, 4].map(|at| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap()));
+            let [head, written] =
+                [0, 4].map(|at| u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes")));
             let slot = u16::try_from(head).expect("a head") / PER_SLOT;
             let mut status = [0];
             self.memory.read_exact_at(&mut status, Self::slot_at(queue, slot) + 16).expect("memory");
@@ -429,7 +430,7 @@ impl FrontEnd {
         if received.bytes < 12 {
             return None;
         }
-        let mut payload = vec![0; u32::from_ne_bytes(head[8..].try_into().unwrap()) as usize];
+        let mut payload = vec![0; u32::from_ne_bytes(head[8..].try_into().expect("four bytes")) as usize];
         self.stream.read_exact(&mut payload).ok()?;
         Some((payload, fds))
     }
@@ -554,7 +555,7 @@ impl FrontEnd {
     pub fn stop_ring(&mut self, queue: u16) -> u16 {
         self.send(11, &pair(queue, 0), &[]);
         let (payload, _) = self.answer().expect("a base");
-        u16::try_from(u32::from_ne_bytes(payload[4..8].try_into().unwrap())).expect("an index")
+        u16::try_from(u32::from_ne_bytes(payload[4..8].try_into().expect("four bytes"))).expect("an index")
     }
 
     /// Bytes of the configuration.

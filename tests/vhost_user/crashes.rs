@@ -222,6 +222,8 @@ fn a_cache_that_was_turned_off_stays_off_over_a_restart() {
         assert_eq!(front.set_cache(false), 0);
         let server = restart(server, &place, "");
         let mut front = FrontEnd::start(&place.socket, &mut machine);
+        // The first daemon may have been killed before a call that the driver waits for.
+        assert!(machine.called(0, Duration::from_secs(10)), "a driver waits for ever");
         machine.ok(0, &Ask::Write(8, &[2; 512]));
         assert_eq!(front.config(32, 1), [0], "records: {inflight}");
         assert_eq!(front.set_cache(true), 0);

@@ -135,9 +135,10 @@ pub(crate) struct Run {
     pub(crate) base: u16,
     pub(crate) kick: Doorbell,
     pub(crate) address: ArcSwap<RingAddress>,
-    pub(crate) call: ArcSwapOption<Doorbell>,
+    call: ArcSwapOption<Doorbell>,
     pub(crate) err: ArcSwapOption<Doorbell>,
     enabled: AtomicBool,
+    called_anew: AtomicBool,
     /// Nothing more is to be taken.
     pub(crate) stop: Shutdown,
     changed: Event,
@@ -170,12 +171,18 @@ impl Run {
             call: ArcSwapOption::new(call),
             err: ArcSwapOption::new(err),
             enabled: AtomicBool::new(true),
+            called_anew: AtomicBool::new(false),
             stop: Shutdown::new(),
             changed: Event::new(),
             ended: Shutdown::new(),
             next: AtomicU16::new(base),
             fault: Mutex::default(),
         })
+    }
+
+    /// Calls the driver, if it can be.
+    pub(crate) fn call_driver(&self) -> std::io::Result<()> {
+        self.call.load().as_ref().map_or(Ok(()), |call| call.ring())
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
@@ -185,6 +192,24 @@ impl Run {
     pub(crate) fn enable(&self, on: bool) {
         self.enabled.store(on, Ordering::Release);
         self.changed.notify(usize::MAX);
+    }
+
+    /// The driver is called by `call` from now on.
+    pub(crate) fn set_call(&self, call: Option<Arc<Doorbell>>) {
+        self.call.store(call);
+        self.called_anew.store(true, Ordering::Release);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Whether the driver may wait for a call that somebody else was to make: it was given since the last time, or the ring has been in use
+    /// before.
+    pub(crate) fn take_called_anew(&self) -> bool {
+        self.called_anew.swap(false, Ordering::AcqRel)
+    }
+
+    /// The ring goes on where another back-end left it, which may have been killed before a call.
+    pub(crate) fn resumes(&self) {
+        self.called_anew.store(true, Ordering::Release);
     }
 
     /// Ends with the next change after this call.

@@ -64,6 +64,9 @@ impl Ledger {
         let ring = Ring::new(&memory, &address, run.entries, device.ring_features())?;
         let used = ring.used_index()?;
         device.ring_begins_at(used);
+        if used != 0 {
+            run.resumes();
+        }
         let inflight = device.inflight.load_full();
         let records = inflight.and_then(|inflight| inflight.queue(run.ring, ring.entries()));
         let mut ledger = Self {

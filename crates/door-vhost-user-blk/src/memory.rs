@@ -94,6 +94,9 @@ impl Region {
     }
 }
 
+/// Parts of regions: the region, the first byte in it, how many.
+type Pieces<'a> = SmallVec<[(&'a Region, usize, usize); 2]>;
+
 /// All regions at one moment. Who uses some of it holds it: a region that is taken away stays mapped until then.
 #[derive(Clone, Default)]
 pub struct Memory {
@@ -164,7 +167,7 @@ impl Memory {
     }
 
     /// The pieces of a range, which may go from one region to the next.
-    fn pieces(&self, address: u64, len: u64) -> Result<SmallVec<[(&Region, usize, usize); 2]>, Outside> {
+    fn pieces(&self, address: u64, len: u64) -> Result<Pieces<'_>, Outside> {
         let outside = Outside { address, len };
         let end = address.checked_add(len).ok_or(outside)?;
         let mut pieces = SmallVec::new();

@@ -144,6 +144,11 @@ impl Queue {
         loop {
             let changed = self.run.changed();
             self.look.set();
+            if self.run.take_called_anew()
+                && let Err(error) = self.run.call_driver()
+            {
+                self.fail(&error);
+            }
             changed.await;
         }
     }
@@ -159,7 +164,7 @@ impl Queue {
         let wanted = self.ledger.borrow_mut().as_mut().map_or(Ok(false), Ledger::take_call);
         match wanted {
             Ok(true) => {
-                if let Some(Err(error)) = self.run.call.load().as_ref().map(|call| call.ring()) {
+                if let Err(error) = self.run.call_driver() {
                     self.fail(&error);
                 }
             }

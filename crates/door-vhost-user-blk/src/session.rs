@@ -213,7 +213,7 @@ impl Session {
                 let call = bell(fd, fds)?.map(Arc::new);
                 self.ring(number).call.clone_from(&call);
                 if let Some(run) = &self.ring(number).run {
-                    run.call.store(call);
+                    run.set_call(call);
                 }
                 number
             }

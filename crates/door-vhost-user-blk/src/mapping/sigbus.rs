@@ -25,16 +25,18 @@ struct Slot {
 }
 
 impl Slot {
-    const EMPTY: Self = Self {
-        taken: AtomicBool::new(false),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        page: AtomicUsize::new(0),
-        lost: AtomicBool::new(false),
-    };
+    const fn empty() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            page: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
 }
 
-static SLOTS: [Slot; MAPPINGS_MAX] = [const { Slot::EMPTY }; MAPPINGS_MAX];
+static SLOTS: [Slot; MAPPINGS_MAX] = [const { Slot::empty() }; MAPPINGS_MAX];
 
 /// The signal's handling before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -110,7 +112,9 @@ fn check(result: libc::c_int) -> io::Result<()> {
 /// Makes only system calls and atomic operations: it may interrupt anything.
 extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid description of the fault.
-    let address = unsafe { (*info).si_addr() } as usize;
+    let info = unsafe { &*info };
+    // SAFETY: this signal's description has an address.
+    let address = unsafe { info.si_addr() } as usize;
     let found = SLOTS.iter().find(|slot| {
         let start = slot.start.load(Ordering::Acquire);
         start != 0 && address >= start && address < slot.end.load(Ordering::Relaxed)
