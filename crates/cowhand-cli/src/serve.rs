@@ -87,13 +87,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         rules.map_budget.set_bytes_max(bytes);
     }
     let disks = disks::open_all(&reactor, &settings, &rules)?;
-    let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
-    let exports = Exports::new();
-    if let Some(name) = &settings.default_export {
-        exports.set_default(name.clone());
-    }
-    let loops = Loops::new(settings.threads, Shutdown::new());
-    let server = Server::new(exports, options, &loops);
+    let server = nbd_server(&settings);
     let inventory = Inventory::new(
         rules,
         server,
@@ -104,7 +98,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     );
     let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
     fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
-    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.keep_house()) });
+    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.start_upkeep()) });
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
     // Last of what can fail: from here on clients are served.
@@ -147,6 +141,16 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The NBD server, without disks yet, on loops that all doors share.
+fn nbd_server(settings: &Settings) -> Arc<Server> {
+    let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
+    let exports = Exports::new();
+    if let Some(name) = &settings.default_export {
+        exports.set_default(name.clone());
+    }
+    Server::new(exports, options, &Loops::new(settings.threads, Shutdown::new()))
 }
 
 /// Whether the user asks for a list of options instead, which is written then.
