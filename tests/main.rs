@@ -18,5 +18,6 @@ mod sandbox;
 mod serve;
 mod space;
 mod throttle;
+mod tools;
 mod trace;
 mod vhost_user;
