@@ -9,9 +9,10 @@ use aes::cipher::array::Array;
 use aes::cipher::consts::U16;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit};
 use aes::{Aes128, Aes192, Aes256};
+use secret::{Locked, wiped_stack};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::{Algorithm, Cipher, Hash, Iv, LuksError, Mode, SECTOR_BYTES, Secret};
+use crate::{Algorithm, Cipher, DERIVATION_STACK_BYTES, Hash, Iv, LuksError, Mode, SECTOR_BYTES, Secret};
 
 type Block = Array<u8, U16>;
 
@@ -20,7 +21,11 @@ const BLOCK_BYTES: usize = 16;
 const BLOCKS_AT_ONCE: usize = SECTOR / BLOCK_BYTES;
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// The key of a disk, ready for use. Overwritten when it is dropped.
+/// Of the stack is overwritten behind a request: the processor's widest instructions have copies of all round keys there (a KiB), beside
+/// tweaks and blocks. More costs a small request its speed.
+const REQUEST_STACK_BYTES: usize = 4 << 10;
+
+/// The key of a disk, ready for use, in locked pages. Overwritten when it is dropped.
 pub struct SectorCipher {
     cipher: Cipher,
     keyed: Box<dyn Keyed>,
@@ -61,13 +66,15 @@ impl SectorCipher {
     /// Enciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
     pub fn encipher(&self, first: u64, bytes: &mut [u8]) {
         debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no cipher text");
-        self.keyed.encipher(first, Block::slice_as_chunks_mut(bytes).0);
+        let sectors = Block::slice_as_chunks_mut(bytes).0;
+        wiped_stack::<REQUEST_STACK_BYTES, _>(|| self.keyed.encipher(first, sectors));
     }
 
     /// Deciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
     pub fn decipher(&self, first: u64, bytes: &mut [u8]) {
         debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no plain text");
-        self.keyed.decipher(first, Block::slice_as_chunks_mut(bytes).0);
+        let sectors = Block::slice_as_chunks_mut(bytes).0;
+        wiped_stack::<REQUEST_STACK_BYTES, _>(|| self.keyed.decipher(first, sectors));
     }
 }
 
@@ -102,19 +109,22 @@ fn keyed<A: Aes>(cipher: Cipher, key: &[u8]) -> Option<Box<dyn Keyed>> {
     Some(match cipher.mode {
         Mode::Xts => {
             let (data, tweak) = key.split_at(key.len() / 2);
-            let keys =
-                Xts { data: A::new_from_slice(data).ok()?, tweak: A::new_from_slice(tweak).ok()?, start };
-            Box::new(keys)
+            Box::new(Xts { data: locked::<A>(data)?, tweak: locked::<A>(tweak)?, start })
         }
-        Mode::Cbc => Box::new(Cbc { key: A::new_from_slice(key).ok()?, start }),
+        Mode::Cbc => Box::new(Cbc { key: locked::<A>(key)?, start }),
     })
+}
+
+/// The round keys of `key`.
+fn locked<A: Aes>(key: &[u8]) -> Option<Locked<A>> {
+    Locked::new(|| A::new_from_slice(key).ok())
 }
 
 /// What is made of a sector's number.
 enum Start {
     Plain,
     Plain64,
-    Essiv(Box<Aes256>),
+    Essiv(Locked<Aes256>),
 }
 
 impl Start {
@@ -124,8 +134,9 @@ impl Start {
             Iv::Plain64 => Self::Plain64,
             Iv::EssivSha256 => {
                 let mut salt = Secret::zeroed(Hash::Sha256.bytes());
-                Hash::Sha256.digest_into(key, &[], salt.bytes_mut());
-                Self::Essiv(Box::new(Aes256::new_from_slice(salt.bytes()).ok()?))
+                let digest = || Hash::Sha256.digest_into(key, &[], salt.bytes_mut());
+                wiped_stack::<DERIVATION_STACK_BYTES, _>(digest);
+                Self::Essiv(locked(salt.bytes())?)
             }
         })
     }
@@ -147,8 +158,8 @@ impl Start {
 
 /// IEEE 1619-2007, 5.
 struct Xts<A> {
-    data: A,
-    tweak: A,
+    data: Locked<A>,
+    tweak: Locked<A>,
     start: Start,
 }
 
@@ -202,7 +213,7 @@ fn xor(blocks: &mut [Block], with: &[Block]) {
 
 /// NIST SP 800-38A, 6.2.
 struct Cbc<A> {
-    key: A,
+    key: Locked<A>,
     start: Start,
 }
 
