@@ -40,7 +40,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// A password: secret,id=ID and file=PATH or data=TEXT, with format=base64 if it is (may be repeated)
+    /// A password: secret,id=ID and file=PATH or data=TEXT, or secret_keyring,id=ID,serial=NUMBER; with format=base64 if it is (may be repeated)
     #[arg(long = "object", global = true, value_name = "OBJECT")]
     pub objects: Vec<OsString>,
 }

@@ -67,10 +67,9 @@ fn is_whole(offset: u64, len: u64) -> bool {
 }
 
 impl Shared {
-    /// Whole sectors.
+    /// Whole sectors. What the last one lacks in the file below is zeroes there.
     fn length(&self) -> u64 {
-        let length = self.below.length().saturating_sub(self.start);
-        length - length % SECTOR_BYTES
+        self.below.length().saturating_sub(self.start).next_multiple_of(SECTOR_BYTES)
     }
 
     /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.
@@ -235,6 +234,13 @@ impl Storage for CipherStorage {
 
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.shared.grow_to(length))
+    }
+
+    fn extend_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let (_, length) = sectors(length, 0)?;
+            self.shared.below.grow_to(self.shared.start + length).await
+        })
     }
 
     /// A length that is no multiple of 512 is refused: the rest of its last sector would read as zeroes no more.

@@ -24,4 +24,5 @@ pub use luks_layout::{
     Algorithm, Cipher, Hash, Header, Iv, KeySlot, LuksError, Mode, Secret, SectorCipher, area_bytes,
 };
 pub use new_volume::{ITER_TIME_DEFAULT, NewVolume};
+pub use secret::{read_key, why_unlocked};
 pub use unlock::{Unlocked, unlock};

@@ -7,27 +7,23 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use crate::create::options::split_commas;
 use crate::failure::Failure;
 
-/// The type of passwords.
-const SECRET: &str = "secret";
+/// The types of passwords.
+const SECRETS: [&str; 2] = ["secret", "secret_keyring"];
 
 /// The argument's name among matches.
 const ID: &str = "object";
 
 /// Types that are taken. Of TLS no image here uses one: who gives it loses nothing.
-const TAKEN: [&str; 4] = [SECRET, "tls-creds-anon", "tls-creds-psk", "tls-creds-x509"];
+const TAKEN: [&str; 5] = [SECRETS[0], SECRETS[1], "tls-creds-anon", "tls-creds-psk", "tls-creds-x509"];
 
 /// `command` with the option, unless it has it.
 pub fn add_to(command: Command) -> Command {
     if command.get_arguments().any(|argument| argument.get_id() == ID) {
         return command;
     }
-    command.arg(
-        Arg::new(ID)
-            .long(ID)
-            .value_name("TYPE,id=ID,...")
-            .action(ArgAction::Append)
-            .help("An object for the images: secret, tls-creds-anon, tls-creds-psk or tls-creds-x509"),
-    )
+    command.arg(Arg::new(ID).long(ID).value_name("TYPE,id=ID,...").action(ArgAction::Append).help(
+        "An object for the images: secret, secret_keyring, tls-creds-anon, tls-creds-psk or tls-creds-x509",
+    ))
 }
 
 /// Looks at the objects that were given, and makes secrets of those that are.
@@ -38,7 +34,7 @@ pub fn make(matches: &ArgMatches) -> Result<(), Failure> {
     let given = matches.try_get_many::<String>(ID).ok().flatten();
     let mut secrets = Vec::new();
     for text in given.into_iter().flatten() {
-        if check_one(text)? == SECRET {
+        if SECRETS.contains(&check_one(text)?) {
             secrets.push(OsString::from(text));
         }
     }
@@ -79,7 +75,7 @@ mod tests {
         }
         assert_eq!(check("secret,data=b"), Err("--object secret: the object has no id".to_owned()));
         let unknown = "--object iothread: objects of type \"iothread\" are not known; allowed: secret, \
-                       tls-creds-anon, tls-creds-psk, tls-creds-x509";
+                       secret_keyring, tls-creds-anon, tls-creds-psk, tls-creds-x509";
         assert_eq!(check("iothread,id=a"), Err(unknown.to_owned()));
     }
 }

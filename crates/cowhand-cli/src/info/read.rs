@@ -103,7 +103,7 @@ async fn luks_file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, F
     let disk = file.length().saturating_sub(payload);
     Ok(ImageInfo {
         format: Format::Luks.name().into(),
-        virtual_size: disk - disk % SECTOR_BYTES,
+        virtual_size: disk.next_multiple_of(SECTOR_BYTES),
         encrypted: Some(true),
         format_specific: Some(FormatSpecific::Luks(luks_info(header))),
         ..file_info(image, shown)

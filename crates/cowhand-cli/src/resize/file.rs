@@ -94,6 +94,8 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
     if raw.fixed {
         return Err("the disk is a part of a file, and its size is given (option size)".into());
     }
+    // A ciphered disk has whole sectors, and nothing is written to what is added: it reads as noise, as in every new LUKS file.
+    let size = if raw.driver == Format::Luks.name() { size.next_multiple_of(SECTOR_BYTES) } else { size };
     if size < old && options.preallocation != Preallocation::Off {
         return Err("nothing is added that could be preallocated while shrinking".into());
     }
@@ -102,13 +104,13 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
         Preallocation::Falloc => Some(Allocation::Reserve),
         Preallocation::Full => Some(Allocation::Write),
         Preallocation::Metadata => {
-            return Err("a raw image has no metadata that could be preallocated".into());
+            return Err(format!("a {} image has no metadata that could be preallocated", raw.driver).into());
         }
     };
     let length = raw.offset.checked_add(size).ok_or("the size and the offset together are beyond 64 bits")?;
     raw.storage.shorten_to(length).await?;
     // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
-    raw.storage.grow_to(length).await?;
+    raw.storage.extend_to(length).await?;
     if let Some(how) = how.filter(|_| size > old) {
         raw.storage.allocate(raw.offset + old, size - old, how).await?;
     }

@@ -68,7 +68,12 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
     if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
         return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
     }
-    let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
+    let id = options.key_secret.as_deref();
+    // The image says whether there is a password to be asked for.
+    let password = match header.is_some_and(|header| header.crypt == CryptMethod::Luks) {
+        true => secrets.password(file.name(), id),
+        false => id.map(|id| secrets.get(id)).transpose(),
+    };
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
     let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {

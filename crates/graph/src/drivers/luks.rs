@@ -47,8 +47,9 @@ async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     let Opening { file, options, secrets, house, .. } = opening;
     let path = || PathBuf::from(file.name());
     let refused = |source| OpenError::Options { path: path(), source };
-    let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
-    let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
+    let password = secrets.password(file.name(), options.key_secret.as_deref());
+    let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
+    let password = password.ok_or_else(|| refused(OptionError::NoPassword))?;
     let unlocked = unlock(&*file, Area::whole(&*file), &password, house).await?;
     let blame = Blame::new(file.name());
     let start = u64::from(unlocked.header.payload_sector) * SECTOR_BYTES;

@@ -24,7 +24,10 @@ pub enum ObjectKind {
     /// Holds a group also while no disk is in it.
     ThrottleGroup(Arc<ThrottleGroup>),
     /// A password, which is in the graph's secrets.
-    Secret,
+    Secret {
+        /// It was read from the kernel's keyring.
+        in_keyring: bool,
+    },
     /// Where a server's certificate lies.
     TlsCredentials {
         /// Holds `server-cert.pem`, `server-key.pem` and `ca-cert.pem`.
@@ -39,7 +42,8 @@ impl ObjectKind {
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::ThrottleGroup(_) => "throttle-group",
-            Self::Secret => "secret",
+            Self::Secret { in_keyring: false } => "secret",
+            Self::Secret { in_keyring: true } => "secret_keyring",
             Self::TlsCredentials { .. } => "tls-creds-x509",
         }
     }
@@ -81,7 +85,7 @@ impl Inventory {
     pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
         let object = self.object(id)?;
         self.graph.check_group_unused(&object.id).map_err(|error| self.refused(&error))?;
-        if matches!(object.kind, ObjectKind::Secret) {
+        if matches!(object.kind, ObjectKind::Secret { .. }) {
             self.graph.rules().secrets.remove(&object.id);
         }
         self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
