@@ -37,7 +37,7 @@ struct Made {
 }
 
 impl NewVolume {
-    /// Writes a header with one key at `offset` of `file`: key material first, then the header itself, behind a flush. There must be
+    /// Writes a header with one key at `offset` of `file`: key material and the end of the header, then, behind a flush, its first sector. There must be
     /// [`crate::area_bytes`] of room. Costs a little more than `iter_time`.
     ///
     /// # After a crash
@@ -52,8 +52,14 @@ impl NewVolume {
         let place = offset + u64::from(header.slots[0].material_sector) * SECTOR_BYTES;
         let bytes = IoBytes::copy_from(material.bytes());
         file.write(place, bytes.into()).await.map_err(blame.io("writing a key slot"))?;
+        // The header lies in two sectors, and only the first one says that there is a header.
+        let encoded = header.encode();
+        let (first, second) = encoded.split_at(SECTOR_BYTES as usize);
+        let rest = IoBytes::copy_from(second);
+        let written = file.write(offset + SECTOR_BYTES, rest.into()).await;
+        written.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing a key slot"))?;
-        let bytes = IoBytes::copy_from(&header.encode());
+        let bytes = IoBytes::copy_from(first);
         file.write(offset, bytes.into()).await.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing the LUKS header"))?;
         Ok(header)

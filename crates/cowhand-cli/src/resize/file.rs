@@ -29,7 +29,8 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     reactor.run(async {
         let disk = open(&options, &rules).await.map_err(|error| failed(&error))?;
         let size = new_size(&args.size, disk.size())
-            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size));
+            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size))
+            .map(|size| whole_sectors(&disk, size));
         let done = match size {
             Ok(size) => resize_disk(&disk, size, options_of(args))
                 .await
@@ -40,6 +41,14 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
         let closed = disk.close().await.map_err(|error| failed(&error));
         done.and_then(|size| closed.map(|()| made(size)))
     })
+}
+
+/// A ciphered disk has whole sectors.
+fn whole_sectors(disk: &Disk, size: u64) -> u64 {
+    match disk.root().driver() == Format::Luks.name() {
+        true => size.next_multiple_of(SECTOR_BYTES),
+        false => size,
+    }
 }
 
 /// Opens the disk. qemu-img takes a file without a header for a raw one, and so do we under its name: nothing is written that could
@@ -94,8 +103,6 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
     if raw.fixed {
         return Err("the disk is a part of a file, and its size is given (option size)".into());
     }
-    // A ciphered disk has whole sectors, and nothing is written to what is added: it reads as noise, as in every new LUKS file.
-    let size = if raw.driver == Format::Luks.name() { size.next_multiple_of(SECTOR_BYTES) } else { size };
     if size < old && options.preallocation != Preallocation::Off {
         return Err("nothing is added that could be preallocated while shrinking".into());
     }
@@ -110,6 +117,7 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
     let length = raw.offset.checked_add(size).ok_or("the size and the offset together are beyond 64 bits")?;
     raw.storage.shorten_to(length).await?;
     // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
+    // To what is added to a LUKS file nothing is written: it reads as noise, as in every new one.
     raw.storage.extend_to(length).await?;
     if let Some(how) = how.filter(|_| size > old) {
         raw.storage.allocate(raw.offset + old, size - old, how).await?;

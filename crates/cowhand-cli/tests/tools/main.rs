@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod amend;
+mod ask;
 mod bitmap;
 mod cache;
 mod check;
@@ -19,6 +20,9 @@ mod flatten;
 mod hints;
 mod info;
 mod io;
+mod key_memory;
+mod keyring;
+mod luks;
 mod manual;
 mod map;
 mod measure;

@@ -11,7 +11,7 @@ use storage_luks::{
 };
 
 #[derive(Debug)]
-struct Machine;
+pub struct Machine;
 
 impl Around for Machine {
     fn spawn(&self, work: Work) {
@@ -29,7 +29,7 @@ fn area() -> Area {
     Area { offset: PLACE, len: area_bytes(Cipher::DEFAULT) }
 }
 
-fn secret(text: &str) -> Secret {
+pub fn secret(text: &str) -> Secret {
     Secret::new(text.as_bytes().to_vec())
 }
 
