@@ -59,7 +59,6 @@ use self::supervise::View;
 use self::trace::Trace;
 use crate::create::options;
 use crate::failure::Failure;
-use crate::{ask, objects};
 
 /// Serves until a signal ends it.
 pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
@@ -84,9 +83,6 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         rules.map_budget.set_bytes_max(bytes);
     }
     let disks = disks::open_all(&reactor, &settings, &rules)?;
-    // Clients wait from here on, and nobody answers a command that waits for a person.
-    ask::nobody();
-    objects::warn_of_swap();
     let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
     let exports = Exports::new();
     if let Some(name) = &settings.default_export {

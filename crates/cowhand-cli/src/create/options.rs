@@ -2,9 +2,11 @@
 //!
 //! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
 
-use std::collections::BTreeMap;
+mod assignments;
+
 use std::fmt;
 
+pub use self::assignments::{Assignments, assignments, split_commas};
 use super::encryption::{Encryption, named};
 use graph::probe::Format;
 use graph::size::parse_size;
@@ -391,31 +393,6 @@ fn preallocation(value: &str, format: Format) -> Option<Preallocation> {
     let all = [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
     let kind = all.into_iter().find(|kind| kind.name() == value)?;
     (format == Format::Qcow2 || kind != Preallocation::Metadata).then_some(kind)
-}
-
-/// Options and their values, as they were written.
-pub type Assignments = BTreeMap<String, String>;
-
-/// What `-o` arguments say, in order; a later value replaces an earlier one.
-pub fn assignments(texts: &[String]) -> Assignments {
-    let parts = texts.iter().flat_map(|text| split_commas(text));
-    parts
-        .filter_map(|part| part.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .collect()
-}
-
-/// Parts between single commas; a doubled one stands for itself.
-pub fn split_commas(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        if letter == ',' && letters.next_if_eq(&',').is_none() {
-            parts.push(String::new());
-        } else if let Some(part) = parts.last_mut() {
-            part.push(letter);
-        }
-    }
-    parts
 }
 
 #[cfg(test)]
