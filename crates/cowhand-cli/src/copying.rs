@@ -1,6 +1,9 @@
 //! What the tools share that copy disks: opening them, watching the copy, the file that is made.
 
+pub mod made;
+pub mod new_device;
 pub mod new_file;
+pub mod passing;
 pub mod pipe;
 pub mod watch;
 
@@ -71,7 +74,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules, doing: &str) -> Resu
         if options.layer.read_only { failure.with_hint_about_lock(&error) } else { failure }
     })?;
     let disk = Arc::new(disk);
-    disk.keep_house();
+    disk.start_upkeep();
     Ok(disk)
 }
 

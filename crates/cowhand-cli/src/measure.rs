@@ -190,7 +190,11 @@ fn measure(
     content: Content,
 ) -> Result<Measured, Box<dyn std::error::Error>> {
     let (required, fully_allocated) = match format {
-        Format::Raw | Format::Luks => {
+        Format::Qcow2 => {
+            let sizes = options.measure(content)?;
+            (sizes.required, sizes.fully_allocated)
+        }
+        _ => {
             // Of a LUKS file the header and the key material stand before the disk.
             let before = options.encrypt.map_or(0, storage_luks::area_bytes);
             let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
@@ -198,10 +202,6 @@ fn measure(
             let size = size.filter(|size| i64::try_from(*size).is_ok());
             let size = size.ok_or_else(|| format!("size is {}; allowed: below 2^63", options.size))?;
             (size, size)
-        }
-        Format::Qcow2 => {
-            let sizes = options.measure(content)?;
-            (sizes.required, sizes.fully_allocated)
         }
     };
     Ok(Measured { required, fully_allocated, bitmaps: None })

@@ -100,7 +100,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     );
     let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
     fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
-    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.keep_house()) });
+    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.start_upkeep()) });
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
     // Last of what can fail: from here on clients are served.
@@ -171,12 +171,11 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
 
 fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
     let Some(files) = files else { return Ok(TlsPolicy::Off) };
-    let files = door_nbd::TlsFiles {
+    let files = tls::ServerFiles {
         certificate: files.cert.clone(),
         key: files.key.clone(),
         client_ca: files.client_ca.clone(),
     };
-    let config =
-        door_nbd::server_config(&files).map_err(|error| Failure::because("cannot set up TLS", &error))?;
+    let config = files.config().map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))
 }

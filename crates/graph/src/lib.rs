@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod cache_mode;
 mod chain;
 mod disk;
@@ -11,7 +12,6 @@ mod error;
 pub mod fd_sets;
 mod file;
 pub mod front;
-mod house;
 mod layers;
 mod limits;
 mod map_memory;
@@ -24,6 +24,7 @@ pub mod probe;
 mod runtime;
 mod secrets;
 pub mod size;
+mod tls_credentials;
 pub mod trace;
 mod upkeep;
 
@@ -34,9 +35,10 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    Change, DescriptionError, DiskNode, Edge, Graph, Hold, Node, NodeError, NodeKind, Put, PutOver,
-    ReplaceError, Replaced, User,
+    Change, DescriptionError, DiskNode, Edge, Graph, Hold, LayerAccess, Node, NodeError, NodeKind, Put,
+    PutOver, ReplaceError, Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
+pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

@@ -12,6 +12,7 @@ mod modes;
 mod order;
 mod per_request;
 mod terabyte;
+mod tools;
 
 use super::table::Table;
 use super::{Bench, door, throttle};
@@ -51,6 +52,7 @@ pub const TABLES: &[Entry] = &[
     entry("J", growth::run),
     entry("R", encrypted::run),
     on_request("K", throttle::run),
+    on_request("L", tools::run),
     on_request("counters", counters::run),
 ];
 

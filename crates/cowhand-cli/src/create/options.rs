@@ -349,7 +349,7 @@ fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
     }
     let is_refused = |refused: &str| match format {
         Format::Luks => name == refused,
-        Format::Qcow2 | Format::Raw => name.starts_with(refused) && refused != DETACHED_HEADER,
+        _ => name.starts_with(refused) && refused != DETACHED_HEADER,
     };
     if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| is_refused(refused)) {
         return Err(BadOption(format!("-o {name}: {reason}")));

@@ -4,6 +4,7 @@
 
 mod amend;
 mod ask;
+mod before_luks;
 mod bitmap;
 mod cache;
 mod check;
@@ -23,6 +24,7 @@ mod io;
 mod key_memory;
 mod keyring;
 mod luks;
+mod luks_files;
 mod manual;
 mod map;
 mod measure;

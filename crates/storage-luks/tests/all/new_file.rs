@@ -7,7 +7,8 @@ use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
 use storage::{Capabilities, Storage};
 use storage_luks::{Area, Cipher, Hash, NewVolume, area_bytes, is_luks, unlock};
 
-use super::key_slots::{Machine, secret};
+use crate::Machine;
+use crate::key_slots::secret;
 
 const OLD_BYTES: u64 = 8 << 10;
 const NEW_BYTES: u64 = 64 << 10;

@@ -61,7 +61,8 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
     let names: &[_] = match image.format {
         graph::probe::Format::Qcow2 => &QCOW2,
         graph::probe::Format::Luks => &LUKS,
-        graph::probe::Format::Raw => &[("size", Some("")), ("preallocation", None)],
+        // Of the others only raw ones are made.
+        _ => &[("size", Some("")), ("preallocation", None)],
     };
     for (name, shown) in names {
         if let Some(value) = value(name, *shown) {
