@@ -3,6 +3,7 @@
 use crate::harness;
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use harness::compacting::{compact, contents};
@@ -601,7 +602,7 @@ fn amended(
 ) -> (String, BTreeSet<String>) {
     let (order, recording) = order_beside(target, work, async |file| {
         for step in steps {
-            amend(file, step, &mut |_, _| {}).await.expect("nothing fails");
+            amend(file, step, &mut |_, _| ControlFlow::Continue(())).await.expect("nothing fails");
         }
     });
     let seen = after_crashes(target, &recording, async |_, image| told_of_header(image).await);
