@@ -7,6 +7,7 @@ use super::tree::Tree;
 const ROOMS: [(&str, &str); 6] = [
     ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
+    ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
     ("crates/secret/src/", "pages that are locked, and the kernel's keyrings"),
