@@ -146,6 +146,13 @@ pub static OBJECT: Kind = Kind::Union {
             ],
         },
         Variant {
+            tag: "secret_keyring",
+            members: &[
+                required("serial", Kind::Whole(i32::MAX as u64)),
+                optional("format", Kind::Choice(&["raw", "base64"])),
+            ],
+        },
+        Variant {
             tag: "tls-creds-x509",
             members: &[
                 required("dir", Kind::Text),
