@@ -71,10 +71,8 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
             let packed = self.pack_all(&data).await?;
-            let pass = image.enter().await?;
-            image.check_inside(offset, data.len() as u64)?;
+            let pass = image.enter_to_change(offset, data.len() as u64).await?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);
@@ -124,9 +122,7 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
-            let pass = image.enter().await?;
-            image.check_inside(offset, units.len() as u64 * size)?;
+            let pass = image.enter_to_change(offset, units.len() as u64 * size).await?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);

@@ -103,10 +103,8 @@ impl Inner {
         if memory.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
-        let pass = self.enter().await?;
         let len = memory.len() as u64;
-        self.check_inside(offset, len)?;
+        let pass = self.enter_to_change(offset, len).await?;
         if let Some(host) = self.place_of(offset, len)? {
             let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
             return self.write_in_place(pass, host, len, write).await;

@@ -34,9 +34,7 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
-        let pass = self.enter().await?;
-        self.check_inside(offset, data.len() as u64)?;
+        let pass = self.enter_to_change(offset, data.len() as u64).await?;
         if let Some(host) = self.place_of(offset, data.len() as u64)? {
             let len = data.len() as u64;
             let write = async move |medium: &dyn Storage| medium.write(host.0, data).await;

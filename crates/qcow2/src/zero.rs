@@ -41,12 +41,10 @@ impl Inner {
         options: ZeroOptions,
     ) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
-                let _pass = image.enter().await?;
-                image.check_inside(offset, len)?;
+                let _pass = image.enter_to_change(offset, len).await?;
                 image.zero_range(offset, offset + len, options).await
             })
             .await
@@ -114,12 +112,10 @@ impl Inner {
         if !self.discards().discard || start >= end {
             return Ok(());
         }
-        self.announce().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
-                let _pass = image.enter().await?;
-                image.check_inside(offset, len)?;
+                let _pass = image.enter_to_change(offset, len).await?;
                 // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
                 // backing file's old content back. Nothing is the right thing to do.
                 if image.medium.geometry.version == Version::V2 && image.has_backing() {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::Qcow2;
-use qcow2::bitmap::Bitmap;
 
 use super::{Edge, Put, ReplaceError};
 use crate::drive::OptionTree;
@@ -21,7 +20,8 @@ pub(super) struct Found {
     pub(super) list: Vec<Arc<Layer>>,
     /// If it is put over what is there: the image that gets that as its backing layer.
     pub(super) over: Option<Qcow2>,
-    pub(super) bitmaps: Vec<Arc<Bitmap>>,
+    /// The image whose bitmaps the disk gets.
+    pub(super) bitmaps: Option<Qcow2>,
     pub(super) asked: Option<Asked>,
     pub(super) links: Links,
     /// A node that goes.
@@ -41,7 +41,7 @@ impl Graph {
             block: None,
             list: Vec::new(),
             over: None,
-            bitmaps: Vec::new(),
+            bitmaps: None,
             asked: None,
             links: Links::default(),
             node: None,
@@ -56,7 +56,7 @@ impl Graph {
             Put::Layer(at) => {
                 let block = block::layers(Arc::clone(&old.top)).nth(at);
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
-                let bitmaps = bitmaps_of(&*block).await.map_err(ReplaceError::Before)?;
+                let bitmaps = bitmaps_of(&*block);
                 let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
                 Ok(Found { block: Some(block), bitmaps, asked, ..nothing })
             }
@@ -72,7 +72,7 @@ impl Graph {
                     closes_below: true,
                     _locks: Vec::new(),
                 };
-                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
+                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
                 Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..nothing })
             }
         }
