@@ -39,9 +39,20 @@ pub struct OpenArgs {
     #[arg(short = 'U', long)]
     force_share: bool,
 
+    #[command(flatten)]
+    names: NamesArgs,
+}
+
+/// Where names inside images may lead.
+#[derive(Clone, Debug, Args)]
+pub struct NamesArgs {
     /// Also follow names in the image that lead under DIR (may be repeated)
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
+
+    /// Also follow names in the image that lead to this NBD server, or to this export of one: nbd://HOST[:PORT][/EXPORT] (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    allow_name: Vec<String>,
 }
 
 impl DriveArgs {
@@ -79,8 +90,22 @@ impl OpenArgs {
 
     /// Where names inside the images may lead.
     pub fn policy(&self) -> Result<Policy, Failure> {
-        Policy::new(&self.allow_path).map_err(|error| Failure::because("cannot allow a directory", &error))
+        self.names.policy()
     }
+}
+
+impl NamesArgs {
+    /// Where they may lead.
+    pub fn policy(&self) -> Result<Policy, Failure> {
+        policy(&self.allow_path, &self.allow_name)
+    }
+}
+
+/// The policy that `--allow-path` and `--allow-name` come to.
+pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failure> {
+    let policy = Policy::new(directories);
+    let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
+    policy.allowing(names).map_err(|error| Failure::because("cannot allow a name", &error))
 }
 
 /// Opens a disk with all its files in a cache mode.

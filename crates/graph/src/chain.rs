@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
-use storage::{FileLock, IoBuf, Storage};
+use storage::{IoBuf, Storage};
 
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
@@ -47,11 +47,6 @@ impl FoundImage {
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name
-    }
-
-    pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
-        let data = self.data.as_mut().and_then(|data| data.lock.take());
-        self.file.lock.take().into_iter().chain(data)
     }
 }
 
@@ -153,7 +148,7 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
+            Source::followed(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
         }
         (None, None) => return Ok(None),
     };
@@ -195,7 +190,7 @@ async fn open_data_file(
     let source = match (by_options, &header.extensions.data_file) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
+            Source::followed(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
         }
         (None, None) => {
             let error = std::io::Error::new(

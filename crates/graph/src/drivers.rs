@@ -2,7 +2,7 @@
 //!
 //! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`Elsewhere`]) that its own
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
-//! one. Names that stand in images lead to local files only, whatever drivers there are ([`crate::names`]).
+//! one. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
 mod elsewhere;
@@ -32,7 +32,7 @@ pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
 use crate::drive::OptionTree;
 use crate::nodes::{Graph, Node, NodeError};
-use crate::options::Spec;
+use crate::options::{Reader, Spec};
 use crate::probe::Format;
 
 /// Drivers of storage.
@@ -129,6 +129,16 @@ pub(crate) fn storage_of(filename: &Path) -> Option<&'static StorageDriver> {
 /// The driver of a file name that leads away from this machine's files: nothing is created there.
 pub fn elsewhere(filename: &Path) -> Option<&'static str> {
     storage_of(filename).filter(|driver| !driver.is_of_paths()).map(|driver| driver.name)
+}
+
+/// What a file name that leads away from this machine's files means; otherwise what is wrong with it, as the rest of a sentence. `None` of
+/// a path, and of storage over another file.
+pub(crate) fn target_of(name: &str) -> Option<Result<(&'static StorageDriver, Arc<dyn Target>), String>> {
+    let driver = storage_of(Path::new(name))?;
+    let StorageKind::Elsewhere(elsewhere) = &driver.kind else { return None };
+    let read =
+        |tree| (elsewhere.read)(&mut Reader::new(tree, String::new())).map_err(|error| error.to_string());
+    Some((elsewhere.options_of)(name).and_then(read).map(|target| (driver, target)))
 }
 
 /// Names of all drivers, in the order of the lists.

@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use block::{Block, Error};
 use qcow2::Qcow2;
-use storage::FileLock;
 
 use crate::drive::OptionTree;
+use crate::drivers::{self, Opening};
+use crate::error::OpenError;
+use crate::file::Origin;
 use crate::house::House;
 use crate::names::Identity;
 use crate::nodes::Links;
+use crate::open::OpenRules;
+use crate::options::LayerOptions;
+use crate::probe::Format;
 
 /// A block of a disk. Its files stay locked as long as this is there.
 #[derive(Debug)]
@@ -22,7 +27,17 @@ pub(crate) struct Layer {
     pub(crate) house: House,
     /// A filter, which closes what it is put over when it is closed itself.
     pub(crate) closes_below: bool,
-    pub(crate) _locks: Vec<FileLock>,
+    /// What it is made of; `None` of a filter.
+    pub(crate) files: Option<LayerFiles>,
+}
+
+/// The files that an image of a disk is made of, and how it is opened. They stay locked as long as this is there.
+#[derive(Debug)]
+pub(crate) struct LayerFiles {
+    pub(crate) format: Format,
+    pub(crate) options: LayerOptions,
+    pub(crate) file: Origin,
+    pub(crate) data: Option<Origin>,
 }
 
 /// All layers of a disk. Never changes: a disk on other layers has another one of these.
@@ -87,6 +102,63 @@ impl Layers {
     /// Closes all layers, the upper ones first, also after one has failed.
     pub(crate) async fn close(&self) -> Result<(), Error> {
         close(&self.list).await
+    }
+}
+
+impl LayerFiles {
+    /// Makes the locks of all files such that the layer may be read and written, or only read.
+    ///
+    /// # Errors
+    /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
+    pub(crate) fn lock_for(&self, writable: bool) -> Result<(), OpenError> {
+        [Some(&self.file), self.data.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|origin| origin.lock_for(&self.options, writable))
+    }
+
+    /// Opens the layer once more while it is open as `now` is, over the same layer below, under the locks that its files have. Costs what
+    /// opening it costs.
+    ///
+    /// # Errors
+    /// As opening it; also for writing when its refcounts must be repaired first, which is not done under requests.
+    pub(crate) async fn open_again(
+        &self,
+        now: &Layer,
+        writable: bool,
+        rules: &OpenRules,
+    ) -> Result<Layer, OpenError> {
+        let Self { format, options, file, data } = self;
+        let name = now.block.name();
+        let file = file.open_again(name, &options.file, options, writable).await?;
+        let header = match format {
+            Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+            Format::Raw | Format::Luks => None,
+        };
+        if writable && header.as_ref().is_some_and(qcow2::is_dirty) {
+            let reason = "it is in use; take it out of use and run `cowhand check -r all`".to_owned();
+            return Err(OpenError::Repair { path: name.into(), reason });
+        }
+        let data = match data {
+            Some(data) => Some(data.open_again(&data.name(), &options.data_file, options, writable).await?),
+            None => None,
+        };
+        let house = House::new(Arc::clone(&rules.map_budget));
+        let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let opening = Opening {
+            file: file.storage,
+            data,
+            backing: now.block.below(),
+            options,
+            header: header.as_ref(),
+            writable,
+            secrets: &rules.secrets,
+            house: &house,
+        };
+        let block = (drivers::format(*format).open)(opening).await?;
+        let (options, format) = (options.clone(), *format);
+        let files = Self { format, options, file: file.origin, data: data_origin };
+        Ok(Layer { block, identity: now.identity.clone(), house, closes_below: false, files: Some(files) })
     }
 }
 

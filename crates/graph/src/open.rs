@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use block::Block;
 use qcow2::{Budget, Qcow2};
-use storage::{FileLock, Storage};
+use storage::Storage;
 
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::disk::Disk;
 use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::file::{Source, by_user};
+use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
 use crate::house::House;
-use crate::layers::{Layer, Layers};
+use crate::layers::{Layer, LayerFiles, Layers};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::options::DiskOptions;
@@ -79,22 +79,27 @@ pub(crate) async fn open_layers(
 ) -> Result<Vec<Arc<Layer>>, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
-    while let Some(mut found) = chain.pop() {
-        let locks = found.take_locks().collect();
-        let FoundImage { identity, file, data, format, options, header } = found;
+    while let Some(FoundImage { identity, file, data, format, options, header }) = chain.pop() {
+        let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let opening = Opening {
             file: file.storage,
-            data: data.map(|data| data.storage),
+            data,
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
-            active: chain.is_empty(),
+            writable: chain.is_empty() && !options.read_only,
             secrets: &rules.secrets,
             house,
         };
         let block = (drivers::format(format).open)(opening).await?;
-        let (identity, house) = (Some(identity), house.clone());
-        list.push(Arc::new(Layer { block, identity, house, closes_below: false, _locks: locks }));
+        let files = LayerFiles { format, options, file: file.origin, data: data_origin };
+        list.push(Arc::new(Layer {
+            block,
+            identity: Some(identity),
+            house: house.clone(),
+            closes_below: false,
+            files: Some(files),
+        }));
     }
     list.reverse();
     Ok(list)
@@ -112,8 +117,8 @@ pub struct BareImage {
     pub file: Arc<dyn Storage>,
     /// What it holds.
     pub format: Format,
-    /// Held while it is looked at.
-    _lock: Option<FileLock>,
+    /// Its lock is held while it is looked at.
+    _origin: Origin,
 }
 
 /// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
@@ -125,7 +130,7 @@ pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     let name = options.filename.display().to_string();
     let file = source.open(&name, &layer.file, layer, writable).await?;
     let format = format_of(&file, layer, writable).await?;
-    Ok(BareImage { file: file.storage, format, _lock: file.lock })
+    Ok(BareImage { file: file.storage, format, _origin: file.origin })
 }
 
 /// All images of the chain, the active one first.

@@ -11,6 +11,7 @@ use storage::{ForeignBytes, IoBuf, Step, Storage, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::guest_range::GuestRange;
 use crate::image::{Inner, Qcow2};
 use crate::locate::{Located, Source};
 use crate::read::PIECES_AT_ONCE;
@@ -46,7 +47,7 @@ impl Inner {
             let mut located = Ok(());
             while done < len && reads.len() < PIECES_AT_ONCE {
                 let guest = offset + done as u64;
-                match self.locate(&held, guest, (len - done) as u64).await {
+                match self.locate(&held, GuestRange::at(guest, (len - done) as u64)).await {
                     Ok(piece) => {
                         // At most what is left of `memory`.
                         let end = done + piece.len as usize;
@@ -103,11 +104,11 @@ impl Inner {
         if memory.is_empty() {
             return Ok(());
         }
-        let len = memory.len() as u64;
-        let pass = self.enter_to_change(offset, len).await?;
-        if let Some(host) = self.place_of(offset, len)? {
+        let range = GuestRange::at(offset, memory.len() as u64);
+        let pass = self.enter_to_change(range).await?;
+        if let Some(host) = self.place_of(range)? {
             let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
-            return self.write_in_place(pass, host, len, write).await;
+            return self.write_in_place(pass, host, range.len(), write).await;
         }
         drop(pass);
         let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;

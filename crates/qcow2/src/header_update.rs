@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::DerefMut;
 
-use qcow2_layout::{Autoclear, Compatible, Header, Incompatible};
+use qcow2_layout::{Autoclear, Compatible, Header, HostOffset, Incompatible};
 use storage::{IoBytes, IoVec};
 use sync::atomic::{AtomicBool, Ordering};
 use sync::{AsyncMutex, Mutex};
@@ -184,17 +184,17 @@ impl FileHeader {
     pub(crate) async fn point_header_at_refcount_table(
         &self,
         medium: &Medium,
-        offset: u64,
+        at: HostOffset,
         clusters: u64,
     ) -> Result<(), Error> {
         let mut header = self.lock().await;
         // A table has at most 8 MiB.
         let clusters = clusters as u32;
         let mut field = [0; 12];
-        field[..8].copy_from_slice(&offset.to_be_bytes());
+        field[..8].copy_from_slice(&at.0.to_be_bytes());
         field[8..].copy_from_slice(&clusters.to_be_bytes());
         write_field(medium, REFCOUNT_TABLE_AT, &field).await?;
-        header.refcount_table_offset = qcow2_layout::HostOffset(offset);
+        header.refcount_table_offset = at;
         header.refcount_table_clusters = clusters;
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }

@@ -34,6 +34,7 @@ mod entries;
 mod foreign;
 mod free;
 mod gate;
+mod guest_range;
 mod header_sector;
 mod header_update;
 mod health;

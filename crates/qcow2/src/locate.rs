@@ -8,6 +8,7 @@ use storage::Storage;
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};
 use crate::chain::{Chain, Found, Place};
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
 
@@ -40,11 +41,12 @@ impl Located<'_> {
         matches!(self.source, Source::Zero { .. })
     }
 
-    /// `len` of these bytes from the one at `skip` on; `None` if they end before.
-    pub(crate) fn part(self, skip: u64, len: u64) -> Option<Self> {
-        if skip + len > self.len {
+    /// `part` of these bytes, counted from the first; `None` if they end before.
+    pub(crate) fn part(self, part: std::ops::Range<u64>) -> Option<Self> {
+        if part.end > self.len {
             return None;
         }
+        let (skip, len) = (part.start, part.end - part.start);
         let source = match self.source {
             Source::Zero { explicit, host } => Source::Zero { explicit, host: host.map(|host| host + skip) },
             Source::Plain { storage, offset } => Source::Plain { storage, offset: offset + skip },
@@ -85,17 +87,17 @@ enum Onward<'a> {
 }
 
 impl Inner {
-    /// Where the bytes at `guest` are, for at most `len` of them. No I/O. At most one look-up in the map
+    /// Where the bytes at the start of `range` are, for as many of them as are in one place. No I/O. At most one look-up in the map
     /// of this layer and one in that of all layers below; where that map does not know, they are walked in
     /// a loop: their depth costs no stack.
     #[inline]
     pub(crate) fn try_locate<'a>(
         &'a self,
         held: &'a BelowHeld,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<Step<'a>, Error> {
-        let (mut layer, mut len, mut depth, mut walking) = (self, len, 0, false);
+        let (guest, mut len) = (range.start, range.len());
+        let (mut layer, mut depth, mut walking) = (self, 0, false);
         // Where `layer` stands in the list of what lies below this image.
         let mut reached: Option<&Lower> = None;
         loop {
@@ -105,7 +107,7 @@ impl Inner {
                 return Ok(Step::Located(Located { len, depth, source }));
             }
             len = len.min(size - guest);
-            let extent = match layer.map.try_extent(&layer.medium, guest, len)? {
+            let extent = match layer.map.try_extent(&layer.medium, GuestRange::at(guest, len))? {
                 Mapped::Extent(extent) => extent,
                 Mapped::Missing(key) => return Ok(Step::Missing(Missing::Layer(layer, key))),
             };
@@ -152,11 +154,10 @@ impl Inner {
     pub(crate) async fn locate<'a>(
         &'a self,
         held: &'a BelowHeld,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<Located<'a>, Error> {
         loop {
-            match self.try_locate(held, guest, len)? {
+            match self.try_locate(held, range)? {
                 Step::Located(located) => return Ok(located),
                 Step::Missing(Missing::Layer(layer, key)) => layer.map.load(&layer.medium, key).await?,
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
@@ -184,7 +185,7 @@ impl Chain {
         if guest >= self.covered() {
             return None;
         }
-        let place = match self.look_up(guest, *len) {
+        let place = match self.look_up(GuestRange::at(guest, *len)) {
             Found::At { place, len: known } => {
                 *len = known;
                 place

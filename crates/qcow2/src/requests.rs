@@ -65,7 +65,7 @@ impl Qcow2 {
     pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
         // Bits in the file stay where they are as long as somebody is inside.
         let _pass = self.inner.enter().await?;
-        self.inner.check_range(offset, len)?;
+        self.inner.check_range(offset, len).map(drop)?;
         let now = self.inner.tracking.now();
         match now.usable.iter().find(|bitmap| bitmap.name() == name) {
             Some(bitmap) => bitmap.status(offset, len).await.map(Some),
@@ -142,16 +142,16 @@ impl Qcow2 {
 
     /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it.
     pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> Result<(), Error> {
-        self.inner.check_range(offset, len)?;
-        let result = self.inner.zero(offset, len, options).await;
+        let range = self.inner.check_range(offset, len)?;
+        let result = self.inner.zero(range, options).await;
         self.inner.reporting(result).await
     }
 
     /// Gives the space of the whole clusters in the range back (if the image was opened with
     /// `discard=unmap`; otherwise nothing happens). They read as zeroes afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.inner.check_range(offset, len)?;
-        let result = self.inner.discard(offset, len).await;
+        let range = self.inner.check_range(offset, len)?;
+        let result = self.inner.discard(range).await;
         self.inner.reporting(result).await
     }
 

@@ -166,14 +166,16 @@ impl FileLock {
     /// Upgrades or downgrades. There is no moment in which less is held than both before and after.
     ///
     /// # Errors
-    /// `Busy`, with what was held before, if somebody's announcement stands against it.
+    /// `Busy`, with what was held before, if somebody's announcement stands against it; never for less than before.
     pub fn change(&mut self, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
         let before = Bytes::of(self.wanted, self.shared);
         let after = Bytes::of(wanted, shared);
-        if let Err(error) =
-            announce(&self.fd, after.without(before)).and_then(|()| test(&self.fd, wanted, shared))
+        let more = after.without(before);
+        // What was held before was tested then; another one who only tries now must not stand against less.
+        let is_less = more.offsets().next().is_none();
+        if !is_less && let Err(error) = announce(&self.fd, more).and_then(|()| test(&self.fd, wanted, shared))
         {
-            withdraw(&self.fd, after.without(before));
+            withdraw(&self.fd, more);
             return Err(error);
         }
         withdraw(&self.fd, before.without(after));
@@ -181,9 +183,10 @@ impl FileLock {
         Ok(())
     }
 
-    /// Whether it is on this open file.
+    /// Whether it is on the file behind `fd`, by this descriptor or another one.
     pub fn is_on(&self, fd: &Arc<OwnedFd>) -> bool {
-        Arc::ptr_eq(&self.fd, fd)
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        Arc::ptr_eq(&self.fd, fd) || inode(&self.fd) == inode(fd)
     }
 
     /// Whether nobody else who heeds locks can change the length, nor what lies beyond it.

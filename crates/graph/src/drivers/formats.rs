@@ -27,8 +27,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) options: &'a LayerOptions,
     /// Of a qcow2 image.
     pub(crate) header: Option<&'a Header>,
-    /// It is the uppermost one.
-    pub(crate) active: bool,
+    /// It may be written.
+    pub(crate) writable: bool,
     /// Where passwords are.
     pub(crate) secrets: &'a Secrets,
     pub(crate) house: &'a House,
@@ -63,14 +63,14 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, active, secrets, house } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, house } = opening;
     let path = || PathBuf::from(file.name());
     if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
         return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
     }
     let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
-    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
+    let engine = options.qcow2.for_engine(writable, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {
         repair(&*file).await?;
     }

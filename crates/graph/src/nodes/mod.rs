@@ -3,11 +3,16 @@
 //! A change of the graph holds a [`Change`], one at a time, so that no name is seen half there; a look-up holds
 //! nothing. Nothing here is on the way of a request.
 
+mod access;
+#[cfg(test)]
+mod access_tests;
 mod add;
 mod description;
 mod disk_node;
 mod error;
 mod filter;
+#[cfg(test)]
+mod future_sizes;
 mod hold;
 mod name;
 mod node;
@@ -16,6 +21,8 @@ mod reopen;
 mod replace;
 #[cfg(test)]
 mod replace_tests;
+#[cfg(test)]
+mod test_world;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use parking_lot::Mutex;
 
+pub use self::access::LayerAccess;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;

@@ -13,7 +13,7 @@ use block::{Block, Error};
 use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
-use self::found::Found;
+pub(super) use self::found::Found;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::hold::User;
@@ -98,16 +98,28 @@ impl Graph {
     ) -> Result<Replaced, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
-        let found = self.find(&node, &old, edge, put).await?;
+        let found = Box::pin(self.find(&node, &old, edge, put)).await?;
+        self.exchange(&node, &old, edge, found, last_look).await
+    }
+
+    /// Puts `found` at `edge` of the disk, which stands on `old`: see [`Graph::replace`].
+    pub(super) async fn exchange(
+        &self,
+        node: &DiskNode,
+        old: &Layers,
+        edge: Edge,
+        found: Found,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
         // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
-        node.plan(&old, edge, &found)?;
+        node.plan(old, edge, &found)?;
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
         last_look().await.map_err(ReplaceError::Before)?;
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         // The size may have changed while requests were inside.
-        let Plan { backings, top, bitmaps, asked } = node.plan(&old, edge, &found)?;
+        let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, &found)?;
         let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
         for (image, _) in backings.iter().rev() {
             still.push(image.hold_still().await.map_err(ReplaceError::Before)?);
@@ -118,7 +130,7 @@ impl Graph {
         }
         let list: Vec<Arc<Layer>> = old.list.iter().chain(&found.list).cloned().collect();
         let layers = Arc::new(Layers::new(top, &list, bitmaps));
-        let removed = layers.missing(&old);
+        let removed = layers.missing(old);
         node.disk.stand_on(layers, &drained);
         node.put_in_force(asked);
         self.link(&node.name, &found);
@@ -195,7 +207,7 @@ impl DiskNode {
         Ok(())
     }
 
-    fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
+    pub(super) fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
         let layers = block::layers(Arc::clone(&layers.top)).count();
         ReplaceError::NoLayer { node: self.name.clone(), at, layers }
     }
@@ -206,7 +218,7 @@ impl DiskNode {
             (Some(asked), Edge::Root) => asked.clone(),
             (None, _) | (_, Edge::Backing { .. }) => self.asked.lock().clone(),
         };
-        if edge != Edge::Root || found.over.is_some() {
+        if !found.is_there && (edge != Edge::Root || found.over.is_some()) {
             asked.tree.take("backing");
         }
         asked

@@ -9,6 +9,7 @@ use super::live::{Live, LiveSpec};
 use super::merge::check_size;
 use super::tracking::Bitmaps;
 use crate::Error;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 
 impl Inner {
@@ -70,7 +71,7 @@ impl Inner {
                 while at < new.spec.size {
                     let said = source.status(at, new.spec.size - at).await?;
                     if said.dirty {
-                        new.mark(at, said.len);
+                        new.mark(GuestRange::at(at, said.len));
                     }
                     at += said.len;
                 }

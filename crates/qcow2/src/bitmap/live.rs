@@ -3,6 +3,7 @@
 use std::collections::TryReserveError;
 
 use super::bits::Bits;
+use crate::guest_range::GuestRange;
 
 /// What a bitmap is, besides its bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,17 +44,17 @@ impl Live {
         Ok(made)
     }
 
-    /// `len` bytes at `offset` change. Neither is 0 in length nor behind the end of the disk.
+    /// A range changes, which is not empty.
     #[inline]
-    pub(crate) fn mark(&self, offset: u64, len: u64) {
+    pub(crate) fn mark(&self, range: GuestRange) {
         let bits = self.spec.granularity_bits;
-        self.bits.set(offset >> bits, (offset + len - 1) >> bits);
+        self.bits.set(range.start >> bits, (range.end - 1) >> bits);
     }
 
-    /// Whether the image file has all of these as dirty.
+    /// Whether the image file has all of a range as dirty, which is not empty.
     #[inline]
-    pub(crate) fn has_stored(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn has_stored(&self, range: GuestRange) -> bool {
         let bits = self.spec.granularity_bits;
-        self.stored.all_set(offset >> bits, (offset + len - 1) >> bits)
+        self.stored.all_set(range.start >> bits, (range.end - 1) >> bits)
     }
 }

@@ -53,10 +53,13 @@ impl Inner {
             };
             match (loaded, missed) {
                 (Some(live), Some(left)) => {
-                    for (offset, len) in left.shape.ranges(&left.bytes, self.size()) {
-                        if len > 0 {
-                            live.mark(offset, len);
-                        }
+                    for range in left
+                        .shape
+                        .ranges(&left.bytes, self.size())
+                        .into_iter()
+                        .filter(|range| !range.is_empty())
+                    {
+                        live.mark(range);
                     }
                     bitmaps.recovered = true;
                     bitmaps.live.push(Arc::new(live));

@@ -9,6 +9,7 @@ use sync::atomic::{AtomicU64, Ordering};
 
 use super::bits::Bits;
 use crate::Error;
+use crate::guest_range::GuestRange;
 use crate::medium::Medium;
 use crate::table_io::write_bytes;
 
@@ -84,15 +85,15 @@ impl RecordShape {
         bytes.get(index / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
     }
 
-    /// The ranges of the disk, each offset and length, that a record with these `bytes` has.
-    pub(crate) fn ranges(&self, bytes: &[u8], size: u64) -> Vec<(u64, u64)> {
+    /// The ranges of a disk of `size` bytes that a record with these `bytes` has.
+    pub(crate) fn ranges(&self, bytes: &[u8], size: u64) -> Vec<GuestRange> {
         let regions = bytes.get(self.regions_at as usize..).unwrap_or_default();
         let set = |region: &u64| {
             regions.get((region / 8) as usize).is_some_and(|byte| byte >> (region % 8) & 1 == 1)
         };
         let range = |region: u64| {
             let start = region << self.region_bits;
-            (start, (1u64 << self.region_bits).min(size.saturating_sub(start)))
+            GuestRange { start, end: (start + (1 << self.region_bits)).min(size) }
         };
         (0..self.regions).filter(set).map(range).collect()
     }
@@ -132,15 +133,15 @@ impl Record {
         })
     }
 
-    /// Whether the medium has all regions that `len` bytes at `offset` touch.
+    /// Whether the medium has all regions that a range touches.
     #[inline]
-    pub(crate) fn has(&self, offset: u64, len: u64) -> bool {
-        let (first, last) = self.regions(offset, len);
+    pub(crate) fn has(&self, range: GuestRange) -> bool {
+        let (first, last) = self.regions(range);
         self.durable.all_set(first, last)
     }
 
-    fn regions(&self, offset: u64, len: u64) -> (u64, u64) {
-        (offset >> self.shape.region_bits, (offset + len - 1) >> self.shape.region_bits)
+    fn regions(&self, range: GuestRange) -> (u64, u64) {
+        (range.start >> self.shape.region_bits, (range.end - 1) >> self.shape.region_bits)
     }
 
     /// Whether bitmaps are to be stored before another region is added.
@@ -153,9 +154,9 @@ impl Record {
         self.count_max.store(self.count.load(Ordering::Relaxed).saturating_mul(2), Ordering::Relaxed);
     }
 
-    /// Asks for the regions that `len` bytes at `offset` touch; the next [`Record::add_wanted`] adds them.
-    pub(crate) fn want(&self, offset: u64, len: u64) {
-        let (first, last) = self.regions(offset, len);
+    /// Asks for the regions that a range touches; the next [`Record::add_wanted`] adds them.
+    pub(crate) fn want(&self, range: GuestRange) {
+        let (first, last) = self.regions(range);
         let goes_on = first > 0 && self.durable.all_set(first - 1, first - 1);
         self.wanted.set(first, if goes_on { last.saturating_add(AHEAD - 1) } else { last });
     }
@@ -214,6 +215,6 @@ mod tests {
         assert_eq!(covered, [1, 8]);
         assert_eq!(shape.ranges(&bytes, 100_000), []);
         bytes[512] = 2;
-        assert_eq!(shape.ranges(&bytes, 100_000), [(65536, 100_000 - 65536)]);
+        assert_eq!(shape.ranges(&bytes, 100_000), [GuestRange { start: 65536, end: 100_000 }]);
     }
 }

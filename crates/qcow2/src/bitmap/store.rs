@@ -9,29 +9,30 @@ use super::mark_in_use;
 use super::tracking::Bitmaps;
 use crate::Error;
 use crate::gate::Pass;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::pause::Pause;
 use sync::atomic::Ordering;
 
 impl Inner {
-    /// Waits for the right to change `len` bytes at `offset`. What must be on the medium before that is: what the header says of a
+    /// Waits for the right to change a range. What must be on the medium before that is: what the header says of a
     /// changed image, and that bitmaps miss this range. It is noted in all bitmaps that record changes.
     #[inline]
-    pub(crate) async fn enter_to_change(self: &Arc<Self>, offset: u64, len: u64) -> Result<Pass<'_>, Error> {
+    pub(crate) async fn enter_to_change(self: &Arc<Self>, range: GuestRange) -> Result<Pass<'_>, Error> {
         loop {
             self.announce().await?;
             let pass = self.enter().await?;
-            self.check_inside(offset, len)?;
-            if self.tracking.note(offset, len) {
+            self.check_inside(range)?;
+            if self.tracking.note(range) {
                 return Ok(pass);
             }
             drop(pass);
-            self.record_change(offset, len).await?;
+            self.record_change(range).await?;
         }
     }
 
     /// Puts a range into the record of changes. Durable when it returns; bitmaps may be stored, and the record begun anew, right after it.
-    async fn record_change(self: &Arc<Self>, offset: u64, len: u64) -> Result<(), Error> {
+    async fn record_change(self: &Arc<Self>, range: GuestRange) -> Result<(), Error> {
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
@@ -41,20 +42,20 @@ impl Inner {
                 if record.is_full() {
                     image.begin_record_anew().await?;
                 }
-                image.add_to_record(offset, len).await
+                image.add_to_record(range).await
             })
             .await
     }
 
     /// Requests that come at the same time share one write.
-    async fn add_to_record(&self, offset: u64, len: u64) -> Result<(), Error> {
+    async fn add_to_record(&self, range: GuestRange) -> Result<(), Error> {
         let wanted = self.tracking.now().record.clone();
         if let Some(record) = &wanted {
-            record.want(offset, len);
+            record.want(range);
         }
         let _writing = self.tracking.writing.lock().await;
         match (&wanted, &self.tracking.now().record) {
-            (Some(wanted), Some(record)) if Arc::ptr_eq(wanted, record) && !record.has(offset, len) => {
+            (Some(wanted), Some(record)) if Arc::ptr_eq(wanted, record) && !record.has(range) => {
                 record.add_wanted(&self.medium).await
             }
             // Somebody did it; or it is another record, and the caller looks again.
@@ -126,10 +127,10 @@ impl Inner {
 
     /// Notes that anything may change, for somebody who holds everybody back.
     pub(crate) async fn note_everything(&self, _pause: &Pause<'_>) -> Result<(), Error> {
-        let size = self.size();
-        if !self.tracking.note(0, size) {
-            self.add_to_record(0, size).await?;
-            if !self.tracking.note(0, size) {
+        let whole = GuestRange { start: 0, end: self.size() };
+        if !self.tracking.note(whole) {
+            self.add_to_record(whole).await?;
+            if !self.tracking.note(whole) {
                 return Err(self.medium.blame.refused("its bitmaps cannot be told of the change"));
             }
         }

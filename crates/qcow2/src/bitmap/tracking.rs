@@ -12,6 +12,7 @@ use sync::{ArcSwapOption, AsyncMutex};
 use super::live::Live;
 use super::reading::Bitmap;
 use super::record::Record;
+use crate::guest_range::GuestRange;
 
 /// The bitmaps of an image.
 ///
@@ -58,13 +59,13 @@ impl Bitmaps {
 
     /// Whether a crash after a change of this range would leave the persistent ones true.
     #[inline]
-    fn is_safe(&self, offset: u64, len: u64) -> bool {
+    fn is_safe(&self, range: GuestRange) -> bool {
         if self.unrecorded {
             return true;
         }
-        let stored = || self.recording().all(|live| live.has_stored(offset, len));
+        let stored = || self.recording().all(|live| live.has_stored(range));
         match &self.record {
-            Some(record) => record.has(offset, len) || stored(),
+            Some(record) => record.has(range) || stored(),
             None => self.recording().next().is_none(),
         }
     }
@@ -99,19 +100,19 @@ impl Tracking {
         self.now().entries.iter().any(super::records_and_is_consistent)
     }
 
-    /// Notes that `len` bytes at `offset` change, for somebody who is inside. If it says false, it has not: the medium must have the range in
+    /// Notes that a range changes, for somebody who is inside. If it says false, it has not: the medium must have the range in
     /// its record first, and that is not done by somebody who is inside.
     #[inline]
-    pub(crate) fn note(&self, offset: u64, len: u64) -> bool {
-        if len == 0 || !self.recording.load(Ordering::Relaxed) {
+    pub(crate) fn note(&self, range: GuestRange) -> bool {
+        if range.is_empty() || !self.recording.load(Ordering::Relaxed) {
             return true;
         }
         let now = self.now.load();
         let Some(bitmaps) = &*now else { return true };
-        if !bitmaps.is_safe(offset, len) {
+        if !bitmaps.is_safe(range) {
             return false;
         }
-        bitmaps.live.iter().filter(|live| live.spec.recording).for_each(|live| live.mark(offset, len));
+        bitmaps.live.iter().filter(|live| live.spec.recording).for_each(|live| live.mark(range));
         true
     }
 }

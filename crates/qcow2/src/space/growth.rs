@@ -67,6 +67,7 @@ impl Space {
         if length >= medium.file.length() {
             return Ok(());
         }
+        self.room.forget_ahead();
         medium.file.shorten_to(length).await.map_err(medium.blame.io("cutting off the end of the file"))
     }
 

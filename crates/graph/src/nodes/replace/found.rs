@@ -14,7 +14,8 @@ use crate::nodes::node::{Links, Node};
 use crate::open::bitmaps_of;
 
 /// What is to be put, found and open.
-pub(super) struct Found {
+#[derive(Default)]
+pub(in crate::nodes) struct Found {
     pub(super) block: Option<Arc<dyn Block>>,
     /// Layers that the disk may get.
     pub(super) list: Vec<Arc<Layer>>,
@@ -26,6 +27,8 @@ pub(super) struct Found {
     pub(super) links: Links,
     /// A node that goes.
     pub(super) node: Option<Arc<Node>>,
+    /// It is what is there already, opened in another way.
+    pub(super) is_there: bool,
 }
 
 impl Graph {
@@ -37,17 +40,8 @@ impl Graph {
         put: Put,
     ) -> Result<Found, ReplaceError> {
         let there = edge.block(old);
-        let nothing = Found {
-            block: None,
-            list: Vec::new(),
-            over: None,
-            bitmaps: None,
-            asked: None,
-            links: Links::default(),
-            node: None,
-        };
         match put {
-            Put::Nothing => Ok(nothing),
+            Put::Nothing => Ok(Found::default()),
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
                 let over = only_image(&opened)?;
@@ -58,7 +52,7 @@ impl Graph {
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
                 let bitmaps = bitmaps_of(&*block);
                 let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
-                Ok(Found { block: Some(block), bitmaps, asked, ..nothing })
+                Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
             Put::Filter(filter) => {
@@ -70,10 +64,10 @@ impl Graph {
                     identity: None,
                     house,
                     closes_below: true,
-                    _locks: Vec::new(),
+                    files: None,
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
-                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..nothing })
+                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..Found::default() })
             }
         }
     }
@@ -91,11 +85,11 @@ impl Graph {
         Ok(Found {
             block: Some(Arc::clone(&layers.top)),
             list: layers.list.clone(),
-            over: None,
             bitmaps: layers.bitmaps.clone(),
             asked: Some(found.asked.lock().clone()),
             links: node.links.lock().clone(),
             node: Some(Arc::clone(&node)),
+            ..Found::default()
         })
     }
 }
@@ -106,7 +100,19 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
     if let Some(block) = &block {
         check_readable_below(edge, &**block)?;
     }
-    Ok(Found { block, list, over: None, bitmaps, asked: Some(Asked { path, tree }), links, node: None })
+    Ok(Found { block, list, bitmaps, asked: Some(Asked { path, tree }), links, ..Found::default() })
+}
+
+impl Found {
+    /// `layer`, which is what is at `edge` already, opened in another way.
+    pub(in crate::nodes) fn again(edge: Edge, layer: Layer) -> Self {
+        let bitmaps = match edge {
+            Edge::Root => bitmaps_of(&*layer.block),
+            Edge::Backing { .. } => None,
+        };
+        let block = Some(Arc::clone(&layer.block));
+        Self { block, list: vec![Arc::new(layer)], bitmaps, is_there: true, ..Self::default() }
+    }
 }
 
 /// Refuses to have something read as a backing layer that somebody may write.
