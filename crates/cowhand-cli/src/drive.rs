@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
 use graph::drive::{OptionTree, parse_drive};
+use graph::drivers::format_names;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
@@ -111,7 +112,8 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
 /// Opens a disk with all its files in a cache mode.
 pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
     options.layer.cache = mode;
-    for file in [&mut options.layer.file, &mut options.layer.data_file] {
+    let layer = &mut options.layer;
+    for file in [&mut layer.file, &mut layer.data_file, &mut layer.luks_header] {
         (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
     }
 }
@@ -146,8 +148,8 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
     let refused = || match UNSUPPORTED.contains(&name) {
-        true => format!("{name} is not supported; allowed: qcow2, raw, luks ({INSTEAD})"),
-        false => "allowed: qcow2, raw, luks".to_owned(),
+        true => format!("{name} is not supported; allowed: {} ({INSTEAD})", format_names()),
+        false => format!("allowed: {}", format_names()),
     };
     Format::of_name(name).ok_or_else(refused)
 }

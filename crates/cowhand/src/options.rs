@@ -173,7 +173,7 @@ impl OpenOptions {
 
 async fn open_here(options: &DiskOptions, rules: &OpenRules, loops: Loops) -> Result<Disk, Error> {
     let disk = Arc::new(graph::open(options, rules).await?);
-    disk.keep_house();
+    disk.start_upkeep();
     Ok(Disk::new(options.filename.display().to_string(), loops, disk))
 }
 

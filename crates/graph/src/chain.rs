@@ -26,6 +26,7 @@ pub struct FoundImage {
     pub(crate) identity: Identity,
     pub(crate) file: OpenFile,
     pub(crate) data: Option<OpenFile>,
+    pub(crate) luks_header: Option<OpenFile>,
     pub(crate) format: Format,
     /// How it is to be opened.
     pub options: LayerOptions,
@@ -37,6 +38,11 @@ impl FoundImage {
     /// The image's file, locked as long as this is there.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.file.storage
+    }
+
+    /// The file that has the LUKS header of a LUKS image, where that is not the image's own, and the name of its driver.
+    pub fn luks_header(&self) -> Option<(&Arc<dyn Storage>, &'static str)> {
+        self.luks_header.as_ref().map(|header| (&header.storage, header.driver.name))
     }
 
     /// What the file holds.
@@ -124,8 +130,8 @@ impl<'a> ChainWalk<'a> {
         let format = format_of(&file, &options, writable).await?;
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
-            Format::Raw | Format::Luks => None,
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+            _ => None,
         };
         let data = match &header {
             _ if self.data_files == DataFiles::Leave => None,
@@ -137,7 +143,11 @@ impl<'a> ChainWalk<'a> {
             }
             _ => None,
         };
-        Ok(FoundImage { identity, file, data, format, options, header })
+        let luks_header = match Source::by_options(&options.luks_header, &self.rules.fd_sets, false)? {
+            Some(source) => Some(open_luks_header(source, &options).await?),
+            None => None,
+        };
+        Ok(FoundImage { identity, file, data, luks_header, format, options, header })
     }
 }
 
@@ -177,6 +187,12 @@ pub(crate) async fn format_of(
     let access = if writable { Access::Write } else { Access::Read };
     decide(options.format, probe(&start), access)
         .map_err(|source| OpenError::Format { path: file.place.real().to_owned(), source })
+}
+
+/// Only for reading: nothing of a LUKS header is written while its disk is open.
+async fn open_luks_header(source: Source, options: &LayerOptions) -> Result<OpenFile, OpenError> {
+    let name = options.luks_header.shown().unwrap_or_else(|| source.path());
+    source.open(&name.display().to_string(), &options.luks_header, options, false).await
 }
 
 async fn open_data_file(

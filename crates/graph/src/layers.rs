@@ -6,11 +6,11 @@ use std::sync::Arc;
 use block::{Block, Error};
 use qcow2::Qcow2;
 
+use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
 use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::file::Origin;
-use crate::house::House;
 use crate::names::Identity;
 use crate::nodes::Links;
 use crate::open::OpenRules;
@@ -24,7 +24,7 @@ pub(crate) struct Layer {
     /// Which file it is made of; `None` for what has none.
     pub(crate) identity: Option<Identity>,
     /// Where what it starts beside requests runs.
-    pub(crate) house: House,
+    pub(crate) tasks: BackgroundTasks,
     /// A filter, which closes what it is put over when it is closed itself.
     pub(crate) closes_below: bool,
     /// What it is made of; `None` of a filter.
@@ -38,6 +38,8 @@ pub(crate) struct LayerFiles {
     pub(crate) options: LayerOptions,
     pub(crate) file: Origin,
     pub(crate) data: Option<Origin>,
+    /// Never written, whatever the layer is opened for.
+    pub(crate) luks_header: Option<Origin>,
 }
 
 /// All layers of a disk. Never changes: a disk on other layers has another one of these.
@@ -95,7 +97,7 @@ impl Layers {
     /// Waits until nothing that requests left behind is at work any more.
     pub(crate) async fn idle(&self) {
         for layer in &self.list {
-            layer.house.idle().await;
+            layer.tasks.idle().await;
         }
     }
 
@@ -106,7 +108,7 @@ impl Layers {
 }
 
 impl LayerFiles {
-    /// Makes the locks of all files such that the layer may be read and written, or only read.
+    /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
     ///
     /// # Errors
     /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
@@ -128,12 +130,12 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data } = self;
+        let Self { format, options, file, data, luks_header } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
-        let header = match format {
+        let header = match *format {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
-            Format::Raw | Format::Luks => None,
+            _ => None,
         };
         if writable && header.as_ref().is_some_and(qcow2::is_dirty) {
             let reason = "it is in use; take it out of use and run `cowhand check -r all`".to_owned();
@@ -143,22 +145,30 @@ impl LayerFiles {
             Some(data) => Some(data.open_again(&data.name(), &options.data_file, options, writable).await?),
             None => None,
         };
-        let house = House::new(Arc::clone(&rules.map_budget));
+        let luks_header = match luks_header {
+            Some(header) => {
+                Some(header.open_again(&header.name(), &options.luks_header, options, false).await?)
+            }
+            None => None,
+        };
+        let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let opening = Opening {
             file: file.storage,
             data,
+            luks_header,
             backing: now.block.below(),
             options,
             header: header.as_ref(),
             writable,
             secrets: &rules.secrets,
-            house: &house,
+            tasks: &tasks,
         };
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
-        let files = Self { format, options, file: file.origin, data: data_origin };
-        Ok(Layer { block, identity: now.identity.clone(), house, closes_below: false, files: Some(files) })
+        let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        Ok(Layer { block, identity: now.identity.clone(), tasks, closes_below: false, files: Some(files) })
     }
 }
 
@@ -175,7 +185,7 @@ impl RemovedLayers {
     /// The first failure.
     pub async fn close(self) -> Result<(), Error> {
         for layer in &self.0 {
-            layer.house.idle().await;
+            layer.tasks.idle().await;
         }
         close(&self.0).await
     }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod cache_mode;
 mod chain;
 mod disk;
@@ -11,7 +12,6 @@ mod error;
 pub mod fd_sets;
 mod file;
 pub mod front;
-mod house;
 mod layers;
 mod limits;
 mod map_memory;

@@ -6,6 +6,7 @@ use block::Block;
 use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
+use crate::background::BackgroundTasks;
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::disk::Disk;
 use crate::drivers::{self, Opening};
@@ -13,7 +14,6 @@ use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
-use crate::house::House;
 use crate::layers::{Layer, LayerFiles, Layers};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
@@ -62,8 +62,8 @@ impl Default for OpenRules {
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
-    let house = House::new(Arc::clone(&rules.map_budget));
-    let list = open_layers(options, rules, &house).await?;
+    let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
+    let list = open_layers(options, rules, &tasks).await?;
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };
@@ -71,32 +71,36 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
 }
 
-/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `house`.
+/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.
 pub(crate) async fn open_layers(
     options: &DiskOptions,
     rules: &OpenRules,
-    house: &House,
+    tasks: &BackgroundTasks,
 ) -> Result<Vec<Arc<Layer>>, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
-    while let Some(FoundImage { identity, file, data, format, options, header }) = chain.pop() {
+    while let Some(found) = chain.pop() {
+        let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let opening = Opening {
             file: file.storage,
             data,
+            luks_header,
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
             writable: chain.is_empty() && !options.read_only,
             secrets: &rules.secrets,
-            house,
+            tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
-        let files = LayerFiles { format, options, file: file.origin, data: data_origin };
+        let files =
+            LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),
-            house: house.clone(),
+            tasks: tasks.clone(),
             closes_below: false,
             files: Some(files),
         }));

@@ -32,7 +32,9 @@ impl Qcow2 {
                 }
             }
             Source::Compressed { .. } => BlockStatus { compressed: true, ..status },
-            Source::Plain { offset: host, .. } => BlockStatus { offset: Some(host.0), ..status },
+            Source::Plain { offset: host, .. } | Source::Ciphered { offset: host, .. } => {
+                BlockStatus { offset: Some(host.0), ..status }
+            }
             Source::Block(block) => {
                 let below = block.block_status(offset, located.len).await?;
                 // Space that a layer below reserves for zeroes is not in this image's file.

@@ -17,7 +17,7 @@ use crate::locate::{Located, Source};
 use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
-    /// As [`Qcow2::read`], into memory of others: in place, but for compressed clusters.
+    /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or deciphered by the guest's offset.
     pub async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
         let len = memory.len() as u64;
         self.inner.check_range(offset, len)?;
@@ -89,7 +89,7 @@ impl Inner {
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
             }
             Source::Block(block) => block.read_into(guest, memory).await,
-            Source::Compressed { .. } => {
+            Source::Ciphered { .. } | Source::Compressed { .. } => {
                 let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len())).await;
                 if result.is_ok() {
                     memory.copy_from(0, &buf);

@@ -34,9 +34,9 @@ pub(crate) struct FileHeader {
     /// Refcounts are written at the close only. Changes in a pause.
     pub(crate) lazy_refcounts: AtomicBool,
     /// What must be in the header before the first change of the image is there.
-    pub(crate) announced: AtomicBool,
+    pub(crate) prepared_for_data: AtomicBool,
     /// The same for a change that no guest sees: of the metadata alone.
-    pub(crate) prepared: AtomicBool,
+    pub(crate) prepared_for_metadata: AtomicBool,
     /// Bitmaps that our first change put out of date, by name. Only [`FileHeader::tell_of_bitmaps`] adds to them.
     pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// The header says that the image is corrupt, or should.
@@ -48,8 +48,8 @@ impl FileHeader {
         Self {
             in_file: AsyncMutex::new(header),
             lazy_refcounts: AtomicBool::new(lazy_refcounts),
-            announced: AtomicBool::new(false),
-            prepared: AtomicBool::new(false),
+            prepared_for_data: AtomicBool::new(false),
+            prepared_for_metadata: AtomicBool::new(false),
             bitmaps_out_of_date: Mutex::default(),
             corrupt_marked: AtomicBool::new(false),
         }
@@ -66,14 +66,14 @@ impl FileHeader {
         self.lazy_refcounts.load(Ordering::Relaxed)
     }
 
-    /// [`crate::image::Inner::announce`] of an image without bitmaps that record changes, by somebody who is inside.
-    pub(crate) async fn announce_now(&self, medium: &Medium) -> Result<(), Error> {
+    /// [`crate::image::Inner::prepare_header_for_first_change`] of an image without bitmaps that record changes, by somebody who is inside.
+    pub(crate) async fn prepare_header_now(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
-        if self.announced.load(Ordering::Acquire) {
+        if self.prepared_for_data.load(Ordering::Acquire) {
             return Ok(());
         }
         self.prepare(medium, &mut header).await?;
-        self.announced.store(true, Ordering::Release);
+        self.prepared_for_data.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl FileHeader {
     /// manages the image.
     pub(crate) async fn prepare_for_metadata(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
-        match self.prepared.load(Ordering::Acquire) {
+        match self.prepared_for_metadata.load(Ordering::Acquire) {
             true => Ok(()),
             false => self.prepare(medium, &mut header).await,
         }
@@ -94,7 +94,7 @@ impl FileHeader {
             write_dirty_bit(medium, header).await?;
         }
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))?;
-        self.prepared.store(true, Ordering::Release);
+        self.prepared_for_metadata.store(true, Ordering::Release);
         Ok(())
     }
 

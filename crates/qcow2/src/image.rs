@@ -120,7 +120,7 @@ impl Inner {
     /// bit, for bitmaps that record changes that they are in use. Durable when this returns, with everything
     /// that was read when the image was opened.
     #[inline]
-    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
+    pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
         if self.was_changed() {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Inner {
         self.medium
             .to_the_end(async move {
                 let _pass = image.enter().await?;
-                image.header.announce_now(&image.medium).await
+                image.header.prepare_header_now(&image.medium).await
             })
             .await
     }
@@ -139,7 +139,7 @@ impl Inner {
     /// Whether anything was changed since the image was opened, so that the medium says what a reader must know of that.
     #[inline]
     pub(crate) fn was_changed(&self) -> bool {
-        self.header.announced.load(Ordering::Acquire)
+        self.header.prepared_for_data.load(Ordering::Acquire)
     }
 
     /// Sets the corrupt bit, once: the next program that opens the image must know.

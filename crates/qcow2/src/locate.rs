@@ -4,6 +4,7 @@ use block::Block;
 use map_cache::SliceKey;
 use qcow2_layout::{CompressedCluster, HostOffset};
 use storage::Storage;
+use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};
@@ -29,6 +30,8 @@ pub(crate) enum Source<'a> {
     Zero { explicit: bool, host: Option<HostOffset> },
     /// In a file, as they are.
     Plain { storage: &'a dyn Storage, offset: HostOffset },
+    /// In the file of `layer`, deciphered by the guest's offset (an image that is encrypted as before LUKS).
+    Ciphered { layer: &'a Inner, cipher: &'a SectorCipher, offset: HostOffset },
     /// In a block that is no image, at the guest's own offset.
     Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.
@@ -50,6 +53,9 @@ impl Located<'_> {
         let source = match self.source {
             Source::Zero { explicit, host } => Source::Zero { explicit, host: host.map(|host| host + skip) },
             Source::Plain { storage, offset } => Source::Plain { storage, offset: offset + skip },
+            Source::Ciphered { layer, cipher, offset } => {
+                Source::Ciphered { layer, cipher, offset: offset + skip }
+            }
             // At the guest's own offset.
             Source::Block(block) => Source::Block(block),
             Source::Compressed { layer, cluster, skip: before } => {
@@ -115,7 +121,7 @@ impl Inner {
             let source = match extent.kind {
                 Kind::Data { host, .. } => {
                     layer.medium.check_data(host, len)?;
-                    Source::Plain { storage: &*layer.medium.data, offset: host }
+                    layer.data_at(host)
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
@@ -147,6 +153,15 @@ impl Inner {
                 }
             };
             return Ok(Step::Located(Located { len, depth, source }));
+        }
+    }
+
+    /// Where data of this layer is.
+    #[inline]
+    fn data_at(&self, offset: HostOffset) -> Source<'_> {
+        match &self.medium.by_guest {
+            None => Source::Plain { storage: &*self.medium.data, offset },
+            Some(cipher) => Source::Ciphered { layer: self, cipher, offset },
         }
     }
 
@@ -200,10 +215,7 @@ impl Chain {
             Place::Ask { layer } => return Some(self.from(lower, layer)?.onward(*len, depth + layer as u32)),
             Place::Data { layer, unit } => match self.layer(layer)? {
                 Below::Block(block) => (layer, Source::Block(&**block)),
-                Below::Image(image) => {
-                    let offset = self.host(guest, unit);
-                    (layer, Source::Plain { storage: &*image.inner.medium.data, offset })
-                }
+                Below::Image(image) => (layer, image.inner.data_at(self.host(guest, unit))),
             },
         };
         Some(Onward::Here(Located { len: *len, depth: depth + index as u32, source }))

@@ -6,6 +6,7 @@ use storage::{IoBuf, Step as EngineStep, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::encryption::read_by_guest;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
@@ -38,7 +39,7 @@ impl Inner {
                     }
                     ReadKind::Zeroes => piece.fill(0),
                 },
-                Source::Plain { .. } | Source::Compressed { .. } => return None,
+                Source::Plain { .. } | Source::Ciphered { .. } | Source::Compressed { .. } => return None,
             }
             guest += located.len;
             rest = behind;
@@ -137,6 +138,12 @@ impl Inner {
                 let (result, buf) = storage.read(offset.0, buf).await;
                 let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
                 (result.map(|()| ReadKind::Data), buf)
+            }
+            Source::Ciphered { layer, cipher, offset } => {
+                let storage = &*layer.medium.data;
+                about_to(storage, EngineStep::ReadAio);
+                let (result, buf) = read_by_guest(storage, cipher, offset, guest, buf).await;
+                (result.map(|()| ReadKind::Data).map_err(layer.medium.blame.io("reading data")), buf)
             }
             Source::Block(block) => {
                 self.medium.about_to(EngineStep::ReadBackingAio);

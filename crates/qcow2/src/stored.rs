@@ -54,7 +54,7 @@ impl Inner {
         match located.source {
             Source::Plain { storage, offset: host } => Ok(block::in_file(storage, host.0, located.len)),
             Source::Block(block) => block.stored(range.start, located.len, Takes::File).await,
-            Source::Zero { .. } | Source::Compressed { .. } => Ok(None),
+            Source::Zero { .. } | Source::Ciphered { .. } | Source::Compressed { .. } => Ok(None),
         }
     }
 

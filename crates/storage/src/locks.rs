@@ -171,7 +171,7 @@ impl FileLock {
         let before = Bytes::of(self.wanted, self.shared);
         let after = Bytes::of(wanted, shared);
         let more = after.without(before);
-        // What was held before was tested then; another one who only tries now must not stand against less.
+        // What was held before was tested then. Another process that tries for a lock now must not stand against less.
         let is_less = more.offsets().next().is_none();
         if !is_less && let Err(error) = announce(&self.fd, more).and_then(|()| test(&self.fd, wanted, shared))
         {

@@ -9,6 +9,7 @@ use super::*;
 use crate::drive::parse_drive;
 use crate::names::Policy;
 use crate::options::DiskOptions;
+use crate::probe::Format;
 use crate::{Disk, OpenRules, open};
 
 fn options(drive: &str) -> Result<DiskOptions, String> {

@@ -37,8 +37,8 @@ fn futures_of_requests_and_of_what_opens_and_changes_disks_are_small() {
         let access = size_of_val(&world.graph.set_layer_access(&change, "d", 0, LayerAccess::Write));
         let options = disk.set_runtime_options(disk.runtime_options());
         let files = qcow2::Files { file: Arc::clone(image.file()), data: None, backing: None };
-        let house = crate::house::House::new(Arc::clone(&world.graph.rules().map_budget));
-        let open = size_of_val(&qcow2::Qcow2::open(files, qcow2::Options::default(), Arc::new(house)));
+        let tasks = crate::background::BackgroundTasks::new(Arc::clone(&world.graph.rules().map_budget));
+        let open = size_of_val(&qcow2::Qcow2::open(files, qcow2::Options::default(), Arc::new(tasks)));
         for (what, bytes) in [
             ("adding a node", add),
             ("replacing a layer", size_of_val(&replace)),

@@ -42,7 +42,7 @@ impl Drop for Hold {
 pub(super) struct Holders(Mutex<Vec<Arc<User>>>);
 
 impl Holders {
-    /// The one who has held the node longest.
+    /// The user that has held the node longest.
     pub(super) fn first(&self) -> Option<User> {
         self.0.lock().first().map(|user| User::clone(user))
     }

@@ -53,7 +53,7 @@ pub struct Graph {
     names_made: AtomicU64,
 }
 
-/// The right to change the graph: what changes it asks for this. Of those who have it one is at work at a time.
+/// The right to change the graph: every operation that changes it asks for this. One change is at work at a time.
 #[derive(Debug)]
 #[must_use = "others may change the graph as soon as this is dropped"]
 pub struct Change<'a> {

@@ -1,4 +1,4 @@
-//! A set of runs of clusters that never takes more than so much memory: what is beyond that is left out.
+//! A set of runs of clusters in bounded memory: runs beyond the bound are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 

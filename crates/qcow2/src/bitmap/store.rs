@@ -20,7 +20,7 @@ impl Inner {
     #[inline]
     pub(crate) async fn enter_to_change(self: &Arc<Self>, range: GuestRange) -> Result<Pass<'_>, Error> {
         loop {
-            self.announce().await?;
+            self.prepare_header_for_first_change().await?;
             let pass = self.enter().await?;
             self.check_inside(range)?;
             if self.tracking.note(range) {
@@ -81,7 +81,7 @@ impl Inner {
                 image.medium.check_not_stopped()?;
                 image.go_on_without_record(&error).await?;
             }
-            image.header.announced.store(true, Ordering::Release);
+            image.header.prepared_for_data.store(true, Ordering::Release);
             Ok(())
         })
         .await

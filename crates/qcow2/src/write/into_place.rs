@@ -52,7 +52,7 @@ impl Inner {
         match done.await {
             Ok(()) => Ok(end - guest),
             Err(error) => {
-                // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
+                // There may be bytes where nothing should be: the next write here cannot rely on zeroes.
                 let at = host.0 >> self.medium.geometry.cluster_bits;
                 self.space.allocator.lock().taint(at..at + 1);
                 Err(error)

@@ -33,7 +33,7 @@ pub(super) struct Placement<'a> {
     pub(super) before: Before<'a>,
 }
 
-/// What a guest range reads as before a write, looked up once for all who want to know.
+/// What a guest range reads as before a write, looked up once and handed on.
 #[derive(Debug)]
 pub(super) struct Before<'a> {
     /// Where the range begins ...

@@ -1,4 +1,4 @@
-//! A medium without room: whoever needs some is told, and nothing is leaked by it.
+//! A medium without room: a request that needs some is told, and nothing is leaked by it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 

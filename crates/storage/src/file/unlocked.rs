@@ -99,7 +99,7 @@ impl UnlockedFile {
         self.measure_as(lock.is_some_and(FileLock::keeps_length))
     }
 
-    /// The same without a lock, for one who knows that nobody else uses the file.
+    /// The same without a lock, for a caller that knows of no other user of the file.
     pub(super) fn alone(&self) -> Result<FileStorage, OpenError> {
         self.measure_as(true)
     }

@@ -57,12 +57,12 @@ impl Graph {
             Put::Node(name) => self.find_node(node, edge, &name),
             Put::Filter(filter) => {
                 let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
-                let house = old.list.first().map(|layer| layer.house.clone());
-                let house = house.ok_or_else(|| ReplaceError::NoRoot { node: node.name.clone() })?;
+                let tasks = old.list.first().map(|layer| layer.tasks.clone());
+                let tasks = tasks.ok_or_else(|| ReplaceError::NoRoot { node: node.name.clone() })?;
                 let layer = Layer {
                     block: Arc::clone(&block),
                     identity: None,
-                    house,
+                    tasks,
                     closes_below: true,
                     files: None,
                 };
