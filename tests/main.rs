@@ -18,4 +18,5 @@ mod sandbox;
 mod serve;
 mod space;
 mod throttle;
+mod tools;
 mod trace;

@@ -122,10 +122,21 @@ fn make() -> Scratch {
     write("snap.qcow2", &["write -P 3 0 64k"]);
     qemu("bitmap --add -g 64k bitmap.qcow2 daily");
     qemu("bitmap --add --disable bitmap.qcow2 off");
+    break_bitmap(&scratch, "broken.qcow2");
     fs::copy(scratch.file("data.qcow2"), scratch.file("same.qcow2")).expect("a copy");
     damage(&scratch, "leak.qcow2", &[(60, 1), (61, 1)]);
     damage(&scratch, "corrupt.qcow2", &[(6, 0), (60, 1)]);
     scratch
+}
+
+/// A copy of the image with bitmaps, of which one is inconsistent.
+fn break_bitmap(scratch: &Scratch, name: &str) {
+    const NAME: &[u8] = b"daily";
+    let mut bytes = fs::read(scratch.file("bitmap.qcow2")).expect("an image");
+    let at = bytes.windows(NAME.len()).position(|found| found == NAME).expect("its directory");
+    // The last byte of the flags: "in use".
+    bytes[at - 9] |= 1;
+    scratch.write(name, &bytes);
 }
 
 /// A copy of an image with other refcounts for some clusters, of a file that is long enough.

@@ -1,6 +1,7 @@
 //! Cowhand as `qemu-nbd` and `qemu-storage-daemon`: the same command lines, and what clients see of both.
 
 mod nbd;
+mod options;
 mod storage_daemon;
 
 use std::os::unix::net::UnixStream;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use black_box::media::{LoopDevice, Mounted};
-use black_box::peer::qemu_img;
+use black_box::peer::{qemu_img, qemu_io_ok};
 use black_box::{Client, Run, Scratch, Server, cowhand};
 
 use super::DEVICE;
@@ -75,6 +75,87 @@ fn a_device_is_in_use_by_one_program_at_a_time() {
     let said = cowhand(["create", "-q", device.path(), "1M"]).fails();
     assert!(said.contains("in use") || said.contains("lock"), "{said}");
     server.stop();
+}
+
+/// Targets of copies that are devices: what they held is gone, and what is on them reads as with qemu-img.
+#[test]
+fn copies_onto_a_device_are_what_qemu_img_makes() {
+    let scratch = Scratch::new();
+    let source = scratch.name("source.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", &source, "3M"]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &source, &["write -P 1 64k 200k", "write -P 2 2M 1M"]);
+    let all = scratch.name("all.raw");
+    for sector in [512, 4096] {
+        let Some(device) = LoopDevice::new(DEVICE, sector) else { return };
+        let path = device.path();
+        let dirty = || std::fs::write(path, vec![0xee; DEVICE as usize]).expect("our device");
+        for (words, format) in [
+            (vec!["convert", "-O", "raw", &source, path], "raw"),
+            (vec!["convert", "-O", "raw", "--verify", "-t", "none", &source, path], "raw"),
+            (vec!["convert", "-O", "qcow2", "--verify", &source, path], "qcow2"),
+            (vec!["convert", "-c", "-O", "qcow2", "-o", "cluster_size=4k", &source, path], "qcow2"),
+        ] {
+            dirty();
+            cowhand(&words).ok();
+            qemu_img(["convert", "-f", format, "-O", "raw", path, &all]).ok();
+            let copied = std::fs::read(&all).expect("a copy");
+            qemu_img(["convert", "-f", "qcow2", "-O", "raw", &source, &all]).ok();
+            let expected = std::fs::read(&all).expect("a copy");
+            assert!(copied[..expected.len()] == expected, "{words:?}");
+            if format == "qcow2" {
+                qemu_img(["check", "-q", "-f", "qcow2", path]).ok();
+            } else {
+                // Behind the disk the device stays as it was.
+                assert!(copied[expected.len()..].iter().all(|&byte| byte == 0xee), "{words:?}");
+            }
+        }
+        dirty();
+        cowhand(["dd", "bs=1M", "count=1", &format!("if={source}"), &format!("of={path}")]).ok();
+        let device_bytes = std::fs::read(path).expect("the device");
+        assert!(device_bytes[64 << 10..264 << 10].iter().all(|&byte| byte == 1));
+        assert!(device_bytes[..64 << 10].iter().all(|&byte| byte == 0));
+        dirty();
+        cowhand(["create", "-q", "-f", "raw", path, "1M"]).ok();
+        let device_bytes = std::fs::read(path).expect("the device");
+        assert!(device_bytes[..512] == [0; 512] && device_bytes[4096] == 0xee, "only the first sector");
+        cowhand(["create", "-q", "-f", "qcow2", path, "1M"]).ok();
+        qemu_img(["check", "-q", "-f", "qcow2", path]).ok();
+        let said = cowhand(["convert", "-O", "raw", "-o", "size=1G", &source, path]).fails();
+        assert!(said.contains("block device of") && said.contains(&DEVICE.to_string()), "{said}");
+        let said = cowhand(["create", "-f", "raw", "-o", "preallocation=full", path, "1M"]).fails();
+        assert!(said.contains("preallocation=full"), "{said}");
+        let server = server_of(path, "");
+        let said = cowhand(["convert", "-O", "raw", &source, path]).fails();
+        assert!(said.contains("in use") || said.contains("lock"), "{said}");
+        server.stop();
+    }
+}
+
+/// A half copy with a good header would be taken for the whole disk.
+#[test]
+fn a_copy_onto_a_device_that_does_not_end_is_no_image() {
+    let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+    let scratch = Scratch::new();
+    let source = scratch.name("source.raw");
+    std::fs::write(&source, vec![3; 4 << 20]).expect("a source");
+    for signal in ["INT", "KILL"] {
+        let words = ["convert", "-r", "500k", "-O", "qcow2", &source, device.path()];
+        let mut running = std::process::Command::new(black_box::program::path())
+            .args(words)
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("cowhand");
+        // Data is on the device: the copy is in its middle.
+        while !std::fs::read(device.path()).expect("the device").contains(&3) {
+            assert!(running.try_wait().expect("a child").is_none(), "it has ended");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        Run::new("kill").args([&format!("-{signal}"), &running.id().to_string()]).ok();
+        assert!(!running.wait().expect("an end").success());
+        let begin = std::fs::read(device.path()).expect("the device");
+        assert!(begin[..4] == [0; 4] && begin.contains(&3), "{signal}");
+        qemu_img(["info", "-f", "qcow2", device.path()]).fails();
+    }
 }
 
 /// A master boot record with one partition: the entry at 446, the first sector and the count at 8 and 12 of it.

@@ -9,7 +9,7 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 31] = [
+const NOT_HERE: [&str; 28] = [
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
@@ -23,8 +23,6 @@ const NOT_HERE: [&str; 31] = [
     "blockdev-add(host_device).drop-cache",
     "blockdev-add(host_device).pr-manager",
     "blockdev-add(host_device).x-check-cache-dropped",
-    "blockdev-add(nbd).tls-creds",
-    "blockdev-add(nbd).tls-hostname",
     "blockdev-add(nbd).x-dirty-bitmap",
     "nbd-server-start.addr(inet).data.keep-alive",
     "nbd-server-start.addr(inet).data.mptcp",
@@ -36,7 +34,6 @@ const NOT_HERE: [&str; 31] = [
     "object-add(secret).iv",
     "object-add(secret).keyid",
     "object-add(secret).loaded",
-    "object-add(tls-creds-x509).endpoint=client",
     "object-add(tls-creds-x509).loaded",
     "object-add(tls-creds-x509).passwordid",
     "object-add(tls-creds-x509).priority",
@@ -89,15 +86,17 @@ fn is_known_of_blkdebug(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 14] = [
+const OURS: [&str; 16] = [
     "BLOCK_IO_ERROR.qom-path",
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
+    "blockdev-add(nbd).remote-timeout",
     "blockdev-add(nbd).server.host",
     "blockdev-add(nbd).server.path",
     "blockdev-add(nbd).server.port",
     "blockdev-add(nbd).server.type=inet",
     "blockdev-add(nbd).server.type=unix",
+    "blockdev-add(nbd).tls-certificates",
     "blockdev-add(qcow2).allocation-reserve",
     "blockdev-add(qcow2).discard-no-unref",
     "blockdev-add(qcow2).prefetch",

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Only these tables (door, process, A, B, .., K or throttle, counters); may be repeated
+    /// Only these tables (door, process, A, B, .., K or throttle, L or tools, counters); may be repeated
     #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = table_id)]
     only: Vec<String>,
 
@@ -140,7 +140,11 @@ fn deepen_stacks() -> Result<(), String> {
 
 /// The id of a table that was asked for by its subject.
 fn table_id(name: &str) -> Result<String, std::convert::Infallible> {
-    Ok(if name == "throttle" { "K".to_owned() } else { name.to_owned() })
+    Ok(match name {
+        "throttle" => "K".to_owned(),
+        "tools" => "L".to_owned(),
+        name => name.to_owned(),
+    })
 }
 
 fn chosen(only: &[String]) -> Result<Vec<&'static Entry>, String> {

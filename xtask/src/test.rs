@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 19] = [
+const SUITES: [&str; 20] = [
     "differential",
     "drop_in",
     "serve",
@@ -41,6 +41,7 @@ const SUITES: [&str; 19] = [
     "space",
     "full_file_system",
     "trace",
+    "tools",
     "hostile",
     "matrix",
     MEDIA,

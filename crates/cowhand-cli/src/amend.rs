@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 use block::SECTOR_BYTES;
 use graph::cache_mode::CacheMode;
@@ -19,6 +18,7 @@ use qcow2_layout::Header;
 
 use self::options::Wanted;
 use crate::copying;
+use crate::copying::watch::Watch;
 use crate::create::options::asks_for_help;
 use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
 use crate::failure::{Failure, warn};
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(short = 't', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
     cache: Option<CacheMode>,
 
-    /// Show how far it is, on a terminal
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
     #[arg(short = 'p')]
     progress: bool,
 
@@ -87,7 +87,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let wanted = Wanted::parse(&args.options).map_err(|error| copying::because("amend", &options, &error))?;
     let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
     let keys = wanted.keys.change().map_err(|error| copying::because("amend", &options, &error))?;
-    let job = Job { args, wanted, keys, options, rules };
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let job = Job { args, wanted, keys, options, rules, watch };
     copying::reactor()?.run(job.run())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -99,6 +100,7 @@ struct Job<'a> {
     keys: Option<keys::Change>,
     options: DiskOptions,
     rules: OpenRules,
+    watch: Watch,
 }
 
 impl Job<'_> {
@@ -196,11 +198,12 @@ impl Job<'_> {
     }
 
     async fn amend(&self, image: &Qcow2) -> Result<(), Failure> {
-        let wanted = self.args.progress && !self.args.quiet;
+        // Of what could take long nothing is done yet.
+        self.watch.check()?;
         let mut progress: Option<Progress> = None;
         let mut told = |done_bytes, total_bytes| {
-            let now = Instant::now();
-            progress.get_or_insert_with(|| Progress::begin(wanted, total_bytes, now)).at(done_bytes, now);
+            let progress = progress.get_or_insert_with(|| self.watch.progress(total_bytes));
+            self.watch.look(progress, done_bytes)
         };
         let amended = qcow2::amend(&**image.file(), &self.wanted.amendment, &mut told).await;
         if let Some(mut progress) = progress {

@@ -18,6 +18,7 @@ A DRIVE is one of:
   file=disk.qcow2,l2-cache-size=2M,cache=none QEMU's drive syntax; a comma in a value is written twice
   file=top.qcow2,backing.l2-cache-size=1M     dotted keys reach into the backing chain
   nbd://host:10809/export                     an NBD server's export; nbd+unix:///export?socket=PATH
+  nbds://host/export?tls-certificates=DIR     the same, encrypted; DIR holds ca-cert.pem of who signed the server's certificate
   json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
 cowhand serve --drive-options lists the options.";
 
@@ -40,7 +41,8 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// A password: secret,id=ID and file=PATH or data=TEXT, with format=base64 if it is (may be repeated)
+    /// A password: secret,id=ID and file=PATH or data=TEXT, with format=base64 if it is; or certificates for nbds:
+    /// tls-creds-x509,id=ID,endpoint=client,dir=DIR (may be repeated)
     #[arg(long = "object", global = true, value_name = "OBJECT")]
     pub objects: Vec<OsString>,
 }

@@ -1,7 +1,7 @@
 //! `cowhand convert`: disks copied into an image of another format or shape.
 
+mod bitmaps;
 mod plan;
-mod refused;
 mod snapshot;
 mod target;
 
@@ -16,12 +16,14 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use job::{Content, Copy, CopyOptions, Joined, Order, Zeroes};
+use qcow2::bitmap::Bitmap;
 use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
 
 use self::plan::Plan;
 use self::target::Target;
 use crate::compare::{Difference, first_difference};
+use crate::copying::passing::Passing;
 use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
@@ -36,7 +38,8 @@ use crate::progress::Progress;
     long_about = "Copy disks into an image: of another format, compressed, with other clusters, over a backing file. Several \
         disks become one, the first one first.\n\n\
         A new image has the name TARGET when it is whole and on the medium: whatever happens before, there is what was there \
-        before. With -n the disk that is there is written.\n\n\
+        before. On a block device what was there is lost, and is no image before the new one is whole. With -n the disk that is \
+        there is written.\n\n\
         A DRIVE that is - is read from a pipe to its end first, into a file without a name in TMPDIR (or /var/tmp). As TARGET, - takes a \
         raw disk from the first byte to the last.",
     after_help = "\
@@ -49,6 +52,8 @@ Examples:
   cowhand convert -l before-upgrade disk.qcow2 then.raw
   cowhand convert -n -O raw --target-is-zero --verify disk.qcow2 /dev/vg/disk
   cowhand convert -n -O raw disk.qcow2 nbd://server/disk
+  cowhand convert -O qcow2 --bitmaps disk.qcow2 copy.qcow2
+  cowhand convert -O raw disk.qcow2 /dev/vg/disk
   cowhand convert disk.qcow2 - | gzip > disk.raw.gz
 cowhand info --help says what a DRIVE is."
 )]
@@ -148,8 +153,13 @@ pub struct Args {
     #[arg(short = 'q')]
     quiet: bool,
 
-    #[command(flatten)]
-    refused: refused::RefusedArgs,
+    /// Copy the persistent bitmaps of DRIVE too
+    #[arg(long, conflicts_with = "snapshot")]
+    bitmaps: bool,
+
+    /// Leave out bitmaps that are inconsistent
+    #[arg(long, requires = "bitmaps")]
+    skip_broken_bitmaps: bool,
 }
 
 /// Converts.
@@ -158,7 +168,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         out.write_all(options::help(args.target_format).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    args.refused.check()?;
     args.check()?;
     let Some((target, sources)) = args.names.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(Failure::new("convert takes what is copied and the image that becomes of it"));
@@ -182,12 +191,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         None => joined(&opened),
     };
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
+    let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
         reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::prepare(args, target, &plan)?;
-    convert(args, &reactor, &rules, &watch, &*source, target, &plan)?;
+    let from = Source { disk: &*source, bitmaps, passing: Passing::of(&opened) };
+    convert(args, &reactor, &rules, &watch, &from, target, &plan)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -235,25 +246,39 @@ fn joined(disks: &[Arc<Disk>]) -> Arc<dyn Block> {
     }
 }
 
+/// What is copied.
+struct Source<'a> {
+    disk: &'a dyn Block,
+    bitmaps: Vec<Arc<Bitmap>>,
+    passing: Passing,
+}
+
 fn convert(
     args: &Args,
     reactor: &Reactor,
     rules: &graph::OpenRules,
     watch: &Watch,
-    source: &dyn Block,
+    Source { disk: source, bitmaps, passing }: &Source<'_>,
     target: Target,
     plan: &Plan,
 ) -> Result<(), Failure> {
     let doing = format!("convert {}", source.name());
     let copied = reactor.run(async {
         let disk = copying::open(&target.options, rules, "write").await?;
-        let copied = target.while_filled(copy(args, watch, source, &disk, plan)).await;
-        copying::finish(&disk, copied, |error| Failure::because(format!("cannot {doing}"), error)).await
+        let filling = async {
+            let copied = copy(args, watch, *source, &disk, target.content(plan.content), plan);
+            let copied = passing.while_read(copied).await?;
+            bitmaps::copy(bitmaps, &disk).await.map(|()| copied)
+        };
+        let copied = target.while_filled(filling).await;
+        let failed = |error: &dyn std::error::Error| Failure::because(format!("cannot {doing}"), error);
+        let copied = copying::finish(&disk, copied, failed).await?;
+        target.filled().await.map(|()| copied)
     });
     let copied = copied.map_err(|failure| target.explain(failure))?;
-    warn_of_unreadable(source, &copied);
+    warn_of_unreadable(*source, &copied);
     if args.verify {
-        reactor.run(verify(args, rules, source, &target)).map_err(|failure| target.explain(failure))?;
+        reactor.run(verify(args, rules, *source, &target)).map_err(|failure| target.explain(failure))?;
     }
     watch.check()?;
     target.keep()
@@ -270,6 +295,7 @@ async fn copy(
     watch: &Watch,
     source: &dyn Block,
     disk: &Arc<Disk>,
+    content: Content<'_>,
     plan: &Plan,
 ) -> Result<job::Progress, Failure> {
     let failed =
@@ -288,7 +314,7 @@ async fn copy(
         target,
         to: 0,
         scope: plan.scope,
-        content: plan.content,
+        content,
         options: plan.copy_options(args, align_bytes),
     };
     watch.run(&copy).await.map_err(|error| failed(&error))

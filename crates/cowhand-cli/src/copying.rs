@@ -1,6 +1,9 @@
 //! What the tools share that copy disks: opening them, watching the copy, the file that is made.
 
+pub mod made;
+pub mod new_device;
 pub mod new_file;
+pub mod passing;
 pub mod pipe;
 pub mod watch;
 

@@ -8,7 +8,7 @@ use block::Block;
 use graph::probe::Format;
 use job::{Content, Copy, CopyOptions, Order, Scope, Zeroes};
 
-use crate::copying::new_file::NewFile;
+use crate::copying::made::Made;
 use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
@@ -90,17 +90,20 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let image = NewImage::parse(&[], args.target_format)
         .map_err(|error| Failure::because("cannot create the image", &error))?;
-    let file = NewFile::make(Path::new(&operands.output), &image, size)?;
-    let target = file.options();
-    reactor.run(async {
+    let made = Made::make(Path::new(&operands.output), &image, size)?;
+    let target = made.options();
+    let copied = reactor.run(async {
         let disk = copying::open(&target, &rules, "write").await?;
         let options = CopyOptions { zeroes: Zeroes::ByMap, ..copy_options };
-        let copy = part(&*source, from, &*disk, Content::Zeroes, options);
-        let copied = file.while_filled(watch.run(&copy)).await.map_err(|error| failed(&error));
-        copying::finish(&disk, copied, failed).await
-    })?;
+        let copy = part(&*source, from, &*disk, made.content(), options);
+        let copied =
+            made.while_filled(async { watch.run(&copy).await.map_err(|error| failed(&error)) }).await;
+        copying::finish(&disk, copied, failed).await?;
+        made.filled().await
+    });
+    copied.map_err(|failure| made.explain(failure))?;
     watch.check()?;
-    file.keep()?;
+    made.keep()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,26 +1,29 @@
-//! `--object secret,...`: passwords that the command's images need.
+//! `--object`: passwords that the command's images need, and certificates for encrypted connections to their servers.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use graph::drive::split_commas;
-use graph::{SecretOptions, Secrets};
+use graph::{SecretOptions, Secrets, TlsCredentials};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use storage_luks::Secret;
+use tls::ClientFiles;
 
 use crate::failure::Failure;
 
-/// Objects of QEMU that hold secrets and are not here.
-const REFUSED: [(&str, &str); 2] = [
+/// Objects of QEMU that hold secrets or limits and are not here.
+const REFUSED: [(&str, &str); 4] = [
     ("secret_keyring", "keys of the kernel's keyring are not supported; give secret,id=ID,file=PATH"),
+    ("tls-creds-anon", "TLS without certificates lets anybody on the way read along; give tls-creds-x509"),
+    ("tls-creds-psk", "shared keys are not supported for TLS; give tls-creds-x509"),
     ("throttle-group", "limits are options of a drive here: throttling.group=NAME"),
 ];
 
-/// Adds all of them to the process's secrets.
+/// Adds all of them to the process's secrets and credentials.
 ///
 /// # Errors
-/// For the first that is no secret, or cannot be read. Its text is not shown: it may hold a password.
+/// For the first that is of another type, or cannot be read. Its text is not shown: it may hold a password.
 pub fn add_all(objects: &[OsString]) -> Result<(), Failure> {
     if !objects.is_empty() {
         leave_no_core_dump()?;
@@ -40,13 +43,68 @@ fn add(object: &OsStr) -> Result<(), Failure> {
     let mut parts = split_commas(object.as_bytes());
     let kind = parts.next().unwrap_or_default();
     let kind = kind.strip_prefix(b"qom-type=").unwrap_or(&kind);
-    if kind != b"secret" {
-        let kind = String::from_utf8_lossy(kind);
-        let refused = REFUSED.iter().find(|(name, _)| *name == kind);
-        let reason =
-            refused.map_or("allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64]", |(_, why)| why);
-        return Err(Failure::new(format!("--object {kind}: {reason}")));
+    match kind {
+        b"secret" => add_secret(parts),
+        b"tls-creds-x509" => add_credentials(parts),
+        kind => {
+            let kind = String::from_utf8_lossy(kind);
+            let refused = REFUSED.iter().find(|(name, _)| *name == kind);
+            let reason = refused.map_or(
+                "allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64] and tls-creds-x509,id=ID,endpoint=client,dir=DIR",
+                |(_, why)| why,
+            );
+            Err(Failure::new(format!("--object {kind}: {reason}")))
+        }
     }
+}
+
+/// The certificates of a client.
+fn add_credentials(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {
+    let refused = |what: String| Failure::new(format!("--object tls-creds-x509: {what}"));
+    let (mut id, mut directory, mut verify_peer) = (None, None, true);
+    for part in parts {
+        let part = String::from_utf8(part).map_err(|_| refused("a part is not UTF-8".to_owned()))?;
+        let (name, value) = part.split_once('=').unwrap_or((&part, ""));
+        match (name, value) {
+            ("id", value) => id = Some(value.to_owned()),
+            ("dir", value) => directory = Some(PathBuf::from(value)),
+            ("endpoint", "client") => {}
+            ("endpoint", other) => {
+                return Err(refused(format!("endpoint is {other:?}; a tool is a client: endpoint=client")));
+            }
+            ("verify-peer", "on" | "yes" | "true" | "y") => verify_peer = true,
+            ("verify-peer", "off" | "no" | "false" | "n") => verify_peer = false,
+            ("verify-peer", other) => {
+                return Err(refused(format!("verify-peer is {other:?}; allowed: on, off")));
+            }
+            ("priority", _) => {
+                return Err(refused(
+                    "priority is of another TLS library; TLS 1.2 and 1.3 are spoken".to_owned(),
+                ));
+            }
+            ("passwordid", _) => {
+                return Err(refused(
+                    "keys with a password (passwordid) are not read; give a key without".to_owned(),
+                ));
+            }
+            ("sanity-check", _) => {
+                return Err(refused(
+                    "sanity-check is not done apart; certificates are checked when used".to_owned(),
+                ));
+            }
+            (name, _) => {
+                let allowed = "id, dir, endpoint, verify-peer";
+                return Err(refused(format!("unknown option {name:?}; allowed: {allowed}")));
+            }
+        }
+    }
+    let id = id.filter(|id| !id.is_empty()).ok_or_else(|| refused("it has no id=ID".to_owned()))?;
+    let directory = directory.ok_or_else(|| refused("it has no dir=DIR".to_owned()))?;
+    let files = ClientFiles::of_directory(&directory, verify_peer);
+    TlsCredentials::default().add(&id, &files).map_err(|error| Failure::because("--object", &error))
+}
+
+fn add_secret(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {
     let (mut id, mut options) = (None, SecretOptions::default());
     for part in parts {
         set(&part, &mut id, &mut options)?;
@@ -81,4 +139,30 @@ fn set(part: &[u8], id: &mut Option<String>, options: &mut SecretOptions) -> Res
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_taken_by_their_type_and_need_an_id() {
+        let added = |text: &str| add(OsStr::new(text)).map_err(|failure| failure.to_string());
+        assert_eq!(added("qom-type=secret,id=a-secret,data=b,,c"), Ok(()));
+        assert_eq!(added("secret,data=b"), Err("--object secret: it has no id=ID".to_owned()));
+        for (text, said) in [
+            ("iothread,id=a", "--object iothread: allowed: secret"),
+            ("tls-creds-psk,id=a,dir=/x", "--object tls-creds-psk: shared keys"),
+            ("tls-creds-anon,id=a", "--object tls-creds-anon: TLS without certificates"),
+            ("tls-creds-x509,id=a", "it has no dir=DIR"),
+            ("tls-creds-x509,dir=/nowhere", "it has no id=ID"),
+            ("tls-creds-x509,id=a,dir=/nowhere,endpoint=server", "endpoint=client"),
+            ("tls-creds-x509,id=a,dir=/nowhere", "/nowhere/ca-cert.pem"),
+            ("tls-creds-x509,id=a,dir=/x,verify-peer=maybe", "allowed: on, off"),
+            ("tls-creds-x509,id=a,dir=/x,priority=NORMAL", "priority"),
+        ] {
+            let refused = added(text).unwrap_err();
+            assert!(refused.contains(said), "{text}: {refused}");
+        }
+    }
 }

@@ -171,12 +171,11 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
 
 fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {
     let Some(files) = files else { return Ok(TlsPolicy::Off) };
-    let files = door_nbd::TlsFiles {
+    let files = tls::ServerFiles {
         certificate: files.cert.clone(),
         key: files.key.clone(),
         client_ca: files.client_ca.clone(),
     };
-    let config =
-        door_nbd::server_config(&files).map_err(|error| Failure::because("cannot set up TLS", &error))?;
+    let config = files.config().map_err(|error| Failure::because("cannot set up TLS", &error))?;
     Ok(TlsPolicy::Required(config))
 }

@@ -9,7 +9,7 @@ use graph::drivers::OnLoop;
 use graph::names::directory_of;
 use graph::probe::Format;
 use qcow2::{CreateOptions, Preallocation};
-use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile};
+use storage::{Allocation, FileLock, FileOptions, FileStorage, Role, Storage, UnlockedFile, Zeroing};
 use storage_luks::NewVolume;
 
 use crate::error::Error;
@@ -131,6 +131,9 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
     let size = size
         .checked_next_multiple_of(SECTOR_BYTES)
         .ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "the size is beyond 64 bits"))?;
+    if file.is_block_device() {
+        return start_raw_device(file, size, preallocation).await;
+    }
     file.shorten_to(0).await?;
     file.grow_to(size).await?;
     match preallocation {
@@ -139,6 +142,22 @@ async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -
         Preallocation::Falloc => file.allocate(0, size, Allocation::Reserve).await?,
         Preallocation::Full => file.allocate(0, size, Allocation::Write).await?,
     }
+    file.flush().await
+}
+
+/// A raw disk on a device has the device's bytes. Its first sector becomes zeroes: what the device held is not to be taken for an image.
+async fn start_raw_device(file: &FileStorage, size: u64, preallocation: Preallocation) -> io::Result<()> {
+    let found = file.length();
+    if found < size {
+        let what = format!("it is a block device of {found} bytes; the disk needs {size}");
+        return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+    }
+    if preallocation != Preallocation::Off {
+        let what =
+            format!("a block device has its space already; leave preallocation={} out", preallocation.name());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    file.zero(0, found.min(SECTOR_BYTES), Zeroing::Keep).await?;
     file.flush().await
 }
 

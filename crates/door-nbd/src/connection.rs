@@ -11,14 +11,13 @@ use export::{Place, Seat, peer};
 use futures_util::future::{Either, select};
 use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
 use reactor::net::Stream;
+use tls::{TlsStream, Transport};
 
 use crate::catalogue::Offered;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::options::TlsPolicy;
 use crate::server::{HandshakeSlot, Server};
-use crate::tls::TlsStream;
 use crate::transmission::{Means, Transmission};
-use crate::transport::Transport;
 
 /// Why a connection ended before transmission.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +115,7 @@ async fn negotiate(
     server: &Arc<Server>,
     stream: &Rc<Stream>,
     (handshake, out): (&mut Handshake, &mut Vec<u8>),
-    config: Option<&Arc<rustls::ServerConfig>>,
+    config: Option<&Arc<tls::ServerConfig>>,
 ) -> Result<Agreed, Ended> {
     let mut transport = Transport::Plain(Rc::clone(stream));
     let mut inbox = Inbox::new();

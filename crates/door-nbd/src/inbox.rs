@@ -3,9 +3,9 @@
 use std::io;
 
 use buffer::IoBuf;
+use tls::Transport;
 
 use crate::limits::RECEIVE_BYTES;
-use crate::transport::Transport;
 
 /// The connection cannot go on.
 #[derive(Debug, thiserror::Error)]

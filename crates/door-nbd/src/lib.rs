@@ -28,10 +28,7 @@ mod outbox;
 mod patience;
 mod requests;
 mod server;
-mod tls;
 mod transmission;
-mod transport;
 
 pub use options::{ServerOptions, TlsPolicy};
 pub use server::Server;
-pub use tls::{TlsConfigError, TlsFiles, certificate_names, server_config};

@@ -14,9 +14,9 @@ pub enum TlsPolicy {
     #[default]
     Off,
     /// If the client asks for it.
-    Allowed(Arc<rustls::ServerConfig>),
+    Allowed(Arc<tls::ServerConfig>),
     /// Always: nothing is told to a client before.
-    Required(Arc<rustls::ServerConfig>),
+    Required(Arc<tls::ServerConfig>),
 }
 
 /// How a server treats its clients.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes, IoVec};
 use export::{LocalEvent, Permit, ReadKind};
+use tls::Transport;
 
 use crate::limits::{
     BACKLOG_BYTES_MAX, BATCH_BYTES_MAX, BATCH_REPLIES_MAX, REPLY_BUFFER_BYTES, SEND_BYTES_MAX,
     SHARED_REPLY_BYTES_MAX, UNCOUNTED_BYTES_MAX,
 };
 use crate::patience::within;
-use crate::transport::Transport;
 
 /// Replies that were not sent yet. Headers, and the data of small inline reads, stand one after
 /// another in a shared buffer, so that a batch of them is one part of one send; larger payloads are

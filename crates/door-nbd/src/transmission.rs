@@ -13,6 +13,7 @@ use nbd_wire::{
     Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, done_reply, error_reply, hole_reply,
     limits, read_head,
 };
+use tls::Transport;
 
 use crate::client::{Asked, Client, What};
 use crate::gone::Gone;
@@ -24,7 +25,6 @@ use crate::limits::{
 use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::requests::Work;
-use crate::transport::Transport;
 
 mod payload;
 

@@ -12,6 +12,7 @@
 //!
 //! `file=PATH` is short for `file.filename=PATH`, and likewise `backing.file=` and `data-file=`.
 
+mod alone;
 mod change;
 
 use std::collections::BTreeMap;
@@ -127,13 +128,13 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
     }
     if let Some(json) = bytes.strip_prefix(b"json:") {
         let json = std::str::from_utf8(json).map_err(|_| DriveError::NotUtf8 { what: "json:" })?;
-        return parse_json(json);
+        return parse_json(json)?.with_format();
     }
     if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
     }
     if first_key(bytes).is_some_and(is_option_name) {
-        return parse_keyed(bytes);
+        return parse_keyed(bytes)?.with_format();
     }
     let text_lossy = || text.to_string_lossy().into_owned();
     if looks_like_url(bytes) {

@@ -24,6 +24,7 @@ pub mod probe;
 mod runtime;
 mod secrets;
 pub mod size;
+mod tls_credentials;
 pub mod trace;
 mod upkeep;
 
@@ -40,3 +41,4 @@ pub use crate::nodes::{
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
+pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

@@ -5,6 +5,8 @@
 
 mod refcount_width;
 
+use std::ops::ControlFlow;
+
 use block::Blame;
 use qcow2_layout::{
     Autoclear, Compatible, Compression, CryptMethod, FeatureName, Header, Incompatible, Version,
@@ -151,7 +153,7 @@ impl Amendment {
 }
 
 /// Changes the image in `file`, which nobody else may have open, as `amendment` says. `progress` hears how many bytes of new
-/// refcounts are written, and of how many.
+/// refcounts are written, and of how many; [`ControlFlow::Break`] ends it, with nothing changed.
 ///
 /// What the other version cannot say must be out of the way before: [`crate::Qcow2::prepare_for_version_2`] and
 /// [`crate::Qcow2::prepare_for_version_3`]. Durable when it returns. Costs a write of the header; another width of refcounts
@@ -159,14 +161,14 @@ impl Amendment {
 ///
 /// # Errors
 /// As [`Amendment::check`]; [`crate::ErrorKind::Invalid`] when a refcount does not fit the width or the table becomes too large;
-/// whatever the storage says. Then nothing has changed.
+/// [`crate::ErrorKind::Refused`] when `progress` ended it; whatever the storage says. Then nothing has changed.
 ///
 /// # Crash
 /// The old image or the new one; docs/write-order.md, `amend_header` and `amend_refcount_bits`.
 pub async fn amend(
     file: &dyn Storage,
     amendment: &Amendment,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let blame = Blame::new(file.name());
     let header = read_header(file).await?;

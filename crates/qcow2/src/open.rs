@@ -148,7 +148,7 @@ pub(crate) async fn open_with(
     if options.writable && !files.file.capabilities().resizable {
         tables.allocator = tables.allocator_on_device(source).await?;
     }
-    let inner = assemble(files, data, header, geometry, tables, options, host, blame)?;
+    let inner = assemble(files, data, header, geometry, tables, options, host)?;
     let image = Qcow2 { inner: Arc::new(inner) };
     image.inner.count_tables();
     image.inner.load_bitmaps().await?;
@@ -245,8 +245,8 @@ fn assemble(
     tables: Tables,
     options: Options,
     host: Arc<dyn Host>,
-    blame: Blame,
 ) -> Result<Inner, Error> {
+    let blame = Blame::new(files.file.name());
     let cached = cached_image(header.guest_size(), &geometry);
     let cache_sizes =
         cache_sizes(&options.cache, &cached).map_err(|error| blame.invalid(error.to_string()))?;

@@ -19,9 +19,9 @@ use crate::unlock::{find_key, no_slot};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeHeader {
     /// Version 1.
-    Luks1(Header),
+    Luks1(Box<Header>),
     /// Version 2.
-    Luks2(luks2::Header),
+    Luks2(Box<luks2::Header>),
 }
 
 /// Where the data of a volume is.
@@ -77,7 +77,7 @@ impl VolumeHeader {
     /// A word of advice, if the header's first copy is damaged and the second one was read.
     pub fn damaged_copy(&self) -> Option<&'static str> {
         match self {
-            Self::Luks2(luks2::Header { place: Place::Second(_), .. }) => Some(
+            Self::Luks2(header) if header.place != Place::First => Some(
                 "the first copy of its LUKS2 header is damaged or older, and the second one was read; `cryptsetup repair` mends it",
             ),
             _ => None,
@@ -113,7 +113,9 @@ pub async fn read_volume(file: &dyn Storage) -> Result<VolumeHeader, Error> {
     let blame = Blame::new(file.name());
     let start = read_up_to(file, 0, BINARY_BYTES as u64, &blame).await?;
     if start.get(6..8) == Some(&[0, 1]) && start.starts_with(&luks_layout::MAGIC) {
-        return read_header(file, Area::whole(file)).await.map(VolumeHeader::Luks1);
+        return read_header(file, Area::whole(file))
+            .await
+            .map(|header| VolumeHeader::Luks1(Box::new(header)));
     }
     let copy = match (first_copy(file, &start, &blame).await?, second_copy(file, &blame).await?) {
         (Ok(first), Some(second)) => Copy::newer(first, second),
@@ -121,7 +123,7 @@ pub async fn read_volume(file: &dyn Storage) -> Result<VolumeHeader, Error> {
         (Err(error), None) => return Err(refused(&blame, &error)),
     };
     let header = luks2::Header::decode(&copy, file.length());
-    header.map(VolumeHeader::Luks2).map_err(|error| refused(&blame, &error))
+    header.map(|header| VolumeHeader::Luks2(Box::new(header))).map_err(|error| refused(&blame, &error))
 }
 
 /// The first copy, or why it cannot be used. `Err`: the medium failed.
@@ -233,7 +235,8 @@ impl OpenedVolume {
         let start = self.header.data_start();
         let (cipher, sector, first_number) = match &self.header {
             VolumeHeader::Luks1(header) => (header.cipher, SectorSize::SMALLEST, 0),
-            VolumeHeader::Luks2(luks2::Header { segment, .. }) => {
+            VolumeHeader::Luks2(header) => {
+                let segment = &header.segment;
                 (segment.cipher, segment.sector, segment.first_number)
             }
         };

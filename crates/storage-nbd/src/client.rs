@@ -43,6 +43,7 @@ pub(crate) struct Client {
     pub(crate) negotiated: Negotiated,
     is_written: bool,
     reconnect_delay: Duration,
+    remote_timeout: Option<Duration>,
     pub(crate) unflushed: Arc<Unflushed>,
     state: Mutex<State>,
     /// A connection was made, or an attempt failed.
@@ -75,6 +76,7 @@ pub(crate) struct Opening {
     pub(crate) is_written: bool,
     pub(crate) reconnect_delay: Duration,
     pub(crate) open_timeout: Duration,
+    pub(crate) remote_timeout: Option<Duration>,
     pub(crate) unflushed: Unflushed,
 }
 
@@ -84,7 +86,7 @@ impl Client {
     /// # Errors
     /// With what became of the last attempt.
     pub(crate) async fn open(opening: Opening) -> Result<Arc<Self>, Error> {
-        let Opening { found, is_written, reconnect_delay, open_timeout, unflushed } = opening;
+        let Opening { found, is_written, reconnect_delay, open_timeout, remote_timeout, unflushed } = opening;
         let unflushed = Arc::new(unflushed);
         let until = Instant::now() + open_timeout;
         let mut pause = PAUSE_MIN;
@@ -105,7 +107,16 @@ impl Client {
             no_more: is_written && !shares(&negotiated),
         };
         let (state, changed) = (Mutex::new(state), Event::new());
-        Ok(Arc::new(Self { found, negotiated, is_written, reconnect_delay, unflushed, state, changed }))
+        Ok(Arc::new(Self {
+            found,
+            negotiated,
+            is_written,
+            reconnect_delay,
+            remote_timeout,
+            unflushed,
+            state,
+            changed,
+        }))
     }
 
     /// Sends a request; again over a new connection when one is lost, for as long as it may take to come back.
@@ -116,7 +127,7 @@ impl Client {
                 Ok(connection) => connection,
                 Err(error) => return Reply { result: Err(error), buf, extents: Vec::new() },
             };
-            let reply = connection.request(ask, buf).await;
+            let reply = self.ask(&connection, ask, buf).await;
             match &reply.result {
                 Err(Error::LoopEnded) => {}
                 Err(Error::Lost(_)) => {
@@ -129,6 +140,20 @@ impl Client {
             }
             let len = usize::try_from(ask.len).unwrap_or(usize::MAX);
             buf = matches!(ask.what, What::Read).then(|| reply.buf.unwrap_or_else(|| IoBuf::uninit(len)));
+        }
+    }
+
+    /// Sends a request over `connection`. A server that does not answer in time has lost the connection: what it may still do of the
+    /// requests on their way is not waited for.
+    async fn ask(&self, connection: &Connection, ask: &Ask, buf: Option<IoBuf>) -> Reply {
+        let Some(timeout) = self.remote_timeout else { return connection.request(ask, buf).await };
+        let request = pin!(connection.request(ask, buf));
+        match select(request, reactor::sleep(timeout)).await {
+            Either::Left((reply, _)) => reply,
+            Either::Right(((), request)) => {
+                connection.lose(&format!("no answer within {} s (remote-timeout)", timeout.as_secs()));
+                request.await
+            }
         }
     }
 
@@ -264,14 +289,15 @@ impl Client {
     async fn repeat(&self, connection: &Connection) -> Result<(), Error> {
         let kept = self.unflushed.kept();
         let mut rest = kept.as_slice();
-        let until = Instant::now() + REPEAT_MAX;
+        let timeout = self.remote_timeout.map_or(REPEAT_MAX, |timeout| timeout.min(REPEAT_MAX));
+        let until = Instant::now() + timeout;
         while !rest.is_empty() {
             let (together, later) = rest.split_at(disjoint(rest));
             let sent = pin!(join_all(together.iter().map(|ask| connection.request(ask, None))));
             match select(sent, reactor::sleep_until(until)).await {
                 Either::Left((replies, _)) => replies.into_iter().try_for_each(|reply| reply.result)?,
                 Either::Right(_) => {
-                    let seconds = REPEAT_MAX.as_secs();
+                    let seconds = timeout.as_secs();
                     return Err(Error::Silent { server: self.found.name.clone(), seconds });
                 }
             }

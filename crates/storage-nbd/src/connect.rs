@@ -13,7 +13,8 @@ use futures_util::future::{Either, select};
 use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
-pub(crate) use reactor::net::Stream as Transport;
+use reactor::net::Stream;
+use tls::{ClientTls, TlsStream, Transport};
 
 use crate::connection::Connection;
 use crate::errors::Error;
@@ -34,6 +35,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     places: Places,
     pub(crate) export: String,
+    /// With it nothing is said of an export, and nothing of a disk sent, before the connection is encrypted.
+    tls: Option<ClientTls>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +47,11 @@ enum Places {
 
 impl Found {
     /// Looks up the name of `server`. Later connections need no look-up.
-    pub(crate) async fn look_up(server: &Server, export: &str) -> Result<Self, Error> {
+    pub(crate) async fn look_up(
+        server: &Server,
+        export: &str,
+        tls: Option<ClientTls>,
+    ) -> Result<Self, Error> {
         let name = server.to_string();
         let failed = |error: &io::Error| connect_error(&name, error);
         let places = match server {
@@ -55,17 +62,17 @@ impl Found {
                 Places::Tcp(found.map_err(|error| failed(&error))?)
             }
         };
-        Ok(Self { name, places, export: export.to_owned() })
+        Ok(Self { name, places, export: export.to_owned(), tls })
     }
 
-    async fn socket(&self) -> io::Result<Transport> {
+    async fn socket(&self) -> io::Result<Stream> {
         let addresses = match &self.places {
-            Places::Unix(path) => return Transport::connect_unix(path).await,
+            Places::Unix(path) => return Stream::connect_unix(path).await,
             Places::Tcp(addresses) => addresses,
         };
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            match Transport::connect_tcp(*address).await {
+            match Stream::connect_tcp(*address).await {
                 Ok(stream) => {
                     notice_silence(&stream)?;
                     return Ok(stream);
@@ -89,7 +96,7 @@ impl Found {
         match select(std::pin::pin!(self.shake_hands()), reactor::sleep_until(until)).await {
             Either::Left((shaken, _)) => {
                 let (negotiated, transport, inbox) = shaken?;
-                let socket = transport.as_fd().try_clone_to_owned();
+                let socket = transport.stream().as_fd().try_clone_to_owned();
                 let socket = socket.map_err(|error| connect_error(&self.name, &error))?;
                 let connection = Arc::new(Connection::new(negotiated, Arc::clone(unflushed), socket));
                 let transport = Rc::new(transport);
@@ -111,11 +118,12 @@ impl Found {
 
     async fn shake_hands(&self) -> Result<(Negotiated, Transport, Inbox), Error> {
         let failed = |error: io::Error| connect_error(&self.name, &error);
-        let transport = self.socket().await.map_err(failed)?;
+        let stream = Rc::new(self.socket().await.map_err(failed)?);
+        let mut transport = Transport::Plain(Rc::clone(&stream));
         let mut inbox = Inbox::new();
         let mut handshake = Handshake::new(Wanted {
             export: self.export.clone(),
-            tls: false,
+            tls: self.tls.is_some(),
             dialect: Dialect::Extended,
             contexts: vec!["base:allocation".to_owned()],
         });
@@ -132,8 +140,11 @@ impl Found {
                 Step::Need(more) => inbox.receive(&transport, more).await.map_err(failed)?,
                 Step::Again => {}
                 Step::StartTls => {
-                    let what = "it starts TLS, which was not asked for".to_owned();
-                    return Err(Error::Export { server: self.name.clone(), what });
+                    let tls = self.start_tls(&stream, &inbox).await?;
+                    transport = Transport::Tls(Box::new(tls));
+                    let mut first = Vec::new();
+                    handshake.tls_started(&mut first);
+                    transport.send_all(IoBytes::copy_from(&first).into()).await.map_err(failed)?;
                 }
                 Step::Ready(negotiated) => {
                     check(&negotiated).map_err(|what| Error::Export { server: self.name.clone(), what })?;
@@ -141,6 +152,18 @@ impl Found {
                 }
             }
         }
+    }
+
+    /// Encrypts a connection whose server agreed to it.
+    async fn start_tls(&self, stream: &Rc<Stream>, inbox: &Inbox) -> Result<TlsStream, Error> {
+        let wrong = |what: &str| Error::Export { server: self.name.clone(), what: what.to_owned() };
+        let tls = self.tls.as_ref().ok_or_else(|| wrong("it starts TLS, which was not asked for"))?;
+        // Anybody on the way could have sent it.
+        if !inbox.bytes().is_empty() {
+            return Err(wrong("something was sent in the clear behind its agreement to TLS"));
+        }
+        let begun = TlsStream::connect(Rc::clone(stream), tls).await;
+        begun.map_err(|error| Error::Tls { server: self.name.clone(), reason: error.to_string() })
     }
 }
 
@@ -158,7 +181,7 @@ fn connect_error(server: &str, error: &io::Error) -> Error {
 }
 
 /// A server whose machine is gone is noticed.
-fn notice_silence(stream: &Transport) -> io::Result<()> {
+fn notice_silence(stream: &Stream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, TCP_SILENCE)?;

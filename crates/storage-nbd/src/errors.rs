@@ -27,6 +27,14 @@ pub enum Error {
         /// Its answer.
         source: HandshakeError,
     },
+    /// The connection cannot be encrypted; nothing was sent in the clear instead.
+    #[error("{server}: TLS: {reason}")]
+    Tls {
+        /// Which server.
+        server: String,
+        /// What is wrong, with the server's certificate mostly.
+        reason: String,
+    },
     /// What the server says of the export makes no sense.
     #[error("{server}: {what}")]
     Export {
@@ -90,7 +98,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Connect { kind, .. } => *kind,
-            Error::Handshake { .. } | Error::Export { .. } => io::ErrorKind::InvalidData,
+            Error::Handshake { .. } | Error::Tls { .. } | Error::Export { .. } => io::ErrorKind::InvalidData,
             Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
             Error::Silent { .. } => io::ErrorKind::TimedOut,
             Error::Lost(_) | Error::LoopEnded | Error::Unflushed => io::ErrorKind::ConnectionAborted,

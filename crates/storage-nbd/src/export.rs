@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{ErrorCode, ExportFlags};
 use storage::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, RangeLocks, Storage, Zeroing};
+use tls::ClientTls;
 
 use crate::ask::{Ask, What};
 use crate::blocks::CHANGE_BYTES_MAX;
@@ -21,7 +22,7 @@ use crate::unflushed::{Mode, Unflushed};
 const STATUS_BYTES_MAX: u64 = 1 << 31;
 
 /// How an export is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// What messages call it.
     pub name: String,
@@ -29,6 +30,8 @@ pub struct Options {
     pub server: Server,
     /// The export; empty for the server's default.
     pub export: String,
+    /// Whose certificate the server must show, and what is shown to it; `None`: the connection is not encrypted.
+    pub tls: Option<ClientTls>,
     /// It will be written.
     pub writable: bool,
     /// A flush does nothing.
@@ -37,6 +40,8 @@ pub struct Options {
     pub reconnect_delay: Duration,
     /// How long opening tries to connect; 0: once.
     pub open_timeout: Duration,
+    /// How long a request waits for its answer; then the connection counts as lost. `None`: for ever.
+    pub remote_timeout: Option<Duration>,
 }
 
 /// An export as storage. Its length is fixed.
@@ -61,11 +66,21 @@ impl NbdStorage {
     /// Connects to the export.
     ///
     /// # Errors
-    /// When nobody answers within `open_timeout` (ten seconds at most for one attempt), the server has no such export, or it is
-    /// read-only and to be written.
+    /// When nobody answers within `open_timeout` (ten seconds at most for one attempt), the server has no such export, it is
+    /// read-only and to be written, or the server has no TLS or another certificate than `tls` asks for.
     pub async fn open(options: Options) -> Result<Self, Error> {
-        let Options { name, server, export, writable, no_flush, reconnect_delay, open_timeout } = options;
-        let found = Found::look_up(&server, &export).await?;
+        let Options {
+            name,
+            server,
+            export,
+            tls,
+            writable,
+            no_flush,
+            reconnect_delay,
+            open_timeout,
+            remote_timeout,
+        } = options;
+        let found = Found::look_up(&server, &export, tls).await?;
         let mode = match (no_flush, reconnect_delay.is_zero()) {
             (true, _) => Mode::Forget,
             (false, true) => Mode::Count,
@@ -73,7 +88,8 @@ impl NbdStorage {
         };
         let server = found.name.clone();
         let unflushed = Unflushed::new(mode);
-        let opening = Opening { found, is_written: writable, reconnect_delay, open_timeout, unflushed };
+        let opening =
+            Opening { found, is_written: writable, reconnect_delay, open_timeout, remote_timeout, unflushed };
         let client = Client::open(opening).await?;
         if writable && client.negotiated.flags.has(ExportFlags::READ_ONLY) {
             return Err(Error::ReadOnly { server });

@@ -3,8 +3,7 @@
 use std::io;
 
 use buffer::IoBuf;
-
-use crate::connect::Transport;
+use tls::Transport;
 
 /// Received at a time: many small replies, or the start of a large one.
 const INBOX_BYTES: usize = 64 << 10;

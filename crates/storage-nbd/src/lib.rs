@@ -15,6 +15,14 @@
 //! 32 MiB, then a flush is sent) and are written again before anything else. Without a delay requests on the way fail, and if
 //! there were such writes, every later flush does.
 //!
+//! # TLS
+//! With [`Options::tls`] every connection is encrypted before an export is named, those made again too. A server that has no TLS,
+//! or shows another certificate, is an error: there is no way back to plain bytes.
+//!
+//! # A server that is silent
+//! With a `remote_timeout` a request that is not answered in time makes the connection a lost one. So a request ends within that
+//! time; with a `reconnect_delay`, within that time after the last connection was made in it.
+//!
 //! # A server that lies
 //! What a server sends is checked where it arrives. Anything out of order ends the connection with a reason; memory is bounded by
 //! what was asked for and by the limits of [`nbd_wire::limits`].
@@ -39,4 +47,4 @@ mod unflushed;
 
 pub use errors::Error;
 pub use export::{NbdStorage, Options};
-pub use name::{ExportName, NameError, PORT_DEFAULT, Server};
+pub use name::{Credentials, ExportName, NameError, NamedTls, PORT_DEFAULT, Server};

@@ -38,7 +38,25 @@ pub struct ExportName {
     /// The export; empty for the server's default.
     pub export: String,
     /// The connection is encrypted (`nbds`).
-    pub tls: bool,
+    pub tls: Option<NamedTls>,
+}
+
+/// What a name says of encryption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedTls {
+    /// Whom to believe, and what to show.
+    pub credentials: Credentials,
+    /// The name in the server's certificate, where it is not the host's.
+    pub hostname: Option<String>,
+}
+
+/// Where certificates come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// An object of this id.
+    Id(String),
+    /// Files of fixed names in this directory.
+    Directory(PathBuf),
 }
 
 /// A name that means no export.
@@ -49,6 +67,12 @@ pub enum NameError {
         "nbd://HOST[:PORT][/EXPORT], nbd+unix:///[EXPORT]?socket=PATH, nbd:HOST:PORT[:exportname=EXPORT] or nbd:unix:PATH[:exportname=EXPORT]"
     )]
     Shape,
+    /// It asks for TLS and does not say whose certificates are good.
+    #[error(
+        "with nbds, ?tls-certificates=DIR or ?tls-creds=ID of an --object tls-creds-x509,id=ID,endpoint=client,dir=DIR behind the export \
+         (DIR holds ca-cert.pem)"
+    )]
+    Credentials,
     /// The port is no number.
     #[error("a port from 1 to 65535")]
     Port,
@@ -73,10 +97,10 @@ impl ExportName {
     }
 }
 
-/// As QEMU writes it.
+/// As QEMU writes it, without what it says of certificates.
 impl fmt::Display for ExportName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "nbds" } else { "nbd" };
+        let scheme = if self.tls.is_some() { "nbds" } else { "nbd" };
         match &self.server {
             Server::Unix(path) => {
                 write!(f, "{scheme}+unix://{}?socket={}", in_path(&self.export), path.display())
@@ -90,10 +114,12 @@ fn in_path(export: &str) -> String {
     if export.is_empty() { String::new() } else { format!("/{export}") }
 }
 
-/// `HOST[:PORT][/EXPORT]`
-fn tcp(rest: &str, tls: bool) -> Result<ExportName, NameError> {
-    let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
-    if rest.contains(['?', '#']) || authority.contains('@') {
+/// `HOST[:PORT][/EXPORT][?QUERY]`
+fn tcp(rest: &str, is_tls: bool) -> Result<ExportName, NameError> {
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, export) = place.split_once('/').unwrap_or((place, ""));
+    let Query { socket: None, tls } = Query::parse(query, is_tls)? else { return Err(NameError::Shape) };
+    if rest.contains('#') || authority.contains('@') || (rest.contains('?') && !is_tls) {
         return Err(NameError::Shape);
     }
     let (host, port) = match authority.strip_prefix('[') {
@@ -111,11 +137,12 @@ fn tcp(rest: &str, tls: bool) -> Result<ExportName, NameError> {
     Ok(ExportName { server: Server::Tcp { host, port }, export: unescaped(export)?, tls })
 }
 
-/// `/[EXPORT]?socket=PATH`
-fn unix(rest: &str, tls: bool) -> Result<ExportName, NameError> {
+/// `/[EXPORT]?socket=PATH[&QUERY]`
+fn unix(rest: &str, is_tls: bool) -> Result<ExportName, NameError> {
     let (path, query) = rest.split_once('?').ok_or(NameError::Shape)?;
-    let socket = query.strip_prefix("socket=").filter(|socket| !socket.is_empty() && !socket.contains('&'));
-    let socket = unescaped(socket.ok_or(NameError::Shape)?)?;
+    let Query { socket: Some(socket), tls } = Query::parse(query, is_tls)? else {
+        return Err(NameError::Shape);
+    };
     let export = match path.split_once('/') {
         Some(("", export)) => export,
         None if path.is_empty() => "",
@@ -137,7 +164,42 @@ fn plain(rest: &str) -> Result<ExportName, NameError> {
             Server::Tcp { host, port: number(port)? }
         }
     };
-    Ok(ExportName { server, export: export.to_owned(), tls: false })
+    Ok(ExportName { server, export: export.to_owned(), tls: None })
+}
+
+/// What stands behind `?`.
+struct Query {
+    socket: Option<String>,
+    tls: Option<NamedTls>,
+}
+
+impl Query {
+    /// Each name once, none without a value; those of TLS where `is_tls`, and then with certificates.
+    fn parse(text: &str, is_tls: bool) -> Result<Self, NameError> {
+        let (mut socket, mut id, mut directory, mut hostname) = (None, None, None, None);
+        for part in text.split('&').filter(|_| !text.is_empty()) {
+            let (name, value) = part.split_once('=').ok_or(NameError::Shape)?;
+            let place = match name {
+                "socket" => &mut socket,
+                "tls-creds" if is_tls => &mut id,
+                "tls-certificates" if is_tls => &mut directory,
+                "tls-hostname" if is_tls => &mut hostname,
+                _ => return Err(NameError::Shape),
+            };
+            let value = unescaped(value)?;
+            if value.is_empty() || place.replace(value).is_some() {
+                return Err(NameError::Shape);
+            }
+        }
+        let credentials = match (id, directory) {
+            (Some(_), Some(_)) => return Err(NameError::Credentials),
+            (None, None) if is_tls => return Err(NameError::Credentials),
+            (None, None) => return Ok(Self { socket, tls: None }),
+            (Some(id), None) => Credentials::Id(id),
+            (None, Some(directory)) => Credentials::Directory(directory.into()),
+        };
+        Ok(Self { socket, tls: Some(NamedTls { credentials, hostname }) })
+    }
 }
 
 fn number(port: &str) -> Result<u16, NameError> {
@@ -164,30 +226,53 @@ fn unescaped(text: &str) -> Result<String, NameError> {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16, export: &str, tls: bool) -> Result<ExportName, NameError> {
+    fn named(credentials: Credentials, hostname: Option<&str>) -> Option<NamedTls> {
+        Some(NamedTls { credentials, hostname: hostname.map(str::to_owned) })
+    }
+
+    fn tcp(host: &str, port: u16, export: &str, tls: Option<NamedTls>) -> Result<ExportName, NameError> {
         let server = Server::Tcp { host: host.to_owned(), port };
         Ok(ExportName { server, export: export.to_owned(), tls })
     }
 
-    fn unix(path: &str, export: &str, tls: bool) -> Result<ExportName, NameError> {
+    fn unix(path: &str, export: &str, tls: Option<NamedTls>) -> Result<ExportName, NameError> {
         Ok(ExportName { server: Server::Unix(path.into()), export: export.to_owned(), tls })
+    }
+
+    fn id(id: &str) -> Credentials {
+        Credentials::Id(id.to_owned())
     }
 
     #[test]
     fn names_mean_what_they_mean_to_qemu() {
         for (name, meant) in [
-            ("nbd://host", tcp("host", 10809, "", false)),
-            ("nbd://", tcp("localhost", 10809, "", false)),
-            ("nbds://host:7/a%20b/c", tcp("host", 7, "a b/c", true)),
-            ("nbd+tcp://[::1]:7/x", tcp("::1", 7, "x", false)),
-            ("nbd://[::1]", tcp("::1", 10809, "", false)),
-            ("nbd+unix:///?socket=/run/a b", unix("/run/a b", "", false)),
-            ("nbd+unix://?socket=/run/s", unix("/run/s", "", false)),
-            ("nbds+unix:///disk%3f?socket=/run/%73", unix("/run/s", "disk?", true)),
-            ("nbd:host:7", tcp("host", 7, "", false)),
-            ("nbd:[::1]:7:exportname=a:b", tcp("::1", 7, "a:b", false)),
-            ("nbd:unix:/run/s:exportname=disk", unix("/run/s", "disk", false)),
-            ("nbd:unix:/run/s", unix("/run/s", "", false)),
+            ("nbd://host", tcp("host", 10809, "", None)),
+            ("nbd://", tcp("localhost", 10809, "", None)),
+            ("nbds://host:7/a%20b/c?tls-creds=t", tcp("host", 7, "a b/c", named(id("t"), None))),
+            (
+                "nbds://[::1]?tls-certificates=/e%74c&tls-hostname=h",
+                tcp("::1", 10809, "", named(Credentials::Directory("/etc".into()), Some("h"))),
+            ),
+            ("nbd+tcp://[::1]:7/x", tcp("::1", 7, "x", None)),
+            ("nbd://[::1]", tcp("::1", 10809, "", None)),
+            ("nbd+unix:///?socket=/run/a b", unix("/run/a b", "", None)),
+            ("nbd+unix://?socket=/run/s", unix("/run/s", "", None)),
+            (
+                "nbds+unix:///disk%3f?tls-creds=t&socket=/run/%73&tls-hostname=h",
+                unix("/run/s", "disk?", named(id("t"), Some("h"))),
+            ),
+            ("nbds://host", Err(NameError::Credentials)),
+            ("nbds+unix:///?socket=/s", Err(NameError::Credentials)),
+            ("nbds://host?tls-creds=a&tls-certificates=b", Err(NameError::Credentials)),
+            ("nbds://host?tls-creds=a&tls-creds=b", Err(NameError::Shape)),
+            ("nbds://host?tls-creds=", Err(NameError::Shape)),
+            ("nbds://host?tls-verify=off&tls-creds=a", Err(NameError::Shape)),
+            ("nbd://host?tls-creds=a", Err(NameError::Shape)),
+            ("nbd://host?", Err(NameError::Shape)),
+            ("nbd:host:7", tcp("host", 7, "", None)),
+            ("nbd:[::1]:7:exportname=a:b", tcp("::1", 7, "a:b", None)),
+            ("nbd:unix:/run/s:exportname=disk", unix("/run/s", "disk", None)),
+            ("nbd:unix:/run/s", unix("/run/s", "", None)),
             ("nbd:host", Err(NameError::Shape)),
             ("nbd:", Err(NameError::Shape)),
             ("nbd:unix:", Err(NameError::Shape)),
@@ -213,7 +298,7 @@ mod tests {
             ("nbd:host:7:exportname=a", "nbd://host:7/a"),
             ("nbd://[::1]", "nbd://[::1]:10809"),
             ("nbd:unix:/run/s", "nbd+unix://?socket=/run/s"),
-            ("nbds+unix:///d?socket=/run/s", "nbds+unix:///d?socket=/run/s"),
+            ("nbds+unix:///d?socket=/run/s&tls-creds=t", "nbds+unix:///d?socket=/run/s"),
         ] {
             assert_eq!(ExportName::parse(name).unwrap().to_string(), shown);
         }

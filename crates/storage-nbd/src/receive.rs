@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use buffer::IoBuf;
 use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
+use tls::Transport;
 
-use crate::connect::Transport;
 use crate::connection::Connection;
 use crate::inbox::Inbox;
 use crate::slots::Broken;

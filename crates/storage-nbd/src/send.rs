@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{CommandFlags, RequestHeader, command_number};
+use tls::Transport;
 
-use crate::connect::Transport;
 use crate::connection::{Connection, Outgoing, ToSend};
 
 /// Sends what there is to send, until the connection is lost or not used any more.
@@ -21,6 +21,7 @@ pub(crate) async fn run(connection: Arc<Connection>, transport: Rc<Transport>) {
             return connection.lose(&error.to_string());
         }
         if last {
+            transport.close().await;
             return connection.lose("it was closed");
         }
     }

@@ -113,7 +113,8 @@ fn luks2_members(input: &mut Input<'_>) -> Vec<u8> {
             5 => Some(json!([])),
             _ => Some(json!({"0": {}})),
         };
-        sample = sample.with(input.pick(MEMBERS), value);
+        let member: &&str = input.pick(MEMBERS);
+        sample = sample.with(member, value);
     }
     let mut bytes = sample.bytes();
     bytes.resize(bytes.len() + DISK_BYTES, 0);

@@ -11,6 +11,7 @@ mod modes;
 mod order;
 mod per_request;
 mod terabyte;
+mod tools;
 
 use super::table::Table;
 use super::{Bench, door, throttle};
@@ -49,6 +50,7 @@ pub const TABLES: &[Entry] = &[
     entry("I", bulk::run),
     entry("J", growth::run),
     on_request("K", throttle::run),
+    on_request("L", tools::run),
     on_request("counters", counters::run),
 ];
 

@@ -39,18 +39,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// An empty one. `log` is what it tells on standard error, `connections` how many each export takes.
+    /// An empty one. `log` is what it tells on standard error, `options` how it treats its clients.
     ///
     /// # Errors
     /// When the system does not let us.
-    pub fn begin(log: &str, connections: u32, rules: OpenRules) -> Result<Self, Failure> {
+    pub fn begin(log: &str, options: ServerOptions, rules: OpenRules) -> Result<Self, Failure> {
         log::start(log)?;
         let signals =
             signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
         disks::allow_many_files();
         let reactor = Reactor::new(Backend::Ring)
             .map_err(|error| Failure::because("cannot make an event loop", &error))?;
-        let options = ServerOptions { connections_per_export: connections, ..ServerOptions::default() };
         let loops = Loops::new(available_parallelism().map_or(1, usize::from), Shutdown::new());
         let server = Server::new(Exports::new(), options, &loops);
         // Plain TCP is what these programs open; the sandbox is entered when all is open.

@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod create;
+mod long_names;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -51,16 +52,13 @@ pub fn command() -> Command {
 
 /// A command of ours with what is qemu-img's way: long options may be shortened, and the last of several counts.
 fn of_qemu(command: Command) -> Command {
-    let has_format = command.get_arguments().any(|argument| argument.get_id() == "format");
     let is_create = command.get_name() == "create";
-    let mut command = objects::add_to(command).infer_long_args(true).args_override_self(true);
-    if has_format {
-        command = command.mut_arg("format", |argument| argument.long("format"));
+    let command = long_names::add_to(objects::add_to(command));
+    let command = command.infer_long_args(true).args_override_self(true);
+    match is_create {
+        true => command.mut_arg("format", |argument| argument.default_value(Format::Raw.name())),
+        false => command,
     }
-    if is_create {
-        command = command.mut_arg("format", |argument| argument.default_value(Format::Raw.name()));
-    }
-    command
 }
 
 /// The exit code of wrong usage. `compare` says of a value that it cannot take what it says of an image that it cannot open.

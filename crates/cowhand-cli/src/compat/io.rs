@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 
-use super::VERSION;
+use super::{VERSION, objects};
 use crate::failure::Failure;
 use crate::io::{self, Args};
 
 /// The command line of `qemu-io`.
 pub fn command() -> Command {
-    let command = Args::augment_args(Command::new("qemu-io"));
+    let command = objects::add_to(Args::augment_args(Command::new("qemu-io")));
     command
         .version(VERSION)
         .about("Requests on a disk, one by one (cowhand under qemu-io's name)")
@@ -26,5 +26,6 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let args = Args::from_arg_matches(matches)
         .map_err(|error| Failure::because("the command line is not understood", &error))?;
+    objects::make(matches)?;
     io::run(&args, out)
 }

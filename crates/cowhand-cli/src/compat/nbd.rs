@@ -46,7 +46,7 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
     let rules = OpenRules { policy: Policy::default(), ..OpenRules::default() };
     let log = if args.verbose { "info" } else { DEFAULT_LEVEL };
     let inherited = systemd::take_sockets()?;
-    let mut daemon = Daemon::begin(log, args.connections(), rules)?;
+    let mut daemon = Daemon::begin(log, args.server_options(), rules)?;
     for object in &args.objects {
         let option = format!("--object {object}");
         daemon.command(&option, "object-add", keyval::parse("--object", object, "qom-type")?)?;

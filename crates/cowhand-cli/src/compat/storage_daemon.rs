@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use door_nbd::ServerOptions;
 use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
@@ -18,7 +19,7 @@ use crate::serve::settings::SHARED_DEFAULT;
 
 /// Options that are done in their order: name, what stands behind it, help.
 const STEPS: [(&str, &str, &str); 6] = [
-    ("object", "TYPE,id=ID,...", "An object: throttle-group or tls-creds-x509"),
+    ("object", "TYPE,id=ID,...", "An object: throttle-group, secret or tls-creds-x509"),
     ("blockdev", "DRIVER,node-name=NAME,...", "A node, as blockdev-add takes it; also as JSON"),
     ("chardev", "socket,id=ID,path=PATH,server=on,wait=off", "A Unix socket for a monitor"),
     ("monitor", "chardev=ID", "Listen for commands (QMP) there"),
@@ -71,7 +72,8 @@ pub fn run(matches: &ArgMatches, _: &mut dyn Write) -> Result<ExitCode, Failure>
         Some(Side::Serving(background)) => Some(background),
         None => None,
     };
-    let mut daemon = Daemon::begin(DEFAULT_LEVEL, SHARED_DEFAULT, OpenRules::default())?;
+    let options = ServerOptions { connections_per_export: SHARED_DEFAULT, ..ServerOptions::default() };
+    let mut daemon = Daemon::begin(DEFAULT_LEVEL, options, OpenRules::default())?;
     let mut sockets = Vec::new();
     for (name, value) in in_order(matches) {
         step(&mut daemon, &mut sockets, name, value)?;

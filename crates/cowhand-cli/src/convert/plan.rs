@@ -1,11 +1,14 @@
 //! What a conversion copies and what it makes: decided before anything is written.
 
+use std::path::Path;
+
 use block::SECTOR_BYTES;
 use graph::probe::Format;
 use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
 
 use super::Args;
 use crate::copying::Memory;
+use crate::copying::new_device::is_device;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
@@ -63,7 +66,7 @@ impl Plan {
     pub fn copy_options(&self, args: &Args, align_bytes: u64) -> CopyOptions {
         // In a file that nobody has yet it does not matter, and compressed clusters are packed as they are ready. A device that
         // seeks is written in order.
-        let any_order = args.any_order || args.compress || !args.no_create;
+        let any_order = args.any_order || args.compress || !(args.no_create || on_device(args));
         CopyOptions {
             order: if any_order { Order::Free } else { Order::InOrder },
             in_flight: usize::from(args.in_flight),
@@ -79,6 +82,11 @@ impl Plan {
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
         }
     }
+}
+
+/// Whether the new image is made on a block device.
+fn on_device(args: &Args) -> bool {
+    args.names.last().is_some_and(|target| is_device(Path::new(target)))
 }
 
 fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Failure> {

@@ -1,13 +1,14 @@
-//! What is written: a new file, or a disk that is there.
+//! What is written: a new image, or a disk that is there.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use graph::options::{Discard, DiskOptions};
+use job::Content;
 
 use super::Args;
 use super::plan::Plan;
-use crate::copying::new_file::NewFile;
+use crate::copying::made::Made;
 use crate::drive::{disk_options, set_cache_mode};
 use crate::failure::Failure;
 
@@ -17,21 +18,21 @@ pub struct Target {
     /// How it is opened.
     pub options: DiskOptions,
     /// Without it the target was there before.
-    new: Option<NewFile>,
+    new: Option<Made>,
 }
 
 impl Target {
-    /// Makes the file, or finds out how the one that is there is opened.
+    /// Makes the image, or finds out how the one that is there is opened.
     ///
     /// # Errors
     /// When the image cannot be made, or its name not be understood.
     pub fn prepare(args: &Args, name: &OsString, plan: &Plan) -> Result<Self, Failure> {
         let new = match args.no_create {
             true => None,
-            false => Some(NewFile::make(Path::new(name), &plan.image, plan.size)?),
+            false => Some(Made::make(Path::new(name), &plan.image, plan.size)?),
         };
         let mut options = match &new {
-            Some(file) => file.options(),
+            Some(made) => made.options(),
             None => Self::in_place(args, name)?,
         };
         if let Some(mode) = args.target_cache {
@@ -50,18 +51,43 @@ impl Target {
         Ok(options)
     }
 
+    /// What it reads as before the copy; `planned` where it stands on nothing new.
+    pub fn content(&self, planned: Content<'static>) -> Content<'static> {
+        match (&self.new, planned) {
+            (Some(made), Content::Zeroes) => made.content(),
+            (_, planned) => planned,
+        }
+    }
+
     /// Runs `filling`, during which the target is written.
-    pub async fn while_filled<T>(&self, filling: impl Future<Output = T>) -> T {
+    ///
+    /// # Errors
+    /// As `filling`; also when a device cannot be written.
+    pub async fn while_filled<T>(
+        &self,
+        filling: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         match &self.new {
-            Some(file) => file.while_filled(filling).await,
+            Some(made) => made.while_filled(filling).await,
             None => filling.await,
+        }
+    }
+
+    /// The copy is whole, on the medium and closed.
+    ///
+    /// # Errors
+    /// When a device cannot be written.
+    pub async fn filled(&self) -> Result<(), Failure> {
+        match &self.new {
+            Some(made) => made.filled().await,
+            None => Ok(()),
         }
     }
 
     /// Says of a failure what became of the target.
     pub fn explain(&self, failure: Failure) -> Failure {
-        match self.new {
-            Some(_) => failure,
+        match &self.new {
+            Some(made) => made.explain(failure),
             None => failure.with_hint("the target holds a part of the copy: it was written in place (-n)"),
         }
     }
@@ -72,7 +98,7 @@ impl Target {
     /// When it cannot be made durable.
     pub fn keep(self) -> Result<(), Failure> {
         match self.new {
-            Some(file) => file.keep(),
+            Some(made) => made.keep(),
             None => Ok(()),
         }
     }

@@ -3,30 +3,22 @@
 //! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
 //! happens meanwhile, under its own name there is what was there before, or the whole new image.
 
-use std::convert::Infallible;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cowhand::Existing;
-use futures_util::future::{Either, select};
 use graph::names::directory_of;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
-use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
+use crate::create::make;
 use crate::create::options::NewImage;
-use crate::create::{check_creatable, make};
 use crate::failure::Failure;
-
-/// How often what was written is sent to the medium: often enough to keep a disk busy, seldom enough that looking through the file's pages
-/// costs nothing.
-const WRITES_BEHIND: Duration = Duration::from_millis(100);
 
 /// A file on its way.
 #[derive(Debug)]
@@ -61,7 +53,6 @@ impl NewFile {
     /// # Errors
     /// When `name` is in use or no regular file, or the image cannot be made.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
-        check_creatable(name)?;
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot create {}", name.display()), error)
         };
@@ -105,22 +96,9 @@ impl NewFile {
         options
     }
 
-    /// Runs `filling`. What it writes goes to the medium meanwhile, rather than all at the end, and leaves the page cache then: nobody reads
-    /// it soon, and what others read would have to go.
-    pub async fn while_filled<T>(&self, filling: impl Future<Output = T>) -> T {
-        match select(pin!(filling), pin!(self.write_behind())).await {
-            Either::Left((filled, _)) => filled,
-            Either::Right((never, _)) => match never {},
-        }
-    }
-
-    async fn write_behind(&self) -> Infallible {
-        loop {
-            reactor::sleep(WRITES_BEHIND).await;
-            let file = Arc::clone(&self.file);
-            // Writing begins, and what was written before goes. Advice that is not taken changes nothing.
-            reactor::blocking(move || fadvise(&*file, 0, None, Advice::DontNeed)).await.ok();
-        }
+    /// A descriptor of it.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
     }
 
     /// It is whole: makes it durable and gives it its name.
@@ -166,7 +144,7 @@ impl Replaced {
     fn lock(place: &Path) -> io::Result<Self> {
         let found = place.metadata()?;
         if !found.is_file() {
-            let what = "it is no regular file; -n writes to what is there (a block device)";
+            let what = "it is no regular file and no block device";
             return Err(io::Error::other(what));
         }
         let file = UnlockedFile::open(place, &FileOptions::default()).map_err(io::Error::other)?;

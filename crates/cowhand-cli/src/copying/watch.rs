@@ -29,6 +29,15 @@ pub struct Watch {
     shown: bool,
 }
 
+/// For a tool without a copy: SIGUSR1, with which scripts ask every tool how far it is, does not end it.
+///
+/// # Errors
+/// When the system does not let us.
+pub fn survive_questions() -> Result<(), Failure> {
+    let caught = flag::register(SIGUSR1, Arc::default());
+    caught.map(drop).map_err(|error| Failure::because("cannot watch for signals", &error))
+}
+
 impl Watch {
     /// Begins to catch signals. `shown`: how far a copy is, is shown on a terminal.
     ///

@@ -35,8 +35,8 @@ pub async fn file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Fa
         virtual_size,
         encrypted: Some(true),
         format_specific: Some(match header {
-            VolumeHeader::Luks1(header) => FormatSpecific::Luks(luks1(header, detached)),
-            VolumeHeader::Luks2(header) => FormatSpecific::Luks2(luks2(header, detached)),
+            VolumeHeader::Luks1(header) => FormatSpecific::Luks(luks1(*header, detached)),
+            VolumeHeader::Luks2(header) => FormatSpecific::Luks2(luks2(*header, detached)),
         }),
         ..info
     })

@@ -9,6 +9,7 @@ use reactor::Reactor;
 use storage::Allocation;
 
 use super::{Args, check_shrink, new_size};
+use crate::copying::watch::survive_questions;
 use crate::failure::{Failure, warn};
 use crate::voice;
 
@@ -20,6 +21,7 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     if args.disk.is_some() {
         return Err(Failure::new("--disk names a disk of a server; an image has one"));
     }
+    survive_questions()?;
     let options = args.drive.options()?;
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot resize {}", options.filename.display()), error)

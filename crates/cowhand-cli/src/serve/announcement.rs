@@ -114,7 +114,7 @@ fn client_tls(address: &Address, files: &TlsFiles) -> ClientTls {
         names.push(ip.to_string());
     }
     names.push(rustix::system::uname().nodename().to_string_lossy().into_owned());
-    let host = names.into_iter().find(|name| door_nbd::certificate_names(&files.cert, name));
+    let host = names.into_iter().find(|name| tls::certificate_names(&files.cert, name));
     let needed = client_files(files);
     let directories = [Some(&files.cert), files.client_ca.as_ref()].into_iter().flatten();
     let mut directories =

@@ -124,7 +124,7 @@ fn human() -> String {
         }
         text.push('\n');
     }
-    text + "What no command changes stays as it is while the disk is open. data-file.OPTION is as file.OPTION.\n"
+    text + "What no command changes stays as it is while the disk is open. data-file.OPTION and header.OPTION are as file.OPTION.\n"
 }
 
 /// Names and values, several on a line, for the help of `serve`.
@@ -171,7 +171,8 @@ fn markdown() -> String {
             text += &format!("| {name}{alias} | {} | {takes} | {default} | {changed} | {qmp} |\n", spec.help);
         }
     }
-    text + "\nAn image that keeps its data in a file of its own has the file's options as `data-file.OPTION` too.\n"
+    text + "\nAn image that keeps its data in a file of its own has the file's options as `data-file.OPTION` too, and a LUKS disk with a header \
+         in a file of its own has them as `header.OPTION`.\n"
 }
 
 #[cfg(test)]

@@ -196,6 +196,69 @@ fn an_inconsistent_bitmap_can_only_be_removed() {
 }
 
 #[test]
+fn a_converted_disk_brings_its_bitmaps_as_qemu_img_brings_them() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "s.qcow2", "70M"]);
+    for words in [&["--add", "-g", "4k"][..], &["--add", "--disable"]] {
+        let name = if words.contains(&"--disable") { "still" } else { "fine" };
+        bench.qemu("qemu-img", &[&["bitmap"], words, &["s.qcow2", name]].concat());
+    }
+    bench.qemu("qemu-io", &["-f", "qcow2", "-c", "write -q 1M 100k", "-c", "write -q 69M 1k", "s.qcow2"]);
+    bench.qemu("qemu-img", &["bitmap", "--merge", "fine", "s.qcow2", "still"]);
+    for options in [&["-O", "qcow2"][..], &["-O", "qcow2", "-c", "-o", "cluster_size=4k"]] {
+        let converted = |image| [&["convert", "--bitmaps"], options, &["s.qcow2", image]].concat();
+        let measured = bench.cowhand(&["measure", "-O", "qcow2", "--output", "json", "s.qcow2"]).json();
+        assert!(measured["bitmaps"].as_u64().is_some_and(|bytes| bytes > 0), "{measured}");
+        let ours = bench.cowhand(&[&converted("a.qcow2")[..], &["--verify"]].concat());
+        assert_eq!(ours.code, 0, "{}", ours.err);
+        bench.qemu("qemu-img", &converted("b.qcow2"));
+        assert_eq!(bitmaps(&bench, "a.qcow2").len(), 2);
+        assert_eq!(bitmaps(&bench, "a.qcow2"), bitmaps(&bench, "b.qcow2"));
+        same_maps(&bench, &["fine", "still"]);
+        assert!(map(&bench, "a.qcow2", "fine").contains("dirty"));
+        bench.qemu("qemu-img", &["check", "-q", "a.qcow2"]);
+    }
+    // Onto what is there, which must not have one of that name.
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "c.qcow2", "70M"]);
+    let onto = ["convert", "-n", "--bitmaps", "-O", "qcow2", "s.qcow2", "c.qcow2"];
+    assert_eq!(bench.cowhand(&onto).code, 0);
+    assert_eq!(bitmaps(&bench, "c.qcow2"), bitmaps(&bench, "b.qcow2"));
+    let twice = bench.cowhand(&onto);
+    assert!(twice.code == 1 && twice.err.contains("already"), "{}", twice.err);
+}
+
+#[test]
+fn bitmaps_that_cannot_go_with_the_disk_are_told_before_anything_is_written() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "s.qcow2", "1M"]);
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-o", "compat=0.10", "old.qcow2", "1M"]);
+    bench.qemu("qemu-img", &["create", "-q", "-f", "raw", "plain.raw", "1M"]);
+    bench.qemu("qemu-img", &["bitmap", "--add", "s.qcow2", "x"]);
+    make_inconsistent(&bench, "s.qcow2");
+    let into = ["-O", "qcow2"];
+    for (words, said) in [
+        (&["--bitmaps", "s.qcow2", "new"][..], "it will be raw"),
+        (&["--bitmaps", "-O", "qcow2", "-o", "compat=0.10", "s.qcow2", "new"], "compat=0.10"),
+        (&["--bitmaps", "-O", "qcow2", "-o", "size=2M", "s.qcow2", "new"], "another size"),
+        (&["--bitmaps", "-O", "qcow2", "plain.raw", "new"], "it is raw"),
+        (&["--bitmaps", "-O", "qcow2", "old.qcow2", "new"], "compat=0.10"),
+        (&["--bitmaps", "-O", "qcow2", "s.qcow2", "old.qcow2", "new"], "several disks"),
+        (&["--bitmaps", "-O", "qcow2", "s.qcow2", "new"], "is inconsistent"),
+        (&["--skip-broken-bitmaps", "-O", "qcow2", "s.qcow2", "new"], "--bitmaps"),
+    ] {
+        let ran = bench.cowhand(&[&["convert"], words].concat());
+        assert!(ran.code == 1 && ran.err.contains(said), "{words:?}: {}", ran.err);
+        assert!(!bench.path("new").exists(), "{words:?}");
+    }
+    let skipped = bench.cowhand(
+        &[&["convert", "--bitmaps", "--skip-broken-bitmaps"], &into[..], &["s.qcow2", "new"]].concat(),
+    );
+    assert_eq!(skipped.code, 0, "{}", skipped.err);
+    assert!(skipped.err.contains("\"x\" is inconsistent; it is left out"), "{}", skipped.err);
+    assert!(bitmaps(&bench, "new").is_empty());
+}
+
+#[test]
 fn what_has_no_bitmaps_is_told_and_nothing_changes() {
     let bench = Bench::new();
     bench.qemu("qemu-img", &["create", "-q", "-f", "raw", "disk.raw", "1M"]);

@@ -337,7 +337,7 @@ fn what_is_not_done_is_refused_by_name() {
         (&["-C", "-c", source, "x"], "-C"),
         (&["-C", "-S", "4k", source, "x"], "-C"),
         (&["-l", "snap", source, "x"], "is a raw disk, which has no snapshots"),
-        (&["--bitmaps", source, "x"], "--bitmaps:"),
+        (&["--skip-broken-bitmaps", source, "x"], "--bitmaps"),
         (&["-c", source, "x"], "-c: a raw image has no compressed clusters"),
         (&["-S", "100", source, "x"], "-S is 100; allowed: multiples of 512 up to 16M, and 0"),
         (&["-F", "raw", source, "x"], "-F is the format of the image below"),

@@ -2,16 +2,19 @@
 
 use std::any::Any;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use storage::{IoFuture, Storage};
-use storage_nbd::{ExportName, NbdStorage, PORT_DEFAULT, Server};
+use storage_nbd::{Credentials, ExportName, NamedTls, NbdStorage, PORT_DEFAULT, Server};
+use tls::{ClientFiles, ClientTls};
 
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, OptionError, Reader, Spec};
+use crate::tls_credentials::TlsCredentials;
 
 pub(super) const NBD: StorageDriver = StorageDriver {
     name: "nbd",
@@ -36,6 +39,14 @@ pub struct Nbd {
     reconnect_delay_s: u32,
     /// `open-timeout`, in seconds.
     open_timeout_s: u32,
+    /// `remote-timeout`, in seconds; 0 is none.
+    remote_timeout_s: u32,
+    /// `tls-creds`.
+    tls_creds: Option<String>,
+    /// `tls-certificates`.
+    tls_certificates: Option<PathBuf>,
+    /// `tls-hostname`.
+    tls_hostname: Option<String>,
 }
 
 /// What kind of address a server has.
@@ -70,6 +81,26 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
             "seconds for which opening tries to connect; 0: once",
         )
         .default("0"),
+        Entry::whole(
+            "remote-timeout",
+            at!(Nbd, remote_timeout_s),
+            "seconds within which the server must answer a request, or its connection counts as lost; 0: any time",
+        )
+        .default("0"),
+        Entry::text(
+            "tls-creds",
+            at!(Nbd, tls_creds),
+            "encrypts the connection, with the certificates of this object (tls-creds-x509, endpoint=client)",
+        )
+        .default_follows("none"),
+        Entry::path(
+            "tls-certificates",
+            at!(Nbd, tls_certificates),
+            "encrypts it, with the certificates in this directory: ca-cert.pem, and client-cert.pem with client-key.pem for servers that ask",
+        )
+        .default_follows("none"),
+        Entry::text("tls-hostname", at!(Nbd, tls_hostname), "the name that the server's certificate must have")
+            .default_follows("server.host"),
     ],
 );
 
@@ -80,9 +111,6 @@ fn specs() -> Vec<&'static Spec> {
 fn options_of(name: &str) -> Result<OptionTree, String> {
     let ExportName { server, export, tls } =
         ExportName::parse(name).map_err(|allowed| allowed.to_string())?;
-    if tls {
-        return Err("nbd and nbd+unix (no client here speaks TLS)".to_owned());
-    }
     let mut tree = OptionTree::default();
     let mut insert = |name: &str, value: String| {
         tree.insert(name, Given::Value(value.into())).map_err(|error| error.to_string())
@@ -96,6 +124,13 @@ fn options_of(name: &str) -> Result<OptionTree, String> {
     }
     if !export.is_empty() {
         insert("export", export)?;
+    }
+    if let Some(NamedTls { credentials, hostname }) = tls {
+        match credentials {
+            Credentials::Id(id) => insert("tls-creds", id)?,
+            Credentials::Directory(path) => insert("tls-certificates", path.display().to_string())?,
+        }
+        hostname.map_or(Ok(()), |hostname| insert("tls-hostname", hostname))?;
     }
     Ok(tree)
 }
@@ -112,10 +147,33 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
             rule: "a server listens at a unix socket (path) or at a TCP port (host, port); give one of them",
         });
     }
+    if nbd.tls_creds.is_some() && nbd.tls_certificates.is_some() {
+        return Err(OptionError::Conflict {
+            option: "file.tls-creds".to_owned(),
+            other: "file.tls-certificates".to_owned(),
+            rule: "both say whose certificates are good; give one of them",
+        });
+    }
+    if nbd.tls_hostname.is_some() && nbd.tls().is_none() {
+        return Err(OptionError::Shape {
+            option: "file.tls-hostname".to_owned(),
+            problem: "is for an encrypted connection; give tls-creds with it",
+        });
+    }
     Ok(Arc::new(nbd))
 }
 
 impl Nbd {
+    /// How the connection is encrypted, if it is.
+    fn tls(&self) -> Option<NamedTls> {
+        let credentials = match (&self.tls_creds, &self.tls_certificates) {
+            (Some(id), _) => Credentials::Id(id.clone()),
+            (None, Some(directory)) => Credentials::Directory(directory.clone()),
+            (None, None) => return None,
+        };
+        Some(NamedTls { credentials, hostname: self.tls_hostname.clone() })
+    }
+
     fn export_name(&self) -> Result<ExportName, io::Error> {
         let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let server = match (&self.path, &self.host, &self.port) {
@@ -133,8 +191,29 @@ impl Nbd {
                 Server::Tcp { host: host.clone().unwrap_or_else(|| "localhost".to_owned()), port }
             }
         };
-        Ok(ExportName { server, export: self.export.clone().unwrap_or_default(), tls: false })
+        Ok(ExportName { server, export: self.export.clone().unwrap_or_default(), tls: self.tls() })
     }
+}
+
+/// Finds the certificates, and the name that the server's must have.
+async fn client_tls(named: NamedTls, server: &Server) -> Result<ClientTls, io::Error> {
+    let wrong = |what: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
+    let host = match (&named.hostname, server) {
+        (Some(hostname), _) => hostname,
+        (None, Server::Tcp { host, .. }) => host,
+        (None, Server::Unix(_)) => {
+            let what = "the certificate of a server at a unix socket is for a name that only you know; give tls-hostname";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+    };
+    let credentials = match named.credentials {
+        Credentials::Id(id) => TlsCredentials::default().get(&id).map_err(|error| wrong(&error))?,
+        Credentials::Directory(directory) => {
+            let read = reactor::blocking(move || ClientFiles::of_directory(&directory, true).read()).await;
+            read.map_err(|error| wrong(&error))?
+        }
+    };
+    ClientTls::new(&credentials, host).map_err(|error| wrong(&error))
 }
 
 impl Target for Nbd {
@@ -162,15 +241,22 @@ impl Target for Nbd {
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
-            let ExportName { server, export, .. } = self.export_name()?;
+            let ExportName { server, export, tls } = self.export_name()?;
+            let tls = match tls {
+                Some(named) => Some(client_tls(named, &server).await?),
+                None => None,
+            };
             let storage = NbdStorage::open(storage_nbd::Options {
                 name: self.name(),
                 server,
                 export,
+                tls,
                 writable: access.writable,
                 no_flush: access.no_flush,
                 reconnect_delay: Duration::from_secs(self.reconnect_delay_s.into()),
                 open_timeout: Duration::from_secs(self.open_timeout_s.into()),
+                remote_timeout: (self.remote_timeout_s > 0)
+                    .then(|| Duration::from_secs(self.remote_timeout_s.into())),
             });
             Ok(Arc::new(storage.await?) as Arc<dyn Storage>)
         })

@@ -158,7 +158,7 @@ mod tests {
 
     fn all(runs: &Runs) -> Vec<Piece> {
         assert_eq!(runs.by_start.len(), runs.by_len.len());
-        assert_eq!(runs.clusters, runs.by_start.values().sum());
+        assert_eq!(runs.clusters, runs.by_start.values().sum::<u64>());
         runs.by_start.iter().map(|(&start, &len)| (start, len)).collect()
     }
 

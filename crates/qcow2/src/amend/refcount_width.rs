@@ -1,6 +1,7 @@
 //! All refcounts in another width, in new places: blocks and table behind everything that is in use.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use block::Blame;
 use qcow2_layout::{
@@ -48,7 +49,7 @@ pub(super) async fn change(
     blame: &Blame,
     header: &Header,
     new: &mut Header,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let old = Old::read(file, blame, header).await?;
     let wanted = new.geometry().map_err(|error| blame.invalid(error.to_string()))?;
@@ -192,7 +193,7 @@ impl<'a> Old<'a> {
         &self,
         plan: &Plan,
         wanted: &Geometry,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         let per_block = wanted.refcount_block_entries();
         let own = plan.start..plan.end();
@@ -215,7 +216,9 @@ impl<'a> Old<'a> {
             let at = (plan.blocks_start() + done) << wanted.cluster_bits;
             write_bytes(self.file, at, &block).await.map_err(self.blame.io("writing a refcount block"))?;
             let bytes = |blocks| blocks << wanted.cluster_bits;
-            progress(bytes(done + 1), bytes(plan.blocks.len() as u64));
+            if progress(bytes(done + 1), bytes(plan.blocks.len() as u64)).is_break() {
+                return Err(self.blame.refused("interrupted; nothing has changed"));
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use qcow2::{
@@ -40,7 +41,7 @@ async fn image(options: CreateOptions) -> Arc<MemoryStorage> {
 
 async fn refused(file: &MemoryStorage, amendment: Amendment) -> (ErrorKind, String) {
     let before = file.to_bytes();
-    let error = amend(file, &amendment, &mut |_, _| {}).await.unwrap_err();
+    let error = amend(file, &amendment, &mut |_, _| ControlFlow::Continue(())).await.unwrap_err();
     assert!(file.to_bytes() == before, "{amendment:?} is refused and changes the file");
     (error.kind(), error.to_string())
 }
@@ -117,7 +118,7 @@ fn a_failure_leaves_the_old_image_or_the_new_one() {
         loop {
             let file = Faulty::new(MemoryStorage::from_bytes(&bytes), changes);
             let before = read_header(&file).await.unwrap();
-            let done = amend(&file, &amendment, &mut |_, _| {}).await;
+            let done = amend(&file, &amendment, &mut |_, _| ControlFlow::Continue(())).await;
             let after = read_header(&file).await.unwrap();
             let is_new = told(&after) == (Version::V3, 6);
             assert!(is_new || told(&after) == told(&before), "after {changes} changes: {after:?}");
@@ -137,12 +138,12 @@ fn a_device_without_room_is_told_and_stays_as_it_is() {
     reactor_run(async {
         let mut bytes = image(CreateOptions::default()).await.to_bytes();
         let full = Faulty::device(&bytes);
-        let error = amend(&full, &width(64), &mut |_, _| {}).await.unwrap_err();
+        let error = amend(&full, &width(64), &mut |_, _| ControlFlow::Continue(())).await.unwrap_err();
         assert!(error.is_no_space(), "{error}");
         assert!(full.inner.to_bytes() == bytes);
         bytes.resize(bytes.len() + (64 << 10), 0xdb);
         let device = Faulty::device(&bytes);
-        amend(&device, &width(64), &mut |_, _| {}).await.unwrap();
+        amend(&device, &width(64), &mut |_, _| ControlFlow::Continue(())).await.unwrap();
         clean(&device).await;
     });
 }

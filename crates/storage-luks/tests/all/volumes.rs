@@ -17,7 +17,7 @@ fn file(bytes: &[u8], data_len: usize) -> MemoryStorage {
 
 fn read(file: &MemoryStorage) -> Result<luks2::Header, String> {
     match block_on(read_volume(file)) {
-        Ok(VolumeHeader::Luks2(header)) => Ok(header),
+        Ok(VolumeHeader::Luks2(header)) => Ok(*header),
         Ok(VolumeHeader::Luks1(_)) => panic!("it has version 2"),
         Err(error) => Err(error.to_string()),
     }
@@ -43,7 +43,7 @@ fn a_damaged_first_copy_leaves_the_second_one() {
             luks2::Header { place: luks2::Place::Second(COPY_BYTES as u64), ..whole.clone() },
             "byte {at}"
         );
-        let volume = VolumeHeader::Luks2(header);
+        let volume = VolumeHeader::Luks2(Box::new(header));
         assert!(volume.damaged_copy().unwrap().contains("cryptsetup repair"));
         block_on(open_volume(&damaged, volume, &secret(PASSWORD), &Machine)).unwrap();
         assert!(damaged.to_bytes()[..DATA_START] == bytes, "nothing of a header is written");

@@ -5,4 +5,6 @@
 mod liars;
 mod lost;
 mod peers;
+mod silent;
 mod support;
+mod tls;

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args as _, Command};
+use door_nbd::ServerOptions;
 use graph::cache_mode::CacheMode;
 use graph::drive::OptionTree;
 use graph::options::{Aio, DetectZeroes, Discard, DiskOptions};
@@ -54,6 +56,10 @@ pub struct Args {
     /// What the export is, for people
     #[arg(short = 'D', long, value_name = "TEXT")]
     pub description: Option<String>,
+
+    /// Seconds within which a client must choose the export; 0 is any time
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    handshake_limit: u32,
 
     /// Begin at this byte of a raw image
     #[arg(short = 'o', long, value_name = "OFFSET", value_parser = parse_bytes)]
@@ -130,9 +136,9 @@ struct Refused {
     #[arg(short = 'c', long, value_name = "DEV")]
     connect: Option<String>,
 
-    /// Disconnect the kernel's device (refused; use nbd-client -d)
-    #[arg(short = 'd', long, value_name = "DEV")]
-    disconnect: Option<String>,
+    /// Disconnect the kernel's device FILE (refused; use nbd-client -d)
+    #[arg(short = 'd', long)]
+    disconnect: bool,
 
     /// List the exports of a server (refused; use nbdinfo --list)
     #[arg(short = 'L', long)]
@@ -183,7 +189,7 @@ impl Args {
                 "nbd-client connects them",
             ),
             (
-                refused.disconnect.is_some(),
+                refused.disconnect,
                 "-d: the kernel's devices are not connected here",
                 "nbd-client -d disconnects them",
             ),
@@ -219,8 +225,18 @@ impl Args {
         }
     }
 
+    /// How clients are treated.
+    pub fn server_options(&self) -> ServerOptions {
+        let seconds = if self.handshake_limit == 0 { u32::MAX } else { self.handshake_limit };
+        ServerOptions {
+            connections_per_export: self.connections(),
+            handshake_timeout: Duration::from_secs(seconds.into()),
+            ..ServerOptions::default()
+        }
+    }
+
     /// Connections that the export takes.
-    pub fn connections(&self) -> u32 {
+    fn connections(&self) -> u32 {
         match self.shared {
             0 => CONNECTIONS_MAX,
             shared => shared.min(CONNECTIONS_MAX),
@@ -294,6 +310,9 @@ mod tests {
         assert_eq!((args.port, args.bind.as_str(), args.export_name.as_str()), (10_809, "0.0.0.0", ""));
         assert_eq!((args.connections(), args.persistent, args.fork), (1, false, false));
         assert_eq!(parsed("-e 0 x").connections(), CONNECTIONS_MAX);
+        let limit = |line: &str| parsed(line).server_options().handshake_timeout.as_secs();
+        assert_eq!((limit("x"), limit("--handshake-limit=3 x")), (10, 3));
+        assert_eq!(limit("--handshake-limit=0 x"), u64::from(u32::MAX));
     }
 
     #[test]
@@ -319,7 +338,7 @@ mod tests {
     fn what_is_not_done_here_is_refused_by_name() {
         for option in [
             "-c /dev/nbd0",
-            "-d /dev/nbd0",
+            "-d",
             "-L",
             "-l a",
             "--tls-authz a",

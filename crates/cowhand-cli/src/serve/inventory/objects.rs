@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::QmpError;
+use graph::TlsCredentials;
 use graph::front::ThrottleGroup;
 
 use super::Inventory;
@@ -25,13 +26,34 @@ pub enum ObjectKind {
     ThrottleGroup(Arc<ThrottleGroup>),
     /// A password, which is in the graph's secrets.
     Secret,
-    /// Where a server's certificate lies.
+    /// Where certificates lie.
     TlsCredentials {
-        /// Holds `server-cert.pem`, `server-key.pem` and `ca-cert.pem`.
+        /// Holds `ca-cert.pem`, and `server-cert.pem` with `server-key.pem` or `client-cert.pem` with `client-key.pem`.
         directory: PathBuf,
-        /// Clients must have a certificate that the authority signed.
+        /// The other side must have a certificate that the authority signed.
         verify_peer: bool,
+        /// Whose they are.
+        endpoint: Endpoint,
     },
+}
+
+/// The side of a connection that credentials are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// The NBD server's.
+    Server,
+    /// Those of disks that are exports of other servers; they are in the graph's credentials.
+    Client,
+}
+
+impl Endpoint {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
 }
 
 impl ObjectKind {
@@ -83,6 +105,9 @@ impl Inventory {
         self.graph.check_group_unused(&object.id).map_err(|error| self.refused(&error))?;
         if matches!(object.kind, ObjectKind::Secret) {
             self.graph.rules().secrets.remove(&object.id);
+        }
+        if matches!(object.kind, ObjectKind::TlsCredentials { endpoint: Endpoint::Client, .. }) {
+            TlsCredentials::default().remove(&object.id);
         }
         self.objects.borrow_mut().retain(|other| !Rc::ptr_eq(other, &object));
         Ok(())

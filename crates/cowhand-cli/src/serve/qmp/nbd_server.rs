@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
-use door_nbd::{TlsFiles, TlsPolicy};
+use door_nbd::TlsPolicy;
 use export::Removal;
 use serde_json::{Value, json};
+use tls::ServerFiles;
 
 use crate::serve::endpoint::{Endpoint, check_tcp};
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::objects::ObjectKind;
+use crate::serve::inventory::objects::{Endpoint as Side, ObjectKind};
 use crate::serve::listening::Listening;
 use crate::serve::sandbox::Sandbox;
 
@@ -83,14 +84,15 @@ fn endpoint(inventory: &Inventory, arguments: Arguments<'_>, tls: bool) -> Resul
 /// When there is no such object, or its files are not what they should be.
 pub fn credentials(inventory: &Inventory, id: &str) -> Result<TlsPolicy, QmpError> {
     let object = inventory.object(id)?;
-    let ObjectKind::TlsCredentials { directory, verify_peer } = &object.kind else {
-        return Err(QmpError::generic(format!("object {id:?} holds no TLS credentials")));
+    let ObjectKind::TlsCredentials { directory, verify_peer, endpoint: Side::Server } = &object.kind else {
+        return Err(QmpError::generic(format!(
+            "object {id:?} holds no TLS credentials of a server (tls-creds-x509 with endpoint=server)"
+        )));
     };
-    let files = TlsFiles {
+    let files = ServerFiles {
         certificate: directory.join("server-cert.pem"),
         key: directory.join("server-key.pem"),
         client_ca: verify_peer.then(|| directory.join("ca-cert.pem")),
     };
-    let config = door_nbd::server_config(&files);
-    config.map(TlsPolicy::Required).map_err(|error| QmpError::because("cannot set up TLS", &error))
+    files.config().map(TlsPolicy::Required).map_err(|error| QmpError::because("cannot set up TLS", &error))
 }

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use control::{Arguments, QmpError};
-use graph::SecretOptions;
+use graph::{SecretOptions, TlsCredentials};
 use serde_json::{Map, Value, json};
 use storage_luks::Secret;
 use throttle::{Dialect, Options, Setting};
+use tls::ClientFiles;
 
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::objects::{Object, ObjectKind};
+use crate::serve::inventory::objects::{Endpoint, Object, ObjectKind};
 use crate::serve::qmp::limits::{limits_of, limits_value, put};
 use crate::serve::qmp::schema;
 
@@ -46,13 +47,26 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             added.map_err(|error| QmpError::generic(error.to_string()))?;
             ObjectKind::Secret
         }
-        _ => ObjectKind::TlsCredentials {
-            directory: PathBuf::from(arguments.text("dir")?),
-            verify_peer: arguments.maybe_switch("verify-peer").unwrap_or(true),
-        },
+        _ => add_credentials(&id, arguments)?,
     };
     inventory.add_object(Object { id, kind })?;
     Ok(json!({}))
+}
+
+/// Credentials of a server are read when it starts, those of a client now.
+fn add_credentials(id: &str, arguments: Arguments<'_>) -> Result<ObjectKind, QmpError> {
+    let directory = PathBuf::from(arguments.text("dir")?);
+    let verify_peer = arguments.maybe_switch("verify-peer").unwrap_or(true);
+    let endpoint = match arguments.maybe_text("endpoint") {
+        Some("server") => Endpoint::Server,
+        _ => {
+            let files = ClientFiles::of_directory(&directory, verify_peer);
+            let added = TlsCredentials::default().add(id, &files);
+            added.map_err(|error| QmpError::generic(error.to_string()))?;
+            Endpoint::Client
+        }
+    };
+    Ok(ObjectKind::TlsCredentials { directory, verify_peer, endpoint })
 }
 
 /// Removes an object.
@@ -92,6 +106,7 @@ pub fn get(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         (ObjectKind::ThrottleGroup(group), "limits") => Ok(limits_value(&group.limits(), Dialect::Limits)),
         (ObjectKind::TlsCredentials { directory, .. }, "dir") => Ok(json!(directory.to_string_lossy())),
         (ObjectKind::TlsCredentials { verify_peer, .. }, "verify-peer") => Ok(json!(verify_peer)),
+        (ObjectKind::TlsCredentials { endpoint, .. }, "endpoint") => Ok(json!(endpoint.name())),
         (_, name) => Err(unknown_property(&object, name)),
     }
 }
@@ -117,6 +132,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
             { "name": "type", "type": "string" },
             { "name": "dir", "type": "string" },
             { "name": "verify-peer", "type": "bool" },
+            { "name": "endpoint", "type": "QCryptoTLSCredsEndpoint" },
         ]),
     })
 }

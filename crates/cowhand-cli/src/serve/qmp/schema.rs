@@ -150,7 +150,7 @@ pub static OBJECT: Kind = Kind::Union {
             tag: "tls-creds-x509",
             members: &[
                 required("dir", Kind::Text),
-                optional("endpoint", Kind::Choice(&["server"])),
+                optional("endpoint", Kind::Choice(&["client", "server"])),
                 optional("verify-peer", Kind::Switch),
             ],
         },

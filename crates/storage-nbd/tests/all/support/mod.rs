@@ -169,10 +169,12 @@ pub fn options(socket: &Path) -> Options {
         name: "disk".to_owned(),
         server: Server::Unix(socket.to_owned()),
         export: String::new(),
+        tls: None,
         writable: true,
         no_flush: false,
         reconnect_delay: Duration::ZERO,
         open_timeout: Duration::from_secs(10),
+        remote_timeout: None,
     }
 }
 

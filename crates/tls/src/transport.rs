@@ -6,18 +6,20 @@ use std::rc::Rc;
 use buffer::{IoBuf, IoVec};
 use reactor::net::Stream;
 
-use crate::tls::TlsStream;
+use crate::stream::TlsStream;
 
-/// One receive and one send at a time; they may overlap each other.
+/// A connection's bytes. One receive and one send at a time; they may overlap each other.
 #[derive(Debug)]
-pub(crate) enum Transport {
+pub enum Transport {
+    /// As they are.
     Plain(Rc<Stream>),
+    /// Encrypted.
     Tls(Box<TlsStream>),
 }
 
 impl Transport {
     /// Receives into `buf`: the count of bytes, 0 at the end.
-    pub(crate) async fn recv(&self, buf: IoBuf) -> (io::Result<usize>, IoBuf) {
+    pub async fn recv(&self, buf: IoBuf) -> (io::Result<usize>, IoBuf) {
         match self {
             Transport::Plain(stream) => stream.recv(buf).await,
             Transport::Tls(stream) => stream.recv(buf).await,
@@ -25,26 +27,30 @@ impl Transport {
     }
 
     /// Sends all of `data`.
-    pub(crate) async fn send_all(&self, data: IoVec) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub async fn send_all(&self, data: IoVec) -> io::Result<()> {
         match self {
             Transport::Plain(stream) => stream.send_all(data).await,
             Transport::Tls(stream) => stream.send_all(data).await,
         }
     }
 
-    /// Ends both directions: tasks that wait for the client see the end.
-    pub(crate) fn hang_up(&self) {
+    /// Ends both directions: tasks that wait for the peer see the end.
+    pub fn hang_up(&self) {
         // Fails where the peer was faster.
         let _ = self.stream().shutdown(std::net::Shutdown::Both);
     }
 
-    /// Ends when the client is gone in both directions.
-    pub(crate) async fn hung_up(&self) {
+    /// Ends when the peer is gone in both directions.
+    pub async fn hung_up(&self) {
         // An error says the same: nobody is there.
         let _ = self.stream().hung_up().await;
     }
 
-    fn stream(&self) -> &Stream {
+    /// The stream below.
+    pub fn stream(&self) -> &Stream {
         match self {
             Transport::Plain(stream) => stream,
             Transport::Tls(tls) => tls.stream(),
@@ -52,7 +58,7 @@ impl Transport {
     }
 
     /// Says goodbye, where the transport has a word for it.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         if let Transport::Tls(stream) = self {
             stream.close().await;
         }

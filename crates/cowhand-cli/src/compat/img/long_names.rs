@@ -1,0 +1,89 @@
+//! Names that qemu-img 10 has for options of its commands and cowhand has not: long ones of short options mostly.
+
+use clap::{Arg, Command};
+
+/// Of every command that has the short one, unless its own table says otherwise.
+const COMMON: &[(char, &str)] =
+    &[('q', "quiet"), ('p', "progress"), ('f', "format"), ('t', "cache"), ('U', "force-share")];
+
+const OF_COMMANDS: &[(&str, &[(char, &str)])] = &[
+    (
+        "bench",
+        &[
+            ('c', "count"),
+            ('s', "buffer-size"),
+            ('d', "depth"),
+            ('o', "offset"),
+            ('S', "step-size"),
+            ('i', "aio"),
+            ('n', "native"),
+            ('w', "write"),
+        ],
+    ),
+    ("bitmap", &[('g', "granularity"), ('b', "source-file"), ('F', "source-format")]),
+    ("check", &[('T', "cache"), ('r', "repair")]),
+    ("commit", &[('d', "drop"), ('b', "base"), ('r', "rate")]),
+    ("compare", &[('f', "a-format"), ('F', "b-format"), ('s', "strict"), ('T', "cache")]),
+    (
+        "convert",
+        &[
+            ('f', "source-format"),
+            ('l', "source-snapshot"),
+            ('T', "source-cache"),
+            ('O', "target-format"),
+            ('o', "target-options"),
+            ('c', "compress"),
+            ('t', "target-cache"),
+            ('B', "backing"),
+            ('F', "backing-format"),
+            ('n', "no-create"),
+            ('S', "sparse-size"),
+            ('r', "rate"),
+            ('m', "parallel"),
+            ('C', "copy-range-offloading"),
+            ('W', "oob-writes"),
+        ],
+    ),
+    ("create", &[('o', "options"), ('b', "backing"), ('F', "backing-format"), ('u', "backing-unsafe")]),
+    ("dd", &[('O', "output-format")]),
+    ("measure", &[('O', "target-format"), ('s', "size"), ('l', "snapshot")]),
+    (
+        "rebase",
+        &[
+            ('b', "backing"),
+            ('F', "backing-format"),
+            ('T', "backing-cache"),
+            ('u', "backing-unsafe"),
+            ('c', "compress"),
+        ],
+    ),
+    ("snapshot", &[('l', "list"), ('c', "create"), ('a', "apply"), ('d', "delete")]),
+];
+
+/// `command` with them.
+pub fn add_to(command: Command) -> Command {
+    let own =
+        OF_COMMANDS.iter().find(|(name, _)| *name == command.get_name()).map_or(&[][..], |(_, own)| own);
+    let command = command.mut_args(|argument| {
+        let short = argument.get_short();
+        let named = |(of, _): &&(char, &'static str)| Some(*of) == short;
+        match own.iter().find(named).or_else(|| COMMON.iter().find(named)) {
+            Some((_, long)) => called(argument, long),
+            None => argument,
+        }
+    });
+    match command.get_name() {
+        "convert" => command.mut_arg("image_opts", |argument| argument.alias("source-image-opts")),
+        "info" => command.mut_arg("backing_chain", |argument| argument.short('b')),
+        "measure" => command.mut_arg("size", |argument| argument.short('s')),
+        _ => command,
+    }
+}
+
+fn called(argument: Arg, long: &'static str) -> Arg {
+    match argument.get_long() {
+        None => argument.long(long),
+        Some(known) if known == long => argument,
+        Some(_) => argument.alias(long),
+    }
+}

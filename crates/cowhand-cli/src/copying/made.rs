@@ -1,0 +1,130 @@
+//! The image that a copy makes: a file, or a block device.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use graph::options::DiskOptions;
+use job::Content;
+use rustix::fs::{Advice, fadvise};
+
+use super::new_device::{NewDevice, is_device};
+use super::new_file::NewFile;
+use crate::create::check_creatable;
+use crate::create::options::NewImage;
+use crate::failure::Failure;
+
+/// How often what was written is sent to the medium: often enough to keep a disk busy, seldom enough that looking through the file's pages
+/// costs nothing.
+const WRITES_BEHIND: Duration = Duration::from_millis(100);
+
+/// An image on its way.
+#[derive(Debug)]
+pub enum Made {
+    /// A file, which gets its name when it is whole.
+    File(NewFile),
+    /// A device, which holds nothing that looks like an image before it is whole.
+    Device(NewDevice),
+}
+
+impl Made {
+    /// Makes an image of `size` bytes that will be called `name`.
+    ///
+    /// # Errors
+    /// When `name` is in use, or the image cannot be made there.
+    pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        check_creatable(name)?;
+        match is_device(name) {
+            true => NewDevice::make(name, image, size).map(Self::Device),
+            false => NewFile::make(name, image, size).map(Self::File),
+        }
+    }
+
+    /// How it is opened to be filled.
+    pub fn options(&self) -> DiskOptions {
+        match self {
+            Self::File(file) => file.options(),
+            Self::Device(device) => device.options(),
+        }
+    }
+
+    /// What it reads as, where nothing below it does.
+    pub fn content(&self) -> Content<'static> {
+        match self {
+            Self::Device(device) if device.holds_something() => Content::Unknown,
+            Self::File(_) | Self::Device(_) => Content::Zeroes,
+        }
+    }
+
+    /// Runs `filling` of the open disk. What it writes goes to the medium meanwhile, rather than all at the end, and leaves the page cache
+    /// then: nobody reads it soon, and what others read would have to go.
+    ///
+    /// # Errors
+    /// As `filling`; also when a device cannot be written.
+    pub async fn while_filled<T>(
+        &self,
+        filling: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let file = match self {
+            Self::File(file) => file.file(),
+            Self::Device(device) => {
+                device.hide().await?;
+                device.file()
+            }
+        };
+        match select(pin!(filling), pin!(write_behind(file))).await {
+            Either::Left((filled, _)) => filled,
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    /// The disk is whole, on the medium and closed: it can be read under the name that it was opened by.
+    ///
+    /// # Errors
+    /// When a device cannot be written.
+    pub async fn filled(&self) -> Result<(), Failure> {
+        match self {
+            Self::File(_) => Ok(()),
+            Self::Device(device) => device.reveal().await,
+        }
+    }
+
+    /// Makes it durable and gives it its name.
+    ///
+    /// # Errors
+    /// When either is not possible. It is then removed, or is no image.
+    pub fn keep(self) -> Result<(), Failure> {
+        let file = match &self {
+            Self::File(file) => Arc::clone(file.file()),
+            Self::Device(device) => Arc::clone(device.file()),
+        };
+        match self {
+            Self::File(file) => file.keep()?,
+            Self::Device(device) => device.keep()?,
+        }
+        // What was written last is on the medium now, too. Advice that is not taken changes nothing.
+        let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        Ok(())
+    }
+
+    /// Says of a failure what became of what was there before.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        match self {
+            Self::File(_) => failure,
+            Self::Device(_) => failure.with_hint("the device holds a part of the copy, and no image"),
+        }
+    }
+}
+
+async fn write_behind(file: &Arc<File>) -> Infallible {
+    loop {
+        reactor::sleep(WRITES_BEHIND).await;
+        let file = Arc::clone(file);
+        // Writing begins, and what was written before goes. Advice that is not taken changes nothing.
+        reactor::blocking(move || fadvise(&*file, 0, None, Advice::DontNeed)).await.ok();
+    }
+}

@@ -1,0 +1,130 @@
+//! A new image on a block device, which has no name to give away when it is whole.
+//!
+//! What the device held is lost from the beginning, as with qemu-img. The first bytes of a qcow2 image, by which it is known, are taken
+//! away while it is filled, and come back behind everything else: until then nothing takes the device for an image.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cowhand::Existing;
+use graph::options::{Discard, DiskOptions};
+use graph::probe::Format;
+use reactor::blocking;
+
+use crate::create::make;
+use crate::create::options::NewImage;
+use crate::failure::Failure;
+
+/// The magic of an image stands at the start.
+const MAGIC_BYTES: usize = 4;
+
+/// A device on its way.
+#[derive(Debug)]
+pub struct NewDevice {
+    path: PathBuf,
+    format: Format,
+    /// The id of its password, where it is encrypted.
+    key_secret: Option<String>,
+    /// A descriptor of our own, also for the last flush.
+    file: Arc<File>,
+    magic: [u8; MAGIC_BYTES],
+    whole: bool,
+}
+
+/// Whether `name` leads to a block device.
+pub fn is_device(name: &Path) -> bool {
+    name.metadata().is_ok_and(|found| found.file_type().is_block_device())
+}
+
+impl NewDevice {
+    /// Makes an image of `size` bytes on the device called `name`.
+    ///
+    /// # Errors
+    /// When the device is in use, read-only or too small.
+    pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        make(name, image, size, Existing::Replace)?;
+        let failed = |error: io::Error| Failure::because(format!("cannot create {}", name.display()), &error);
+        let file = File::options().read(true).write(true).open(name).map_err(failed)?;
+        let mut magic = [0; MAGIC_BYTES];
+        file.read_exact_at(&mut magic, 0).map_err(failed)?;
+        let key_secret = image.encryption.as_ref().and_then(|encryption| encryption.key_secret.clone());
+        let (path, format, file) = (name.to_owned(), image.format, Arc::new(file));
+        Ok(Self { path, format, key_secret, file, magic, whole: false })
+    }
+
+    /// How it is opened to be filled.
+    pub fn options(&self) -> DiskOptions {
+        let mut options = DiskOptions::of_path(&self.path);
+        let layer = &mut options.layer;
+        layer.format = Some(self.format);
+        layer.key_secret.clone_from(&self.key_secret);
+        layer.discard = Discard::Unmap;
+        layer.qcow2.pass_discard_request = true;
+        // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
+        layer.qcow2.allocation_reserve = Some(0);
+        options
+    }
+
+    /// Whether zeroes have to be written: of a raw disk the device has what was there before.
+    pub fn holds_something(&self) -> bool {
+        self.format == Format::Raw
+    }
+
+    /// The descriptor.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// The disk is open: from now on until [`NewDevice::reveal`] nothing else takes the device for an image.
+    ///
+    /// # Errors
+    /// When the device cannot be written.
+    pub async fn hide(&self) -> Result<(), Failure> {
+        self.put([0; MAGIC_BYTES]).await
+    }
+
+    /// The disk is whole and on the medium.
+    ///
+    /// # Errors
+    /// When the device cannot be written.
+    pub async fn reveal(&self) -> Result<(), Failure> {
+        self.put(self.magic).await
+    }
+
+    async fn put(&self, magic: [u8; MAGIC_BYTES]) -> Result<(), Failure> {
+        if self.format == Format::Raw {
+            return Ok(());
+        }
+        let file = Arc::clone(&self.file);
+        let written = blocking(move || {
+            file.write_all_at(&magic, 0)?;
+            file.sync_all()
+        });
+        let failed =
+            |error: io::Error| Failure::because(format!("cannot write {}", self.path.display()), &error);
+        written.await.map_err(failed)
+    }
+
+    /// It stays as it is.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
+    pub fn keep(mut self) -> Result<(), Failure> {
+        let synced = self.file.sync_all();
+        synced.map_err(|error| Failure::because(format!("cannot finish {}", self.path.display()), &error))?;
+        self.whole = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewDevice {
+    /// What did not become whole is no image. The reason for that is what the user has to know.
+    fn drop(&mut self) {
+        if !self.whole && self.format != Format::Raw {
+            let _ = self.file.write_all_at(&[0; MAGIC_BYTES], 0).and_then(|()| self.file.sync_all());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Certificates and keys in PEM files.
+
+use std::path::{Path, PathBuf};
+
+use rustls::RootCertStore;
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file cannot be read, or holds nothing of what it should.
+    #[error("{path}: {cause}", path = path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: rustls::pki_types::pem::Error,
+    },
+    /// A client CA that can verify nobody.
+    #[error("{path}: {cause}", path = path.display())]
+    ClientCa {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: rustls::server::VerifierBuilderError,
+    },
+    /// An authority with a certificate that means nothing.
+    #[error("{path}: {cause}", path = path.display())]
+    Authority {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: rustls::Error,
+    },
+    /// No server has such a name.
+    #[error("{name:?} is no host name and no address")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// Certificate and key cannot be used.
+    #[error("certificate and key: {0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// Whether the first certificate in a file is for `name`: a host name, or an address. `false` if there is none to be read.
+pub fn certificate_names(file: &Path, name: &str) -> bool {
+    let Ok(name) = ServerName::try_from(name.to_owned()) else { return false };
+    let certificates = certificates(file).unwrap_or_default();
+    let parsed = certificates.first().and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
+    parsed.is_some_and(|certificate| verify_server_name(&certificate, &name).is_ok())
+}
+
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let failed = |cause| ConfigError::File { path: path.to_owned(), cause };
+    let found: Vec<_> =
+        CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
+    match found.is_empty() {
+        true => Err(failed(rustls::pki_types::pem::Error::NoItemsFound)),
+        false => Ok(found),
+    }
+}
+
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|cause| ConfigError::File { path: path.to_owned(), cause })
+}
+
+/// The authorities of a file.
+pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|cause| ConfigError::Authority { path: path.to_owned(), cause })?;
+    }
+    Ok(roots)
+}

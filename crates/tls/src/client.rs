@@ -1,0 +1,116 @@
+//! What a client shows, and which servers it believes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+use crate::certificates::{ConfigError, authorities, certificates, private_key};
+
+/// Where a client's certificate comes from, and the authority that servers' are signed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// Certificates that the server's must be signed by, PEM; `None` believes every server (`verify-peer=off`).
+    pub authority: Option<PathBuf>,
+    /// The client's certificate chain and private key, PEM, for servers that ask for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl ClientFiles {
+    /// QEMU's and libnbd's names of files in one directory: `ca-cert.pem`, and `client-cert.pem` with `client-key.pem` if one of
+    /// them is there.
+    pub fn of_directory(directory: &Path, verify_peer: bool) -> Self {
+        let (certificate, key) = (directory.join("client-cert.pem"), directory.join("client-key.pem"));
+        let has_identity = certificate.exists() || key.exists();
+        Self {
+            authority: verify_peer.then(|| directory.join("ca-cert.pem")),
+            identity: has_identity.then_some((certificate, key)),
+        }
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or what is in them does not go together.
+    pub fn read(&self) -> Result<ClientCredentials, ConfigError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match &self.authority {
+            Some(path) => builder.with_root_certificates(authorities(path)?),
+            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider))),
+        };
+        let config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?)?
+            }
+        };
+        Ok(ClientCredentials(Arc::new(config)))
+    }
+}
+
+/// What [`ClientFiles`] hold: read once, used for any number of servers.
+#[derive(Clone, Debug)]
+pub struct ClientCredentials(Arc<ClientConfig>);
+
+/// How a client makes connections to one server.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) server: ServerName<'static>,
+}
+
+impl ClientTls {
+    /// To the server whose certificate is for `server`: a host name, or an address.
+    ///
+    /// # Errors
+    /// When no server has such a name.
+    pub fn new(credentials: &ClientCredentials, server: &str) -> Result<Self, ConfigError> {
+        let name = ServerName::try_from(server.to_owned());
+        let name = name.map_err(|_| ConfigError::Name { name: server.to_owned() })?;
+        Ok(Self { config: Arc::clone(&credentials.0), server: name })
+    }
+}
+
+/// Believes every certificate. The server must still have the key of the one that it shows.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,44 @@
+//! What a server shows, and whom it lets in.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+
+use crate::certificates::{ConfigError, authorities, certificates, private_key};
+
+/// Where a server's certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The server's certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Certificates that a client's must be signed by, PEM; without it, clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl ServerFiles {
+    /// Reads certificate, key and client CA.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or what is in them does not go together.
+    pub fn config(&self) -> Result<Arc<ServerConfig>, ConfigError> {
+        let chain = certificates(&self.certificate)?;
+        let key = private_key(&self.key)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let roots = Arc::new(authorities(path)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+                let refused = |cause| ConfigError::ClientCa { path: path.clone(), cause };
+                builder.with_client_cert_verifier(verifier.map_err(refused)?)
+            }
+        };
+        Ok(Arc::new(builder.with_single_cert(chain, key)?))
+    }
+}

@@ -1,0 +1,137 @@
+//! Little memory: a container with 128 MiB in all, and a page cache that others use.
+
+use std::path::{Path, PathBuf};
+
+use black_box::peer::qemu_img;
+use black_box::{Outcome, Run, Scratch, program};
+
+/// All that the container may have, what it keeps of files included.
+const CONTAINER: u64 = 128 << 20;
+/// What a tool may have of its own and of its program, in bytes.
+const RESIDENT_MAX: u64 = 112 << 20;
+/// Bytes of data of the large image.
+const DATA: u64 = 320 << 20;
+
+/// A control group with a limit, gone with it.
+struct Container(PathBuf);
+
+impl Container {
+    /// `None` where none can be made.
+    fn new() -> Option<Self> {
+        let name = format!("cowhand-test-{}", std::process::id());
+        for (root, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
+            let place = Path::new(root).join(&name);
+            if Path::new(root).join("cgroup.procs").exists() && std::fs::create_dir(&place).is_ok() {
+                let container = Self(place);
+                if std::fs::write(container.0.join(file), CONTAINER.to_string()).is_ok() {
+                    return Some(container);
+                }
+            }
+        }
+        None
+    }
+
+    fn run(&self, words: &[&str], directory: &Path) -> Outcome {
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
+        Run::new("sh")
+            .args(["-c", &script, "sh"])
+            .arg(program::path())
+            .args(words)
+            .current_dir(directory)
+            .outcome()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let removed = std::fs::remove_dir(&self.0);
+        assert!(removed.is_ok() || std::thread::panicking(), "{}: {removed:?}", self.0.display());
+    }
+}
+
+/// Where no container can be made, no process may ask for more of its own.
+fn limited(words: &[&str], directory: &Path) -> Outcome {
+    let limit = format!("--data={CONTAINER}");
+    Run::new("prlimit").args([&limit, "--"]).arg(program::path()).args(words).current_dir(directory).outcome()
+}
+
+/// Every second 512 KiB has data.
+fn large(scratch: &Scratch) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::create(scratch.file("large.raw")).expect("a file");
+    file.set_len(2 * DATA).expect("a length");
+    let mut piece = vec![0_u8; 512 << 10];
+    for at in 0..DATA / piece.len() as u64 {
+        for (place, byte) in piece.iter_mut().enumerate() {
+            *byte = (place as u64 * 31 + at * 7 >> 3) as u8 | 1;
+        }
+        file.write_all_at(&piece, at * 2 * piece.len() as u64).expect("room");
+    }
+    file.sync_all().expect("a medium");
+}
+
+#[test]
+fn a_large_image_is_worked_on_in_128_mib() {
+    let scratch = Scratch::new();
+    large(&scratch);
+    let container = Container::new();
+    if container.is_none() {
+        eprintln!("no control group can be made here: the limit is that of the process");
+    }
+    let work = |words: &[&str]| {
+        let outcome = match &container {
+            Some(container) => container.run(words, scratch.path()),
+            None => limited(words, scratch.path()),
+        };
+        assert!(outcome.status.success(), "{outcome}");
+        assert!(outcome.peak_rss_bytes < RESIDENT_MAX, "{outcome}");
+        println!("{:?}: {} MiB", words, outcome.peak_rss_bytes >> 20);
+    };
+    work(&["convert", "-O", "qcow2", "large.raw", "large.qcow2"]);
+    work(&["convert", "-O", "raw", "large.qcow2", "back.raw"]);
+    work(&["compare", "large.qcow2", "back.raw"]);
+    std::fs::remove_file(scratch.file("back.raw")).expect("our file");
+    work(&["check", "large.qcow2"]);
+    work(&["map", "large.qcow2"]);
+    work(&["measure", "-O", "qcow2", "large.qcow2"]);
+    work(&["create", "-q", "-b", "large.qcow2", "-F", "qcow2", "top.qcow2"]);
+    work(&["flatten", "-q", "top.qcow2"]);
+    work(&["compare", "large.qcow2", "top.qcow2"]);
+}
+
+/// Bytes of a file in the page cache.
+fn cached(path: &Path) -> u64 {
+    let told = Run::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).ok();
+    told.trim().parse().expect("a number")
+}
+
+/// A nightly copy threw out of memory what the machine's guests used.
+#[test]
+fn a_copy_leaves_little_of_itself_in_the_page_cache() {
+    let scratch = Scratch::new();
+    large(&scratch);
+    let source = scratch.file("large.raw");
+    // On a file system in memory the pages are the file.
+    if Run::new("stat").args(["-f", "-c", "%T"]).arg(scratch.path()).ok().trim() == "tmpfs" {
+        return eprintln!("not tried: scratch files are in memory");
+    }
+    qemu_img(["convert", "-f", "raw", "-O", "qcow2"]).arg(&source).arg(scratch.file("large.qcow2")).ok();
+    for (from, to, format) in [("large.raw", "new.qcow2", "qcow2"), ("large.qcow2", "new.raw", "raw")] {
+        let from = scratch.file(from);
+        let file = std::fs::File::open(&from).expect("the source");
+        file.sync_all().expect("a medium");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+        assert!(cached(&from) < DATA / 16, "the test's own pages stay");
+        super::cowhand(&["convert", "-O", format, from.to_str().expect("text"), to], scratch.path());
+        let left = [cached(&from), cached(&scratch.file(to))];
+        println!("{} to {to}: {left:?} bytes left", from.display());
+        assert!(left.into_iter().all(|bytes| bytes < DATA / 8), "{left:?} of {DATA} bytes are cached");
+        // What was there for others stays.
+        drop(std::fs::read(&from).expect("the source"));
+        let before = cached(&from);
+        super::cowhand(&["convert", "-O", format, from.to_str().expect("text"), to], scratch.path());
+        assert!(cached(&from) > before / 2, "{before} bytes were cached before, {} after", cached(&from));
+    }
+}

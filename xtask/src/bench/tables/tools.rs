@@ -1,0 +1,311 @@
+//! Table L: the image tools beside `qemu-img`, as whole processes with the same words.
+
+mod images;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{GIB, KIB, MIB, TIB};
+use crate::bench::sample::median;
+use crate::bench::table::{Chart, Form, Table, Verdict, bytes, number};
+use crate::bench::{Bench, process};
+
+/// Rounds of a row at most: the table is to take minutes.
+const ROUNDS_MAX: u32 = 3;
+/// What the peak memory of any tool is to stay below, in MiB.
+const MEMORY_MIB_MAX: f64 = 256.0;
+
+/// What is done to the images before a run, so that each run finds the same.
+type Prepare<'a> = Box<dyn Fn() -> Result<(), String> + 'a>;
+
+/// One command line.
+struct Work<'a> {
+    what: String,
+    words: Vec<String>,
+    prepare: Prepare<'a>,
+    /// Files whose pages leave the page cache before a run; without any, they are read before it.
+    cold: bool,
+    reads: Vec<PathBuf>,
+    /// What it writes, whose size is compared.
+    target: Option<PathBuf>,
+    /// How many times faster it is to be.
+    bound: f64,
+    rounds: u32,
+}
+
+/// What a program took for it, round by round.
+#[derive(Default)]
+struct Runs {
+    seconds: Vec<f64>,
+    cpu_seconds: Vec<f64>,
+    memory_mib: Vec<f64>,
+    target_bytes: f64,
+}
+
+/// A row.
+struct Row {
+    what: String,
+    ours: Runs,
+    theirs: Runs,
+    bound: f64,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        median(&self.theirs.seconds.iter().zip(&self.ours.seconds).map(|(t, o)| t / o).collect::<Vec<_>>())
+    }
+
+    fn memory_ratio(&self) -> f64 {
+        median(&self.ours.memory_mib) / median(&self.theirs.memory_mib)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let both = |figure: fn(&Runs) -> f64| {
+            format!("{} : {}", number(figure(&self.ours)), number(figure(&self.theirs)))
+        };
+        vec![
+            self.what.clone(),
+            format!("**{}**", number(self.ratio())),
+            both(|runs| median(&runs.seconds) * 1000.0),
+            both(|runs| median(&runs.cpu_seconds) * 1000.0),
+            both(|runs| median(&runs.memory_mib)),
+            both(|runs| runs.target_bytes / MIB as f64),
+        ]
+    }
+}
+
+/// Table L.
+pub fn run(bench: &Bench) -> Result<Table, String> {
+    let mut rows = conversions(bench)?;
+    rows.extend(compressions(bench)?);
+    rows.extend(of_a_terabyte(bench)?);
+    rows.extend(smaller(bench)?);
+    let check = check(bench)?;
+    let mut verdicts: Vec<_> = rows.iter().chain([&check]).map(faster).collect();
+    verdicts.push(Verdict::at_most(
+        format!("L, {}: memory, of qemu-img's", check.what),
+        check.memory_ratio(),
+        1.0 / 3.0,
+        "",
+    ));
+    let compressed = rows.iter().filter(|row| row.what.contains("convert -c"));
+    verdicts.extend(compressed.map(|row| {
+        let size = row.ours.target_bytes / row.theirs.target_bytes;
+        Verdict::at_most(format!("L, {}: size, of qemu-img's", row.what), size, 1.01, "")
+    }));
+    rows.push(check);
+    let most = rows.iter().flat_map(|row| &row.ours.memory_mib).copied().fold(0.0, f64::max);
+    verdicts.push(Verdict::at_most("L, every row: memory of cowhand", most, MEMORY_MIB_MAX, " MiB"));
+    let heads = ["command", "ratio", "ms, ours : QEMU's", "CPU ms", "memory MiB", "written MiB"];
+    Ok(Table {
+        id: "L",
+        title: "image tools".to_owned(),
+        about: "Whole processes, alternating, with the same words. \"Cold\" rows had their files dropped from the page cache \
+            (posix_fadvise), others had them read before. Memory is the most that was seen while it ran. The ratio is time: above 1, cowhand is faster."
+            .to_owned(),
+        columns: heads.map(str::to_owned).into(),
+        rows: rows.iter().map(Row::cells).collect(),
+        charts: vec![chart(&rows)],
+        verdicts,
+    })
+}
+
+fn faster(row: &Row) -> Verdict {
+    Verdict::at_least(format!("L, {}: times as fast as qemu-img", row.what), row.ratio(), row.bound, " x")
+}
+
+fn chart(rows: &[Row]) -> Chart {
+    Chart {
+        title: "Times as fast as qemu-img".to_owned(),
+        form: Form::Bars,
+        places: rows.iter().map(|row| row.what.clone()).collect(),
+        series: vec![("ratio".to_owned(), rows.iter().map(Row::ratio).collect())],
+    }
+}
+
+/// Large copies, in the page cache and from the medium.
+fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
+    let disk_bytes = if bench.effort.quick { 256 * MIB } else { 4 * GIB };
+    let (raw, image) = (bench.path("l.raw"), bench.path("l.qcow2"));
+    images::half_full(&raw, disk_bytes)?;
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &name(&raw), &name(&image)])?;
+    let target = bench.path("l.out");
+    let mut rows = Vec::new();
+    for cold in [false, true] {
+        for (source, from, to) in [(&image, "qcow2", "raw"), (&raw, "raw", "qcow2")] {
+            let what =
+                format!("convert {from} to {to}, {}{}", bytes(disk_bytes), if cold { ", cold" } else { "" });
+            let words = ["convert", "-f", from, "-O", to, &name(source), &name(&target)];
+            let work = Work { cold, bound: 1.5, ..to_target(bench, what, &words, source, &target) };
+            rows.push(measure(bench, &work)?);
+        }
+    }
+    remove_all(&[&raw, &image, &target])?;
+    Ok(rows)
+}
+
+fn compressions(bench: &Bench) -> Result<Vec<Row>, String> {
+    let data_bytes = if bench.effort.quick { 16 * MIB } else { 192 * MIB };
+    let (packed, target) = (bench.path("l.packed"), bench.path("l.out"));
+    let mut rows = Vec::new();
+    for (kind, fill) in [("text", images::text as fn(&Path, u64) -> _), ("binary", images::binary)] {
+        let raw = bench.path("l.raw");
+        fill(&raw, data_bytes)?;
+        for (method, bound) in [("zlib", 3.0), ("zstd", 2.0)] {
+            let option = format!("compression_type={method}");
+            let words =
+                ["convert", "-c", "-f", "raw", "-O", "qcow2", "-o", &option, &name(&raw), &name(&packed)];
+            let what = format!("convert -c, {method}, {} of {kind}", bytes(data_bytes));
+            let work = Work { bound, ..to_target(bench, what, &words, &raw, &packed) };
+            rows.push(measure(bench, &work)?);
+            let what = format!("{method} to raw, {} of {kind}", bytes(data_bytes));
+            let words = ["convert", "-f", "qcow2", "-O", "raw", &name(&packed), &name(&target)];
+            let work = Work { bound: 2.0, ..to_target(bench, what, &words, &packed, &target) };
+            rows.push(measure(bench, &work)?);
+        }
+        remove_all(&[&raw, &packed, &target])?;
+    }
+    Ok(rows)
+}
+
+/// Commands that are about metadata.
+fn of_a_terabyte(bench: &Bench) -> Result<Vec<Row>, String> {
+    let disk_bytes = if bench.effort.quick { 16 * GIB } else { TIB };
+    let size = bytes(disk_bytes);
+    let full = images::allocated(bench, "l.full", disk_bytes)?;
+    let spread =
+        [images::spread(bench, "l.spread", disk_bytes, 0)?, images::spread(bench, "l.other", disk_bytes, 0)?];
+    let [one, other] = [&spread[0], &spread[1]];
+    let mut rows = Vec::new();
+    for (what, words, reads, bound) in [
+        ("info", vec!["info", "-f", "qcow2"], vec![&full], 2.0),
+        ("map", vec!["map", "-f", "qcow2", "--output=json"], vec![&full], 2.0),
+        ("measure", vec!["measure", "-f", "qcow2", "-O", "qcow2"], vec![&full], 2.0),
+        ("compare", vec!["compare", "-f", "qcow2", "-F", "qcow2"], vec![one, other], 2.0),
+    ] {
+        let names = reads.iter().map(|path| name(path));
+        let words = words.iter().map(|&word| word.to_owned()).chain(names).collect();
+        rows.push(measure(bench, &Work { bound, ..of(bench, format!("{what}, {size}"), words, &reads) })?);
+    }
+    let snapshot = |what: &str, delete: bool| {
+        let action = if delete { "-d" } else { "-c" };
+        let words = ["snapshot", action, "s", &name(&full)].map(str::to_owned).into();
+        // The fixture has no snapshot between the rows.
+        let prepare: Prepare<'_> = Box::new(|| {
+            qemu_img(&["snapshot", "-d", "s", &name(&full)]).ok();
+            if delete { qemu_img(&["snapshot", "-c", "s", &name(&full)]) } else { Ok(()) }
+        });
+        measure(bench, &Work { prepare, bound: 2.0, ..of(bench, format!("{what}, {size}"), words, &[&full]) })
+    };
+    rows.push(snapshot("snapshot -c", false)?);
+    rows.push(snapshot("snapshot -d", true)?);
+    rows.extend(chains(bench, one, other, disk_bytes)?);
+    remove_all(&[&full, one, other])?;
+    Ok(rows)
+}
+
+/// Commands on an overlay, which is made anew for each run.
+fn chains(bench: &Bench, base: &Path, other: &Path, disk_bytes: u64) -> Result<Vec<Row>, String> {
+    let (top, fresh) = (bench.path("l.top"), images::spread_over(bench, "l.fresh", base, disk_bytes)?);
+    let below = bench.path("l.below");
+    let size = bytes(disk_bytes);
+    let again = || {
+        images::copy(&fresh, &top)?;
+        images::copy(base, &below)?;
+        qemu_img(&["rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", &name(&below), &name(&top)])
+    };
+    let mut rows = Vec::new();
+    for (what, words) in [
+        ("commit", vec!["commit".to_owned(), "-q".to_owned(), name(&top)]),
+        (
+            "rebase",
+            ["rebase", "-f", "qcow2", "-F", "qcow2", "-b", &name(other), &name(&top)]
+                .map(str::to_owned)
+                .into(),
+        ),
+    ] {
+        let prepare: Prepare<'_> = Box::new(again);
+        let reads = [top.as_path(), below.as_path()];
+        rows.push(measure(
+            bench,
+            &Work { prepare, bound: 2.0, ..of(bench, format!("{what}, {size}"), words, &reads) },
+        )?);
+    }
+    remove_all(&[&top, &fresh, &below])?;
+    Ok(rows)
+}
+
+/// The whole process, on an image that is nothing.
+fn smaller(bench: &Bench) -> Result<Vec<Row>, String> {
+    let image = bench.path("l.small");
+    qemu_img(&["create", "-q", "-f", "qcow2", &name(&image), "1M"])?;
+    let words = vec!["info".to_owned(), name(&image)];
+    let rounds = bench.effort.rounds.saturating_mul(5);
+    let work = Work { bound: 1.0, rounds, ..of(bench, "info, 1 MiB".to_owned(), words, &[&image]) };
+    let row = measure(bench, &work)?;
+    remove_all(&[&image])?;
+    Ok(vec![row])
+}
+
+fn check(bench: &Bench) -> Result<Row, String> {
+    let disk_bytes = if bench.effort.quick { 64 * GIB } else { 4 * TIB };
+    let image = images::allocated(bench, "l.check", disk_bytes)?;
+    let words = ["check", "-f", "qcow2", &name(&image)].map(str::to_owned).into();
+    let row = measure(
+        bench,
+        &Work { bound: 3.0, ..of(bench, format!("check, {}", bytes(disk_bytes)), words, &[&image]) },
+    )?;
+    remove_all(&[&image])?;
+    Ok(row)
+}
+
+/// A command that makes `target` of `source`.
+fn to_target<'a>(bench: &Bench, what: String, words: &[&str], source: &Path, target: &'a Path) -> Work<'a> {
+    let words = words.iter().map(|&word| word.to_owned()).collect();
+    let prepare: Prepare<'a> = Box::new(|| crate::bench::image::remove(target));
+    Work { prepare, target: Some(target.to_owned()), ..of(bench, what, words, &[source]) }
+}
+
+/// A command that changes nothing, with its files in the page cache.
+fn of<'a>(bench: &Bench, what: String, words: Vec<String>, reads: &[impl AsRef<Path>]) -> Work<'a> {
+    let reads = reads.iter().map(|path| path.as_ref().to_owned()).collect();
+    let rounds = bench.effort.rounds.min(ROUNDS_MAX);
+    Work { what, words, prepare: Box::new(|| Ok(())), cold: false, reads, target: None, bound: 1.0, rounds }
+}
+
+/// Both programs in turn.
+fn measure(bench: &Bench, work: &Work<'_>) -> Result<Row, String> {
+    let (mut ours, mut theirs) = (Runs::default(), Runs::default());
+    for _ in 0..work.rounds {
+        once(&bench.cowhand, work, &mut ours)?;
+        once(Path::new("qemu-img"), work, &mut theirs)?;
+    }
+    Ok(Row { what: work.what.clone(), ours, theirs, bound: work.bound })
+}
+
+fn once(program: &Path, work: &Work<'_>, runs: &mut Runs) -> Result<(), String> {
+    (work.prepare)()?;
+    for file in &work.reads {
+        if work.cold { images::drop_pages(file)? } else { images::read_pages(file)? }
+    }
+    let outcome = process::run(Command::new(program).args(&work.words))?;
+    runs.seconds.push(outcome.seconds);
+    runs.cpu_seconds.push((outcome.cpu_us.0 + outcome.cpu_us.1) / 1e6);
+    runs.memory_mib.push(outcome.resident_bytes_max as f64 / MIB as f64);
+    if let Some(target) = &work.target {
+        runs.target_bytes = crate::bench::image::host_bytes(target)? as f64;
+    }
+    Ok(())
+}
+
+fn qemu_img(words: &[&str]) -> Result<(), String> {
+    process::run(Command::new("qemu-img").args(words)).map(drop)
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn remove_all(paths: &[&Path]) -> Result<(), String> {
+    paths.iter().try_for_each(|path| crate::bench::image::remove(path))
+}
