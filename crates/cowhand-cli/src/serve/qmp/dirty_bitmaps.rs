@@ -58,10 +58,6 @@ pub const MERGE: CommandSpec = CommandSpec {
     ]),
 };
 
-/// Tells a sum of its bits.
-pub const SHA256: CommandSpec =
-    CommandSpec { name: "x-debug-block-dirty-bitmap-sha256", arguments: Kind::Object(&WHICH) };
-
 /// Does the command `name`, if it is one of these that change a bitmap.
 ///
 /// # Errors

@@ -272,7 +272,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     dirty_bitmaps::ENABLE,
     dirty_bitmaps::DISABLE,
     dirty_bitmaps::MERGE,
-    dirty_bitmaps::SHA256,
+    command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",
