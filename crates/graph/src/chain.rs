@@ -49,6 +49,11 @@ impl FoundImage {
         self.file.driver.name
     }
 
+    /// Whether a path of this machine leads to it, with nothing between.
+    pub(crate) fn is_at_a_path(&self) -> bool {
+        self.file.driver.is_of_paths() && self.options.file.over.is_none()
+    }
+
     pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
         let data = self.data.as_mut().and_then(|data| data.lock.take());
         self.file.lock.take().into_iter().chain(data)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Block, Error};
+use parking_lot::Mutex;
 use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
 use storage::FileLock;
@@ -12,6 +13,8 @@ use crate::drive::OptionTree;
 use crate::house::House;
 use crate::names::Identity;
 use crate::nodes::Links;
+use crate::options::LayerOptions;
+use crate::probe::Format;
 
 /// A block of a disk. Its files stay locked as long as this is there.
 #[derive(Debug)]
@@ -23,7 +26,47 @@ pub(crate) struct Layer {
     pub(crate) house: House,
     /// A filter, which closes what it is put over when it is closed itself.
     pub(crate) closes_below: bool,
-    pub(crate) _locks: Vec<FileLock>,
+    /// What it is called, if it has a name of its own. The uppermost image has the disk's name, whatever is here.
+    pub(crate) own: Mutex<Option<Own>>,
+    /// How it was opened; `None` for what was not opened.
+    pub(crate) origin: Option<Origin>,
+    /// Taken by what is opened in its place ([`crate::writable`]).
+    pub(crate) locks: Mutex<Vec<FileLock>>,
+}
+
+/// The name of a layer below the uppermost one.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) name: String,
+    /// It was a node by itself: its name stays when it is taken out, until somebody removes it.
+    pub(crate) by_user: bool,
+    /// Names that go with it.
+    pub(crate) links: Links,
+}
+
+/// How a layer was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) path: PathBuf,
+    /// Without those of layers below.
+    pub(crate) options: LayerOptions,
+    pub(crate) format: Format,
+    /// It is one file, opened by its path.
+    pub(crate) is_one_file: bool,
+}
+
+/// A layer is itself and no other.
+impl PartialEq for Layer {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Layer {
+    /// What it is called, if it has a name of its own.
+    pub(crate) fn own_name(&self) -> Option<String> {
+        self.own.lock().as_ref().map(|own| own.name.clone())
+    }
 }
 
 /// All layers of a disk. Never changes: a disk on other layers has another one of these.
@@ -67,9 +110,19 @@ impl Layers {
         Self { cached: top.capabilities().cached, top, bitmaps, list }
     }
 
-    /// The top, if it is a qcow2 image.
+    /// The uppermost image, if it is a qcow2 image; filters over it do not count.
     pub(crate) fn image(&self) -> Option<&Qcow2> {
-        self.top.downcast_ref()
+        self.first().map_or(&self.top, |layer| &layer.block).downcast_ref()
+    }
+
+    /// The uppermost layer that is no filter.
+    pub(crate) fn first(&self) -> Option<&Arc<Layer>> {
+        self.list.iter().find(|layer| !layer.closes_below)
+    }
+
+    /// The layer that `block` is.
+    pub(crate) fn of(&self, block: &Arc<dyn Block>) -> Option<&Arc<Layer>> {
+        self.list.iter().find(|layer| Arc::ptr_eq(&layer.block, block))
     }
 
     /// Those of `old` that are not among these.
@@ -92,6 +145,10 @@ impl Layers {
 }
 
 impl RemovedLayers {
+    pub(crate) fn layers(&self) -> &[Arc<Layer>] {
+        &self.0
+    }
+
     /// What they are called, from the upper to the lower.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|layer| layer.block.name())

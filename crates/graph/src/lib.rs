@@ -26,6 +26,7 @@ mod secrets;
 pub mod size;
 pub mod trace;
 mod upkeep;
+mod writable;
 
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
 pub use crate::disk::{BlockSizes, Disk};
@@ -34,7 +35,7 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    Change, DescriptionError, DiskNode, Edge, Graph, Hold, Node, NodeError, NodeKind, Put, PutOver,
+    Change, DescriptionError, DiskNode, Edge, Graph, Hold, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver,
     ReplaceError, Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
+use parking_lot::Mutex;
 use qcow2::bitmap::Bitmap;
 use qcow2::{Budget, Qcow2};
 use storage::{FileLock, Storage};
@@ -15,10 +16,11 @@ use crate::fd_sets::FdSets;
 use crate::file::{Source, by_user};
 use crate::front::Groups;
 use crate::house::House;
-use crate::layers::{Layer, Layers};
+use crate::layers::{Layer, Layers, Origin, Own};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
-use crate::options::DiskOptions;
+use crate::nodes::Links;
+use crate::options::{Backing, DiskOptions};
 use crate::probe::Format;
 use crate::secrets::Secrets;
 use crate::trace::Recorder;
@@ -81,7 +83,9 @@ pub(crate) async fn open_layers(
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
     while let Some(mut found) = chain.pop() {
-        let locks = found.take_locks().collect();
+        let locks: Vec<FileLock> = found.take_locks().collect();
+        let path = found.file.place.real().to_owned();
+        let is_one_file = found.data.is_none() && found.is_at_a_path();
         let FoundImage { identity, file, data, format, options, header } = found;
         let opening = Opening {
             file: file.storage,
@@ -94,8 +98,19 @@ pub(crate) async fn open_layers(
             house,
         };
         let block = (drivers::format(format).open)(opening).await?;
-        let (identity, house) = (Some(identity), house.clone());
-        list.push(Arc::new(Layer { block, identity, house, closes_below: false, _locks: locks }));
+        let own = options.node_name.clone().filter(|_| !chain.is_empty());
+        let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
+        let mut options = options;
+        options.backing = Backing::None;
+        list.push(Arc::new(Layer {
+            block,
+            identity: Some(identity),
+            house: house.clone(),
+            closes_below: false,
+            own: Mutex::new(own),
+            origin: Some(Origin { path, options, format, is_one_file }),
+            locks: Mutex::new(locks),
+        }));
     }
     list.reverse();
     Ok(list)

@@ -181,6 +181,41 @@ impl FileLock {
         Ok(())
     }
 
+    /// Takes the place of `old`, which is on another descriptor of the same file, in another role. Between the two nobody else
+    /// gets in: what is announced for `fd` stands before `old` is given back, and only then others are asked about.
+    ///
+    /// # Errors
+    /// `Busy`, with `old` held as before, if somebody else's announcement stands against the new role.
+    pub fn take_over(old: &mut Self, fd: &Arc<OwnedFd>, role: Role) -> Result<Self, LockError> {
+        let (wanted, shared) = (role.wanted(), role.shared());
+        let held = Bytes::of(old.wanted, old.shared);
+        let bytes = Bytes::of(wanted, shared);
+        // Dropped on failure, it gives back what it announced.
+        let new = Self { fd: Arc::clone(fd), wanted, shared };
+        announce(fd, bytes)?;
+        withdraw(&old.fd, held);
+        match test(fd, wanted, shared) {
+            Ok(()) => {
+                (old.wanted, old.shared) = (Permissions::NONE, Permissions::ALL);
+                Ok(new)
+            }
+            Err(error) => {
+                announce(&old.fd, held)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Undoes [`FileLock::take_over`]: `old` is held again as `role`. There is no moment in which neither is held.
+    ///
+    /// # Errors
+    /// When the file system refuses; then this one is given back all the same.
+    pub fn hand_back(self, old: &mut Self, role: Role) -> Result<(), LockError> {
+        announce(&old.fd, Bytes::of(role.wanted(), role.shared()))?;
+        (old.wanted, old.shared) = (role.wanted(), role.shared());
+        Ok(())
+    }
+
     /// Whether it is on this open file.
     pub fn is_on(&self, fd: &Arc<OwnedFd>) -> bool {
         Arc::ptr_eq(&self.fd, fd)

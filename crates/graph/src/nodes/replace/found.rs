@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use block::{Block, Raw};
+use parking_lot::Mutex;
 use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
 
-use super::{Edge, Put, ReplaceError};
+use super::{Edge, Put, ReplaceError, WritableLayer};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
@@ -21,6 +22,8 @@ pub(super) struct Found {
     pub(super) list: Vec<Arc<Layer>>,
     /// If it is put over what is there: the image that gets that as its backing layer.
     pub(super) over: Option<Qcow2>,
+    /// It gets what lies below the disk's uppermost image instead.
+    pub(super) over_below: bool,
     pub(super) bitmaps: Vec<Arc<Bitmap>>,
     pub(super) asked: Option<Asked>,
     pub(super) links: Links,
@@ -41,6 +44,7 @@ impl Graph {
             block: None,
             list: Vec::new(),
             over: None,
+            over_below: false,
             bitmaps: Vec::new(),
             asked: None,
             links: Links::default(),
@@ -50,7 +54,7 @@ impl Graph {
             Put::Nothing => Ok(nothing),
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
-                let over = only_image(&opened)?;
+                let over = only_image(&opened.list, &opened.path.display().to_string())?;
                 Ok(Found { over: Some(over), ..opened_at(edge, opened)? })
             }
             Put::Layer(at) => {
@@ -61,16 +65,37 @@ impl Graph {
                 Ok(Found { block: Some(block), bitmaps, asked, ..nothing })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
+            Put::NodeOver(name) => {
+                let found = self.find_node(node, edge, &name)?;
+                Ok(Found { over: Some(only_image(&found.list, &name)?), ..found })
+            }
+            Put::NodeOverBelow(name) => {
+                let found = self.find_node(node, edge, &name)?;
+                Ok(Found { over: Some(only_image(&found.list, &name)?), over_below: true, ..found })
+            }
+            Put::Writable(WritableLayer(layer)) => {
+                Ok(Found { block: Some(Arc::clone(&layer.block)), list: vec![layer], ..nothing })
+            }
+            Put::WithoutFilter => {
+                let filter = there.as_ref().and_then(|block| old.of(block));
+                let filter = filter.filter(|layer| layer.closes_below);
+                let below = filter.and_then(|layer| layer.block.below());
+                let block = below.ok_or_else(|| node.no_layer(old, edge.at()))?;
+                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
+                Ok(Found { block: Some(block), bitmaps, ..nothing })
+            }
             Put::Filter(filter) => {
                 let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
                 let house = old.list.first().map(|layer| layer.house.clone());
-                let house = house.ok_or_else(|| ReplaceError::NoRoot { node: node.name.clone() })?;
+                let house = house.ok_or_else(|| ReplaceError::NoRoot { node: node.name() })?;
                 let layer = Layer {
                     block: Arc::clone(&block),
                     identity: None,
                     house,
                     closes_below: true,
-                    _locks: Vec::new(),
+                    own: Mutex::default(),
+                    origin: None,
+                    locks: Mutex::default(),
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
                 Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..nothing })
@@ -92,6 +117,7 @@ impl Graph {
             block: Some(Arc::clone(&layers.top)),
             list: layers.list.clone(),
             over: None,
+            over_below: false,
             bitmaps: layers.bitmaps.clone(),
             asked: Some(found.asked.lock().clone()),
             links: node.links.lock().clone(),
@@ -106,7 +132,8 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
     if let Some(block) = &block {
         check_readable_below(edge, &**block)?;
     }
-    Ok(Found { block, list, over: None, bitmaps, asked: Some(Asked { path, tree }), links, node: None })
+    let over = None;
+    Ok(Found { block, list, over, over_below: false, bitmaps, asked: Some(Asked { path, tree }), links, node: None })
 }
 
 /// Refuses to have something read as a backing layer that somebody may write.
@@ -118,13 +145,13 @@ fn check_readable_below(edge: Edge, block: &dyn Block) -> Result<(), ReplaceErro
 }
 
 /// The image that is all of `opened`, and gets a backing layer.
-fn only_image(opened: &OpenedLayers) -> Result<Qcow2, ReplaceError> {
-    let (layer, driver) = match opened.list.as_slice() {
+fn only_image(list: &[Arc<Layer>], name: &str) -> Result<Qcow2, ReplaceError> {
+    let (layer, driver) = match list {
         [only] => match only.block.downcast_ref::<Qcow2>() {
             Some(image) => return Ok(image.clone()),
             None => (only.block.name().to_owned(), only.block.driver()),
         },
-        _ => return Err(ReplaceError::HasBacking { layer: opened.path.display().to_string() }),
+        _ => return Err(ReplaceError::HasBacking { layer: name.to_owned() }),
     };
     Err(ReplaceError::NotAnImage { layer, driver })
 }
