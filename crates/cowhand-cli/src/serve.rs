@@ -13,6 +13,7 @@ pub mod drives;
 pub mod endpoint;
 pub mod exports;
 pub mod inventory;
+mod jobs;
 pub mod listening;
 pub mod log;
 pub mod log_filter;
@@ -163,7 +164,7 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
         let description = node.description();
         let node =
             inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
-        let export = NewExport { id: name.clone(), node: node.name.clone(), name, description, shown };
+        let export = NewExport { id: name.clone(), node: node.name(), name, description, shown };
         inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
     }
     Ok(())

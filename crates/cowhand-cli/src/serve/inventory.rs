@@ -22,6 +22,7 @@ use self::doors::Doors;
 use self::exports::ExportRecord;
 use self::objects::Object;
 use super::endpoint::Protection;
+use super::jobs::Jobs;
 use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 
@@ -35,6 +36,8 @@ pub struct Inventory {
     pub server: Arc<Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
+    /// What is at work on disks.
+    pub jobs: Jobs,
     /// Who wants to hear of changes.
     pub events: Rc<Events>,
     /// What an error about a missing right is to mention.
@@ -62,6 +65,7 @@ impl Inventory {
             loops: Arc::clone(server.loops()),
             graph: Graph::new(rules),
             server,
+            jobs: Jobs::default(),
             events,
             sandbox,
             plain_tcp_allowed,

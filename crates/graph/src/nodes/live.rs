@@ -10,6 +10,7 @@ use block::{Block, Error};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::User;
+use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, WritableLayer};
 use super::{Change, Graph};
@@ -56,6 +57,15 @@ impl Graph {
             }
         });
         Ok(views.collect())
+    }
+
+    /// Refuses a name that a node cannot have, or that is in use.
+    ///
+    /// # Errors
+    /// Says which.
+    pub fn check_new_name(&self, name: &str) -> Result<(), NodeError> {
+        check_node_name(name)?;
+        self.check_free(name)
     }
 
     /// Whom the disk `name` has as a user of kind `job`, if any.

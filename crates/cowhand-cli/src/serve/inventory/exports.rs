@@ -24,8 +24,6 @@ const HURRY: Duration = Duration::from_millis(10);
 pub struct ExportRecord {
     /// What it is called here.
     pub id: String,
-    /// The node that was asked for.
-    pub node: String,
     /// The disk that it leads to.
     pub disk: Arc<DiskNode>,
     /// What clients call it, and what they do with it.
@@ -51,6 +49,13 @@ pub struct NewExport {
     pub shown: Shown,
 }
 
+impl ExportRecord {
+    /// What is exported is called so now.
+    pub fn node_name(&self) -> String {
+        self.holds.borrow().first().map_or_else(|| self.disk.name(), Hold::node_name)
+    }
+}
+
 impl Inventory {
     /// Lets clients reach a disk.
     ///
@@ -69,13 +74,13 @@ impl Inventory {
             )));
         }
         let user = User { kind: "export", name: id.clone() };
-        let holds = [&node, &disk.name].map(|name| self.graph.hold(name, user.clone()));
+        let holds = [node, disk.name()].map(|name| self.graph.hold(&name, user.clone()));
         let holds = holds.into_iter().collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown));
         let added = self.server.exports().add(name, description, view);
         let entry = added.map_err(|error| QmpError::generic(error.to_string()))?;
         let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
-        let record = ExportRecord { id, node, disk, entry, shutting_down, holds };
+        let record = ExportRecord { id, disk, entry, shutting_down, holds };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }

@@ -56,7 +56,7 @@ pub fn query(inventory: &Inventory) -> Value {
         json!({
             "id": record.id,
             "type": "nbd",
-            "node-name": record.node,
+            "node-name": record.node_name(),
             "shutting-down": record.shutting_down.get(),
             "name": record.entry.name(),
             "writable": !record.entry.disk().read_only(),

@@ -19,10 +19,10 @@ const LAYERS_SHOWN_MAX: usize = 32;
 pub async fn devices(inventory: &Inventory) -> Value {
     let mut devices = Vec::new();
     for node in inventory.graph.disks() {
-        let inserted = disk_value(&node.name, &node, &snapshots(&node).await);
+        let inserted = disk_value(&node.name(), &node, &snapshots(&node).await);
         devices.push(json!({
-            "device": node.name,
-            "qdev": node.name,
+            "device": node.name(),
+            "qdev": node.name(),
             "type": "unknown",
             "locked": false,
             "removable": false,
@@ -57,23 +57,23 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
     match &node.kind {
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
-            values.push(disk_value(&node.name, disk, &snapshots));
+            values.push(disk_value(&node.name(), disk, &snapshots));
             for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
-                (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
+                (value["drv"], value["part-of"]) = (json!("file"), json!(node.name()));
                 values.push(value);
             }
         }
         NodeKind::Throttle { group, child } => {
-            let Ok(disk) = inventory.graph.disk(child) else { return };
-            let mut value = disk_value(&node.name, &disk, &Value::Null);
+            let Ok(disk) = inventory.graph.disk(&child.get()) else { return };
+            let mut value = disk_value(&node.name(), &disk, &Value::Null);
             value["drv"] = json!("throttle");
             value["throttle-group"] = json!(*group.lock());
-            value["child"] = json!(child);
+            value["child"] = json!(child.get());
             values.push(value);
         }
         NodeKind::File(options) => values.push(json!({
-            "node-name": node.name,
+            "node-name": node.name(),
             "drv": "file",
             "file": options.get("filename"),
             "ro": false,
@@ -83,11 +83,12 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             "write_threshold": 0,
             "cache": { "writeback": true, "direct": false, "no-flush": false },
         })),
+        NodeKind::TakenOut => values.push(json!({ "node-name": node.name(), "drv": "closed", "ro": true })),
     }
 }
 
 fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
-    let layer = node.disk.root();
+    let layer = node.disk.top_image();
     let options = node.options();
     let mut value = json!({
         "node-name": name,
@@ -96,7 +97,7 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
         "ro": node.disk.read_only(),
         "encrypted": false,
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
-        "backing_file_depth": layers(node.disk.root()).skip(1).count(),
+        "backing_file_depth": layers(node.disk.top_image()).skip(1).count(),
         "write_threshold": 0,
         "image": image_value(&*layer, 0),
     });
