@@ -95,10 +95,12 @@ fn completed(qmp: &mut Qmp, job: &str) {
 
 /// An image is clean, and holds what a client wrote over a disk of this value.
 fn holds(image: &str, held: &BTreeMap<u64, u8>, scratch: &Scratch) {
-    if qemu_img(["info", image]).run().stdout.contains("qcow2") {
+    let info = qemu_img(["info", "--output=json", image]).json();
+    let format = info["format"].as_str().expect("a format");
+    if format == "qcow2" {
         assert_clean(image.as_ref());
     }
-    let bytes = converted(image, "raw", &[], &scratch.file("converted"));
+    let bytes = converted(image, format, &[], &scratch.file("converted"));
     for (block, value) in held {
         let at = (block * BLOCK) as usize;
         assert!(bytes[at..at + BLOCK as usize].iter().all(|byte| byte == value), "{image}: block {block}");
@@ -116,8 +118,7 @@ fn exported(qmp: &mut Qmp) -> Value {
 }
 
 fn backing_of(image: &str) -> Option<String> {
-    let info = qemu_img(["info", "--output=json", image]).ok();
-    let info: Value = serde_json::from_str(&info.stdout).expect("JSON");
+    let info = qemu_img(["info", "-U", "--output=json", image]).json();
     info["backing-filename"].as_str().map(str::to_owned)
 }
 
@@ -197,7 +198,7 @@ fn a_mirror_is_what_the_disk_is_and_takes_its_place() {
         load.goes_on();
         // Zeroes smaller than the unit in which changes are tracked.
         let mut other = steered.server.client("a");
-        other.ask(&black_box::client::Request::zero(60 << 20, 1024)).expect("zeroes");
+        other.write_zeroes(60 << 20, 1024, 0).expect("zeroes");
         other.write((60 << 20) + 2048, &[5; 512]).expect("a write");
         qmp.ok("block-job-complete", json!({ "device": "m" }));
         completed(&mut qmp, "m");
@@ -383,8 +384,8 @@ fn a_base_that_was_open_for_reading_is_committed_to_and_grown() {
     let held = load.end();
     qmp.ok("blockdev-del", json!({ "node-name": "top" }));
     // Somebody else is refused while it is written, and nobody else was between the two.
-    let refused = black_box::peer::qemu_io(&["-f", "qcow2"], &base, &["write 0 512"]).run();
-    assert!(!refused.status.success(), "{refused}");
+    let refused = black_box::peer::qemu_io(&["-f", "qcow2"], &base, &["write 0 512"]).outcome();
+    assert!(refused.stderr.contains("lock"), "{refused}");
     server.stop();
     holds(&base, &held, &scratch);
     qemu_io_ok(&["-f", "qcow2"], &base, &["read -P 3 31M 1M"]);

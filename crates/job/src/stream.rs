@@ -18,6 +18,8 @@ use crate::plan::Scope;
 
 /// Bytes that are copied at a time at most.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Zeroes that are written at a time at most.
+const ZERO_BYTES: u64 = 64 << 20;
 
 /// A filter that holds back writes where the job is at work.
 #[derive(Debug)]
@@ -102,14 +104,16 @@ impl Stream {
                 }
             };
             let end = at + status.len.min(size - at);
-            if !self.takes(status.present, status.depth) {
+            // Without a base, what nobody has reads as zeroes afterwards, too.
+            if !self.takes(status.present, status.depth) || (status.zero && self.base.is_none()) {
                 at = end;
                 continue;
             }
             // Whole clusters, so that none is filled from below twice.
             let from = at / unit * unit;
-            let to = end.min(from + PIECE_BYTES).next_multiple_of(unit).min(size);
-            life.charge(to - from).await?;
+            let piece_bytes = if status.zero { ZERO_BYTES } else { PIECE_BYTES };
+            let to = end.min(from + piece_bytes).next_multiple_of(unit).min(size);
+            life.charge(if status.zero { 0 } else { to - from }).await?;
             let copied = {
                 let _alone = self.guarded.locks.acquire(from, to, RangeMode::Exclusive).await;
                 self.copy(from, to, &counters).await
