@@ -109,7 +109,10 @@ fn holds(image: &str, held: &BTreeMap<u64, u8>, scratch: &Scratch) {
 
 fn snapshot(qmp: &mut Qmp, device: &str, scratch: &Scratch, name: &str) -> String {
     let path = scratch.name(name);
-    qmp.ok("blockdev-snapshot-sync", json!({ "device": device, "snapshot-file": path, "snapshot-node-name": name }));
+    qmp.ok(
+        "blockdev-snapshot-sync",
+        json!({ "device": device, "snapshot-file": path, "snapshot-node-name": name }),
+    );
     path
 }
 
@@ -192,7 +195,8 @@ fn a_mirror_is_what_the_disk_is_and_takes_its_place() {
         let mut options = qcow2("t", &target);
         options["driver"] = json!(format);
         qmp.ok("blockdev-add", options);
-        let mirror = json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "copy-mode": mode });
+        let mirror =
+            json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "copy-mode": mode });
         qmp.ok("blockdev-mirror", mirror);
         told(&mut qmp, "BLOCK_JOB_READY", "m");
         load.goes_on();
@@ -210,7 +214,10 @@ fn a_mirror_is_what_the_disk_is_and_takes_its_place() {
         steered.server.stop();
         holds(&target, &held, &steered.scratch);
         let bytes = std::fs::read(steered.scratch.file("converted")).expect("a copy");
-        assert!(bytes[32 << 20..60 << 20].iter().all(|byte| *byte == 0), "stale data in a hole of the target");
+        assert!(
+            bytes[32 << 20..60 << 20].iter().all(|byte| *byte == 0),
+            "stale data in a hole of the target"
+        );
         assert!(bytes[(60 << 20) + 2048..(60 << 20) + 2560].iter().all(|byte| *byte == 5));
     }
 }
@@ -226,7 +233,10 @@ fn a_mirror_that_is_ready_and_cancelled_leaves_a_whole_copy() {
     told(&mut qmp, "BLOCK_JOB_READY", "m");
     let held = load.end();
     let jobs = qmp.ok("query-block-jobs", json!({}));
-    assert_eq!((&jobs[0]["ready"], &jobs[0]["type"], &jobs[0]["io-status"]), (&json!(true), &json!("mirror"), &json!("ok")));
+    assert_eq!(
+        (&jobs[0]["ready"], &jobs[0]["type"], &jobs[0]["io-status"]),
+        (&json!(true), &json!("mirror"), &json!("ok"))
+    );
     qmp.ok("block-job-cancel", json!({ "device": "m" }));
     completed(&mut qmp, "m");
     assert_eq!(exported(&mut qmp), "a");
@@ -273,7 +283,9 @@ fn verbs_are_refused_where_the_state_does_not_take_them() {
     qmp.ok("blockdev-backup", backup);
     assert!(qmp.refused("job-complete", json!({ "id": "b" })).contains("completes by itself"));
     assert!(qmp.refused("job-dismiss", json!({ "id": "b" })).contains("cannot dismiss now"));
-    assert!(qmp.refused("block_resize", json!({ "node-name": "a", "size": 128 << 20 })).contains("in use by job"));
+    assert!(
+        qmp.refused("block_resize", json!({ "node-name": "a", "size": 128 << 20 })).contains("in use by job")
+    );
     assert!(qmp.refused("blockdev-del", json!({ "node-name": "t" })).contains("in use by job"));
     qmp.ok("job-pause", json!({ "id": "b" }));
     assert!(qmp.refused("job-pause", json!({ "id": "b" })).contains("paused already"));
@@ -301,12 +313,13 @@ fn a_transaction_does_all_or_nothing() {
     let other = create(scratch, "b.qcow2", "64M");
     qmp.ok("blockdev-add", qcow2("b", &other));
     let (one, two) = (scratch.name("one"), scratch.name("two"));
-    let action = |device: &str, file: &str, node: &str| {
-        json!({ "type": "blockdev-snapshot-sync", "data": { "device": device, "snapshot-file": file, "snapshot-node-name": node } })
-    };
+    let action = |device: &str, file: &str, node: &str| json!({ "type": "blockdev-snapshot-sync", "data": { "device": device, "snapshot-file": file, "snapshot-node-name": node } });
     let load = Load::on(steered.server.socket(), "a", 512);
     let abort = json!({ "type": "abort", "data": {} });
-    qmp.refused("transaction", json!({ "actions": [action("a", &one, "one"), action("b", &two, "two"), abort] }));
+    qmp.refused(
+        "transaction",
+        json!({ "actions": [action("a", &one, "one"), action("b", &two, "two"), abort] }),
+    );
     assert_eq!(exported(&mut qmp), "a");
     assert!(!Path::new(&one).exists() && !Path::new(&two).exists());
     load.goes_on();
@@ -325,8 +338,12 @@ fn the_order_of_libvirt_for_a_snapshot_and_a_blockcommit_works() {
     let (scratch, mut qmp) = (&steered.scratch, steered.talk());
     let (base, top) = (create(scratch, "base.qcow2", "64M"), scratch.name("top.qcow2"));
     qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "libvirt-1-storage", "filename": base }));
-    qmp.ok("blockdev-add", json!({ "driver": "qcow2", "node-name": "libvirt-1-format", "file": "libvirt-1-storage" }));
-    let export = json!({ "type": "nbd", "id": "e", "node-name": "libvirt-1-format", "name": "e", "writable": true });
+    qmp.ok(
+        "blockdev-add",
+        json!({ "driver": "qcow2", "node-name": "libvirt-1-format", "file": "libvirt-1-storage" }),
+    );
+    let export =
+        json!({ "type": "nbd", "id": "e", "node-name": "libvirt-1-format", "name": "e", "writable": true });
     qmp.ok("block-export-add", export);
     let load = Load::on(steered.server.socket(), "e", 512);
     qemu_img(["create", "-q", "-f", "qcow2", &top, "64M"]).ok();
@@ -373,7 +390,10 @@ fn a_base_that_was_open_for_reading_is_committed_to_and_grown() {
     qmp.ok("blockdev-add", upper);
     let nbd = scratch.name("n");
     qmp.ok("nbd-server-start", json!({ "addr": { "type": "unix", "data": { "path": nbd } } }));
-    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "top", "name": "e", "writable": true }));
+    qmp.ok(
+        "block-export-add",
+        json!({ "type": "nbd", "id": "e", "node-name": "top", "name": "e", "writable": true }),
+    );
     let load = Load::on(nbd.as_ref(), "e", 512);
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "top" }));
     told(&mut qmp, "BLOCK_JOB_READY", "j");

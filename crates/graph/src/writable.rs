@@ -84,8 +84,7 @@ fn open_file(layer: &Layer, origin: &Origin) -> Result<UnlockedFile, OpenError> 
         Some(Aio::Threads) => reactor::Backend::Threads,
         Some(Aio::IoUring) | None => reactor::Backend::Ring,
     };
-    let options =
-        FileOptions { direct: options.direct, read_only: false, no_flush: options.no_flush, aio };
+    let options = FileOptions { direct: options.direct, read_only: false, no_flush: options.no_flush, aio };
     Ok(UnlockedFile::from_fd(fd, name, &options)?)
 }
 

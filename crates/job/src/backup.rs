@@ -79,7 +79,9 @@ impl BeforeWrite {
         while self.left.touches(range.clone()) && self.broken.lock().is_none() {
             let whole = self.left.whole(range);
             let _alone = self.locks.acquire(whole.start, whole.end, RangeMode::Exclusive).await;
-            while let Some(piece) = self.left.next(whole.start, PIECE_BYTES).filter(|piece| piece.start < whole.end) {
+            while let Some(piece) =
+                self.left.next(whole.start, PIECE_BYTES).filter(|piece| piece.start < whole.end)
+            {
                 let piece = piece.start..piece.end.min(whole.end);
                 if let Err(error) = self.copy(piece).await {
                     tracing::warn!(%error, "a backup is broken");

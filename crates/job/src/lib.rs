@@ -35,7 +35,7 @@ pub use counters::{Counters, Progress};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
 pub use joined::Joined;
-pub use life::{End, IoStatus, Life, Notice, OnError, Terms, Verdict, VerbError};
+pub use life::{End, IoStatus, Life, Notice, OnError, Terms, VerbError, Verdict};
 pub use merge::Merge;
 pub use mirror::{Ended, Mirror, What};
 pub use plan::Scope;

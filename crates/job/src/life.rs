@@ -141,7 +141,10 @@ pub struct Life {
 
 impl fmt::Debug for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Life").field("id", &self.terms.id).field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("Life")
+            .field("id", &self.terms.id)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
     }
 }
 

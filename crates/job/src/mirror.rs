@@ -119,7 +119,10 @@ impl Mirror {
             }
             self.tell_progress(life);
             if passes >= PASSES_MAX && !self.tracked.is_synchronous() {
-                tracing::info!(job = life.terms().id, "copying does not gain on writes: they go to both sides");
+                tracing::info!(
+                    job = life.terms().id,
+                    "copying does not gain on writes: they go to both sides"
+                );
                 self.tracked.be_synchronous();
             }
             if under_way.is_empty() && self.tracked.dirty.is_empty() {

@@ -83,7 +83,9 @@ impl Jobs {
             return Err(QmpError::generic(format!("there is a job with id {id:?} already")));
         }
         if self.list.borrow().len() >= JOBS_MAX {
-            return Err(QmpError::generic(format!("there are {JOBS_MAX} jobs; dismiss some that have ended")));
+            return Err(QmpError::generic(format!(
+                "there are {JOBS_MAX} jobs; dismiss some that have ended"
+            )));
         }
         Ok(())
     }
@@ -204,7 +206,7 @@ pub fn on_error(text: Option<&str>) -> OnError {
     match text {
         Some("ignore") => OnError::Ignore,
         Some("stop") => OnError::Stop,
-        Some("enospc") => OnError::Enospc,
+        Some("enospc" | "auto") => OnError::Enospc,
         _ => OnError::Report,
     }
 }

@@ -57,7 +57,9 @@ pub enum NodeError {
         name: String,
     },
     /// A disk was asked for.
-    #[error("node {name:?} was taken out of its disk by a job and is closed; blockdev-del it, and add it anew to use it")]
+    #[error(
+        "node {name:?} was taken out of its disk by a job and is closed; blockdev-del it, and add it anew to use it"
+    )]
     TakenOut {
         /// The node.
         name: String,

@@ -120,8 +120,7 @@ impl Graph {
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
         let overlay = disk.disk.image();
-        let replaced =
-            self.replace(change, &disk.name(), Edge::Root, Put::Layer(1), async || Ok(())).await?;
+        let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(1), async || Ok(())).await?;
         let gone = disk.name();
         self.rename(disk, &before, None);
         self.forget(&gone);
@@ -234,8 +233,7 @@ impl Graph {
         let before = disk.disk.layers();
         let at = block::layers(Arc::clone(&before.top)).position(|layer| Arc::ptr_eq(&layer, block));
         let at = at.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })?;
-        let replaced =
-            self.replace(change, &disk.name(), Edge::Root, Put::Layer(at), last_look).await?;
+        let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(at), last_look).await?;
         let own = before.of(block).and_then(|layer| layer.own.lock().clone());
         self.rename(disk, &before, Some(own.unwrap_or_else(|| self.made_own())));
         Ok(replaced)

@@ -29,7 +29,9 @@ impl Graph {
                 tree.fill_for_reopen(&disk.asked.lock().tree);
                 disk.reopen(tree).await
             }
-            NodeKind::Throttle { group, child } => self.reopen_filter(&node.name(), (group, &child.get()), options),
+            NodeKind::Throttle { group, child } => {
+                self.reopen_filter(&node.name(), (group, &child.get()), options)
+            }
             NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name() }),
             NodeKind::TakenOut => Err(NodeError::TakenOut { name: node.name() }),
         }

@@ -100,7 +100,7 @@ fn a_filter_keeps_its_disk_and_its_group_and_takes_the_disk_that_was_made_for_it
         let disk = graph.disk("t").unwrap();
         assert_eq!(
             (disk.name(), disk.disk.throttle_group().name()),
-            ("#block000", Some("of-this-test"))
+            ("#block000".to_owned(), Some("of-this-test"))
         );
         assert_eq!(refused(remove(graph, "#block000").await), "node \"#block000\" is in use by node \"t\"");
         assert_eq!(

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use job::{Ended, End, Error, Life, Status};
+use job::{End, Ended, Error, Life, Status};
 use serde_json::json;
 
 use super::{Group, Job, Work};

@@ -104,7 +104,12 @@ impl Work {
     }
 
     /// The last step.
-    pub(super) async fn finish(&self, inventory: &Inventory, job: &Job, ended: Ended) -> Result<(), QmpError> {
+    pub(super) async fn finish(
+        &self,
+        inventory: &Inventory,
+        job: &Job,
+        ended: Ended,
+    ) -> Result<(), QmpError> {
         let graph = &inventory.graph;
         let change = graph.change().await;
         let failed = |error: ReplaceError| QmpError::because("the last step failed", &error);

@@ -40,12 +40,16 @@ impl Chain {
     ) -> Result<Option<usize>, QmpError> {
         let found = match (arguments.maybe_text(by_node), arguments.maybe_text(by_file)) {
             (Some(_), Some(_)) => {
-                return Err(QmpError::generic(format!("give one of the arguments '{by_node}' and '{by_file}'")));
+                return Err(QmpError::generic(format!(
+                    "give one of the arguments '{by_node}' and '{by_file}'"
+                )));
             }
             (None, None) => return Ok(None),
-            (Some(node), None) => {
-                self.layers.iter().position(|layer| layer.name.as_deref() == Some(node)).ok_or((by_node, node))
-            }
+            (Some(node), None) => self
+                .layers
+                .iter()
+                .position(|layer| layer.name.as_deref() == Some(node))
+                .ok_or((by_node, node)),
             (None, Some(file)) => {
                 self.layers.iter().position(|layer| is_file(layer, file)).ok_or((by_file, file))
             }
@@ -59,7 +63,8 @@ impl Chain {
 
 /// Whether the layer is made of the file called `file`.
 fn is_file(layer: &LayerView, file: &str) -> bool {
-    let same = || Some(Path::new(layer.block.name()).canonicalize().ok()? == Path::new(file).canonicalize().ok()?);
+    let same =
+        || Some(Path::new(layer.block.name()).canonicalize().ok()? == Path::new(file).canonicalize().ok()?);
     layer.block.name() == file || same() == Some(true)
 }
 

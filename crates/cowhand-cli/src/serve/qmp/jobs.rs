@@ -21,7 +21,11 @@ pub fn query_block(inventory: &Inventory) -> Value {
 }
 
 /// Does `command`, if it is one about a job.
-pub fn act(inventory: &Inventory, command: &str, arguments: Arguments<'_>) -> Option<Result<Value, QmpError>> {
+pub fn act(
+    inventory: &Inventory,
+    command: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
     let (verb, is_older) = match command.strip_prefix("block-job-") {
         Some(verb) => (verb, true),
         None => (command.strip_prefix("job-")?, false),

@@ -66,7 +66,10 @@ pub async fn stream(
     if disk.disk.read_only() || image.downcast_ref::<Qcow2>().is_none() {
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));
     }
-    let base = match (chain.find(arguments, "base-node", "base")?, chain.find(arguments, "bottom", "bottom-file")?) {
+    let base = match (
+        chain.find(arguments, "base-node", "base")?,
+        chain.find(arguments, "bottom", "bottom-file")?,
+    ) {
         (Some(_), Some(_)) => {
             return Err(QmpError::generic("give one of the arguments 'base', 'base-node' and 'bottom'"));
         }
@@ -79,7 +82,9 @@ pub async fn stream(
     }
     let base_block = base.and_then(|base| layers.get(base)).map(|layer| Arc::clone(&layer.block));
     if arguments.has("backing-file") && base_block.is_none() {
-        return Err(QmpError::generic("argument 'backing-file' needs a base: without one there is no backing file"));
+        return Err(QmpError::generic(
+            "argument 'backing-file' needs a base: without one there is no backing file",
+        ));
     }
     let holds = hold(inventory, &new.terms.id, &[&disk.name()])?;
     let guarded = Guarded::new(disk.disk.root());
@@ -109,11 +114,15 @@ pub async fn commit(
         return Err(QmpError::generic("the base does not lie below the top; there is nothing to commit"));
     }
     if arguments.has("backing-file") && top == 0 {
-        return Err(QmpError::generic("argument 'backing-file' means nothing where the uppermost image is committed"));
+        return Err(QmpError::generic(
+            "argument 'backing-file' means nothing where the uppermost image is committed",
+        ));
     }
     let disk = Arc::clone(&chain.disk);
     if disk.disk.read_only() && top == 0 {
-        return Err(QmpError::generic(format!("node {device:?} is read-only: commit the image below it, or reopen it")));
+        return Err(QmpError::generic(format!(
+            "node {device:?} is read-only: commit the image below it, or reopen it"
+        )));
     }
     let holds = hold(inventory, &new.terms.id, &[&disk.name()])?;
     let writable = async |at: usize| {
@@ -156,7 +165,9 @@ async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), Qm
     }
     let image = base.downcast_ref::<Qcow2>().ok_or_else(|| {
         let name = base.name();
-        QmpError::generic(format!("the base {name} has {found} bytes, {size} are needed; resize it before it is opened"))
+        QmpError::generic(format!(
+            "the base {name} has {found} bytes, {size} are needed; resize it before it is opened"
+        ))
     })?;
     image.resize(size, ResizeOptions::default()).await.map_err(|error| not_begun(&error))
 }
@@ -195,7 +206,9 @@ fn target_of(inventory: &Inventory, source: &DiskNode, name: &str) -> Result<Arc
     let (found, needed) = (target.disk.size(), source.disk.size());
     match found == needed {
         true => Ok(target),
-        false => Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}"))),
+        false => {
+            Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}")))
+        }
     }
 }
 
@@ -205,7 +218,9 @@ fn what(sync: &str) -> Result<What, QmpError> {
         "full" => Ok(What::Everything),
         "top" => Ok(What::Layers(1)),
         "none" => Ok(What::Nothing),
-        other => Err(QmpError::generic(format!("argument 'sync' is {other:?}; allowed here: full, top, none"))),
+        other => {
+            Err(QmpError::generic(format!("argument 'sync' is {other:?}; allowed here: full, top, none")))
+        }
     }
 }
 
@@ -250,7 +265,9 @@ async fn begin_mirror(
     let has_more_below = layers.len() > 1;
     let keeps_backing = what != What::Everything && has_more_below && node.disk.top_image().below().is_none();
     if keeps_backing && node.disk.image().is_none() {
-        return Err(QmpError::generic(format!("the target {target:?} is raw and holds all of a disk: give sync full")));
+        return Err(QmpError::generic(format!(
+            "the target {target:?} is raw and holds all of a disk: give sync full"
+        )));
     }
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
@@ -273,13 +290,17 @@ pub async fn drive_mirror(
     let is_made = arguments.maybe_text("mode") != Some("existing");
     if is_made {
         if format != "qcow2" {
-            return Err(QmpError::generic(format!("a new target of format {format:?} is not made here; make it, and give mode existing")));
+            return Err(QmpError::generic(format!(
+                "a new target of format {format:?} is not made here; make it, and give mode existing"
+            )));
         }
         let below = layers.get(1).filter(|_| sync != "full").map(|layer| &layer.block);
         let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
         make_overlay(file, disk.disk.size(), backing).await?;
     }
-    let name = arguments.maybe_text("node-name").map_or_else(|| format!("target-{}", disk.name().replace('#', "")), str::to_owned);
+    let name = arguments
+        .maybe_text("node-name")
+        .map_or_else(|| format!("target-{}", disk.name().replace('#', "")), str::to_owned);
     let mut options = json!({
         "driver": format,
         "node-name": name,
@@ -299,7 +320,10 @@ pub async fn drive_mirror(
         begun
     };
     let begun = begun.await;
-    if begun.is_err() && is_made && let Err(error) = std::fs::remove_file(file) {
+    if begun.is_err()
+        && is_made
+        && let Err(error) = std::fs::remove_file(file)
+    {
         tracing::warn!(file, %error, "a target that was made for nothing stays");
     }
     begun

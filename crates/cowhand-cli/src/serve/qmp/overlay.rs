@@ -101,11 +101,7 @@ async fn put_file_over(
 ///
 /// # Errors
 /// When something is there already, or it cannot be made.
-pub async fn make_overlay(
-    file: &str,
-    size: u64,
-    backing: Option<(String, String)>,
-) -> Result<(), QmpError> {
+pub async fn make_overlay(file: &str, size: u64, backing: Option<(String, String)>) -> Result<(), QmpError> {
     let failed = |error: &dyn std::error::Error| QmpError::because(format!("cannot create {file}"), error);
     if backing.as_ref().is_some_and(|(name, _)| !Path::new(name).exists()) {
         return Err(QmpError::generic(

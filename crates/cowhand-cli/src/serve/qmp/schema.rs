@@ -205,13 +205,23 @@ macro_rules! command {
     };
 }
 
-const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop"]);
+const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);
 const SYNC: Kind = Kind::Choice(&["top", "full", "none"]);
 const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
 const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
 const JOB_KIND: Kind = Kind::Choice(&["commit", "stream", "mirror", "backup"]);
 const JOB_STATUS: Kind = Kind::Choice(&[
-    "undefined", "created", "running", "paused", "ready", "standby", "waiting", "pending", "aborting", "concluded", "null",
+    "undefined",
+    "created",
+    "running",
+    "paused",
+    "ready",
+    "standby",
+    "waiting",
+    "pending",
+    "aborting",
+    "concluded",
+    "null",
 ]);
 
 /// blockdev-snapshot.

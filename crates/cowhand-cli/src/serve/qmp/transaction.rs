@@ -8,8 +8,8 @@ use graph::{Change, DiskNode};
 use job::End;
 use serde_json::{Value, json};
 
-use super::overlay::{self, Taken};
 use super::live;
+use super::overlay::{self, Taken};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Group;
 
@@ -28,12 +28,11 @@ pub async fn run(
     let actions: Vec<(&str, Arguments<'_>)> = arguments
         .list("actions")
         .iter()
-        .filter_map(|action| {
-            Some((action["type"].as_str()?, Arguments(action.get("data")?.as_object()?)))
-        })
+        .filter_map(|action| Some((action["type"].as_str()?, Arguments(action.get("data")?.as_object()?))))
         .collect();
     let is_grouped =
-        arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode")) == Some("grouped");
+        arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode"))
+            == Some("grouped");
     let disks = disks(inventory, &actions)?;
     let mut kept_out = Vec::with_capacity(disks.len());
     for disk in &disks {
@@ -61,10 +60,7 @@ pub async fn run(
 }
 
 /// The disks of all actions, each once.
-fn disks(
-    inventory: &Inventory,
-    actions: &[(&str, Arguments<'_>)],
-) -> Result<Vec<Arc<DiskNode>>, QmpError> {
+fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec<Arc<DiskNode>>, QmpError> {
     let mut disks: Vec<Arc<DiskNode>> = Vec::new();
     for (_, data) in actions {
         let names = ["node", "node-name", "device"];

@@ -133,7 +133,16 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
         check_readable_below(edge, &**block)?;
     }
     let over = None;
-    Ok(Found { block, list, over, over_below: false, bitmaps, asked: Some(Asked { path, tree }), links, node: None })
+    Ok(Found {
+        block,
+        list,
+        over,
+        over_below: false,
+        bitmaps,
+        asked: Some(Asked { path, tree }),
+        links,
+        node: None,
+    })
 }
 
 /// Refuses to have something read as a backing layer that somebody may write.
