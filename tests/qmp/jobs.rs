@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
+use black_box::peer::{assert_clean, assert_leaks_at_most, converted, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::random::Random;
-use black_box::{Client, Scratch};
+use black_box::server::Start;
+use black_box::{Client, Scratch, Server};
 use serde_json::{Value, json};
 
 use super::{Steered, create, qcow2};
@@ -409,4 +410,141 @@ fn a_base_that_was_open_for_reading_is_committed_to_and_grown() {
     server.stop();
     holds(&base, &held, &scratch);
     qemu_io_ok(&["-f", "qcow2"], &base, &["read -P 3 31M 1M"]);
+}
+
+/// A disk of 16 MiB over another one: the lower has 3 in its first half, the upper 4 in its third quarter.
+fn two_layers(scratch: &Scratch) -> (String, String) {
+    let (base, top) = (create(scratch, "base.qcow2", "16M"), scratch.name("top.qcow2"));
+    qemu_io_ok(&["-f", "qcow2"], &base, &["write -P 3 0 8M"]);
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &top]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 4 6M 6M"]);
+    (base, top)
+}
+
+/// What is read of the disk of [`two_layers`] by an image that has it all.
+fn has_both_layers(image: &str) {
+    qemu_io_ok(&["-f", "qcow2"], image, &["read -P 3 0 6M", "read -P 4 6M 6M", "read -P 0 12M 4M"]);
+}
+
+/// The server is killed at any moment of a job: the old chain is there, or the new one, and both hold the disk.
+#[test]
+fn killed_at_any_moment_of_a_job_a_chain_is_the_old_one_or_the_new_one() {
+    let jobs = [("block-stream", 0), ("block-commit", 1), ("block-commit", 2)];
+    let mut ended = 0;
+    for round in 0..9 {
+        let scratch = Scratch::new();
+        let (_, top) = two_layers(&scratch);
+        let qmp = scratch.file("qmp");
+        let start = Start::new(["--qmp"]).arg(&qmp).arg("--allow-path").arg(scratch.path()).arg(&top);
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        let mut client = Qmp::connect(&qmp);
+        let (job, kind) = jobs[round % 3];
+        let uppermost = match kind {
+            // An image over both, so that the commit is of an intermediate one.
+            1 => snapshot(&mut client, "top", &scratch, "over"),
+            _ => top.clone(),
+        };
+        let device = if kind == 1 { "over" } else { "top" };
+        let mut arguments = json!({ "job-id": "j", "device": device });
+        if kind == 1 {
+            arguments["top-node"] = json!("top");
+        }
+        client.ok(job, arguments);
+        if kind == 2 && round > 3 {
+            told(&mut client, "BLOCK_JOB_READY", "j");
+            client.ok("job-complete", json!({ "id": "j" }));
+        }
+        std::thread::sleep(Duration::from_micros(2_000 * round as u64));
+        let jobs = client.ok("query-jobs", json!({}));
+        ended += usize::from(jobs == json!([]));
+        server.kill();
+        assert_leaks_at_most(uppermost.as_ref());
+        assert_leaks_at_most(scratch.file("base.qcow2").as_ref());
+        has_both_layers(&uppermost);
+    }
+    assert!(ended < 9, "no job was killed");
+}
+
+/// A guest that writes faster than the target takes it: at some time its writes go to both sides, and the mirror becomes ready.
+#[test]
+fn a_mirror_becomes_ready_however_fast_the_disk_is_written() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let target = create(&steered.scratch, "t", "64M");
+    let load = Load::on(steered.server.socket(), "a", 1024);
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    qmp.ok(
+        "object-add",
+        json!({ "qom-type": "throttle-group", "id": "slow", "limits": { "bps-total": 12 << 20 } }),
+    );
+    let filter = json!({ "driver": "throttle", "node-name": "f", "throttle-group": "slow", "file": "t" });
+    qmp.ok("blockdev-add", filter);
+    let mirror = json!({ "job-id": "m", "device": "a", "target": "t", "sync": "top" });
+    qmp.ok("blockdev-mirror", mirror);
+    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    load.goes_on();
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert!(job["x-written-through"].as_u64().expect("a number") > 0, "{job}");
+    let held = load.end();
+    qmp.ok("job-cancel", json!({ "id": "m" }));
+    completed(&mut qmp, "m");
+    qmp.ok("blockdev-del", json!({ "node-name": "f" }));
+    qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    holds(&target, &held, &steered.scratch);
+    steered.server.stop();
+}
+
+/// The server of the target goes away: the job rests, as it was told to, and can be cancelled; the disk works on.
+#[test]
+fn a_mirror_whose_target_dies_rests_and_can_be_cancelled() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let target = create(&steered.scratch, "t", "64M");
+    let far = Server::start([&target]);
+    let address = json!({ "type": "unix", "path": far.socket() });
+    let nbd = json!({ "driver": "nbd", "server": address, "export": "t" });
+    qmp.ok("blockdev-add", json!({ "driver": "raw", "node-name": "t", "file": nbd }));
+    let load = Load::on(steered.server.socket(), "a", 1024);
+    let mirror =
+        json!({ "job-id": "m", "device": "a", "target": "t", "sync": "full", "on-target-error": "stop" });
+    qmp.ok("blockdev-mirror", mirror);
+    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    far.kill();
+    let error = told(&mut qmp, "BLOCK_JOB_ERROR", "m");
+    assert_eq!(error, json!({ "device": "m", "operation": "write", "action": "stop" }));
+    status(&mut qmp, "m", "standby");
+    let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+    assert_eq!((&job["paused"], &job["io-status"]), (&json!(true), &json!("failed")), "{job}");
+    load.goes_on();
+    qmp.ok("block-job-cancel", json!({ "device": "m", "force": true }));
+    told(&mut qmp, "BLOCK_JOB_CANCELLED", "m");
+    assert_eq!(exported(&mut qmp), "a");
+    load.goes_on();
+    let held = load.end();
+    // What it holds cannot be made durable any more; its node goes all the same.
+    qmp.refused("blockdev-del", json!({ "node-name": "t" }));
+    let path = steered.scratch.name("a.qcow2");
+    steered.server.stop();
+    holds(&path, &held, &steered.scratch);
+}
+
+/// A program that ends in the middle of jobs ends in order.
+#[test]
+fn a_server_that_is_told_to_end_ends_its_jobs_first() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let target = create(&steered.scratch, "t", "64M");
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    let load = Load::on(steered.server.socket(), "a", 512);
+    qmp.ok(
+        "blockdev-backup",
+        json!({ "job-id": "b", "device": "a", "target": "t", "sync": "full", "speed": 65536 }),
+    );
+    load.goes_on();
+    let held = load.end();
+    let path = steered.scratch.name("a.qcow2");
+    steered.server.stop();
+    holds(&path, &held, &steered.scratch);
+    assert_clean(target.as_ref());
 }
