@@ -15,9 +15,10 @@ use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
-use crate::life::{End, Life};
+use crate::life::Life;
 use crate::plan::Scope;
 use crate::state::Status;
+use crate::terms::End;
 use crate::tracked::Tracked;
 
 /// Bytes that are copied at a time at most, of one piece.

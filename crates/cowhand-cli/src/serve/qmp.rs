@@ -7,6 +7,7 @@ pub mod errors;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
+mod job_schema;
 mod jobs;
 pub mod limits;
 mod live;
@@ -49,6 +50,22 @@ impl Steering {
             }
             "query-jobs" => return Ok(jobs::query(inventory)),
             "query-block-jobs" => return Ok(jobs::query_block(inventory)),
+            "job-pause"
+            | "job-resume"
+            | "job-cancel"
+            | "job-complete"
+            | "job-finalize"
+            | "job-dismiss"
+            | "block-job-pause"
+            | "block-job-resume"
+            | "block-job-cancel"
+            | "block-job-complete"
+            | "block-job-finalize"
+            | "block-job-dismiss"
+            | "block-job-set-speed"
+            | "block-job-change" => {
+                return jobs::act(inventory, &command.name, arguments);
+            }
             "query-block" => return Ok(query::devices(inventory).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
@@ -62,9 +79,6 @@ impl Steering {
                 return Ok(json!({}));
             }
             _ => {}
-        }
-        if let Some(done) = jobs::act(inventory, &command.name, arguments) {
-            return done;
         }
         let change = inventory.graph.change().await;
         if self.quit.is_triggered() {

@@ -20,17 +20,12 @@ pub fn query_block(inventory: &Inventory) -> Value {
     jobs.iter().filter(|job| job.is_of_disk).map(|job| job.block_info()).collect()
 }
 
-/// Does `command`, if it is one about a job.
-pub fn act(
-    inventory: &Inventory,
-    command: &str,
-    arguments: Arguments<'_>,
-) -> Option<Result<Value, QmpError>> {
-    let (verb, is_older) = match command.strip_prefix("block-job-") {
-        Some(verb) => (verb, true),
-        None => (command.strip_prefix("job-")?, false),
-    };
-    Some(asked(inventory, verb, is_older, arguments).map(|()| json!({})))
+/// Does `command`, which is one about a job.
+pub fn act(inventory: &Inventory, command: &str, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let older = command.strip_prefix("block-job-");
+    let verb = older.or_else(|| command.strip_prefix("job-")).unwrap_or(command);
+    asked(inventory, verb, older.is_some(), arguments)?;
+    Ok(json!({}))
 }
 
 fn asked(

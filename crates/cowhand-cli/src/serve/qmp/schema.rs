@@ -6,8 +6,8 @@ use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
-use super::bitmaps;
 use super::node_options::{LimitName, count, find, kind, limits, members};
+use super::{bitmaps, job_schema};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -205,72 +205,6 @@ macro_rules! command {
     };
 }
 
-const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);
-const SYNC: Kind = Kind::Choice(&["top", "full", "none"]);
-const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
-const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
-const JOB_KIND: Kind = Kind::Choice(&["commit", "stream", "mirror", "backup"]);
-const JOB_STATUS: Kind = Kind::Choice(&[
-    "undefined",
-    "created",
-    "running",
-    "paused",
-    "ready",
-    "standby",
-    "waiting",
-    "pending",
-    "aborting",
-    "concluded",
-    "null",
-]);
-
-/// blockdev-snapshot.
-const SNAPSHOT: &[Argument] = &[required("node", Kind::Text), required("overlay", Kind::Text)];
-
-/// blockdev-snapshot-sync.
-const SNAPSHOT_SYNC: &[Argument] = &[
-    optional("device", Kind::Text),
-    optional("node-name", Kind::Text),
-    required("snapshot-file", Kind::Text),
-    optional("snapshot-node-name", Kind::Text),
-    optional("format", Kind::Text),
-    optional("mode", MODE),
-];
-
-/// blockdev-backup.
-const BACKUP: &[Argument] = &[
-    optional("job-id", Kind::Text),
-    required("device", Kind::Text),
-    required("target", Kind::Text),
-    required("sync", SYNC),
-    optional("speed", NUMBER),
-    optional("on-source-error", ON_ERROR),
-    optional("on-target-error", ON_ERROR),
-    optional("auto-finalize", Kind::Switch),
-    optional("auto-dismiss", Kind::Switch),
-];
-
-/// One action of a transaction.
-static ACTION: Kind = Kind::Union {
-    tag: "type",
-    common: &[],
-    variants: &[
-        Variant { tag: "abort", members: &[required("data", Kind::Object(&[]))] },
-        Variant { tag: "blockdev-snapshot", members: &[required("data", Kind::Object(SNAPSHOT))] },
-        Variant { tag: "blockdev-snapshot-sync", members: &[required("data", Kind::Object(SNAPSHOT_SYNC))] },
-        Variant { tag: "blockdev-backup", members: &[required("data", Kind::Object(BACKUP))] },
-    ],
-};
-
-/// What a job tells when it is ready or was cancelled.
-const OF_JOB: &[Argument] = &[
-    required("type", JOB_KIND),
-    required("device", Kind::Text),
-    required("len", NUMBER),
-    required("offset", NUMBER),
-    required("speed", NUMBER),
-];
-
 /// Every event, with what it tells.
 pub static EVENTS: &[EventSpec] = &[
     EventSpec {
@@ -281,35 +215,12 @@ pub static EVENTS: &[EventSpec] = &[
         ]),
     },
     bitmaps::INVALIDATED,
-    EventSpec {
-        name: "JOB_STATUS_CHANGE",
-        data: Kind::Object(&[required("id", Kind::Text), required("status", JOB_STATUS)]),
-    },
-    EventSpec { name: "BLOCK_JOB_READY", data: Kind::Object(OF_JOB) },
-    EventSpec { name: "BLOCK_JOB_CANCELLED", data: Kind::Object(OF_JOB) },
-    EventSpec {
-        name: "BLOCK_JOB_COMPLETED",
-        data: Kind::Object(&[
-            required("type", JOB_KIND),
-            required("device", Kind::Text),
-            required("len", NUMBER),
-            required("offset", NUMBER),
-            required("speed", NUMBER),
-            optional("error", Kind::Text),
-        ]),
-    },
-    EventSpec {
-        name: "BLOCK_JOB_ERROR",
-        data: Kind::Object(&[
-            required("device", Kind::Text),
-            required("operation", Kind::Choice(&["read", "write"])),
-            required("action", Kind::Choice(&["ignore", "report", "stop"])),
-        ]),
-    },
-    EventSpec {
-        name: "BLOCK_JOB_PENDING",
-        data: Kind::Object(&[required("type", JOB_KIND), required("id", Kind::Text)]),
-    },
+    job_schema::STATUS_CHANGE,
+    job_schema::READY,
+    job_schema::CANCELLED,
+    job_schema::COMPLETED,
+    job_schema::ERROR,
+    job_schema::PENDING,
     EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
     EventSpec {
         name: "BLOCK_IO_ERROR",
@@ -356,83 +267,20 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("id", Kind::Text),
         optional("name", Kind::Text),
     ),
-    CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(SNAPSHOT) },
-    CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(SNAPSHOT_SYNC) },
+    CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
+    CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
     command!(
         "change-backing-file",
         required("device", Kind::Text),
         required("image-node-name", Kind::Text),
         required("backing-file", Kind::Text),
     ),
-    command!(
-        "block-stream",
-        optional("job-id", Kind::Text),
-        required("device", Kind::Text),
-        optional("base", Kind::Text),
-        optional("base-node", Kind::Text),
-        optional("bottom", Kind::Text),
-        optional("backing-file", Kind::Text),
-        optional("speed", NUMBER),
-        optional("on-error", ON_ERROR),
-        optional("auto-finalize", Kind::Switch),
-        optional("auto-dismiss", Kind::Switch),
-    ),
-    command!(
-        "block-commit",
-        optional("job-id", Kind::Text),
-        required("device", Kind::Text),
-        optional("base", Kind::Text),
-        optional("base-node", Kind::Text),
-        optional("top", Kind::Text),
-        optional("top-node", Kind::Text),
-        optional("backing-file", Kind::Text),
-        optional("speed", NUMBER),
-        optional("on-error", ON_ERROR),
-        optional("auto-finalize", Kind::Switch),
-        optional("auto-dismiss", Kind::Switch),
-    ),
-    command!(
-        "blockdev-mirror",
-        optional("job-id", Kind::Text),
-        required("device", Kind::Text),
-        required("target", Kind::Text),
-        optional("replaces", Kind::Text),
-        required("sync", SYNC),
-        optional("speed", NUMBER),
-        optional("granularity", Kind::Whole(u32::MAX as u64)),
-        optional("on-source-error", ON_ERROR),
-        optional("on-target-error", ON_ERROR),
-        optional("copy-mode", COPY_MODE),
-        optional("auto-finalize", Kind::Switch),
-        optional("auto-dismiss", Kind::Switch),
-    ),
-    command!(
-        "drive-mirror",
-        optional("job-id", Kind::Text),
-        required("device", Kind::Text),
-        required("target", Kind::Text),
-        optional("format", Kind::Text),
-        optional("node-name", Kind::Text),
-        optional("replaces", Kind::Text),
-        required("sync", SYNC),
-        optional("mode", MODE),
-        optional("speed", NUMBER),
-        optional("granularity", Kind::Whole(u32::MAX as u64)),
-        optional("on-source-error", ON_ERROR),
-        optional("on-target-error", ON_ERROR),
-        optional("copy-mode", COPY_MODE),
-        optional("auto-finalize", Kind::Switch),
-        optional("auto-dismiss", Kind::Switch),
-    ),
-    CommandSpec { name: "blockdev-backup", arguments: Kind::Object(BACKUP) },
-    command!(
-        "transaction",
-        required("actions", Kind::List(&ACTION)),
-        optional(
-            "properties",
-            Kind::Object(&[optional("completion-mode", Kind::Choice(&["individual", "grouped"]))]),
-        ),
-    ),
+    CommandSpec { name: "block-stream", arguments: Kind::Object(job_schema::STREAM) },
+    CommandSpec { name: "block-commit", arguments: Kind::Object(job_schema::COMMIT) },
+    CommandSpec { name: "blockdev-mirror", arguments: Kind::Object(job_schema::MIRROR) },
+    CommandSpec { name: "drive-mirror", arguments: Kind::Object(job_schema::DRIVE_MIRROR) },
+    CommandSpec { name: "blockdev-backup", arguments: Kind::Object(job_schema::BACKUP) },
+    CommandSpec { name: "transaction", arguments: Kind::Object(job_schema::TRANSACTION) },
     command!("job-pause", required("id", Kind::Text)),
     command!("job-resume", required("id", Kind::Text)),
     command!("job-cancel", required("id", Kind::Text)),
@@ -446,14 +294,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("block-job-finalize", required("id", Kind::Text)),
     command!("block-job-dismiss", required("id", Kind::Text)),
     command!("block-job-set-speed", required("device", Kind::Text), required("speed", NUMBER)),
-    CommandSpec {
-        name: "block-job-change",
-        arguments: Kind::Union {
-            tag: "type",
-            common: &[required("id", Kind::Text)],
-            variants: &[Variant { tag: "mirror", members: &[required("copy-mode", COPY_MODE)] }],
-        },
-    },
+    CommandSpec { name: "block-job-change", arguments: job_schema::CHANGE },
     CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",
