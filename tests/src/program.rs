@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::run::Run;
 
-/// The binary: `COWHAND_BIN`, or else a release build of this workspace, made (or found fresh) once.
+/// The binary: `COWHAND_BIN`, or else this workspace's as its tests are built, with all its assertions; made (or found fresh) once.
 pub fn path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("COWHAND_BIN") {
@@ -24,7 +24,7 @@ fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's directory");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--release", "--package", "cowhand-cli", "--message-format", "json"])
+        .args(["test", "--workspace", "--no-run", "--message-format", "json"])
         .current_dir(root)
         .output()
         .expect("cannot run cargo");
@@ -32,7 +32,8 @@ fn build() -> PathBuf {
     let built = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "cowhand")
+        .filter(|message| message["target"]["name"] == "cowhand" && message["target"]["kind"][0] == "bin")
+        .filter(|message| message["profile"]["test"] == false)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from));
     built.unwrap_or_else(|| panic!("cowhand does not build:\n{}", String::from_utf8_lossy(&output.stderr)))
 }

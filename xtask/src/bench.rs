@@ -21,15 +21,16 @@ mod throttle;
 mod vdi;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use self::scratch::Scratch;
 use self::table::Table;
 use self::tables::{Entry, TABLES};
-use crate::workspace::{binary, cargo};
+use crate::workspace::{cargo, release};
 
 /// What images of all tables may take at a time, in bytes.
 const SPACE_BYTES: u64 = 8 << 30;
@@ -114,6 +115,7 @@ fn measure(args: &Args) -> Result<bool, String> {
         seconds: args.seconds.unwrap_or(usual.seconds),
         ..usual
     };
+    deepen_stacks()?;
     let bench = Bench { effort, cowhand, images: scratch.path().to_owned() };
     let start = Instant::now();
     let (tables, whole) = all(&entries, &bench, &scratch)?;
@@ -126,6 +128,14 @@ fn measure(args: &Args) -> Result<bool, String> {
     }
     println!("{} after {:.0} s", report.display(), start.elapsed().as_secs_f64());
     Ok(whole)
+}
+
+/// Gives the programs that are started from here on all the stack that the system allows: `qemu-img bench` 10 goes one level deeper with each request
+/// that is answered at once, and is ended by the kernel where that is 8 MiB deep.
+fn deepen_stacks() -> Result<(), String> {
+    let deepened =
+        getrlimit(Resource::RLIMIT_STACK).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_STACK, hard, hard));
+    deepened.map_err(|error| format!("the limit of stacks: {error}"))
 }
 
 /// The id of a table that was asked for by its subject.
@@ -148,10 +158,12 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Entry>, String> {
 /// Runs the tables one after the other; one that fails does not keep the others from running.
 fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Table>, bool), String> {
     let (mut tables, mut whole) = (Vec::new(), true);
+    let rivals = rivals()?;
     for entry in entries {
         let start = Instant::now();
         match (entry.run)(bench) {
-            Ok(table) => {
+            Ok(mut table) => {
+                table.about += &rivals;
                 println!("{}\n({:.0} s)\n", docs::markdown(&table), start.elapsed().as_secs_f64());
                 tables.push(table);
             }
@@ -165,13 +177,22 @@ fn all(entries: &[&Entry], bench: &Bench, scratch: &Scratch) -> Result<(Vec<Tabl
     Ok((tables, whole))
 }
 
+/// Which versions of other programs this machine has, as a sentence.
+fn rivals() -> Result<String, String> {
+    let qemu = process::run(Command::new("qemu-img").arg("--version"))?.text;
+    let nbdkit = process::run(Command::new("nbdkit").arg("--version"))?.text;
+    let of_qemu = qemu.split_whitespace().nth(2).unwrap_or("of an unknown version");
+    let of_nbdkit = nbdkit.split_whitespace().nth(1).unwrap_or("of an unknown version");
+    Ok(format!(" Others: QEMU {of_qemu}, nbdkit {of_nbdkit}."))
+}
+
 /// Builds the program with `features` and says where it is.
 fn build(features: &[&str]) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--release", "--package", "cowhand-cli"]);
     command.args(features.iter().flat_map(|feature| ["--features", feature]));
     process::run(&mut command)?;
-    Ok(binary())
+    Ok(release())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

@@ -6,6 +6,7 @@
 mod arrows;
 mod commands;
 mod names;
+mod offsets;
 mod rows;
 mod sizes;
 mod tree;
@@ -23,13 +24,14 @@ pub struct Args {}
 /// A rule: its name, and what it finds wrong.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     ("arrows between rooms", arrows::complaints),
     ("rows of write-order.md", rows::complaints),
     ("paths named in documents", names::complaints),
     ("commands of the control socket", commands::complaints),
     ("sizes of files and functions", sizes::complaints),
     ("rooms with unsafe code", unsafety::complaints),
+    ("offsets that could be taken for each other", offsets::complaints),
 ];
 
 /// Runs it.

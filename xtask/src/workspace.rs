@@ -15,8 +15,13 @@ pub fn target_directory() -> PathBuf {
     root().join(set.map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
-/// The server as [`cargo`] builds it with `--release`.
+/// The program under test: `cargo test` builds it beside the tests, optimised as they are and with its assertions.
 pub fn binary() -> PathBuf {
+    target_directory().join("debug").join("cowhand")
+}
+
+/// The program as users get it: [`cargo`] builds it with `--release`.
+pub fn release() -> PathBuf {
     target_directory().join("release").join("cowhand")
 }
 

@@ -13,7 +13,7 @@ use block::SECTOR_BYTES;
 use graph::cache_mode::CacheMode;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
-use graph::{Disk, OpenRules};
+use graph::{BareImage, Disk, OpenRules, open_bare};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
 
@@ -104,6 +104,7 @@ struct Job<'a> {
 impl Job<'_> {
     /// To an older version the size comes first, while the image can say everything; otherwise last, when it can say more.
     async fn run(&self) -> Result<(), Failure> {
+        self.refuse_luks_files().await?;
         let (disk, image) = self.open(self.wanted.size.is_some()).await?;
         let header = image.header().await;
         let checked = self.check(&image).await;
@@ -125,6 +126,19 @@ impl Job<'_> {
         match downgrade {
             true => Ok(()),
             false => self.resize_alone().await,
+        }
+    }
+
+    /// A LUKS file is refused before its password is tried; what else is wrong with it, opening it tells.
+    async fn refuse_luks_files(&self) -> Result<(), Failure> {
+        let mut options = self.options.clone();
+        options.layer.read_only = true;
+        match open_bare(&options).await {
+            Ok(BareImage { format: Format::Luks, .. }) => Err(Failure::new(format!(
+                "{} is a LUKS file: cryptsetup luksAddKey, luksChangeKey and luksKillSlot change its keys",
+                options.filename.display()
+            ))),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

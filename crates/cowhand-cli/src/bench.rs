@@ -32,7 +32,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
             .await
             .map_err(|error| Failure::because("cannot open the image", &error))?;
         let disk = Arc::new(disk);
-        disk.keep_house();
+        disk.start_upkeep();
         let report = measure(args, &disk, out).await;
         let closed = disk.close().await.map_err(|error| Failure::because("cannot close the image", &error));
         report.and_then(|report| closed.map(|()| report))
@@ -69,7 +69,7 @@ fn show(report: &Report, format: OutputFormat, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// The result for people; its first line is qemu-img's, who has no others.
+/// The result for people; its first line is qemu-img's only one.
 fn summary(report: &Report) -> String {
     let map = report.map.map_or(String::new(), |map| {
         format!(

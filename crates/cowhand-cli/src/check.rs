@@ -3,21 +3,24 @@
 mod dry_run;
 pub mod report;
 
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::ValueEnum;
 use graph::cache_mode::CacheMode;
+use graph::drivers::OnLoop;
 use graph::probe::Format;
 use qcow2::{Progress as Seen, Repair};
+use storage::Storage;
 
 use self::dry_run::DryRun;
 use self::report::{CheckReport, code};
 use crate::cli::DRIVE_HELP;
 use crate::compat;
 use crate::copying;
+use crate::copying::watch::Watch;
 use crate::drive::{DriveArgs, cache_modes, set_cache_mode};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
@@ -57,6 +60,10 @@ pub struct Args {
     /// Form of the result
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
+
+    /// Show how far it is, on a terminal, with --output json too (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p', long)]
+    progress: bool,
 
     /// Print nothing but errors: the exit code tells
     #[arg(short = 'q', long)]
@@ -103,10 +110,17 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         tell(format_args!("{}: {name}: a {format} image has no metadata to check", voice::name()));
         return Ok(ExitCode::from(code::UNSUPPORTED));
     }
-    let mut told = Told::new(args.quiet || args.output == OutputFormat::Json);
-    let dry_run = args.dry_run.then(|| DryRun::over(Arc::clone(&image.file)));
-    let file = dry_run.as_ref().map_or(&*image.file, |dry_run| dry_run as &dyn storage::Storage);
-    let result = reactor.run(qcow2::check(file, What::repair(args.repair), &mut |seen| told.tell(&seen)));
+    let quiet = args.quiet || args.output == OutputFormat::Json;
+    // Under qemu-img's name nothing is said of that, as there.
+    let shown = !voice::is_qemu() && !args.quiet && (args.progress || !quiet);
+    let mut told = Told::new(quiet, Watch::of_questions(shown)?);
+    let dry_run = args.dry_run.then(|| Arc::new(DryRun::over(Arc::clone(&image.file))));
+    let over = dry_run.as_ref().map(|dry_run| Arc::clone(dry_run) as Arc<dyn Storage>);
+    let file = over.unwrap_or_else(|| Arc::clone(&image.file));
+    let host: Arc<dyn qcow2::Host> = Arc::new(OnLoop);
+    let mut hear = |seen: Seen<'_>| told.tell(&seen);
+    let check = qcow2::check_in_parallel(&file, &host, What::repair(args.repair), &mut hear);
+    let result = reactor.run(check);
     told.end();
     let report =
         CheckReport::of(&options.filename.display().to_string(), &result.map_err(|error| failed(&error))?);
@@ -128,33 +142,45 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 struct Told {
     quiet: bool,
     findings: u64,
+    watch: Watch,
     /// Of this reading of the tables.
     progress: Option<Progress>,
 }
 
 impl Told {
-    fn new(quiet: bool) -> Self {
-        Self { quiet, findings: 0, progress: None }
+    fn new(quiet: bool, watch: Watch) -> Self {
+        Self { quiet, findings: 0, watch, progress: None }
     }
 
     fn tell(&mut self, seen: &Seen<'_>) {
         match seen {
             Seen::Stage(_) => self.end_line(),
             Seen::Scanned { done, total } => {
-                // Under qemu-img's name nothing is said of that, as there.
-                let (now, shown) = (Instant::now(), !self.quiet && !voice::is_qemu());
-                self.progress.get_or_insert_with(|| Progress::begin(shown, *total, now)).at(*done, now);
+                let watch = &self.watch;
+                let progress = self.progress.get_or_insert_with(|| watch.progress(*total));
+                // Nothing ends a check half-way: what it has not written is not needed.
+                let _ = watch.look(progress, *done);
             }
+            Seen::Copied { owner, clusters } => self.tell_line(format_args!(
+                "what shared its place with something else gets its own: {owner}, {clusters} clusters"
+            )),
             Seen::Found(finding) => {
                 self.findings += 1;
-                if !self.quiet && self.findings <= FINDINGS_SHOWN_MAX {
-                    if let Some(progress) = &mut self.progress {
-                        progress.end();
-                    }
-                    tell(format_args!("{finding}"));
+                if self.findings <= FINDINGS_SHOWN_MAX {
+                    self.tell_line(format_args!("{finding}"));
                 }
             }
         }
+    }
+
+    fn tell_line(&mut self, line: fmt::Arguments<'_>) {
+        if self.quiet {
+            return;
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.end();
+        }
+        tell(line);
     }
 
     fn end_line(&mut self) {

@@ -2,11 +2,16 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use graph::Secrets;
+use graph::drivers::OnLoop;
+use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::size::human_size;
 use qcow2::{CompactOptions, CompactReport};
 use serde::Serialize;
+use storage::Storage;
 
 use crate::copying;
 use crate::copying::watch::Watch;
@@ -21,12 +26,16 @@ use crate::output::{OutputFormat, write_json};
         free ones, clusters that nothing uses are freed, the file is cut behind the last one in use, and the space of what is \
         free before that goes back to the file system. Disk, snapshots and bitmaps keep what they hold; compressed clusters \
         stay compressed.\n\n\
+        With --defragment all data is put in the guest's order, around tables and compressed clusters, which stay. The file is longer by \
+        up to 4 GiB meanwhile.\n\n\
+        Data of an encrypted image is encrypted anew for each new place: give encrypt.key-secret=ID.\n\n\
         The image must not be in use. It is whole at any moment: interrupted or killed, it keeps clusters that are counted and \
         not used at most, which the next run frees.",
     after_help = "\
 Examples:
   cowhand compact --dry-run disk.qcow2        say what it would gain
   cowhand compact -p disk.qcow2
+  cowhand compact --defragment disk.qcow2     also put the data in the guest's order
   cowhand compact --detect-zeroes disk.qcow2  also free clusters that hold nothing but zeroes (reads all data)
 cowhand info --help says what a DRIVE is."
 )]
@@ -41,6 +50,10 @@ pub struct Args {
     /// Free clusters that hold nothing but zeroes
     #[arg(long)]
     detect_zeroes: bool,
+
+    /// Put the data in the guest's order first, from the front of the file on (moves most of it, some of it twice)
+    #[arg(long)]
+    defragment: bool,
 
     /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
     #[arg(short = 'p', long)]
@@ -141,8 +154,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         progress.set_total(seen.total_bytes);
         watch.look(&mut progress, seen.done_bytes)
     };
-    let asked = CompactOptions { detect_zeroes: args.detect_zeroes, dry_run: args.dry_run };
-    let result = reactor.run(qcow2::compact(&*image.file, asked, &mut look));
+    let asked = CompactOptions {
+        detect_zeroes: args.detect_zeroes,
+        defragment: args.defragment,
+        dry_run: args.dry_run,
+    };
+    let plain = reactor.run(plain_text(&options, &image.file))?;
+    let result = reactor.run(qcow2::compact(&*image.file, plain.as_deref(), asked, &mut look));
     progress.end();
     let report = Report::of(name, args.dry_run, &result.map_err(|error| failed(&error))?);
     match args.output {
@@ -151,4 +169,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         OutputFormat::Human => report.write_human(out)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the data of an encrypted image can be read; `None` of others.
+async fn plain_text(
+    options: &DiskOptions,
+    file: &Arc<dyn Storage>,
+) -> Result<Option<Arc<dyn Storage>>, Failure> {
+    let failed = |error: &dyn std::error::Error| copying::because("compact", options, error);
+    let id = options.layer.key_secret.as_deref();
+    let password = id.map(|id| Secrets::default().get(id)).transpose().map_err(|error| failed(&error))?;
+    let host: Arc<dyn qcow2::Host> = Arc::new(OnLoop);
+    qcow2::plain_text(file, password.as_ref(), &host).await.map_err(|error| failed(&error))
 }

@@ -71,7 +71,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules, doing: &str) -> Resu
         if options.layer.read_only { failure.with_hint_about_lock(&error) } else { failure }
     })?;
     let disk = Arc::new(disk);
-    disk.keep_house();
+    disk.start_upkeep();
     Ok(disk)
 }
 

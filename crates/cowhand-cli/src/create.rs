@@ -227,8 +227,8 @@ fn backing_size(file: &Path, name: &str, image: &NewImage) -> Result<u64, Failur
     Ok(crate::info::read_image(&options)?.virtual_size)
 }
 
-/// Names that the new image holds and that opening it will not follow, said now: the one who creates it is often not
-/// the one who serves it.
+/// Names that the new image holds and that opening it will not follow, said now: the user who creates it is often not
+/// the one that serves it.
 fn warn_of_names(file: &Path, options: &CreateOptions) {
     let Ok(located) = Located::by_user(file) else { return };
     let names = [(&options.backing_file, Role::Backing), (&options.data_file, Role::Data)];

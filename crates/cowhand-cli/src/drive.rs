@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
 use graph::drive::{OptionTree, parse_drive};
+use graph::drivers::format_names;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::{Format, INSTEAD, UNSUPPORTED};
@@ -39,9 +40,20 @@ pub struct OpenArgs {
     #[arg(short = 'U', long)]
     force_share: bool,
 
+    #[command(flatten)]
+    names: NamesArgs,
+}
+
+/// Where names inside images may lead.
+#[derive(Clone, Debug, Args)]
+pub struct NamesArgs {
     /// Also follow names in the image that lead under DIR (may be repeated)
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
+
+    /// Also follow names in the image that lead to this NBD server, or to this export of one: nbd://HOST[:PORT][/EXPORT] (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    allow_name: Vec<String>,
 }
 
 impl DriveArgs {
@@ -79,14 +91,29 @@ impl OpenArgs {
 
     /// Where names inside the images may lead.
     pub fn policy(&self) -> Result<Policy, Failure> {
-        Policy::new(&self.allow_path).map_err(|error| Failure::because("cannot allow a directory", &error))
+        self.names.policy()
     }
+}
+
+impl NamesArgs {
+    /// Where they may lead.
+    pub fn policy(&self) -> Result<Policy, Failure> {
+        policy(&self.allow_path, &self.allow_name)
+    }
+}
+
+/// The policy that `--allow-path` and `--allow-name` come to.
+pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failure> {
+    let policy = Policy::new(directories);
+    let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
+    policy.allowing(names).map_err(|error| Failure::because("cannot allow a name", &error))
 }
 
 /// Opens a disk with all its files in a cache mode.
 pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
     options.layer.cache = mode;
-    for file in [&mut options.layer.file, &mut options.layer.data_file] {
+    let layer = &mut options.layer;
+    for file in [&mut layer.file, &mut layer.data_file, &mut layer.luks_header] {
         (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
     }
 }
@@ -121,8 +148,8 @@ pub fn cache_modes() -> impl TypedValueParser<Value = CacheMode> {
 /// A format's name, as an argument.
 pub fn parse_format(name: &str) -> Result<Format, String> {
     let refused = || match UNSUPPORTED.contains(&name) {
-        true => format!("{name} is not supported; allowed: qcow2, raw, luks ({INSTEAD})"),
-        false => "allowed: qcow2, raw, luks".to_owned(),
+        true => format!("{name} is not supported; allowed: {} ({INSTEAD})", format_names()),
+        false => format!("allowed: {}", format_names()),
     };
     Format::of_name(name).ok_or_else(refused)
 }

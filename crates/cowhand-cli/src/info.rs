@@ -3,6 +3,7 @@
 mod chain;
 pub mod date;
 mod human;
+mod luks;
 mod model;
 mod read;
 
@@ -24,7 +25,7 @@ use crate::output::{OutputFormat, write_json};
     long_about = "Show what an image says about itself: format, sizes, backing file, snapshots, bitmaps.\n\n\
         Only metadata is read, and no file that the image names is opened, except with --backing-chain: \
         then each image below is shown too, as far as its name leads to a regular file in the directory of \
-        the image that names it, or under a directory given with --allow-path.",
+        the image that names it, under a directory given with --allow-path, or to an NBD server given with --allow-name.",
     after_help = DRIVE_HELP
 )]
 pub struct Args {

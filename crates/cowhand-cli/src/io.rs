@@ -17,14 +17,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use graph::OpenRules;
-use graph::names::Policy;
 use graph::probe::Format;
 
 use self::opening::Manner;
 use self::session::Session;
 use crate::cli::DRIVE_HELP;
 use crate::copying;
-use crate::drive::{formats, option_tree};
+use crate::drive::{NamesArgs, formats, option_tree};
 use crate::failure::{FAILED, Failure};
 
 /// The longest line of a script, in bytes.
@@ -84,9 +83,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "format")]
     image_opts: bool,
 
-    /// Also follow names in the image that lead under DIR (may be repeated)
-    #[arg(long, value_name = "DIR")]
-    allow_path: Vec<std::path::PathBuf>,
+    #[command(flatten)]
+    names: NamesArgs,
 
     /// Of qemu-io; not supported
     #[arg(short = 'C', long, hide = true)]
@@ -138,9 +136,7 @@ impl Args {
 /// Does what the script says.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     args.check()?;
-    let policy = Policy::new(&args.allow_path);
-    let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
-    let rules = OpenRules { policy, ..OpenRules::default() };
+    let rules = OpenRules { policy: args.names.policy()?, ..OpenRules::default() };
     let exists = |path: &Path| !args.image_opts && path.symlink_metadata().is_ok();
     let drive = args.drive.as_ref().map(|drive| option_tree(drive, exists)).transpose()?;
     let reactor = copying::reactor()?;

@@ -190,16 +190,16 @@ fn measure(
     content: Content,
 ) -> Result<Measured, Box<dyn std::error::Error>> {
     let (required, fully_allocated) = match format {
-        // Nothing is made of LUKS, which [`NewImage::parse`] says.
-        Format::Raw | Format::Luks => {
+        Format::Qcow2 => {
+            let sizes = options.measure(content)?;
+            (sizes.required, sizes.fully_allocated)
+        }
+        // Of those that are no bytes as they are none is made, which [`NewImage::parse`] says.
+        _ => {
             let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
             let size = size.filter(|size| i64::try_from(*size).is_ok());
             let size = size.ok_or_else(|| format!("size is {}; allowed: below 2^63", options.size))?;
             (size, size)
-        }
-        Format::Qcow2 => {
-            let sizes = options.measure(content)?;
-            (sizes.required, sizes.fully_allocated)
         }
     };
     Ok(Measured { required, fully_allocated, bitmaps: None })

@@ -101,7 +101,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     );
     let created: Vec<_> = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
     fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
-    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.keep_house()) });
+    reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.start_upkeep()) });
     let trace = settings.trace.as_deref().zip(recorder);
     let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, &reactor)).transpose()?;
     // Last of what can fail: from here on clients are served.

@@ -107,11 +107,6 @@ async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
 
 async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<(), Error> {
     match image.format {
-        Format::Luks => {
-            let what = "LUKS files are opened, not made";
-            let error = io::Error::new(io::ErrorKind::Unsupported, what);
-            Err(Error::of_system(file.storage.name(), error))
-        }
         Format::Raw => fill_raw(&file.storage, image.options.size, image.options.preallocation)
             .await
             .map_err(|error| Error::of_system(file.storage.name(), error)),
@@ -123,6 +118,11 @@ async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<
                 None => qcow2::create(file, data, options).await,
             };
             Ok(made?)
+        }
+        other => {
+            let what = format!("files of format {other} are opened, not made");
+            let error = io::Error::new(io::ErrorKind::Unsupported, what);
+            Err(Error::of_system(file.storage.name(), error))
         }
     }
 }

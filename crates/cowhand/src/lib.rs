@@ -122,7 +122,8 @@
 //!
 //! # Hostile images
 //!
-//! Names inside an image are followed only to regular files in its own directory, or under [`OpenOptions::allow_path`]. Nothing is
+//! Names inside an image are followed only to regular files in its own directory, or under [`OpenOptions::allow_path`], and to
+//! NBD servers only where [`OpenOptions::allow_name`] says so. Nothing is
 //! allocated in proportion to what an image says before that is checked; damage is an [`ErrorKind::Corrupt`].
 
 #![forbid(unsafe_code)]

@@ -13,7 +13,7 @@ use qcow2::Budget;
 use reactor::Backend;
 
 use crate::disk::Disk;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::inside::HOME;
 use crate::loops::Loops;
 use crate::pending::Pending;
@@ -27,6 +27,7 @@ pub struct OpenOptions {
     /// The first mistake, if there was one.
     tree: Result<OptionTree, Error>,
     allowed: Vec<PathBuf>,
+    allowed_names: Vec<String>,
     loops: Option<Loops>,
 }
 
@@ -71,7 +72,7 @@ impl OpenOptions {
     }
 
     fn of(tree: Result<OptionTree, Error>) -> Self {
-        Self { tree, allowed: Vec::new(), loops: None }
+        Self { tree, allowed: Vec::new(), allowed_names: Vec::new(), loops: None }
     }
 
     /// Sets any option by its name, nested ones with dots (`backing.l2-cache-size`).
@@ -121,6 +122,13 @@ impl OpenOptions {
         self
     }
 
+    /// Follows names in the images also where they lead to this NBD server (`nbd://HOST[:PORT]`), or to this export of one
+    /// (`nbd://HOST/EXPORT`). Without it they lead to files only.
+    pub fn allow_name(mut self, name: impl Into<String>) -> Self {
+        self.allowed_names.push(name.into());
+        self
+    }
+
     /// Has `loops` carry out the disk's requests, rather than a thread of its own.
     pub fn loops(mut self, loops: &Loops) -> Self {
         self.loops = Some(loops.clone());
@@ -150,7 +158,9 @@ impl OpenOptions {
     fn prepare(self) -> Result<(DiskOptions, OpenRules, Loops), Error> {
         let options = DiskOptions::of_tree(self.tree?)?;
         let policy = Policy::new(&self.allowed)
-            .map_err(|error| Error::of_system("cannot allow a directory", error))?;
+            .map_err(|error| Error::of_system("cannot allow a directory", error))?
+            .allowing(&self.allowed_names)
+            .map_err(|error| Error::said(ErrorKind::Invalid, format!("cannot allow a name: {error}")))?;
         let rules = OpenRules { policy, map_budget: Arc::clone(map_budget()), ..OpenRules::default() };
         let backend = match options.layer.file.aio {
             Some(Aio::Threads) => Backend::Threads,
@@ -163,7 +173,7 @@ impl OpenOptions {
 
 async fn open_here(options: &DiskOptions, rules: &OpenRules, loops: Loops) -> Result<Disk, Error> {
     let disk = Arc::new(graph::open(options, rules).await?);
-    disk.keep_house();
+    disk.start_upkeep();
     Ok(Disk::new(options.filename.display().to_string(), loops, disk))
 }
 

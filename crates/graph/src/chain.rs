@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
-use storage::{FileLock, IoBuf, Storage};
+use storage::{IoBuf, Storage};
 
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
@@ -26,6 +26,7 @@ pub struct FoundImage {
     pub(crate) identity: Identity,
     pub(crate) file: OpenFile,
     pub(crate) data: Option<OpenFile>,
+    pub(crate) luks_header: Option<OpenFile>,
     pub(crate) format: Format,
     /// How it is to be opened.
     pub options: LayerOptions,
@@ -39,6 +40,11 @@ impl FoundImage {
         &self.file.storage
     }
 
+    /// The file that has the LUKS header of a LUKS image, where that is not the image's own, and the name of its driver.
+    pub fn luks_header(&self) -> Option<(&Arc<dyn Storage>, &'static str)> {
+        self.luks_header.as_ref().map(|header| (&header.storage, header.driver.name))
+    }
+
     /// What the file holds.
     pub fn format(&self) -> Format {
         self.format
@@ -47,16 +53,6 @@ impl FoundImage {
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name
-    }
-
-    /// Whether a path of this machine leads to it, with nothing between.
-    pub(crate) fn is_at_a_path(&self) -> bool {
-        self.file.driver.is_of_paths() && self.options.file.over.is_none()
-    }
-
-    pub(crate) fn take_locks(&mut self) -> impl Iterator<Item = FileLock> {
-        let data = self.data.as_mut().and_then(|data| data.lock.take());
-        self.file.lock.take().into_iter().chain(data)
     }
 }
 
@@ -134,8 +130,8 @@ impl<'a> ChainWalk<'a> {
         let format = format_of(&file, &options, writable).await?;
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
-            Format::Raw | Format::Luks => None,
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+            _ => None,
         };
         let data = match &header {
             _ if self.data_files == DataFiles::Leave => None,
@@ -147,7 +143,11 @@ impl<'a> ChainWalk<'a> {
             }
             _ => None,
         };
-        Ok(FoundImage { identity, file, data, format, options, header })
+        let luks_header = match Source::by_options(&options.luks_header, &self.rules.fd_sets, false)? {
+            Some(source) => Some(open_luks_header(source, &options).await?),
+            None => None,
+        };
+        Ok(FoundImage { identity, file, data, luks_header, format, options, header })
     }
 }
 
@@ -158,7 +158,7 @@ fn below(above: &FoundImage, rules: &OpenRules) -> Result<Option<(Source, LayerO
     let source = match (Source::by_options(&layer.file, &rules.fd_sets, false)?, &header.backing) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
+            Source::followed(rules.policy.resolve(&above.file.place, name.as_bytes(), Role::Backing)?)
         }
         (None, None) => return Ok(None),
     };
@@ -189,6 +189,12 @@ pub(crate) async fn format_of(
         .map_err(|source| OpenError::Format { path: file.place.real().to_owned(), source })
 }
 
+/// Only for reading: nothing of a LUKS header is written while its disk is open.
+async fn open_luks_header(source: Source, options: &LayerOptions) -> Result<OpenFile, OpenError> {
+    let name = options.luks_header.shown().unwrap_or_else(|| source.path());
+    source.open(&name.display().to_string(), &options.luks_header, options, false).await
+}
+
 async fn open_data_file(
     image: &OpenFile,
     header: &Header,
@@ -200,7 +206,7 @@ async fn open_data_file(
     let source = match (by_options, &header.extensions.data_file) {
         (Some(by_option), _) => by_option,
         (None, Some(name)) => {
-            Source::Path(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
+            Source::followed(rules.policy.resolve(&image.place, name.as_bytes(), Role::Data)?)
         }
         (None, None) => {
             let error = std::io::Error::new(

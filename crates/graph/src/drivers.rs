@@ -2,7 +2,7 @@
 //!
 //! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`Elsewhere`]) that its own
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
-//! one. Names that stand in images lead to local files only, whatever drivers there are ([`crate::names`]).
+//! one. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
 mod elsewhere;
@@ -25,15 +25,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use self::elsewhere::{Access, Elsewhere, Target};
-pub(crate) use self::formats::{Opening, format};
+pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
 use crate::drive::OptionTree;
 use crate::nodes::{Graph, Node, NodeError};
-use crate::options::Spec;
-use crate::probe::Format;
+use crate::options::{Entry, LayerOptions, Reader, Spec};
 
 /// Drivers of storage.
 pub const STORAGE: &[&StorageDriver] = &[
@@ -80,10 +79,25 @@ pub enum StorageKind {
 pub struct FormatDriver {
     /// What options and headers of overlays call it.
     pub name: &'static str,
-    /// The same, for who must know them all.
-    pub format: Format,
+    /// What an image of it is called in documentation: "a qcow2 image".
+    pub title: &'static str,
+    /// What its files begin with; `None` if that may be anything.
+    pub header: Option<FormatHeader>,
+    /// Options that only images of it have.
+    pub options: &'static [Entry<LayerOptions>],
     /// Makes a block of a file.
     pub(crate) open: for<'a> fn(Opening<'a>) -> formats::OpeningFuture<'a>,
+}
+
+/// What files of a format begin with.
+#[derive(Debug)]
+pub struct FormatHeader {
+    /// What messages call it.
+    pub name: &'static str,
+    /// Whether these first bytes of a file (at most [`crate::probe::PROBE_BYTES`]) are one.
+    pub begins: fn(&[u8]) -> bool,
+    /// A file that is said to be of the format must begin with one. Otherwise the driver looks: its header may be in another file, or be a second copy.
+    pub required: bool,
 }
 
 /// A driver of a filter over another node.
@@ -131,10 +145,25 @@ pub fn elsewhere(filename: &Path) -> Option<&'static str> {
     storage_of(filename).filter(|driver| !driver.is_of_paths()).map(|driver| driver.name)
 }
 
+/// What a file name that leads away from this machine's files means; otherwise what is wrong with it, as the rest of a sentence. `None` of
+/// a path, and of storage over another file.
+pub(crate) fn target_of(name: &str) -> Option<Result<(&'static StorageDriver, Arc<dyn Target>), String>> {
+    let driver = storage_of(Path::new(name))?;
+    let StorageKind::Elsewhere(elsewhere) = &driver.kind else { return None };
+    let read =
+        |tree| (elsewhere.read)(&mut Reader::new(tree, String::new())).map_err(|error| error.to_string());
+    Some((elsewhere.options_of)(name).and_then(read).map(|target| (driver, target)))
+}
+
 /// Names of all drivers, in the order of the lists.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let formats = FORMATS.iter().map(|driver| driver.name);
     formats.chain(STORAGE.iter().map(|driver| driver.name)).chain(FILTERS.iter().map(|driver| driver.name))
+}
+
+/// Names of the formats, as messages list them.
+pub fn format_names() -> String {
+    FORMATS.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Names of the drivers of storage, for the table of options.

@@ -78,7 +78,7 @@ pub enum OpenError {
         at: usize,
     },
     /// The overlay says that its backing file has a format that is not known: its content does not decide then.
-    #[error("{}: the backing file's format is given as {found:?}; qcow2, raw and luks are supported", .path.display())]
+    #[error("{}: the backing file's format is given as {found:?}; allowed: {}", .path.display(), crate::drivers::format_names())]
     BackingFormat {
         /// The overlay.
         path: PathBuf,

@@ -4,27 +4,51 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
-use storage::{FileLock, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked};
+use storage::{
+    FileLock, FileStorage, LockClock, LockedOpenError, Role as LockRole, Storage, UnlockedFile, open_locked,
+};
 
 use crate::drivers::{Access, StorageDriver, Target, Wrapped, of_file};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::names::{Identity, Located, Place};
+use crate::names::{Followed, Identity, Located, Place};
 use crate::options::{Aio, FileOptions, LayerOptions};
 
 /// A file of the chain, open and locked.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) storage: Arc<dyn Storage>,
-    pub(crate) lock: Option<FileLock>,
+    pub(crate) origin: Origin,
     /// Names in the image start here.
     pub(crate) place: Place,
     pub(crate) driver: &'static StorageDriver,
 }
 
+/// The lock of a file. It is on the description by which the file was opened first, also when the file is opened once more to be used in
+/// another way.
+pub(crate) type SharedLock = Arc<Mutex<FileLock>>;
+
+/// Where an open file came from, and its lock: what it takes to open it once more, in another way. The file stays locked as long as one
+/// of these is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    source: Source,
+    lock: Option<SharedLock>,
+}
+
+/// Who keeps others away from a file that is opened.
+#[derive(Clone, Copy, Debug)]
+enum Locking<'a> {
+    /// The open itself: it takes the lock.
+    Take,
+    /// The lock is held, for what the file is opened for; `None` without locks.
+    Held(Option<&'a SharedLock>),
+}
+
 /// Where a file is, before it is opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// At a path on this machine.
     Path(Located),
@@ -52,6 +76,14 @@ impl Source {
         }
     }
 
+    /// What a name in an image leads to.
+    pub(crate) fn followed(followed: Followed) -> Self {
+        match followed {
+            Followed::File(located) => Self::Path(located),
+            Followed::Elsewhere(driver, target) => Self::Elsewhere(driver, target),
+        }
+    }
+
     /// Which storage it is, under whatever name.
     pub(crate) fn identity(&self) -> Identity {
         match self {
@@ -72,28 +104,97 @@ impl Source {
 
     /// Opens it, and locks it if it is a file of this machine. Messages call it `name`.
     pub(crate) async fn open(
-        &self,
+        self,
+        name: &str,
+        options: &FileOptions,
+        layer: &LayerOptions,
+        writable: bool,
+    ) -> Result<OpenFile, OpenError> {
+        self.open_under(Locking::Take, name, options, layer, writable).await
+    }
+
+    async fn open_under(
+        self,
+        locking: Locking<'_>,
         name: &str,
         options: &FileOptions,
         layer: &LayerOptions,
         writable: bool,
     ) -> Result<OpenFile, OpenError> {
         match self {
-            Self::Path(located) => open_file(located, name, options, layer, writable).await,
+            Self::Path(located) => {
+                let (file, driver) = open_file(&located, name, options, writable)?;
+                let place = located.place().clone();
+                let (storage, lock) =
+                    measured(&file, &located, locking, (name, options, layer, writable)).await?;
+                let source = Self::Path(located.held_by(storage.fd()));
+                Ok(OpenFile { storage: Arc::new(storage), origin: Origin { source, lock }, place, driver })
+            }
             Self::Elsewhere(driver, target) => {
                 let access = Access { writable, direct: options.direct, no_flush: options.no_flush };
                 let opened = target.open(access).await;
                 let storage = opened.map_err(|source| OpenError::Find { path: name.into(), source })?;
-                Ok(OpenFile { storage, lock: None, place: Place::elsewhere(target.name()), driver })
+                let place = Place::elsewhere(target.name());
+                let origin = Origin { source: Self::Elsewhere(driver, target), lock: None };
+                Ok(OpenFile { storage, origin, place, driver })
             }
             Self::Under(driver, over, image) => {
                 // A file under itself has no end, so the future has no size.
-                let file = Box::pin(image.open(name, &over.image, layer, writable)).await?;
+                let image = image.open_under(locking, name, &over.image, layer, writable);
+                let file = Box::pin(image).await?;
                 let storage = over.by.wrap(file.storage);
                 let storage = storage.map_err(|source| OpenError::Find { path: name.into(), source })?;
-                Ok(OpenFile { storage, driver, ..file })
+                let Origin { source, lock } = file.origin;
+                let source = Self::Under(driver, over, Box::new(source));
+                Ok(OpenFile { storage, origin: Origin { source, lock }, place: file.place, driver })
             }
         }
+    }
+
+    /// The same, to be opened once more: what a set of descriptors has for it depends on what the file is opened for.
+    fn anew(&self, writable: bool) -> Result<Self, OpenError> {
+        match self {
+            Self::Path(located) => match located.opened() {
+                Some((_, fd_sets)) => by_user(located.place().given(), fd_sets, writable),
+                None => Ok(self.clone()),
+            },
+            Self::Elsewhere(..) => Ok(self.clone()),
+            Self::Under(driver, over, image) => {
+                Ok(Self::Under(driver, over.clone(), Box::new(image.anew(writable)?)))
+            }
+        }
+    }
+}
+
+impl Origin {
+    /// Opens the file once more while it is open, under the lock that it has. Messages call it `name`. The same file is opened, whatever
+    /// its path leads to now.
+    pub(crate) async fn open_again(
+        &self,
+        name: &str,
+        options: &FileOptions,
+        layer: &LayerOptions,
+        writable: bool,
+    ) -> Result<OpenFile, OpenError> {
+        let source = self.source.anew(writable)?;
+        source.open_under(Locking::Held(self.lock.as_ref()), name, options, layer, writable).await
+    }
+
+    /// What messages call the file.
+    pub(crate) fn name(&self) -> String {
+        self.source.path().display().to_string()
+    }
+
+    /// Changes what the file's lock is for. Nothing else of the file changes, and there is no moment without a lock.
+    ///
+    /// # Errors
+    /// When another process, or another disk of this one, uses the file in a way that does not go together with that; then the lock is
+    /// as it was.
+    pub(crate) fn lock_for(&self, layer: &LayerOptions, writable: bool) -> Result<(), OpenError> {
+        let Some(lock) = &self.lock else { return Ok(()) };
+        let role = lock_role(layer, writable);
+        let changed = lock.lock().change(role.wanted(), role.shared());
+        changed.map_err(|source| OpenError::Lock { path: self.source.path(), source })
     }
 }
 
@@ -109,14 +210,13 @@ pub(crate) fn by_user(path: &Path, fd_sets: &FdSets, writable: bool) -> Result<S
     located.map(Source::Path).map_err(|source| OpenError::Find { path: path.to_owned(), source })
 }
 
-async fn open_file(
+/// Opens the file and looks at nothing but what kind of file it is.
+fn open_file(
     located: &Located,
     name: &str,
     options: &FileOptions,
-    layer: &LayerOptions,
     writable: bool,
-) -> Result<OpenFile, OpenError> {
-    let place = located.place().clone();
+) -> Result<(UnlockedFile, &'static StorageDriver), OpenError> {
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let opened = match located.opened() {
@@ -139,24 +239,37 @@ async fn open_file(
         },
     )?;
     let is_block_device = file.is_block_device();
-    let driver = of_file(is_block_device);
     StorageDriver::check(options.driver, is_block_device)
         .map_err(|source| OpenError::Options { path: PathBuf::from(name), source })?;
     if let Some((_, fd_sets)) = located.opened() {
         fd_sets.note_use(file.fd());
     }
-    if !options.locking {
-        let storage = Arc::new(file.measured(None)?);
-        return Ok(OpenFile { storage, lock: None, place, driver });
+    Ok((file, of_file(is_block_device)))
+}
+
+/// Makes storage of the file under its lock, which is taken if it is not held.
+async fn measured(
+    file: &UnlockedFile,
+    located: &Located,
+    locking: Locking<'_>,
+    (name, options, layer, writable): (&str, &FileOptions, &LayerOptions, bool),
+) -> Result<(FileStorage, Option<SharedLock>), OpenError> {
+    let path = || PathBuf::from(name);
+    match locking {
+        Locking::Held(Some(lock)) => Ok((file.measured(Some(&lock.lock()))?, Some(Arc::clone(lock)))),
+        Locking::Held(None) => Ok((file.measured(None)?, None)),
+        Locking::Take if !options.locking => Ok((file.measured(None)?, None)),
+        Locking::Take => {
+            let opened = open_locked(file, lock_role(layer, writable), &LoopClock).await;
+            let (storage, lock) = opened.map_err(|error| match error {
+                LockedOpenError::Lock(source) => OpenError::Lock { path: path(), source },
+                LockedOpenError::Open(source) => source.into(),
+            })?;
+            // The last holder of the lock may have put another file in its place.
+            located.check_still_named().map_err(|source| OpenError::Find { path: path(), source })?;
+            Ok((storage, Some(Arc::new(Mutex::new(lock)))))
+        }
     }
-    let opened = open_locked(&file, lock_role(layer, writable), &LoopClock).await;
-    let (storage, lock) = opened.map_err(|error| match error {
-        LockedOpenError::Lock(source) => OpenError::Lock { path: PathBuf::from(name), source },
-        LockedOpenError::Open(source) => source.into(),
-    })?;
-    // The last holder of the lock may have put another file in its place.
-    located.check_still_named().map_err(|source| OpenError::Find { path: PathBuf::from(name), source })?;
-    Ok(OpenFile { storage: Arc::new(storage), lock: Some(lock), place, driver })
 }
 
 /// The time of the loop that opens.

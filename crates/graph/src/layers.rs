@@ -7,12 +7,15 @@ use block::{Block, Error};
 use parking_lot::Mutex;
 use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
-use storage::FileLock;
 
+use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
-use crate::house::House;
+use crate::drivers::{self, Opening};
+use crate::error::OpenError;
+use crate::file::Origin;
 use crate::names::Identity;
 use crate::nodes::Links;
+use crate::open::OpenRules;
 use crate::options::LayerOptions;
 use crate::probe::Format;
 
@@ -23,15 +26,13 @@ pub(crate) struct Layer {
     /// Which file it is made of; `None` for what has none.
     pub(crate) identity: Option<Identity>,
     /// Where what it starts beside requests runs.
-    pub(crate) house: House,
+    pub(crate) tasks: BackgroundTasks,
     /// A filter, which closes what it is put over when it is closed itself.
     pub(crate) closes_below: bool,
     /// What it is called, if it has a name of its own. The uppermost image has the disk's name, whatever is here.
     pub(crate) own: Mutex<Option<Own>>,
-    /// How it was opened; `None` for what was not opened.
-    pub(crate) origin: Option<Origin>,
-    /// Taken by what is opened in its place ([`crate::writable`]).
-    pub(crate) locks: Mutex<Vec<FileLock>>,
+    /// What it is made of; `None` of a filter.
+    pub(crate) files: Option<LayerFiles>,
 }
 
 /// The name of a layer below the uppermost one.
@@ -44,15 +45,15 @@ pub(crate) struct Own {
     pub(crate) links: Links,
 }
 
-/// How a layer was opened.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub(crate) path: PathBuf,
-    /// Without those of layers below.
-    pub(crate) options: LayerOptions,
+/// The files that an image of a disk is made of, and how it is opened. They stay locked as long as this is there.
+#[derive(Debug)]
+pub(crate) struct LayerFiles {
     pub(crate) format: Format,
-    /// It is one file, opened by its path.
-    pub(crate) is_one_file: bool,
+    pub(crate) options: LayerOptions,
+    pub(crate) file: Origin,
+    pub(crate) data: Option<Origin>,
+    /// Never written, whatever the layer is opened for.
+    pub(crate) luks_header: Option<Origin>,
 }
 
 /// A layer is itself and no other.
@@ -134,13 +135,80 @@ impl Layers {
     /// Waits until nothing that requests left behind is at work any more.
     pub(crate) async fn idle(&self) {
         for layer in &self.list {
-            layer.house.idle().await;
+            layer.tasks.idle().await;
         }
     }
 
     /// Closes all layers, the upper ones first, also after one has failed.
     pub(crate) async fn close(&self) -> Result<(), Error> {
         close(&self.list).await
+    }
+}
+
+impl LayerFiles {
+    /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
+    ///
+    /// # Errors
+    /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
+    pub(crate) fn lock_for(&self, writable: bool) -> Result<(), OpenError> {
+        [Some(&self.file), self.data.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|origin| origin.lock_for(&self.options, writable))
+    }
+
+    /// Opens the layer once more while it is open as `now` is, over the same layer below, under the locks that its files have. Costs what
+    /// opening it costs.
+    ///
+    /// # Errors
+    /// As opening it; also for writing when its refcounts must be repaired first, which is not done under requests.
+    pub(crate) async fn open_again(
+        &self,
+        now: &Layer,
+        writable: bool,
+        rules: &OpenRules,
+    ) -> Result<Layer, OpenError> {
+        let Self { format, options, file, data, luks_header } = self;
+        let name = now.block.name();
+        let file = file.open_again(name, &options.file, options, writable).await?;
+        let header = match *format {
+            Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
+            _ => None,
+        };
+        if writable && header.as_ref().is_some_and(qcow2::is_dirty) {
+            let reason = "it is in use; take it out of use and run `cowhand check -r all`".to_owned();
+            return Err(OpenError::Repair { path: name.into(), reason });
+        }
+        let data = match data {
+            Some(data) => Some(data.open_again(&data.name(), &options.data_file, options, writable).await?),
+            None => None,
+        };
+        let luks_header = match luks_header {
+            Some(header) => {
+                Some(header.open_again(&header.name(), &options.luks_header, options, false).await?)
+            }
+            None => None,
+        };
+        let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
+        let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
+        let opening = Opening {
+            file: file.storage,
+            data,
+            luks_header,
+            backing: now.block.below(),
+            options,
+            header: header.as_ref(),
+            writable,
+            secrets: &rules.secrets,
+            tasks: &tasks,
+        };
+        let block = (drivers::format(*format).open)(opening).await?;
+        let (options, format) = (options.clone(), *format);
+        let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        let own = Mutex::new(now.own.lock().clone());
+        let identity = now.identity.clone();
+        Ok(Layer { block, identity, tasks, closes_below: false, own, files: Some(files) })
     }
 }
 
@@ -161,7 +229,7 @@ impl RemovedLayers {
     /// The first failure.
     pub async fn close(self) -> Result<(), Error> {
         for layer in &self.0 {
-            layer.house.idle().await;
+            layer.tasks.idle().await;
         }
         close(&self.0).await
     }

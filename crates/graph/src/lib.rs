@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod cache_mode;
 mod chain;
 mod disk;
@@ -11,7 +12,6 @@ mod error;
 pub mod fd_sets;
 mod file;
 pub mod front;
-mod house;
 mod layers;
 mod limits;
 mod map_memory;
@@ -26,7 +26,6 @@ mod secrets;
 pub mod size;
 pub mod trace;
 mod upkeep;
-mod writable;
 
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
 pub use crate::disk::{BlockSizes, Disk};
@@ -35,8 +34,8 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    Change, DescriptionError, DiskNode, Edge, Graph, Hold, LayerView, Node, NodeError, NodeKind, NodeName,
-    Overlay, Put, PutOver, ReplaceError, Replaced, User,
+    Change, DescriptionError, DiskNode, Edge, Graph, Hold, LayerAccess, LayerView, Node, NodeError, NodeKind,
+    NodeName, Overlay, Put, PutOver, ReplaceError, Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};

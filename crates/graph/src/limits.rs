@@ -30,7 +30,7 @@ pub struct Drained<'a> {
 
 impl Drop for Drained<'_> {
     fn drop(&mut self) {
-        self.front.resume();
+        self.front.open_gate();
     }
 }
 
@@ -130,7 +130,7 @@ impl Disk {
     /// The loops of the requests inside must run meanwhile. Dropped half-way, nothing is kept out. Requests
     /// of the caller are kept out like any other. Deadlock: do not await a request to this disk while draining it.
     pub async fn drain(&self) -> Drained<'_> {
-        self.front.hold();
+        self.front.close_gate();
         let drained = Drained { front: &self.front };
         self.front.emptied().await;
         self.idle().await;
@@ -140,6 +140,6 @@ impl Disk {
     /// Lets all requests that wait for a limit go, and holds none back any more: the end is near, and
     /// nobody wants to wait for it.
     pub fn lift_limits(&self) {
-        self.front.let_go();
+        self.front.suspend_limits();
     }
 }

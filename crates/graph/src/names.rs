@@ -2,7 +2,8 @@
 //!
 //! The author of an image chose its names; the user who opens it did not. So a name found in an image is
 //! followed only to a regular file that lies, all links resolved, in the directory of that image or
-//! under a directory that the user allowed. Names that the user wrote are not checked here.
+//! under a directory that the user allowed; to storage that is no file of this machine (an NBD server) only where the user
+//! allowed just that. Names that the user wrote are not checked here.
 //!
 //! # No gap between check and use
 //! The name is opened once with `O_PATH`, which touches nothing (no FIFO blocks, no device wakes, no
@@ -11,6 +12,7 @@
 //! links are moved in between. `openat2(RESOLVE_BENEATH)` would not do: it refuses absolute names and
 //! links that leave a directory and come back, both of which ordinary chains use.
 
+mod elsewhere;
 mod place;
 
 use std::ffi::{OsStr, OsString};
@@ -18,11 +20,15 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use thiserror::Error;
 
+use self::elsewhere::Allowed;
+pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
+use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
 /// File systems whose "regular files" are questions to the kernel: proc, sysfs, debugfs, tracefs,
@@ -34,12 +40,22 @@ const KERNEL_FILE_SYSTEMS: [i64; 6] =
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     allowed: Vec<PathBuf>,
+    elsewhere: Vec<Allowed>,
+}
+
+/// What a name leads to that the policy lets through.
+#[derive(Debug)]
+pub enum Followed {
+    /// A file of this machine.
+    File(Located),
+    /// Storage that this driver finds.
+    Elsewhere(&'static StorageDriver, Arc<dyn Target>),
 }
 
 /// A file that a name leads to and the policy lets through.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Located {
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
     place: Place,
     identity: Identity,
     /// The descriptor is the file itself, opened by somebody else; it came from these sets.
@@ -76,13 +92,32 @@ pub enum Reason {
         /// Option to use instead.
         hint: &'static str,
     },
-    /// Something other than a local file.
+    /// Something other than a local file, of which no driver is known here.
     #[error(
         "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
     )]
     Protocol {
         /// What stands before the colon.
         protocol: String,
+    },
+    /// Storage elsewhere that the user did not allow.
+    #[error(
+        "{driver}: inside an image is not followed unless it is allowed; if it is right, give --allow-name {name} (or name it on \
+         the command line: {hint})"
+    )]
+    NotAllowed {
+        /// Its driver.
+        driver: &'static str,
+        /// What to allow.
+        name: String,
+        /// Option to use instead.
+        hint: &'static str,
+    },
+    /// A driver's prefix, and behind it what the driver does not know.
+    #[error("it is no name that its driver knows; allowed: {allowed}")]
+    Malformed {
+        /// What would be one.
+        allowed: String,
     },
     /// FIFO, device, directory, socket.
     #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
@@ -176,7 +211,16 @@ impl Policy {
                 false => Err(named(io::Error::from(io::ErrorKind::NotADirectory))),
             }
         };
-        Ok(Self { allowed: directories.iter().map(resolve).collect::<io::Result<_>>()? })
+        let allowed = directories.iter().map(resolve).collect::<io::Result<_>>()?;
+        Ok(Self { allowed, elsewhere: Vec::new() })
+    }
+
+    /// Allows names in images to lead to these, too: `nbd://HOST` is any export of that server, `nbd://HOST/EXPORT` that one.
+    ///
+    /// # Errors
+    /// When one of them means no storage elsewhere.
+    pub fn allowing(self, names: &[String]) -> Result<Self, NotAllowable> {
+        Ok(Self { elsewhere: names.iter().map(|name| Allowed::of(name)).collect::<Result<_, _>>()?, ..self })
     }
 
     /// Follows the name that stands in `image`.
@@ -185,8 +229,8 @@ impl Policy {
     /// is that one, and the one that the image really lies in if the path is a link.
     ///
     /// # Errors
-    /// When the name leads nowhere, to something other than a regular file, or outside.
-    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Refused> {
+    /// When the name leads nowhere, to something other than a regular file, outside, or to storage elsewhere that is not allowed.
+    pub fn resolve(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Refused> {
         self.follow(image, name, role).map_err(|reason| Refused {
             image: image.given.clone(),
             role: role.words(),
@@ -195,7 +239,14 @@ impl Policy {
         })
     }
 
-    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
+    fn follow(&self, image: &Place, name: &[u8], role: Role) -> Result<Followed, Reason> {
+        if let Some(found) = elsewhere::follow(&self.elsewhere, name, role) {
+            return found.map(|(driver, target)| Followed::Elsewhere(driver, target));
+        }
+        self.follow_path(image, name, role).map(Followed::File)
+    }
+
+    fn follow_path(&self, image: &Place, name: &[u8], role: Role) -> Result<Located, Reason> {
         let path = target(&image.given, name, role)?;
         // Such an image's own name is absolute: what starts with it was relative.
         if image.is_descriptor && path.starts_with(image.given.parent().unwrap_or(Path::new("/"))) {
@@ -244,7 +295,12 @@ impl Located {
         let stat = rustix::fs::fstat(&descriptor)?;
         let identity = Identity::of(&stat);
         let place = Place { given: path.to_owned(), real: path.to_owned(), is_descriptor: true };
-        Ok(Self { descriptor, place, identity, from: Some(from.clone()) })
+        Ok(Self { descriptor: Arc::new(descriptor), place, identity, from: Some(from.clone()) })
+    }
+
+    /// The same file, held by `descriptor`, by which it was opened: one descriptor less.
+    pub(crate) fn held_by(self, descriptor: &Arc<OwnedFd>) -> Self {
+        Self { descriptor: Arc::clone(descriptor), ..self }
     }
 
     /// The open file itself, if it came from a set of descriptors, and the sets.
@@ -345,7 +401,7 @@ fn open_path(path: &Path) -> Result<Located, Reason> {
     }
     let identity = Identity::of(&stat);
     let place = Place { given: path.to_owned(), real: resolved, is_descriptor: false };
-    Ok(Located { descriptor, place, identity, from: None })
+    Ok(Located { descriptor: Arc::new(descriptor), place, identity, from: None })
 }
 
 fn is_kernel_file(descriptor: &OwnedFd) -> Result<bool, Reason> {
@@ -376,6 +432,13 @@ mod tests {
     /// A directory tree with an image, its neighbours and things that must not be opened.
     struct Scene {
         root: tempfile::TempDir,
+    }
+
+    fn file(found: Followed) -> Located {
+        match found {
+            Followed::File(located) => located,
+            Followed::Elsewhere(driver, _) => panic!("it leads to {}", driver.name),
+        }
     }
 
     impl Scene {
@@ -409,7 +472,7 @@ mod tests {
             let allowed: Vec<PathBuf> = allowed.iter().map(|name| self.path(name)).collect();
             let policy = Policy::new(&allowed).unwrap();
             let found = policy.resolve(&self.place(image), name, Role::Backing);
-            found.map(|located| located.path().to_owned()).map_err(|refused| refused.reason)
+            found.map(|found| file(found).path().to_owned()).map_err(|refused| refused.reason)
         }
     }
 
@@ -486,7 +549,7 @@ mod tests {
     #[test]
     fn names_that_are_no_paths_are_refused_by_what_they_are() {
         let scene = Scene::new();
-        let table: [(&[u8], &str); 6] = [
+        let table: [(&[u8], &str); 7] = [
             (b"", "the name is empty"),
             (b"ba\0se", "the name contains a zero byte"),
             (
@@ -495,7 +558,12 @@ mod tests {
             ),
             (
                 b"nbd://host/x",
-                "nbd: inside an image is not followed; only local files are (a file of that name: ./nbd:...)",
+                "nbd: inside an image is not followed unless it is allowed; if it is right, give --allow-name \
+                 nbd://host:10809/x (or name it on the command line: backing.file=PATH)",
+            ),
+            (
+                b"gluster://host/x",
+                "gluster: inside an image is not followed; only local files are (a file of that name: ./gluster:...)",
             ),
             (
                 b"fat:/etc",
@@ -521,10 +589,43 @@ mod tests {
     }
 
     #[test]
+    fn a_name_leads_to_a_server_only_if_that_server_or_export_is_allowed() {
+        let scene = Scene::new();
+        let follows = |allowed: &str, name: &str| {
+            let policy = Policy::default().allowing(&[allowed.to_owned()]).unwrap();
+            match policy.resolve(&scene.place("images/top"), name.as_bytes(), Role::Backing) {
+                Ok(Followed::Elsewhere(driver, _)) => driver.name == "nbd",
+                Ok(Followed::File(found)) => panic!("{found:?}"),
+                Err(Refused { reason: Reason::NotAllowed { .. }, .. }) => false,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for (allowed, name, expected) in [
+            ("nbd://host", "nbd://host/x", true),
+            ("nbd://host", "nbd://host:10809/y", true),
+            ("nbd://host", "nbd:host:10809:exportname=x", true),
+            ("nbd://host", "nbd://host:10810/x", false),
+            ("nbd://host", "nbd://host.elsewhere/x", false),
+            ("nbd://host/x", "nbd://host/x", true),
+            ("nbd://host/x", "nbd://host/xy", false),
+            ("nbd://host/x", "nbd://host", false),
+            ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s:exportname=x", true),
+            ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s2:exportname=x", false),
+        ] {
+            assert_eq!(follows(allowed, name), expected, "{allowed}: {name}");
+        }
+        let refused = |name: &str| Policy::default().allowing(&[name.to_owned()]).unwrap_err().to_string();
+        assert!(refused("/images").contains("with --allow-path"), "{}", refused("/images"));
+        assert!(refused("nbd://host:0").contains("allowed: a port"), "{}", refused("nbd://host:0"));
+        let malformed = scene.resolve("images/top", b"nbd://host:x/", &[]).unwrap_err();
+        assert!(matches!(malformed, Reason::Malformed { .. }), "{malformed}");
+    }
+
+    #[test]
     fn the_file_that_was_checked_is_the_file_that_is_opened() {
         let scene = Scene::new();
         let policy = Policy::default();
-        let located = policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap();
+        let located = file(policy.resolve(&scene.place("images/top"), b"link-in", Role::Backing).unwrap());
         fs::write(scene.path("elsewhere/secret"), b"secret").unwrap();
         fs::remove_file(scene.path("images/link-in")).unwrap();
         symlink(scene.path("elsewhere/secret"), scene.path("images/link-in")).unwrap();

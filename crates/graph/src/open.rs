@@ -6,21 +6,21 @@ use block::Block;
 use parking_lot::Mutex;
 use qcow2::bitmap::Bitmap;
 use qcow2::{Budget, Qcow2};
-use storage::{FileLock, Storage};
+use storage::Storage;
 
+use crate::background::BackgroundTasks;
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::disk::Disk;
 use crate::drivers::{self, Opening};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
-use crate::file::{Source, by_user};
+use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
-use crate::house::House;
-use crate::layers::{Layer, Layers, Origin, Own};
+use crate::layers::{Layer, LayerFiles, Layers, Own};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::nodes::Links;
-use crate::options::{Backing, DiskOptions};
+use crate::options::DiskOptions;
 use crate::probe::Format;
 use crate::secrets::Secrets;
 use crate::trace::Recorder;
@@ -65,8 +65,8 @@ impl Default for OpenRules {
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
-    let house = House::new(Arc::clone(&rules.map_budget));
-    let list = open_layers(options, rules, &house).await?;
+    let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
+    let list = open_layers(options, rules, &tasks).await?;
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };
@@ -74,42 +74,41 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
 }
 
-/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `house`.
+/// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.
 pub(crate) async fn open_layers(
     options: &DiskOptions,
     rules: &OpenRules,
-    house: &House,
+    tasks: &BackgroundTasks,
 ) -> Result<Vec<Arc<Layer>>, OpenError> {
     let mut chain = find_chain(options, rules).await?;
     let mut list: Vec<Arc<Layer>> = Vec::with_capacity(chain.len());
-    while let Some(mut found) = chain.pop() {
-        let locks: Vec<FileLock> = found.take_locks().collect();
-        let path = found.file.place.real().to_owned();
-        let is_one_file = found.data.is_none() && found.is_at_a_path();
-        let FoundImage { identity, file, data, format, options, header } = found;
+    while let Some(found) = chain.pop() {
+        let FoundImage { identity, file, data, luks_header, format, options, header } = found;
+        let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
+        let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let opening = Opening {
             file: file.storage,
-            data: data.map(|data| data.storage),
+            data,
+            luks_header,
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
-            active: chain.is_empty(),
+            writable: chain.is_empty() && !options.read_only,
             secrets: &rules.secrets,
-            house,
+            tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
-        let mut options = options;
-        options.backing = Backing::None;
+        let files =
+            LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),
-            house: house.clone(),
+            tasks: tasks.clone(),
             closes_below: false,
             own: Mutex::new(own),
-            origin: Some(Origin { path, options, format, is_one_file }),
-            locks: Mutex::new(locks),
+            files: Some(files),
         }));
     }
     list.reverse();
@@ -131,8 +130,8 @@ pub struct BareImage {
     pub file: Arc<dyn Storage>,
     /// What it holds.
     pub format: Format,
-    /// Held while it is looked at.
-    _lock: Option<FileLock>,
+    /// Its lock is held while it is looked at.
+    _origin: Origin,
 }
 
 /// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
@@ -144,7 +143,7 @@ pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     let name = options.filename.display().to_string();
     let file = source.open(&name, &layer.file, layer, writable).await?;
     let format = format_of(&file, layer, writable).await?;
-    Ok(BareImage { file: file.storage, format, _lock: file.lock })
+    Ok(BareImage { file: file.storage, format, _origin: file.origin })
 }
 
 /// All images of the chain, the active one first.

@@ -8,25 +8,53 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::drivers;
+use crate::drivers::{self, FORMATS};
 
 /// Bytes from the start of a file that [`probe`] wants to see.
 pub const PROBE_BYTES: usize = 512;
 
-/// Formats that are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+/// A format that is served: a driver's place in the list ([`FORMATS`]). Those that other code treats in a way of their own have names here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Format(u8);
+
+#[expect(
+    non_upper_case_globals,
+    reason = "they are what variants of an enum would be, and are matched like those"
+)]
+impl Format {
     /// QEMU's copy-on-write format, versions 2 and 3.
-    Qcow2,
+    pub const Qcow2: Self = Self::called("qcow2");
     /// The disk's bytes as they are.
-    Raw,
+    pub const Raw: Self = Self::called("raw");
     /// The disk's bytes, encrypted.
-    Luks,
+    pub const Luks: Self = Self::called("luks");
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Qcow2, Self::Raw, Self::Luks];
+    pub const ALL: [Self; FORMATS.len()] = {
+        let mut all = [Self(0); FORMATS.len()];
+        let mut place = 0;
+        while place < all.len() {
+            all[place] = Self(place as u8);
+            place += 1;
+        }
+        all
+    };
+
+    /// The format of a driver of the list.
+    const fn called(name: &str) -> Self {
+        let mut place = 0;
+        while !is_same(FORMATS[place].name, name) {
+            place += 1;
+        }
+        Self(place as u8)
+    }
+
+    /// Its place in the list of drivers.
+    pub(crate) fn place(self) -> usize {
+        self.0.into()
+    }
 
     /// QEMU's name of the format.
     pub fn name(self) -> &'static str {
@@ -39,6 +67,22 @@ impl Format {
     }
 }
 
+/// `==`, when this is compiled.
+const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut place = 0;
+    while place < one.len() && place < other.len() && one[place] == other[place] {
+        place += 1;
+    }
+    place == one.len() && place == other.len()
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -48,10 +92,8 @@ impl fmt::Display for Format {
 /// What the first bytes of a file look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probed {
-    /// qcow2's magic, with any version from 2 on.
-    Qcow2,
-    /// A LUKS header's magic, of any version.
-    Luks,
+    /// The header of a format that is served.
+    Format(Format),
     /// The magic of a format that is not served; its name.
     Other(&'static str),
     /// No magic that is known.
@@ -84,12 +126,14 @@ pub enum FormatError {
         /// Its name.
         found: &'static str,
     },
-    /// The caller says luks and the file does not.
-    #[error("the format is given as luks, but the file does not begin with a LUKS header")]
-    NotLuks,
-    /// The caller says qcow2 and the file does not.
-    #[error("the format is given as qcow2, but the file does not begin with a qcow2 header")]
-    NotQcow2,
+    /// The caller says a format, and the file does not.
+    #[error("the format is given as {asked}, but the file does not begin with a {header} header")]
+    NotAsAsked {
+        /// The format.
+        asked: Format,
+        /// What its header is called.
+        header: &'static str,
+    },
 }
 
 /// Formats that QEMU reads or writes and that are not served.
@@ -116,14 +160,14 @@ const OTHERS: [(usize, &[u8], &str); 11] = [
 
 /// Looks at the first bytes of a file (fewer than [`PROBE_BYTES`] if it is shorter).
 pub fn probe(start: &[u8]) -> Probed {
-    if let Some(version) = start.strip_prefix(b"QFI\xfb") {
-        return match version {
-            [0, 0, 0, 0 | 1, ..] => Probed::Other("qcow (version 1)"),
-            _ => Probed::Qcow2,
-        };
+    let is_its_header = |format: &Format| {
+        drivers::format(*format).header.as_ref().is_some_and(|header| (header.begins)(start))
+    };
+    if let Some(format) = Format::ALL.into_iter().find(is_its_header) {
+        return Probed::Format(format);
     }
-    if storage_luks::is_luks(start) {
-        return Probed::Luks;
+    if start.starts_with(&drivers::QCOW_MAGIC) {
+        return Probed::Other("qcow (version 1)");
     }
     let other =
         OTHERS.iter().find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
@@ -136,12 +180,12 @@ pub fn probe(start: &[u8]) -> Probed {
 /// When the file is not what was asked for, or its format would have to be guessed.
 pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Format, FormatError> {
     match (asked, found, access) {
-        (Some(Format::Raw), _, _) => Ok(Format::Raw),
-        (Some(Format::Luks), Probed::Luks, _) => Ok(Format::Luks),
-        (Some(Format::Luks), _, _) => Err(FormatError::NotLuks),
-        (_, Probed::Qcow2, _) => Ok(Format::Qcow2),
-        (Some(Format::Qcow2), _, _) => Err(FormatError::NotQcow2),
-        (None, Probed::Luks, _) => Ok(Format::Luks),
+        (Some(asked), Probed::Format(found), _) if asked == found => Ok(asked),
+        (Some(asked), _, _) => match &drivers::format(asked).header {
+            Some(header) if header.required => Err(FormatError::NotAsAsked { asked, header: header.name }),
+            Some(_) | None => Ok(asked),
+        },
+        (None, Probed::Format(found), _) => Ok(found),
         (None, Probed::Other(found), _) => Err(FormatError::Unsupported { found }),
         (None, Probed::Nothing, Access::Read) => Ok(Format::Raw),
         (None, Probed::Nothing, Access::Write) => Err(FormatError::RawGuessed),
@@ -152,17 +196,30 @@ pub fn decide(asked: Option<Format>, found: Probed, access: Access) -> Result<Fo
 mod tests {
     use super::*;
 
+    const QCOW2: Probed = Probed::Format(Format::Qcow2);
+    const LUKS: Probed = Probed::Format(Format::Luks);
+
+    fn refused(asked: Format, header: &'static str) -> Result<Format, FormatError> {
+        Err(FormatError::NotAsAsked { asked, header })
+    }
+
+    #[test]
+    fn each_format_of_the_list_is_found_by_its_name_and_the_named_ones_are_theirs() {
+        assert!(Format::ALL.iter().all(|format| Format::of_name(format.name()) == Some(*format)));
+        assert_eq!([Format::Qcow2, Format::Raw, Format::Luks].map(Format::name), ["qcow2", "raw", "luks"]);
+    }
+
     #[test]
     fn formats_are_told_by_their_magic() {
         let table: [(&[u8], Probed); 9] = [
-            (b"QFI\xfb\0\0\0\x03", Probed::Qcow2),
-            (b"QFI\xfb\0\0\0\x02", Probed::Qcow2),
+            (b"QFI\xfb\0\0\0\x03", QCOW2),
+            (b"QFI\xfb\0\0\0\x02", QCOW2),
             (b"QFI\xfb\0\0\0\x01", Probed::Other("qcow (version 1)")),
-            (b"QFI\xfb", Probed::Qcow2),
+            (b"QFI\xfb", QCOW2),
             (b"QFI", Probed::Nothing),
             (b"", Probed::Nothing),
             (b"vhdxfile....", Probed::Other("vhdx")),
-            (b"LUKS\xba\xbe\0\x01", Probed::Luks),
+            (b"LUKS\xba\xbe\0\x01", LUKS),
             (&[0; PROBE_BYTES], Probed::Nothing),
         ];
         for (start, found) in table {
@@ -177,7 +234,7 @@ mod tests {
     fn raw_is_never_guessed_for_writing_and_always_believed_when_said() {
         assert_eq!(decide(None, Probed::Nothing, Access::Write), Err(FormatError::RawGuessed));
         assert_eq!(decide(None, Probed::Nothing, Access::Read), Ok(Format::Raw));
-        for found in [Probed::Qcow2, Probed::Nothing, Probed::Luks] {
+        for found in [QCOW2, Probed::Nothing, LUKS] {
             for access in [Access::Read, Access::Write] {
                 assert_eq!(decide(Some(Format::Raw), found, access), Ok(Format::Raw));
             }
@@ -185,20 +242,23 @@ mod tests {
     }
 
     #[test]
-    fn luks_is_opened_as_luks_only_with_its_header() {
+    fn luks_is_known_by_its_header_and_looked_for_when_said() {
         for access in [Access::Read, Access::Write] {
-            assert_eq!(decide(None, Probed::Luks, access), Ok(Format::Luks));
-            assert_eq!(decide(Some(Format::Luks), Probed::Luks, access), Ok(Format::Luks));
-            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Err(FormatError::NotLuks));
-            assert_eq!(decide(Some(Format::Qcow2), Probed::Luks, access), Err(FormatError::NotQcow2));
+            assert_eq!(decide(None, LUKS, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), LUKS, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Luks), Probed::Nothing, access), Ok(Format::Luks));
+            assert_eq!(decide(Some(Format::Qcow2), LUKS, access), refused(Format::Qcow2, "qcow2"));
         }
     }
 
     #[test]
     fn qcow2_is_opened_as_qcow2_only_with_its_header() {
-        assert_eq!(decide(None, Probed::Qcow2, Access::Write), Ok(Format::Qcow2));
-        assert_eq!(decide(Some(Format::Qcow2), Probed::Qcow2, Access::Read), Ok(Format::Qcow2));
-        assert_eq!(decide(Some(Format::Qcow2), Probed::Nothing, Access::Read), Err(FormatError::NotQcow2));
+        assert_eq!(decide(None, QCOW2, Access::Write), Ok(Format::Qcow2));
+        assert_eq!(decide(Some(Format::Qcow2), QCOW2, Access::Read), Ok(Format::Qcow2));
+        assert_eq!(
+            decide(Some(Format::Qcow2), Probed::Nothing, Access::Read),
+            refused(Format::Qcow2, "qcow2")
+        );
         let other = decide(None, Probed::Other("vmdk"), Access::Read);
         assert_eq!(other, Err(FormatError::Unsupported { found: "vmdk" }));
     }

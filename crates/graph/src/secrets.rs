@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use storage_luks::Secret;
+use storage_luks::{Secret, base64};
 use thiserror::Error;
 
 /// Bytes of a secret at most: passwords are short, and a wrong file is not read whole.
@@ -187,38 +187,10 @@ fn read_file(id: &str, path: PathBuf) -> Result<Secret, SecretError> {
     Ok(Secret::new(secret.bytes()[..len].to_vec()))
 }
 
-/// The bytes of base64 text (RFC 4648, 4). White space is left out, as QEMU does.
+/// The bytes of base64 text. White space is left out, as QEMU does.
 fn decoded(text: &[u8]) -> Option<Secret> {
     let digits: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    let digits = Secret::new(digits);
-    let padding = digits.bytes().iter().rev().take_while(|&&byte| byte == b'=').count();
-    if padding > 2 || !digits.bytes().len().is_multiple_of(4) {
-        return None;
-    }
-    let (digits, _) = digits.bytes().split_at(digits.bytes().len() - padding);
-    let mut bytes = Secret::zeroed(digits.len() * 6 / 8);
-    let (mut held, mut bits, mut at) = (0_u32, 0, 0);
-    for digit in digits {
-        held = (held << 6 | u32::from(value(*digit)?)) & 0xfff_ffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.bytes_mut()[at] = (held >> bits) as u8;
-            at += 1;
-        }
-    }
-    (held & ((1 << bits) - 1) == 0).then_some(bytes)
-}
-
-fn value(digit: u8) -> Option<u8> {
-    match digit {
-        b'A'..=b'Z' => Some(digit - b'A'),
-        b'a'..=b'z' => Some(digit - b'a' + 26),
-        b'0'..=b'9' => Some(digit - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    }
+    base64::decode(Secret::new(digits).bytes())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ impl Disk {
     /// Starts what runs beside the requests on the loop of this thread, until the disk goes: with
     /// `prefetch=all` the map is read, unused map slices are dropped after each `cache-clean-interval`,
     /// and metadata is written now and then.
-    pub fn keep_house(self: &Arc<Self>) {
+    pub fn start_upkeep(self: &Arc<Self>) {
         if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
             reactor::spawn(read_ahead(image)).detach();
         }

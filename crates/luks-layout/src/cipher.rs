@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::LuksError;
+use crate::error::shortened;
+use crate::{LuksError, SECTOR_BYTES};
 
 const CIPHERS: &str = "aes";
 const MODES: &str = "xts-plain64, xts-plain, cbc-plain64, cbc-plain, cbc-essiv:sha256, xts-essiv:sha256";
@@ -37,6 +38,10 @@ pub enum Iv {
     /// The number, enciphered with the SHA-256 digest of the key.
     EssivSha256,
 }
+
+/// Bytes that are ciphered together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectorSize(u16);
 
 /// A cipher of sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +113,38 @@ impl Iv {
     }
 }
 
+impl SectorSize {
+    /// 512 bytes: of all volumes but those whose LUKS2 header says otherwise.
+    pub const SMALLEST: Self = Self(SECTOR_BYTES as u16);
+
+    /// Sectors of so many bytes.
+    ///
+    /// # Errors
+    /// When no volume has them: 512, 1024, 2048 and 4096 are sizes. CBC takes 512 alone: a larger sector of it that was half written when
+    /// the machine stopped would lose what stood behind the change; in XTS mode every block of 16 bytes stands alone.
+    pub fn new(bytes: u64, mode: Mode) -> Result<Self, LuksError> {
+        let allowed = match (bytes, mode) {
+            (512, _) => return Ok(Self::SMALLEST),
+            (1024, Mode::Xts) => return Ok(Self(1024)),
+            (2048, Mode::Xts) => return Ok(Self(2048)),
+            (4096, Mode::Xts) => return Ok(Self(4096)),
+            (_, Mode::Xts) => "512, 1024, 2048, 4096",
+            (_, Mode::Cbc) => "512 in CBC mode",
+        };
+        Err(LuksError::Unsupported { what: "sector size", found: bytes.to_string(), allowed })
+    }
+
+    /// Bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// By how much the numbers of two neighbouring sectors differ.
+    pub(crate) fn units(self) -> u64 {
+        self.bytes() / SECTOR_BYTES
+    }
+}
+
 impl Cipher {
     /// QEMU's choice: AES-256 in XTS mode, the sector's number being the tweak.
     pub const DEFAULT: Self = Self { algorithm: Algorithm::Aes256, mode: Mode::Xts, iv: Iv::Plain64 };
@@ -118,10 +155,14 @@ impl Cipher {
     /// For every name that is not supported, and for a key of another length.
     pub fn of_names(cipher: &str, mode: &str, key_bytes: u32) -> Result<Self, LuksError> {
         if cipher != "aes" {
-            return Err(LuksError::Unsupported { what: "cipher", found: cipher.into(), allowed: CIPHERS });
+            return Err(LuksError::Unsupported {
+                what: "cipher",
+                found: shortened(cipher),
+                allowed: CIPHERS,
+            });
         }
         let unsupported =
-            || LuksError::Unsupported { what: "cipher mode", found: mode.into(), allowed: MODES };
+            || LuksError::Unsupported { what: "cipher mode", found: shortened(mode), allowed: MODES };
         let (chain, iv) = mode.split_once('-').ok_or_else(unsupported)?;
         let (_, chain) = Mode::NAMED.into_iter().find(|(name, _)| *name == chain).ok_or_else(unsupported)?;
         let iv = match iv {
@@ -140,6 +181,17 @@ impl Cipher {
                 Mode::Cbc => "16, 24 or 32 bytes".into(),
             },
         })
+    }
+
+    /// The cipher that a LUKS2 header names (`aes-xts-plain64`), with a key of `key_bytes`.
+    ///
+    /// # Errors
+    /// For every name that is not supported, and for a key of another length.
+    pub fn of_text(text: &str, key_bytes: u32) -> Result<Self, LuksError> {
+        match text.split_once('-') {
+            Some((cipher, mode)) => Self::of_names(cipher, mode, key_bytes),
+            None => Err(LuksError::Unsupported { what: "cipher", found: shortened(text), allowed: CIPHERS }),
+        }
     }
 
     /// Bytes of a key: XTS takes two.

@@ -5,6 +5,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 use zeroize::Zeroize;
 
+use crate::error::shortened;
 use crate::{LuksError, Secret};
 
 /// The hash of a header: keys are made and key material is spread with it.
@@ -36,8 +37,11 @@ impl Hash {
     /// # Errors
     /// When it is not one of [`Hash::ALL`].
     pub fn of_name(name: &str) -> Result<Self, LuksError> {
-        let unsupported =
-            || LuksError::Unsupported { what: "hash", found: name.into(), allowed: "sha1, sha256, sha512" };
+        let unsupported = || LuksError::Unsupported {
+            what: "hash",
+            found: shortened(name),
+            allowed: "sha1, sha256, sha512",
+        };
         Self::ALL.into_iter().find(|hash| hash.name() == name).ok_or_else(unsupported)
     }
 
@@ -62,6 +66,18 @@ impl Hash {
             Self::Sha1 => digest::<Sha1>(first, second, out),
             Self::Sha256 => digest::<Sha256>(first, second, out),
             Self::Sha512 => digest::<Sha512>(first, second, out),
+        }
+    }
+
+    /// The digest of `parts`, one behind the other.
+    pub(crate) fn digest(self, parts: &[&[u8]]) -> Vec<u8> {
+        fn digest<D: Digest>(parts: &[&[u8]]) -> Vec<u8> {
+            parts.iter().fold(D::new(), |digest, part| digest.chain_update(part)).finalize().to_vec()
+        }
+        match self {
+            Self::Sha1 => digest::<Sha1>(parts),
+            Self::Sha256 => digest::<Sha256>(parts),
+            Self::Sha512 => digest::<Sha512>(parts),
         }
     }
 

@@ -59,19 +59,19 @@ impl Header {
         }
         let short = LuksError::Short { found: bytes.len(), needed: HEADER_BYTES };
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(short)?;
-        let version = u16::from_be_bytes(array(bytes, 6));
+        let version = u16::from_be_bytes(array_at(bytes, 6));
         if version != VERSION {
-            return Err(LuksError::Version { found: version });
+            return Err(LuksError::Version { found: version, supported: "version 1 is" });
         }
-        let (cipher, mode) = (text(bytes, "cipher name", 8, 32)?, text(bytes, "cipher mode", 40, 32)?);
+        let (cipher, mode) = (text_at(bytes, "cipher name", 8, 32)?, text_at(bytes, "cipher mode", 40, 32)?);
         let header = Self {
             cipher: Cipher::of_names(cipher, mode, word(bytes, 108))?,
-            hash: Hash::of_name(text(bytes, "hash", 72, 32)?)?,
+            hash: Hash::of_name(text_at(bytes, "hash", 72, 32)?)?,
             payload_sector: word(bytes, 104),
-            digest: array(bytes, 112),
-            digest_salt: array(bytes, 132),
+            digest: array_at(bytes, 112),
+            digest_salt: array_at(bytes, 132),
             digest_iterations: word(bytes, 164),
-            uuid: text(bytes, "uuid", 168, UUID_BYTES)?.to_owned(),
+            uuid: text_at(bytes, "uuid", 168, UUID_BYTES)?.to_owned(),
             slots: slots(bytes)?,
         };
         header.check(length)?;
@@ -207,7 +207,7 @@ fn slots(bytes: &[u8; HEADER_BYTES]) -> Result<[KeySlot; SLOTS], LuksError> {
         *slot = KeySlot {
             active,
             iterations: word(bytes, at + 4),
-            salt: array(bytes, at + 8),
+            salt: array_at(bytes, at + 8),
             material_sector: word(bytes, at + 40),
             stripes: word(bytes, at + 44),
         };
@@ -220,19 +220,19 @@ fn out_of_range(field: &str, found: u64, allowed: &str) -> LuksError {
 }
 
 /// The field of `N` bytes at `at`, which is a constant inside a header.
-fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
     field
 }
 
 fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
-    u32::from_be_bytes(array(bytes, at))
+    u32::from_be_bytes(array_at(bytes, at))
 }
 
-/// A text with a zero byte behind it, in a field of `len` bytes.
-fn text<'a>(
-    bytes: &'a [u8; HEADER_BYTES],
+/// A text with a zero byte behind it, in a field of `len` bytes at `at`, both constants inside a header.
+pub(crate) fn text_at<'a>(
+    bytes: &'a [u8],
     field: &'static str,
     at: usize,
     len: usize,

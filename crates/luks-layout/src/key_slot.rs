@@ -145,7 +145,7 @@ fn material_bytes(cipher: Cipher) -> u64 {
 }
 
 /// Whether two digests are the same, in a time that does not depend on where they differ.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |differences, (one, other)| differences | (one ^ other));
     one.len() == other.len() && std::hint::black_box(differences) == 0
 }

@@ -1,24 +1,26 @@
 //! LUKS: headers and key slots as checked values, keys from passwords, sectors ciphered and deciphered.
 //!
 //! Pure: bytes come in and go out; who reads and writes them is `storage-luks`. Version 1 of the format is read and
-//! written (LUKS On-Disk Format Specification 1.2.3). Ciphers: AES in XTS and CBC mode.
+//! written (LUKS On-Disk Format Specification 1.2.3), version 2 is read ([`luks2`]). Ciphers: AES in XTS and CBC mode.
 //!
 //! What is secret ([`Secret`], [`SectorCipher`]) is overwritten when it is dropped, and has no `Debug` that shows it.
 
 #![forbid(unsafe_code)]
 
+pub mod base64;
 mod calibrate;
 mod cipher;
 mod error;
 mod hash;
 mod header;
 mod key_slot;
+pub mod luks2;
 mod secret;
 mod sectors;
 mod split;
 
 pub use calibrate::{ITERATIONS_MIN, calibrate};
-pub use cipher::{Algorithm, Cipher, Iv, Mode};
+pub use cipher::{Algorithm, Cipher, Iv, Mode, SectorSize};
 pub use error::LuksError;
 pub use hash::Hash;
 pub use header::{

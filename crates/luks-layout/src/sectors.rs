@@ -2,6 +2,8 @@
 //!
 //! The instructions for AES work on several blocks at once, if there are several that do not depend on each other: all blocks of
 //! a sector in XTS mode (and of a deciphered one in CBC mode), and one block of each of several sectors that CBC enciphers.
+//!
+//! Sectors have numbers in units of 512 bytes, whatever their size, as dm-crypt counts them: the second sector of 4096 bytes has number 8.
 
 use std::fmt;
 
@@ -11,18 +13,20 @@ use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit
 use aes::{Aes128, Aes192, Aes256};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::{Algorithm, Cipher, Hash, Iv, LuksError, Mode, SECTOR_BYTES, Secret};
+use crate::{Algorithm, Cipher, Hash, Iv, LuksError, Mode, SECTOR_BYTES, Secret, SectorSize};
 
 type Block = Array<u8, U16>;
 
 const BLOCK_BYTES: usize = 16;
-/// Blocks that are worked on at once: those of a sector. More bring nothing.
-const BLOCKS_AT_ONCE: usize = SECTOR / BLOCK_BYTES;
-const SECTOR: usize = SECTOR_BYTES as usize;
+/// Blocks that are worked on at once: those of a sector of 512 bytes. More bring nothing.
+const BLOCKS_AT_ONCE: usize = SECTOR_BYTES as usize / BLOCK_BYTES;
+/// Sectors whose tweaks are enciphered at once.
+const SECTORS_AT_ONCE: usize = 32;
 
 /// The key of a disk, ready for use. Overwritten when it is dropped.
 pub struct SectorCipher {
     cipher: Cipher,
+    sector: SectorSize,
     keyed: Box<dyn Keyed>,
 }
 
@@ -35,22 +39,31 @@ trait Keyed: Send + Sync {
 }
 
 impl SectorCipher {
-    /// `cipher` with the key `key`.
+    /// `cipher` with the key `key`, for sectors of 512 bytes.
     ///
     /// # Errors
     /// When the key has another length than the cipher's.
     pub fn new(cipher: Cipher, key: &Secret) -> Result<Self, LuksError> {
+        Self::of_sectors(cipher, SectorSize::SMALLEST, key)
+    }
+
+    /// Likewise, for sectors of another size.
+    ///
+    /// # Errors
+    /// When the key has another length than the cipher's, or the mode does not take sectors of that size.
+    pub fn of_sectors(cipher: Cipher, sector: SectorSize, key: &Secret) -> Result<Self, LuksError> {
+        let sector = SectorSize::new(sector.bytes(), cipher.mode)?;
         let keyed = match cipher.algorithm {
-            Algorithm::Aes128 => keyed::<Aes128>(cipher, key.bytes()),
-            Algorithm::Aes192 => keyed::<Aes192>(cipher, key.bytes()),
-            Algorithm::Aes256 => keyed::<Aes256>(cipher, key.bytes()),
+            Algorithm::Aes128 => keyed::<Aes128>(cipher, sector, key.bytes()),
+            Algorithm::Aes192 => keyed::<Aes192>(cipher, sector, key.bytes()),
+            Algorithm::Aes256 => keyed::<Aes256>(cipher, sector, key.bytes()),
         };
         let wrong_length = || LuksError::KeyLength {
             found: key.bytes().len(),
             needed: cipher.key_bytes(),
             cipher: cipher.to_string(),
         };
-        Ok(Self { cipher, keyed: keyed.ok_or_else(wrong_length)? })
+        Ok(Self { cipher, sector, keyed: keyed.ok_or_else(wrong_length)? })
     }
 
     /// Which cipher it is.
@@ -58,16 +71,25 @@ impl SectorCipher {
         self.cipher
     }
 
-    /// Enciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
+    /// Bytes that are ciphered together.
+    pub fn sector_bytes(&self) -> u64 {
+        self.sector.bytes()
+    }
+
+    /// Enciphers `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
     pub fn encipher(&self, first: u64, bytes: &mut [u8]) {
-        debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no cipher text");
+        debug_assert!(self.are_whole(bytes), "parts of a sector have no cipher text");
         self.keyed.encipher(first, Block::slice_as_chunks_mut(bytes).0);
     }
 
-    /// Deciphers `bytes` in place: whole sectors of [`SECTOR_BYTES`], the first of which has the number `first`.
+    /// Deciphers `bytes` in place: whole sectors, the first of which has the number `first` (counted in 512 bytes).
     pub fn decipher(&self, first: u64, bytes: &mut [u8]) {
-        debug_assert!(bytes.len().is_multiple_of(SECTOR), "parts of a sector have no plain text");
+        debug_assert!(self.are_whole(bytes), "parts of a sector have no plain text");
         self.keyed.decipher(first, Block::slice_as_chunks_mut(bytes).0);
+    }
+
+    fn are_whole(&self, bytes: &[u8]) -> bool {
+        (bytes.len() as u64).is_multiple_of(self.sector.bytes())
     }
 }
 
@@ -94,7 +116,7 @@ impl Aes for Aes128 {}
 impl Aes for Aes192 {}
 impl Aes for Aes256 {}
 
-fn keyed<A: Aes>(cipher: Cipher, key: &[u8]) -> Option<Box<dyn Keyed>> {
+fn keyed<A: Aes>(cipher: Cipher, sector: SectorSize, key: &[u8]) -> Option<Box<dyn Keyed>> {
     if key.len() != cipher.key_bytes() {
         return None;
     }
@@ -102,9 +124,8 @@ fn keyed<A: Aes>(cipher: Cipher, key: &[u8]) -> Option<Box<dyn Keyed>> {
     Some(match cipher.mode {
         Mode::Xts => {
             let (data, tweak) = key.split_at(key.len() / 2);
-            let keys =
-                Xts { data: A::new_from_slice(data).ok()?, tweak: A::new_from_slice(tweak).ok()?, start };
-            Box::new(keys)
+            let (data, tweak) = (A::new_from_slice(data).ok()?, A::new_from_slice(tweak).ok()?);
+            Box::new(Xts { data, tweak, start, sector })
         }
         Mode::Cbc => Box::new(Cbc { key: A::new_from_slice(key).ok()?, start }),
     })
@@ -130,14 +151,16 @@ impl Start {
         })
     }
 
-    /// The blocks that sectors from `first` on start with.
-    fn of_sectors(&self, first: u64, starts: &mut [Block]) {
-        for (sector, start) in (first..).zip(starts.iter_mut()) {
+    /// The blocks that sectors from number `first` on start with, each of so many units of 512 bytes.
+    fn of_sectors(&self, first: u64, units: u64, starts: &mut [Block]) {
+        let mut sector = first;
+        for start in starts.iter_mut() {
             let number = match self {
                 Self::Plain => sector & u64::from(u32::MAX),
                 Self::Plain64 | Self::Essiv(_) => sector,
             };
             *start = Array(u128::from(number).to_le_bytes());
+            sector = sector.wrapping_add(units);
         }
         if let Self::Essiv(key) = self {
             key.encrypt_blocks(starts);
@@ -150,30 +173,34 @@ struct Xts<A> {
     data: A,
     tweak: A,
     start: Start,
+    sector: SectorSize,
 }
 
 impl<A: Aes> Xts<A> {
-    /// Calls `each` with the blocks of every sector, mixed with their tweaks before and behind.
+    /// Calls `each` with blocks of every sector, [`BLOCKS_AT_ONCE`] at most, mixed with their tweaks before and behind.
     fn each(&self, first: u64, blocks: &mut [Block], each: impl Fn(&mut [Block])) {
-        let mut starts = [Block::default(); BLOCKS_AT_ONCE];
+        let mut starts = [Block::default(); SECTORS_AT_ONCE];
         let mut tweaks = [Block::default(); BLOCKS_AT_ONCE];
-        let mut sector = first;
-        for batch in blocks.chunks_mut(BLOCKS_AT_ONCE * BLOCKS_AT_ONCE) {
-            let count = batch.len().div_ceil(BLOCKS_AT_ONCE);
+        let (sector_blocks, units) = (self.sector.bytes() as usize / BLOCK_BYTES, self.sector.units());
+        let mut number = first;
+        for batch in blocks.chunks_mut(SECTORS_AT_ONCE * sector_blocks) {
+            let count = batch.len().div_ceil(sector_blocks);
             let starts = &mut starts[..count];
-            self.start.of_sectors(sector, starts);
+            self.start.of_sectors(number, units, starts);
             self.tweak.encrypt_blocks(starts);
-            for (blocks, start) in batch.chunks_mut(BLOCKS_AT_ONCE).zip(starts.iter()) {
+            for (sector, start) in batch.chunks_mut(sector_blocks).zip(starts.iter()) {
                 let mut tweak = u128::from_le_bytes(start.0);
-                for place in &mut tweaks {
-                    *place = Array(tweak.to_le_bytes());
-                    tweak = doubled(tweak);
+                for blocks in sector.chunks_mut(BLOCKS_AT_ONCE) {
+                    for place in &mut tweaks {
+                        *place = Array(tweak.to_le_bytes());
+                        tweak = doubled(tweak);
+                    }
+                    xor(blocks, &tweaks);
+                    each(blocks);
+                    xor(blocks, &tweaks);
                 }
-                xor(blocks, &tweaks);
-                each(blocks);
-                xor(blocks, &tweaks);
             }
-            sector += count as u64;
+            number = number.wrapping_add(count as u64 * units);
         }
         Array::slice_as_flattened_mut(&mut tweaks).zeroize();
     }
@@ -200,7 +227,7 @@ fn xor(blocks: &mut [Block], with: &[Block]) {
     }
 }
 
-/// NIST SP 800-38A, 6.2.
+/// NIST SP 800-38A, 6.2; sectors of 512 bytes.
 struct Cbc<A> {
     key: A,
     start: Start,
@@ -209,12 +236,12 @@ struct Cbc<A> {
 impl<A: Aes> Keyed for Cbc<A> {
     /// Block after block, but the same block of several sectors at once.
     fn encipher(&self, first: u64, sectors: &mut [Block]) {
-        let mut chains = [Block::default(); BLOCKS_AT_ONCE];
+        let mut chains = [Block::default(); SECTORS_AT_ONCE];
         let mut sector = first;
-        for batch in sectors.chunks_mut(BLOCKS_AT_ONCE * BLOCKS_AT_ONCE) {
+        for batch in sectors.chunks_mut(SECTORS_AT_ONCE * BLOCKS_AT_ONCE) {
             let count = batch.len() / BLOCKS_AT_ONCE;
             let chains = &mut chains[..count];
-            self.start.of_sectors(sector, chains);
+            self.start.of_sectors(sector, 1, chains);
             for place in 0..BLOCKS_AT_ONCE {
                 let places = || (0..count).map(|sector| sector * BLOCKS_AT_ONCE + place);
                 places()
@@ -223,17 +250,19 @@ impl<A: Aes> Keyed for Cbc<A> {
                 self.key.encrypt_blocks(chains);
                 places().zip(chains.iter()).for_each(|(at, chain)| batch[at] = *chain);
             }
-            sector += count as u64;
+            sector = sector.wrapping_add(count as u64);
         }
     }
 
     fn decipher(&self, first: u64, sectors: &mut [Block]) {
         let mut chains = [Block::default(); BLOCKS_AT_ONCE + 1];
-        for (sector, blocks) in (first..).zip(sectors.chunks_exact_mut(BLOCKS_AT_ONCE)) {
-            self.start.of_sectors(sector, &mut chains[..1]);
+        let mut sector = first;
+        for blocks in sectors.chunks_exact_mut(BLOCKS_AT_ONCE) {
+            self.start.of_sectors(sector, 1, &mut chains[..1]);
             chains[1..].copy_from_slice(blocks);
             self.key.decrypt_blocks(blocks);
             xor(blocks, &chains);
+            sector = sector.wrapping_add(1);
         }
     }
 }
@@ -309,6 +338,47 @@ mod tests {
             keyed.decipher(first, &mut run);
             assert_eq!(run, plain, "{cipher}");
         }
+    }
+
+    /// A large sector in XTS mode is one unit of IEEE 1619: its first 512 bytes are those of a small one of its number, the tweak goes on behind.
+    #[test]
+    fn a_large_sector_is_one_unit_and_numbers_count_512_bytes() {
+        let cipher = Cipher { algorithm: Algorithm::Aes128, mode: Mode::Xts, iv: Iv::Plain64 };
+        let key = Secret::new((0..32).collect());
+        let small = SectorCipher::new(cipher, &key).unwrap();
+        let plain: Vec<u8> = (0..4096 * 35).map(|at| (at / 5) as u8).collect();
+        for bytes in [1024, 2048, 4096_u64] {
+            let sector = SectorSize::new(bytes, Mode::Xts).unwrap();
+            let large = SectorCipher::of_sectors(cipher, sector, &key).unwrap();
+            let mut run = plain.clone();
+            large.encipher(40, &mut run);
+            let bytes = bytes as usize;
+            for (at, sector) in plain.chunks(bytes).enumerate() {
+                let number = 40 + (at * bytes / 512) as u64;
+                let mut alone = sector.to_vec();
+                large.encipher(number, &mut alone);
+                assert_eq!(alone, run[at * bytes..][..bytes], "sector {at} of {bytes}");
+                let mut start = sector[..512].to_vec();
+                small.encipher(number, &mut start);
+                assert_eq!(start, alone[..512], "sector {at} of {bytes}");
+                let mut behind = sector[512..1024].to_vec();
+                small.encipher(number + 1, &mut behind);
+                assert_ne!(behind, alone[512..1024], "sector {at} of {bytes}");
+            }
+            large.decipher(40, &mut run);
+            assert_eq!(run, plain);
+        }
+        // A tweak of the second half of a sector is the first one doubled 32 times.
+        let (mut zeroes, mut tweak) = (vec![0; 1024], Block::default());
+        SectorCipher::of_sectors(cipher, SectorSize::new(1024, Mode::Xts).unwrap(), &key)
+            .unwrap()
+            .encipher(0, &mut zeroes);
+        Aes128::new_from_slice(&key.bytes()[16..]).unwrap().encrypt_block(&mut tweak);
+        let tweak = (0..32).fold(u128::from_le_bytes(tweak.0), |tweak, _| doubled(tweak));
+        let mut block = Array(tweak.to_le_bytes());
+        Aes128::new_from_slice(&key.bytes()[..16]).unwrap().encrypt_block(&mut block);
+        xor(std::slice::from_mut(&mut block), &[Array(tweak.to_le_bytes())]);
+        assert_eq!(zeroes[512..528], block.0);
     }
 
     #[test]

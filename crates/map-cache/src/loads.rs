@@ -41,7 +41,7 @@ impl<E: Clone> Loads<E> {
         }
     }
 
-    /// Joins the load of `key`, or becomes the one who does it.
+    /// Joins the load of `key`, or becomes the task that does it.
     pub(crate) fn join(&self, key: SliceKey) -> Load<'_, E> {
         match self.lead(key) {
             Ok(ticket) => Load::Lead(ticket),
@@ -49,7 +49,7 @@ impl<E: Clone> Loads<E> {
         }
     }
 
-    /// Becomes the one who loads `key`, if nobody does.
+    /// Becomes the task that loads `key`, if no other does.
     pub(crate) fn try_lead(&self, key: SliceKey) -> Option<LoadTicket<'_, E>> {
         self.lead(key).ok()
     }

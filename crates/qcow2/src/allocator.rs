@@ -6,6 +6,8 @@
 
 mod runs;
 
+use std::ops::Range;
+
 use runs::Runs;
 
 /// Runs of free clusters in memory at most: some 300 KiB. With fewer than half as many, what was left out is looked for again.
@@ -35,6 +37,11 @@ impl Run {
 
     pub(crate) fn end(&self) -> u64 {
         self.start + self.len
+    }
+
+    /// The same clusters, without what is known of them.
+    pub(crate) fn clusters(&self) -> Range<u64> {
+        self.start..self.end()
     }
 }
 
@@ -114,12 +121,12 @@ impl Allocator {
         self.free.len() == 0 && (self.left_out.is_some() || self.looking_again)
     }
 
-    /// The refcounts of `from..to` were looked at, and these runs found free. Others may have looked there too.
-    pub(crate) fn scanned(&mut self, from: u64, to: u64, free: &[(u64, u64)]) {
-        if self.scanned == from {
-            self.scanned = to;
+    /// The refcounts of `clusters` were looked at, and these runs found free. Others may have looked there too.
+    pub(crate) fn scanned(&mut self, clusters: Range<u64>, free: &[(u64, u64)]) {
+        if self.scanned == clusters.start {
+            self.scanned = clusters.end;
         }
-        free.iter().for_each(|&(start, len)| self.find(start, len));
+        free.iter().for_each(|&(start, len)| self.find(start..start + len));
     }
 
     /// Takes up to `wanted` consecutive clusters: the lowest free ones, otherwise fresh ones. `None` if
@@ -154,38 +161,38 @@ impl Allocator {
 
     /// Clusters that turned out to be in use. Beyond the frontier nothing counts them if the image is right; if it is
     /// not, the file may count millions there, and nobody wants to meet them one by one.
-    pub(crate) fn skip(&mut self, start: u64, len: u64) {
-        if (start..start + len).contains(&self.frontier) {
-            self.frontier = (start + len).min(self.end);
+    pub(crate) fn skip(&mut self, in_use: Range<u64>) {
+        if in_use.contains(&self.frontier) {
+            self.frontier = in_use.end.min(self.end);
         }
     }
 
-    /// Adds clusters that are free now and were in use before. Some may be known already: whoever
+    /// Adds clusters that are free now and were in use before. Some may be known already: what
     /// lowered a refcount gives the cluster, and so does a scan that finds the refcount 0. When a cluster
     /// is claimed its refcount decides, so knowing it twice is harmless, and losing it would be a leak.
-    pub(crate) fn give(&mut self, start: u64, len: u64) {
-        self.taint(start, len);
-        let below = self.frontier_at_open.saturating_sub(start).min(len);
+    pub(crate) fn give(&mut self, clusters: Range<u64>) {
+        self.taint(clusters.clone());
+        let below = clusters.end.min(self.frontier_at_open).saturating_sub(clusters.start);
         if below > 0 {
-            self.given_up.join_keeping_highest(start, below);
+            self.given_up.join_keeping_highest((clusters.start, below));
         }
-        self.find(start, len);
+        self.find(clusters);
     }
 
     /// Adds clusters that are free; what was there is as it was.
-    pub(crate) fn find(&mut self, start: u64, len: u64) {
-        if let Some((start, len)) = self.free.join(start, len) {
+    pub(crate) fn find(&mut self, clusters: Range<u64>) {
+        let len = clusters.end.saturating_sub(clusters.start);
+        if let Some((start, len)) = self.free.join((clusters.start, len)) {
             self.left_out = Some(self.left_out.map_or(start, |lowest| lowest.min(start)));
             self.scan_end = self.scan_end.max(start + len);
         }
     }
 
     /// Something may have been written there that nothing refers to.
-    pub(crate) fn taint(&mut self, start: u64, len: u64) {
-        let end = start + len;
-        let start = start.max(self.frontier_at_open);
-        if start < end {
-            self.tainted.join_covering(start, end - start);
+    pub(crate) fn taint(&mut self, clusters: Range<u64>) {
+        let start = clusters.start.max(self.frontier_at_open);
+        if start < clusters.end {
+            self.tainted.join_covering((start, clusters.end - start));
         }
     }
 
@@ -238,8 +245,8 @@ mod tests {
     #[test]
     fn low_free_clusters_go_before_fresh_ones() {
         let mut allocator = Allocator::new(100, true);
-        allocator.give(10, 3);
-        allocator.give(50, 1);
+        allocator.give(10..13);
+        allocator.give(50..51);
         assert_eq!(allocator.take(2), Some(Run::used(10, 2)));
         assert_eq!(allocator.take(2), Some(Run::used(12, 1)));
         assert_eq!(allocator.take(9), Some(Run::used(50, 1)));
@@ -251,7 +258,7 @@ mod tests {
     fn clusters_that_are_given_twice_are_free_once() {
         let mut allocator = Allocator::new(100, true);
         for (start, len) in [(10, 2), (20, 3), (9, 12), (22, 1), (21, 9)] {
-            allocator.give(start, len);
+            allocator.give(start..start + len);
         }
         assert_eq!(allocator.take(100), Some(Run::used(9, 21)));
         assert_eq!(allocator.free_clusters(), 0);
@@ -261,11 +268,11 @@ mod tests {
     fn clusters_in_use_beyond_the_frontier_are_skipped_at_once() {
         let mut allocator = Allocator::new(100, true);
         assert_eq!(allocator.take(1), Some(fresh(100, 1)));
-        allocator.skip(100, 1_000_000);
+        allocator.skip(100..100 + 1_000_000);
         assert_eq!(allocator.take(1), Some(fresh(1_000_100, 1)));
         // These are not what comes next.
-        allocator.skip(50, 10);
-        allocator.skip(2_000_000, 10);
+        allocator.skip(50..60);
+        allocator.skip(2_000_000..2000010);
         assert_eq!(allocator.take(1), Some(fresh(1_000_101, 1)));
     }
 
@@ -275,15 +282,15 @@ mod tests {
         assert_eq!(allocator.take_exactly(4), None);
         assert_eq!(allocator.take(9), Some(Run::used(100, 3)));
         assert_eq!((allocator.take(1), allocator.take_fresh(1)), (None, None));
-        allocator.give(101, 1);
+        allocator.give(101..102);
         assert_eq!(allocator.take(1), Some(Run::used(101, 1)));
     }
 
     #[test]
     fn a_file_that_was_cut_off_grows_again_with_fresh_clusters() {
         let mut allocator = Allocator::new(100, true);
-        allocator.give(10, 3);
-        allocator.give(60, 30);
+        allocator.give(10..13);
+        allocator.give(60..90);
         allocator.cut(70);
         assert_eq!((allocator.frontier(), allocator.free_clusters()), (70, 13));
         assert_eq!(allocator.take_exactly(10), Some(Run::used(60, 10)));
@@ -293,10 +300,10 @@ mod tests {
     #[test]
     fn neighbours_join_and_an_exact_run_is_found_behind_shorter_ones() {
         let mut allocator = Allocator::new(100, true);
-        allocator.give(1, 1);
-        allocator.give(11, 2);
-        allocator.give(10, 1);
-        allocator.give(13, 1);
+        allocator.give(1..2);
+        allocator.give(11..13);
+        allocator.give(10..11);
+        allocator.give(13..14);
         assert_eq!(allocator.take_exactly(4), Some(Run::used(10, 4)));
         assert_eq!(allocator.free_clusters(), 1);
         assert_eq!(allocator.take_exactly(2), Some(fresh(100, 2)));
@@ -306,9 +313,9 @@ mod tests {
     fn only_what_lies_beyond_the_file_as_it_was_and_was_never_given_up_is_pristine() {
         let mut allocator = Allocator::new(100, true);
         assert_eq!(allocator.take_fresh(4), Some(fresh(100, 4)));
-        allocator.give(101, 1);
-        allocator.taint(103, 1);
-        allocator.find(50, 1);
+        allocator.give(101..102);
+        allocator.taint(103..104);
+        allocator.find(50..51);
         let pristine: Vec<u64> = (48..106).filter(|&cluster| allocator.is_pristine(cluster)).collect();
         assert_eq!(pristine, [100, 102, 104, 105]);
         assert!(!allocator.may_be_cut_off(50));
@@ -326,7 +333,7 @@ mod tests {
                 let to = end.min(from + 512);
                 let free = |at: &u64| is_free(*at) && !taken.contains(at);
                 let found: Vec<_> = (from..to).filter(free).map(|at| (at, 1)).collect();
-                allocator.scanned(from, to, &found);
+                allocator.scanned(from..to, &found);
                 assert!(allocator.memory_bytes() < 512 << 10, "{} bytes", allocator.memory_bytes());
             }
             let run = allocator.take(1).unwrap();
@@ -343,7 +350,7 @@ mod tests {
         let mut allocator = Allocator::new(100, true);
         let beyond = 100 + 8 * GIVEN_UP_RUNS_MAX as u64;
         assert!(allocator.take_fresh(beyond).is_some());
-        (101..beyond).step_by(3).for_each(|cluster| allocator.give(cluster, 1));
+        (101..beyond).step_by(3).for_each(|cluster| allocator.give(cluster..cluster + 1));
         assert!((101..beyond).step_by(3).all(|cluster| !allocator.is_pristine(cluster)));
         assert!(allocator.is_pristine(beyond) && allocator.is_pristine(100));
     }
@@ -355,9 +362,9 @@ mod tests {
         while let Some((from, end)) = allocator.next_scan() {
             let to = end.min(from + 512);
             let found: Vec<_> = (from..to).step_by(2).map(|at| (at, 1)).collect();
-            allocator.scanned(from, to, &found);
+            allocator.scanned(from..to, &found);
             if to == end {
-                allocator.find(clusters - 9, 9);
+                allocator.find(clusters - 9..clusters);
             }
         }
         assert_eq!(allocator.take_exactly(7), Some(Run::used(clusters - 9, 7)));

@@ -9,7 +9,7 @@ use crate::{Error, Qcow2};
 
 impl Qcow2 {
     /// Makes the header name `name` as the backing file, of format `format`, or none. What is open stays as it is: this is for the
-    /// next who opens the image. Durable when it returns.
+    /// next open of the image. Durable when it returns.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] for a name that does not fit; whatever the storage says.
@@ -30,7 +30,7 @@ impl Inner {
         format: Option<String>,
     ) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         self.managed(async move |image| {
             let change = |header: &mut Header| {
                 header.backing = name;

@@ -10,14 +10,14 @@ use crate::locate::Source;
 impl Qcow2 {
     /// The state of the disk at `offset`, for at most `len` bytes. Reads tables only.
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<BlockStatus, Error> {
-        self.inner.check_range(offset, len)?;
+        let range = self.inner.check_range(offset, len)?;
         if len == 0 {
             return Err(self.inner.medium.blame.invalid("the status of no bytes is not defined"));
         }
         let _pass = self.inner.enter().await?;
         self.inner.check_range(offset, len)?;
         let held = BelowHeld::default();
-        let located = self.inner.locate(&held, offset, len).await?;
+        let located = self.inner.locate(&held, range).await?;
         let status = BlockStatus::data(located.len, located.depth, None);
         Ok(match located.source {
             Source::Zero { explicit, host } => {
@@ -32,7 +32,9 @@ impl Qcow2 {
                 }
             }
             Source::Compressed { .. } => BlockStatus { compressed: true, ..status },
-            Source::Plain { offset: host, .. } => BlockStatus { offset: Some(host.0), ..status },
+            Source::Plain { offset: host, .. } | Source::Ciphered { offset: host, .. } => {
+                BlockStatus { offset: Some(host.0), ..status }
+            }
             Source::Block(block) => {
                 let below = block.block_status(offset, located.len).await?;
                 // Space that a layer below reserves for zeroes is not in this image's file.

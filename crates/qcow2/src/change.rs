@@ -69,7 +69,7 @@ impl Inner {
         }
         let _pause = self.pause().await?;
         // A request may have looked at the header before it waits at the gate: it will not look again.
-        if self.header.announced.load(Ordering::Acquire) {
+        if self.header.prepared_for_data.load(Ordering::Acquire) {
             self.header.set_dirty(&self.medium).await?;
         }
         self.header.lazy_refcounts.store(true, Ordering::Relaxed);

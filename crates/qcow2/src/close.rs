@@ -1,7 +1,7 @@
 //! The end of an image's life: everything written, everything given back.
 //!
 //! An image comes to rest in one order, for good here or for a moment in a pause: nobody else changes the disk as a whole, the gate is
-//! closed behind the last who left, what runs in the background has ended, and what is dirty is written
+//! closed behind the last request, what runs in the background has ended, and what is dirty is written
 //! ([`Inner::settle`]). Only then the reserve's mark and the dirty bit can go.
 
 use std::sync::Arc;

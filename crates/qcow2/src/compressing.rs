@@ -11,6 +11,7 @@ use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
 use storage::{IoBytes, IoVec, Step};
 use sync::{AsyncMutex, Semaphore};
 
+use crate::guest_range::GuestRange;
 use crate::host::HandedOver;
 use crate::image::Inner;
 use crate::{Error, Qcow2};
@@ -63,18 +64,18 @@ impl Compressing {
     async fn write_clusters(&self, offset: u64, data: IoVec) -> Result<(), Error> {
         let image = &self.image.inner;
         let size = image.medium.geometry.cluster_size();
-        image.check_range(offset, data.len() as u64)?;
-        let end = offset + data.len() as u64;
-        let is_whole = offset.is_multiple_of(size) && (end.is_multiple_of(size) || end == image.size());
+        let range = image.check_range(offset, data.len() as u64)?;
+        let is_whole =
+            offset.is_multiple_of(size) && (range.end.is_multiple_of(size) || range.end == image.size());
         if !is_whole || data.is_empty() {
             return self.image.write(offset, data).await;
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
+            image.prepare_header_for_first_change().await?;
             let packed = self.pack_all(&data).await?;
             let pass = image.enter().await?;
-            image.check_inside(offset, data.len() as u64)?;
+            image.check_inside(range)?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);
@@ -114,7 +115,7 @@ impl Compressing {
     async fn take_packed(&self, offset: u64, stored: Stored) -> Result<(), Error> {
         let image = &self.image.inner;
         let size = image.medium.geometry.cluster_size();
-        image.check_range(offset, stored.disk_bytes())?;
+        let range = image.check_range(offset, stored.disk_bytes())?;
         let Stored::Packed { units, unit_bytes } = stored else {
             return Err(image.medium.blame.unsupported("what is compressed here has to be read"));
         };
@@ -124,9 +125,9 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.announce().await?;
+            image.prepare_header_for_first_change().await?;
             let pass = image.enter().await?;
-            image.check_inside(offset, units.len() as u64 * size)?;
+            image.check_inside(range)?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);
@@ -191,7 +192,7 @@ impl Inner {
         let size = self.medium.geometry.cluster_size();
         {
             let end = (offset + packed.len() as u64 * size).min(self.size().next_multiple_of(size));
-            let _owned = self.own_clusters(offset, end).await;
+            let _owned = self.own_clusters(GuestRange { start: offset, end }).await;
             let mut first = 0;
             // A run of one kind, inside one L2 table.
             let table = |index: usize| self.medium.geometry.l1_index(offset + index as u64 * size);
@@ -235,8 +236,7 @@ impl Inner {
         let mut placed = Vec::with_capacity(packed.len());
         if let Err(error) = self.place_packed(tail, packed, &mut placed).await {
             for cluster in placed {
-                let (first, len) = self.touched_by(&cluster);
-                self.space.lower_and_give(&self.medium, first, len).await;
+                self.space.lower_and_give(&self.medium, self.touched_by(&cluster)).await;
             }
             return Err(error);
         }
@@ -283,9 +283,9 @@ impl Inner {
     }
 
     /// The first cluster of the file that a compressed one touches, and how many it touches.
-    fn touched_by(&self, cluster: &CompressedCluster) -> (u64, u64) {
+    fn touched_by(&self, cluster: &CompressedCluster) -> std::ops::Range<u64> {
         let first = cluster.host.0 >> self.medium.geometry.cluster_bits;
         let last = (cluster.host.0 + cluster.len - 1) >> self.medium.geometry.cluster_bits;
-        (first, last - first + 1)
+        first..last + 1
     }
 }

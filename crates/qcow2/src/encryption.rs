@@ -1,18 +1,22 @@
-//! Images whose data is ciphered: LUKS in the header, sectors numbered by their place in the file.
+//! Images whose data is ciphered. Metadata and compressed clusters are not.
 //!
-//! Guest data goes through storage that ciphers ([`CipherStorage`]) in the place of the file it is in; metadata and compressed
-//! clusters are not ciphered and go to the file itself.
+//! - **LUKS** in the header: sectors are numbered by their place in the file. Guest data goes through storage that ciphers
+//!   ([`CipherStorage`]) in the place of the file it is in.
+//! - **AES**, as it was before LUKS: sectors are numbered by their place in the disk, so what is read is deciphered where that is known
+//!   ([`read_by_guest`]). Such images are only read, to be converted: a password of at most 16 bytes is the key, and nothing tells a wrong one.
 
 use std::sync::Arc;
 
-use block::Blame;
-use qcow2_layout::{CryptMethod, Header};
-use storage::Storage;
-use storage_luks::{Area, Around, CipherStorage, Secret, unlock};
+use block::{Blame, SECTOR_BYTES};
+use qcow2_layout::{CryptMethod, Header, HostOffset};
+use storage::{IoBuf, Storage};
+use storage_luks::{
+    Algorithm, Area, Around, Cipher, CipherStorage, Iv, Mode, Part, Secret, SectorCipher, unlock,
+};
 
 use crate::Error;
 use crate::host::{Calculation, Host, Work};
-use crate::open::Files;
+use crate::open::{Files, read_header};
 
 /// Where the LUKS header of an image is, if it has one.
 pub fn luks_area(header: &Header) -> Option<Area> {
@@ -33,29 +37,104 @@ impl Around for AroundHost {
     }
 }
 
-/// Where guest data is read and written in plain text: `files` themselves, or what deciphers them with the key that `password` opens.
-pub(crate) async fn plain_data(
+/// Where guest data is.
+#[derive(Debug)]
+pub(crate) struct GuestData {
+    /// Where it is read and written: in plain text, unless `by_guest` deciphers it.
+    pub(crate) storage: Arc<dyn Storage>,
+    /// Deciphers what is read, sectors being numbered by their place in the disk.
+    pub(crate) by_guest: Option<Arc<SectorCipher>>,
+}
+
+impl GuestData {
+    fn plain(storage: Arc<dyn Storage>) -> Self {
+        Self { storage, by_guest: None }
+    }
+}
+
+/// Where guest data is: in `files` themselves, or in what deciphers them with the key that `password` opens. A disk that is to be
+/// `writable` is refused if it can only be read.
+pub(crate) async fn guest_data(
     files: &Files,
     header: &Header,
     password: Option<&Secret>,
+    writable: bool,
     host: &Arc<dyn Host>,
-    blame: &Blame,
-) -> Result<Arc<dyn Storage>, Error> {
+) -> Result<GuestData, Error> {
+    let blame = Blame::new(files.file.name());
     let data = Arc::clone(files.data.as_ref().unwrap_or(&files.file));
     match (header.crypt, luks_area(header), password) {
         (CryptMethod::Luks, Some(area), Some(password)) => {
             let around: Arc<dyn Around> = Arc::new(AroundHost(Arc::clone(host)));
             let unlocked = unlock(&*files.file, area, password, &*around).await?;
-            Ok(Arc::new(CipherStorage::new(data, 0, unlocked.cipher(blame)?, around)))
+            let plain = CipherStorage::new(data, Part::default(), unlocked.cipher(&blame)?, around);
+            Ok(GuestData::plain(Arc::new(plain)))
         }
         (CryptMethod::Luks, ..) => Err(blame
             .invalid("the image is encrypted (LUKS); its password is needed: give encrypt.key-secret=ID")),
-        (CryptMethod::Aes, ..) => {
-            Err(blame.unsupported("the image is encrypted (AES, as before LUKS); cowhand cannot decrypt it"))
+        (CryptMethod::Aes, ..) if writable => Err(blame.unsupported(
+            "the image is encrypted (AES, as before LUKS) and can only be read: open it with read-only=on, or make \
+             another image of it with `cowhand convert`",
+        )),
+        (CryptMethod::Aes, _, Some(password)) => {
+            let cipher = before_luks(password).map_err(|error| blame.corrupt(error.to_string()))?;
+            Ok(GuestData { storage: data, by_guest: Some(Arc::new(cipher)) })
         }
+        (CryptMethod::Aes, ..) => Err(blame.invalid(
+            "the image is encrypted (AES, as before LUKS); its password is needed: give encrypt.key-secret=ID",
+        )),
         (CryptMethod::None, _, Some(_)) => {
             Err(blame.invalid("the image is not encrypted, and encrypt.key-secret was given"))
         }
-        (CryptMethod::None, _, None) => Ok(data),
+        (CryptMethod::None, _, None) => Ok(GuestData::plain(data)),
     }
+}
+
+/// The cipher of images from before LUKS: AES-128 in CBC mode, the first 16 bytes of the password being the key, or as many as there are and
+/// zeroes (qcow2 specification, `crypt_method` 1).
+fn before_luks(password: &Secret) -> Result<SectorCipher, storage_luks::LuksError> {
+    let cipher = Cipher { algorithm: Algorithm::Aes128, mode: Mode::Cbc, iv: Iv::Plain64 };
+    let mut key = Secret::zeroed(cipher.key_bytes());
+    let len = password.bytes().len().min(cipher.key_bytes());
+    key.bytes_mut()[..len].copy_from_slice(&password.bytes()[..len]);
+    SectorCipher::new(cipher, &key)
+}
+
+/// Fills `buf` with the plain text of the guest's bytes from `guest` on, which lie in `storage` from `host` on. Clusters are whole sectors,
+/// so what a sector needs beside the bytes asked for lies in the same cluster.
+pub(crate) async fn read_by_guest(
+    storage: &dyn Storage,
+    cipher: &SectorCipher,
+    host: HostOffset,
+    guest: u64,
+    mut buf: IoBuf,
+) -> (std::io::Result<()>, IoBuf) {
+    let sector = cipher.sector_bytes();
+    let skip = guest % sector;
+    let whole = (skip + buf.len() as u64).next_multiple_of(sector) as usize;
+    if whole == buf.len() {
+        let (result, mut buf) = storage.read(host.0, buf).await;
+        cipher.decipher(guest / SECTOR_BYTES, &mut buf);
+        return (result, buf);
+    }
+    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole)).await;
+    cipher.decipher((guest - skip) / SECTOR_BYTES, &mut sectors);
+    let len = buf.len();
+    buf.copy_from_slice(&sectors[skip as usize..][..len]);
+    (result, buf)
+}
+
+/// What deciphers the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
+///
+/// # Errors
+/// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
+pub async fn plain_text(
+    file: &Arc<dyn Storage>,
+    password: Option<&Secret>,
+    host: &Arc<dyn Host>,
+) -> Result<Option<Arc<dyn Storage>>, Error> {
+    let header = read_header(&**file).await?;
+    let files = Files { file: Arc::clone(file), data: None, backing: None };
+    let data = guest_data(&files, &header, password, true, host).await?;
+    Ok((header.crypt != CryptMethod::None).then_some(data.storage))
 }

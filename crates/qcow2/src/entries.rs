@@ -51,7 +51,7 @@ impl Inner {
         if entry.copied && self.space.room.has_table(index) {
             return Ok(());
         }
-        let _owned = self.map.tables.own(index, index + 1).await;
+        let _owned = self.map.tables.own(index..index + 1).await;
         let old = self.map.l1_entry(&self.medium, guest)?;
         if let (true, Some(at)) = (old.copied, old.table) {
             return self.space.take_room_of_table(&self.medium, index, at).await;

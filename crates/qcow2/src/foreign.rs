@@ -11,12 +11,13 @@ use storage::{ForeignBytes, IoBuf, Step, Storage, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::guest_range::GuestRange;
 use crate::image::{Inner, Qcow2};
 use crate::locate::{Located, Source};
 use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
-    /// As [`Qcow2::read`], into memory of others: in place, but for compressed clusters.
+    /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or deciphered by the guest's offset.
     pub async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
         let len = memory.len() as u64;
         self.inner.check_range(offset, len)?;
@@ -46,7 +47,7 @@ impl Inner {
             let mut located = Ok(());
             while done < len && reads.len() < PIECES_AT_ONCE {
                 let guest = offset + done as u64;
-                match self.locate(&held, guest, (len - done) as u64).await {
+                match self.locate(&held, GuestRange::at(guest, (len - done) as u64)).await {
                     Ok(piece) => {
                         // At most what is left of `memory`.
                         let end = done + piece.len as usize;
@@ -88,7 +89,7 @@ impl Inner {
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
             }
             Source::Block(block) => block.read_into(guest, memory).await,
-            Source::Compressed { .. } => {
+            Source::Ciphered { .. } | Source::Compressed { .. } => {
                 let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len())).await;
                 if result.is_ok() {
                     memory.copy_from(0, &buf);
@@ -103,13 +104,13 @@ impl Inner {
         if memory.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
-        let len = memory.len() as u64;
-        self.check_inside(offset, len)?;
-        if let Some(host) = self.place_of(offset, len)? {
+        let range = GuestRange::at(offset, memory.len() as u64);
+        self.check_inside(range)?;
+        if let Some(host) = self.place_of(range)? {
             let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
-            return self.write_in_place(pass, host, len, write).await;
+            return self.write_in_place(pass, host, range.len(), write).await;
         }
         drop(pass);
         let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;

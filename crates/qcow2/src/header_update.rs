@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::DerefMut;
 
-use qcow2_layout::{Autoclear, Compatible, Header, Incompatible};
+use qcow2_layout::{Autoclear, Compatible, Header, HostOffset, Incompatible};
 use storage::{IoBytes, IoVec};
 use sync::atomic::{AtomicBool, Ordering};
 use sync::{AsyncMutex, Mutex};
@@ -34,10 +34,10 @@ pub(crate) struct FileHeader {
     /// Refcounts are written at the close only. Changes in a pause.
     pub(crate) lazy_refcounts: AtomicBool,
     /// What must be in the header before the first change of the image is there.
-    pub(crate) announced: AtomicBool,
+    pub(crate) prepared_for_data: AtomicBool,
     /// The same for a change that no guest sees: of the metadata alone.
-    pub(crate) prepared: AtomicBool,
-    /// Bitmaps that our first change put out of date, by name. Only `announce` adds to them, under the header's lock.
+    pub(crate) prepared_for_metadata: AtomicBool,
+    /// Bitmaps that our first change put out of date, by name. Only `prepare_header_now` adds to them, under the header's lock.
     pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// The header says that the image is corrupt, or should.
     pub(crate) corrupt_marked: AtomicBool,
@@ -48,8 +48,8 @@ impl FileHeader {
         Self {
             in_file: AsyncMutex::new(header),
             lazy_refcounts: AtomicBool::new(lazy_refcounts),
-            announced: AtomicBool::new(false),
-            prepared: AtomicBool::new(false),
+            prepared_for_data: AtomicBool::new(false),
+            prepared_for_metadata: AtomicBool::new(false),
             bitmaps_out_of_date: Mutex::default(),
             corrupt_marked: AtomicBool::new(false),
         }
@@ -66,10 +66,10 @@ impl FileHeader {
         self.lazy_refcounts.load(Ordering::Relaxed)
     }
 
-    /// [`crate::image::Inner::announce`], by somebody who is inside.
-    pub(crate) async fn announce_now(&self, medium: &Medium) -> Result<(), Error> {
+    /// [`crate::image::Inner::prepare_header_for_first_change`], by somebody who is inside.
+    pub(crate) async fn prepare_header_now(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
-        if self.announced.load(Ordering::Acquire) {
+        if self.prepared_for_data.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut marked = Vec::new();
@@ -78,7 +78,7 @@ impl FileHeader {
         self.tell_of_bitmaps(medium, marked);
         result?;
         self.prepare(medium, &mut header).await?;
-        self.announced.store(true, Ordering::Release);
+        self.prepared_for_data.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl FileHeader {
     /// manages the image.
     pub(crate) async fn prepare_for_metadata(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
-        match self.prepared.load(Ordering::Acquire) {
+        match self.prepared_for_metadata.load(Ordering::Acquire) {
             true => Ok(()),
             false => self.prepare(medium, &mut header).await,
         }
@@ -99,7 +99,7 @@ impl FileHeader {
             write_dirty_bit(medium, header).await?;
         }
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))?;
-        self.prepared.store(true, Ordering::Release);
+        self.prepared_for_metadata.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -190,17 +190,17 @@ impl FileHeader {
     pub(crate) async fn point_header_at_refcount_table(
         &self,
         medium: &Medium,
-        offset: u64,
+        at: HostOffset,
         clusters: u64,
     ) -> Result<(), Error> {
         let mut header = self.lock().await;
         // A table has at most 8 MiB.
         let clusters = clusters as u32;
         let mut field = [0; 12];
-        field[..8].copy_from_slice(&offset.to_be_bytes());
+        field[..8].copy_from_slice(&at.0.to_be_bytes());
         field[8..].copy_from_slice(&clusters.to_be_bytes());
         write_field(medium, REFCOUNT_TABLE_AT, &field).await?;
-        header.refcount_table_offset = qcow2_layout::HostOffset(offset);
+        header.refcount_table_offset = at;
         header.refcount_table_clusters = clusters;
         medium.file.flush().await.map_err(medium.blame.io("flushing the header"))
     }

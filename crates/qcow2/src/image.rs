@@ -10,6 +10,7 @@ use crate::Error;
 use crate::below::Lower;
 use crate::compressed::Decompressed;
 use crate::gate::Pass;
+use crate::guest_range::GuestRange;
 use crate::header_update::FileHeader;
 use crate::map::Map;
 use crate::medium::Medium;
@@ -68,20 +69,20 @@ impl Inner {
         *self.discards.read()
     }
 
-    /// Whether the range lies inside the disk. Asked before a request costs anything, and again once it has entered: the
+    /// The range, which must lie inside the disk. Asked before a request costs anything, and again once it has entered: the
     /// disk may have become smaller while the gate was closed, and keeps its size as long as somebody is inside.
-    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Error> {
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<GuestRange, Error> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.size() => Ok(()),
+            Some(end) if end <= self.size() => Ok(GuestRange { start: offset, end }),
             _ => Err(self.medium.blame.past_end(offset, len, self.size())),
         }
     }
 
     /// For a change that has entered, what it asked before: while it waited at the gate the disk may have become smaller, and a
     /// snapshot may have left the medium with another header than memory. Neither happens while somebody is inside.
-    pub(crate) fn check_inside(&self, offset: u64, len: u64) -> Result<(), Error> {
+    pub(crate) fn check_inside(&self, range: GuestRange) -> Result<(), Error> {
         self.medium.check_not_stopped()?;
-        self.check_range(offset, len)
+        self.check_range(range.start, range.len()).map(drop)
     }
 
     /// Whether the image takes changes now.
@@ -117,15 +118,15 @@ impl Inner {
     /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
     /// that was read when the image was opened.
     #[inline]
-    pub(crate) async fn announce(self: &Arc<Self>) -> Result<(), Error> {
-        if self.header.announced.load(Ordering::Acquire) {
+    pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
+        if self.header.prepared_for_data.load(Ordering::Acquire) {
             return Ok(());
         }
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
                 let _pass = image.enter().await?;
-                image.header.announce_now(&image.medium).await
+                image.header.prepare_header_now(&image.medium).await
             })
             .await
     }

@@ -1,6 +1,7 @@
 //! Ranges with one owner: a request that allocates, zeroes or discards guest clusters owns them alone.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use futures_channel::oneshot;
 use sync::Mutex;
@@ -9,23 +10,22 @@ use sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Owned ranges by their start; they do not overlap.
-    owned: Mutex<BTreeMap<u64, Range>>,
+    owned: Mutex<BTreeMap<u64, Held>>,
 }
 
 /// A range that has an owner.
 #[derive(Debug)]
-struct Range {
+struct Held {
     /// The first number behind it.
     end: u64,
     /// Requests for ranges that overlap it, in the order in which they are served.
     waiting: VecDeque<Waiting>,
 }
 
-/// A request for `start..end` that is told when it owns the range.
+/// A request that is told when it owns its range.
 #[derive(Debug)]
 struct Waiting {
-    start: u64,
-    end: u64,
+    range: Range<u64>,
     granted: oneshot::Sender<()>,
 }
 
@@ -37,19 +37,20 @@ pub(crate) struct Owned<'a> {
 }
 
 impl InFlight {
-    /// Waits until nobody owns any part of `start..end`, and owns all of it at once (so two owners
+    /// Waits until nobody owns any part of `range`, and owns all of it at once (so two owners
     /// never wait for each other). Requests for the same range are served in their order, and each is woken once.
-    pub(crate) async fn own(&self, start: u64, end: u64) -> Owned<'_> {
+    pub(crate) async fn own(&self, range: Range<u64>) -> Owned<'_> {
+        let start = range.start;
         let granted = {
             let mut owned = self.owned.lock();
-            match overlapping(&mut owned, start, end) {
+            match overlapping(&mut owned, &range) {
                 None => {
-                    owned.insert(start, Range { end, waiting: VecDeque::new() });
+                    owned.insert(start, Held { end: range.end, waiting: VecDeque::new() });
                     return Owned { in_flight: self, start };
                 }
-                Some(range) => {
+                Some(held) => {
                     let (sender, granted) = oneshot::channel();
-                    range.waiting.push_back(Waiting { start, end, granted: sender });
+                    held.waiting.push_back(Waiting { range, granted: sender });
                     granted
                 }
             }
@@ -65,22 +66,22 @@ impl InFlight {
     /// constant where requests are for one range, and otherwise in proportion to the queue.
     fn release(&self, start: u64) {
         let mut owned = self.owned.lock();
-        let Some(Range { end, mut waiting }) = owned.remove(&start) else { return };
+        let Some(Held { end, mut waiting }) = owned.remove(&start) else { return };
         while let Some(next) = waiting.pop_front() {
-            if let Some(range) = overlapping(&mut owned, next.start, next.end) {
-                range.waiting.push_back(next);
+            if let Some(held) = overlapping(&mut owned, &next.range) {
+                held.waiting.push_back(next);
             } else if next.granted.send(()).is_ok() {
-                let covers_all = next.start <= start && next.end >= end;
+                let covers_all = next.range.start <= start && next.range.end >= end;
                 let inherited = if covers_all { std::mem::take(&mut waiting) } else { VecDeque::new() };
-                owned.insert(next.start, Range { end: next.end, waiting: inherited });
+                owned.insert(next.range.start, Held { end: next.range.end, waiting: inherited });
             }
         }
     }
 }
 
-/// The last owned range that overlaps `start..end`.
-fn overlapping(owned: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Option<&mut Range> {
-    owned.range_mut(..end).next_back().map(|(_, range)| range).filter(|range| range.end > start)
+/// The last owned range that overlaps `range`.
+fn overlapping<'a>(owned: &'a mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<&'a mut Held> {
+    owned.range_mut(..range.end).next_back().map(|(_, held)| held).filter(|held| held.end > range.start)
 }
 
 impl Drop for Owned<'_> {
@@ -127,9 +128,9 @@ mod tests {
     #[test]
     fn overlapping_ranges_wait_and_others_do_not() {
         let in_flight = InFlight::default();
-        let first = in_flight.own(10, 20).now_or_never().unwrap();
-        let neighbour = in_flight.own(20, 30).now_or_never().unwrap();
-        let mut overlapping = Box::pin(in_flight.own(15, 25));
+        let first = in_flight.own(10..20).now_or_never().unwrap();
+        let neighbour = in_flight.own(20..30).now_or_never().unwrap();
+        let mut overlapping = Box::pin(in_flight.own(15..25));
         assert!(overlapping.as_mut().now_or_never().is_none());
         drop(first);
         assert!(overlapping.as_mut().now_or_never().is_none());
@@ -141,12 +142,12 @@ mod tests {
     #[test]
     fn requests_for_one_range_are_served_in_order_and_woken_once() {
         let in_flight = InFlight::default();
-        let owner = in_flight.own(0, 4).now_or_never().unwrap();
+        let owner = in_flight.own(0..4).now_or_never().unwrap();
         let wakes = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
         let [of_second, of_third] = wakes.each_ref().map(|wakes| Waker::from(Arc::clone(wakes)));
         let counts = || wakes.each_ref().map(|wakes| wakes.0.load(SeqCst));
-        let mut second = Box::pin(in_flight.own(0, 4));
-        let mut third = Box::pin(in_flight.own(1, 2));
+        let mut second = Box::pin(in_flight.own(0..4));
+        let mut third = Box::pin(in_flight.own(1..2));
         assert!(second.as_mut().poll(&mut Context::from_waker(&of_second)).is_pending());
         assert!(third.as_mut().poll(&mut Context::from_waker(&of_third)).is_pending());
         drop(owner);
@@ -159,10 +160,10 @@ mod tests {
     #[test]
     fn a_request_dropped_while_it_waits_or_when_it_was_granted_keeps_nothing() {
         let in_flight = InFlight::default();
-        let owner = in_flight.own(0, 4).now_or_never().unwrap();
-        let mut gone_early = Box::pin(in_flight.own(0, 4));
-        let mut gone_late = Box::pin(in_flight.own(0, 2));
-        let mut last = Box::pin(in_flight.own(0, 4));
+        let owner = in_flight.own(0..4).now_or_never().unwrap();
+        let mut gone_early = Box::pin(in_flight.own(0..4));
+        let mut gone_late = Box::pin(in_flight.own(0..2));
+        let mut last = Box::pin(in_flight.own(0..4));
         assert!(gone_early.as_mut().now_or_never().is_none());
         assert!(gone_late.as_mut().now_or_never().is_none());
         assert!(last.as_mut().now_or_never().is_none());

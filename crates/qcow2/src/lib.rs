@@ -34,6 +34,7 @@ mod entries;
 mod foreign;
 mod free;
 mod gate;
+mod guest_range;
 mod header_sector;
 mod header_update;
 mod health;
@@ -74,13 +75,15 @@ mod zero;
 pub use amend::{Amendment, amend};
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
-pub use check::{CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check};
+pub use check::{
+    CheckError, CheckReport, Finding, Owner, Progress, Repair, Severity, Stage, check, check_in_parallel,
+};
 pub use compact::{CompactError, CompactOptions, CompactProgress, CompactReport, compact};
 pub use compressing::Compressing;
 pub use create::{
     Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,
 };
-pub use encryption::luks_area;
+pub use encryption::{luks_area, plain_text};
 pub use header_update::is_dirty;
 pub use host::{Calculation, Host, Work};
 pub use image::Qcow2;

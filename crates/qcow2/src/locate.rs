@@ -4,10 +4,12 @@ use block::Block;
 use map_cache::SliceKey;
 use qcow2_layout::{CompressedCluster, HostOffset};
 use storage::Storage;
+use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};
 use crate::chain::{Chain, Found, Place};
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
 
@@ -28,6 +30,8 @@ pub(crate) enum Source<'a> {
     Zero { explicit: bool, host: Option<HostOffset> },
     /// In a file, as they are.
     Plain { storage: &'a dyn Storage, offset: HostOffset },
+    /// In the file of `layer`, deciphered by the guest's offset (an image that is encrypted as before LUKS).
+    Ciphered { layer: &'a Inner, cipher: &'a SectorCipher, offset: HostOffset },
     /// In a block that is no image, at the guest's own offset.
     Block(&'a dyn Block),
     /// In a compressed cluster of `layer`, from `skip` on.
@@ -40,14 +44,18 @@ impl Located<'_> {
         matches!(self.source, Source::Zero { .. })
     }
 
-    /// `len` of these bytes from the one at `skip` on; `None` if they end before.
-    pub(crate) fn part(self, skip: u64, len: u64) -> Option<Self> {
-        if skip + len > self.len {
+    /// `part` of these bytes, counted from the first; `None` if they end before.
+    pub(crate) fn part(self, part: std::ops::Range<u64>) -> Option<Self> {
+        if part.end > self.len {
             return None;
         }
+        let (skip, len) = (part.start, part.end - part.start);
         let source = match self.source {
             Source::Zero { explicit, host } => Source::Zero { explicit, host: host.map(|host| host + skip) },
             Source::Plain { storage, offset } => Source::Plain { storage, offset: offset + skip },
+            Source::Ciphered { layer, cipher, offset } => {
+                Source::Ciphered { layer, cipher, offset: offset + skip }
+            }
             // At the guest's own offset.
             Source::Block(block) => Source::Block(block),
             Source::Compressed { layer, cluster, skip: before } => {
@@ -85,17 +93,17 @@ enum Onward<'a> {
 }
 
 impl Inner {
-    /// Where the bytes at `guest` are, for at most `len` of them. No I/O. At most one look-up in the map
+    /// Where the bytes at the start of `range` are, for as many of them as are in one place. No I/O. At most one look-up in the map
     /// of this layer and one in that of all layers below; where that map does not know, they are walked in
     /// a loop: their depth costs no stack.
     #[inline]
     pub(crate) fn try_locate<'a>(
         &'a self,
         held: &'a BelowHeld,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<Step<'a>, Error> {
-        let (mut layer, mut len, mut depth, mut walking) = (self, len, 0, false);
+        let (guest, mut len) = (range.start, range.len());
+        let (mut layer, mut depth, mut walking) = (self, 0, false);
         // Where `layer` stands in the list of what lies below this image.
         let mut reached: Option<&Lower> = None;
         loop {
@@ -105,7 +113,7 @@ impl Inner {
                 return Ok(Step::Located(Located { len, depth, source }));
             }
             len = len.min(size - guest);
-            let extent = match layer.map.try_extent(&layer.medium, guest, len)? {
+            let extent = match layer.map.try_extent(&layer.medium, GuestRange::at(guest, len))? {
                 Mapped::Extent(extent) => extent,
                 Mapped::Missing(key) => return Ok(Step::Missing(Missing::Layer(layer, key))),
             };
@@ -113,7 +121,7 @@ impl Inner {
             let source = match extent.kind {
                 Kind::Data { host, .. } => {
                     layer.medium.check_data(host, len)?;
-                    Source::Plain { storage: &*layer.medium.data, offset: host }
+                    layer.data_at(host)
                 }
                 Kind::Zero { host } => Source::Zero { explicit: true, host },
                 Kind::Compressed { cluster, skip } => Source::Compressed { layer, cluster, skip },
@@ -148,15 +156,23 @@ impl Inner {
         }
     }
 
+    /// Where data of this layer is.
+    #[inline]
+    fn data_at(&self, offset: HostOffset) -> Source<'_> {
+        match &self.medium.by_guest {
+            None => Source::Plain { storage: &*self.medium.data, offset },
+            Some(cipher) => Source::Ciphered { layer: self, cipher, offset },
+        }
+    }
+
     /// As [`Inner::try_locate`], loading what is missing.
     pub(crate) async fn locate<'a>(
         &'a self,
         held: &'a BelowHeld,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<Located<'a>, Error> {
         loop {
-            match self.try_locate(held, guest, len)? {
+            match self.try_locate(held, range)? {
                 Step::Located(located) => return Ok(located),
                 Step::Missing(Missing::Layer(layer, key)) => layer.map.load(&layer.medium, key).await?,
                 Step::Missing(Missing::Chain(chain, key)) => chain.load(key).await?,
@@ -184,7 +200,7 @@ impl Chain {
         if guest >= self.covered() {
             return None;
         }
-        let place = match self.look_up(guest, *len) {
+        let place = match self.look_up(GuestRange::at(guest, *len)) {
             Found::At { place, len: known } => {
                 *len = known;
                 place
@@ -199,10 +215,7 @@ impl Chain {
             Place::Ask { layer } => return Some(self.from(lower, layer)?.onward(*len, depth + layer as u32)),
             Place::Data { layer, unit } => match self.layer(layer)? {
                 Below::Block(block) => (layer, Source::Block(&**block)),
-                Below::Image(image) => {
-                    let offset = self.host(guest, unit);
-                    (layer, Source::Plain { storage: &*image.inner.medium.data, offset })
-                }
+                Below::Image(image) => (layer, image.inner.data_at(self.host(guest, unit))),
             },
         };
         Some(Onward::Here(Located { len: *len, depth: depth + index as u32, source }))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::Blame;
 use qcow2_layout::{Geometry, HostOffset};
 use storage::{Step, Storage, about_to};
+use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::health::Health;
@@ -20,6 +21,8 @@ pub(crate) struct Medium {
     pub(crate) file: Arc<dyn Storage>,
     /// Where guest data is read and written: the image file itself, the external data file, or the plain text of either.
     pub(crate) data: Arc<dyn Storage>,
+    /// Deciphers what is read there, in an image that is encrypted as before LUKS.
+    pub(crate) by_guest: Option<Arc<SectorCipher>>,
     /// Guest data is ciphered; metadata and compressed clusters are not.
     pub(crate) encrypted: bool,
     /// The external data file can be read on its own: what reads as zeroes must be zeroes there.

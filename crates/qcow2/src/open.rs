@@ -20,7 +20,7 @@ use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::check::leaks::{self, GivenBack};
 use crate::compressed::Decompressed;
-use crate::encryption::plain_data;
+use crate::encryption::{GuestData, guest_data};
 use crate::free::Frees;
 use crate::header_update::FileHeader;
 use crate::health::Health;
@@ -122,7 +122,7 @@ impl Qcow2 {
         host: Arc<dyn Host>,
     ) -> Result<Qcow2, Error> {
         let header = read_header(&*files.file).await?;
-        let data = plain_data(&files, &header, password, &host, &Blame::new(files.file.name())).await?;
+        let data = guest_data(&files, &header, password, options.writable, &host).await?;
         open_with(files, data, header, options, host).await
     }
 }
@@ -130,7 +130,7 @@ impl Qcow2 {
 /// Opens an image whose header was read, and whose guest data is read and written in `data`: see [`Qcow2::open`].
 pub(crate) async fn open_with(
     files: Files,
-    data: Arc<dyn Storage>,
+    data: GuestData,
     header: Header,
     options: Options,
     host: Arc<dyn Host>,
@@ -147,8 +147,7 @@ pub(crate) async fn open_with(
     if options.writable && !files.file.capabilities().resizable {
         tables.allocator = tables.allocator_on_device(source).await?;
     }
-    let files = Files { data: Some(data), ..files };
-    let inner = assemble(files, header, geometry, tables, options, host, blame)?;
+    let inner = assemble(files, data, header, geometry, tables, options, host, blame)?;
     let image = Qcow2 { inner: Arc::new(inner) };
     image.inner.count_tables();
     if options.writable {
@@ -238,6 +237,7 @@ fn reserve_clusters(options: &Options, geometry: &Geometry) -> u64 {
 
 fn assemble(
     files: Files,
+    data: GuestData,
     header: Header,
     geometry: Geometry,
     tables: Tables,
@@ -256,7 +256,6 @@ fn assemble(
     let budget = host.map_budget();
     let lazy_bit = header.compatible.contains(Compatible::LAZY_REFCOUNTS);
     let file = files.file;
-    let data = files.data.unwrap_or_else(|| Arc::clone(&file));
     let refcounts = Refcounts::new(
         Arc::clone(&file),
         blame.clone(),
@@ -298,7 +297,8 @@ fn assemble(
             blame,
             host,
             file,
-            data,
+            data: data.storage,
+            by_guest: data.by_guest,
             encrypted: header.crypt != CryptMethod::None,
             raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
             geometry,

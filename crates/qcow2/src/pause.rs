@@ -1,4 +1,4 @@
-//! Changing the disk as a whole: one who does it at a time, and moments in which nobody else is inside.
+//! Changing the disk as a whole: one change at a time, in moments without a request inside.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ impl Qcow2 {
     /// task of its own: it ends early when the image is closed.
     ///
     /// # Errors
-    /// When a table cannot be read. Requests are not harmed: who needs it tries again.
+    /// When a table cannot be read. Requests are not harmed: one that needs the table reads it again.
     pub async fn prefetch(&self) -> Result<(), Error> {
         let mut image = self.clone();
         loop {

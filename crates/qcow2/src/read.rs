@@ -6,6 +6,8 @@ use storage::{IoBuf, Step as EngineStep, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::encryption::read_by_guest;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
 
@@ -23,9 +25,8 @@ impl Inner {
         let (mut guest, mut rest) = (offset, buf);
         let held = BelowHeld::default();
         while !rest.is_empty() {
-            let Ok(Step::Located(located)) = self.try_locate(&held, guest, rest.len() as u64) else {
-                return None;
-            };
+            let wanted = GuestRange::at(guest, rest.len() as u64);
+            let Ok(Step::Located(located)) = self.try_locate(&held, wanted) else { return None };
             let (piece, behind) = rest.split_at_mut(located.len as usize);
             match located.source {
                 Source::Zero { .. } if guest == offset && behind.is_empty() => return Some(ReadKind::Zeroes),
@@ -38,7 +39,7 @@ impl Inner {
                     }
                     ReadKind::Zeroes => piece.fill(0),
                 },
-                Source::Plain { .. } | Source::Compressed { .. } => return None,
+                Source::Plain { .. } | Source::Ciphered { .. } | Source::Compressed { .. } => return None,
             }
             guest += located.len;
             rest = behind;
@@ -53,7 +54,7 @@ impl Inner {
         let held = BelowHeld::default();
         loop {
             // The usual request is one piece and needs neither splitting nor a list.
-            let located = match self.locate_if_any(&held, guest, buf.len() as u64).await {
+            let located = match self.locate_if_any(&held, GuestRange::at(guest, buf.len() as u64)).await {
                 Ok(Some(located)) => located,
                 Ok(None) => return (Ok(ReadKind::Data), joined(done, buf)),
                 Err(error) => return (Err(error), joined(done, buf)),
@@ -74,10 +75,9 @@ impl Inner {
     async fn locate_if_any<'a>(
         &'a self,
         held: &'a BelowHeld,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<Option<Located<'a>>, Error> {
-        if len == 0 { Ok(None) } else { self.locate(held, guest, len).await.map(Some) }
+        if range.is_empty() { Ok(None) } else { self.locate(held, range).await.map(Some) }
     }
 
     /// Reads up to [`PIECES_AT_ONCE`] pieces from the front of `buf` in parallel; gives back what
@@ -96,7 +96,7 @@ impl Inner {
         reads.push(self.read_piece(guest - first_len, first, piece));
         let mut located = Ok(());
         while !buf.is_empty() && reads.len() < PIECES_AT_ONCE {
-            match self.locate(held, guest, buf.len() as u64).await {
+            match self.locate(held, GuestRange::at(guest, buf.len() as u64)).await {
                 Ok(next) => {
                     let len = next.len;
                     guest += len;
@@ -138,6 +138,12 @@ impl Inner {
                 let (result, buf) = storage.read(offset.0, buf).await;
                 let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
                 (result.map(|()| ReadKind::Data), buf)
+            }
+            Source::Ciphered { layer, cipher, offset } => {
+                let storage = &*layer.medium.data;
+                about_to(storage, EngineStep::ReadAio);
+                let (result, buf) = read_by_guest(storage, cipher, offset, guest, buf).await;
+                (result.map(|()| ReadKind::Data).map_err(layer.medium.blame.io("reading data")), buf)
             }
             Source::Block(block) => {
                 self.medium.about_to(EngineStep::ReadBackingAio);

@@ -223,18 +223,18 @@ impl Refcounts {
 
     /// Makes the block `index` in the cluster `at`, with all refcounts 0 except, where the block
     /// covers its own cluster, that one. In memory; the table entry is dirty from then on.
-    pub(crate) async fn add_block(&self, index: u64, at: u64) -> Result<(), Error> {
+    pub(crate) async fn add_block(&self, index: u64, at: HostOffset) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock().await;
         let entries = self.geometry.refcount_block_entries();
         let mut bytes = vec![0; self.cluster_bytes()];
-        if self.block_of(at) == index {
-            set(&mut bytes, at % entries, self.geometry.refcount_order, 1);
+        let own = at.0 >> self.geometry.cluster_bits;
+        if self.block_of(own) == index {
+            set(&mut bytes, own % entries, self.geometry.refcount_order, 1);
         }
-        let offset = HostOffset(at << self.geometry.cluster_bits);
         // Both under the table's lock: a commit that copies the table and then the dirty blocks has every
         // block that the copy leads to.
         let mut table = self.table.write();
-        table.set(index, offset).map_err(self.blame.io(GROWING))?;
+        table.set(index, at).map_err(self.blame.io(GROWING))?;
         self.keep(Arc::new(Block::new_dirty(index, bytes, self.charge())));
         Ok(())
     }

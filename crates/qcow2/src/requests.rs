@@ -59,7 +59,7 @@ impl Qcow2 {
     /// Whether the disk was changed since it was opened, so that bitmaps that record changes are out
     /// of date.
     pub fn was_changed(&self) -> bool {
-        self.inner.header.announced.load(Ordering::Acquire)
+        self.inner.header.prepared_for_data.load(Ordering::Acquire)
     }
 
     /// Names of the persistent bitmaps that the first change made here put out of date; empty before it.
@@ -126,16 +126,16 @@ impl Qcow2 {
 
     /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it.
     pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> Result<(), Error> {
-        self.inner.check_range(offset, len)?;
-        let result = self.inner.zero(offset, len, options).await;
+        let range = self.inner.check_range(offset, len)?;
+        let result = self.inner.zero(range, options).await;
         self.inner.reporting(result).await
     }
 
     /// Gives the space of the whole clusters in the range back (if the image was opened with
     /// `discard=unmap`; otherwise nothing happens). They read as zeroes afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.inner.check_range(offset, len)?;
-        let result = self.inner.discard(offset, len).await;
+        let range = self.inner.check_range(offset, len)?;
+        let result = self.inner.discard(range).await;
         self.inner.reporting(result).await
     }
 

@@ -6,6 +6,8 @@
 //! block and page of the two upper tables, remembered for as long as the image is open. A new structure takes its
 //! room when it is made.
 
+use std::ops::Range;
+
 use sync::{AsyncMutex, Mutex};
 
 use crate::allocator::Run;
@@ -38,6 +40,8 @@ pub(crate) struct Room {
     /// Clusters for a larger refcount table and the blocks that count it. They have their room; nothing counts
     /// them, and the allocator does not have them, until the commit that moves the table.
     aside: Mutex<Option<Aside>>,
+    /// Bytes of the file that were reserved together behind all that was ever used: what is taken there for the first time has its room.
+    ahead: Mutex<Range<u64>>,
 }
 
 /// Clusters that were set aside.
@@ -89,6 +93,22 @@ impl Room {
     /// The L2 table of L1 entry `index` was made with its room.
     pub(crate) fn table_has_room(&self, index: u64) {
         self.note(Place::Table(index));
+    }
+
+    /// Whether these bytes, used by nothing before, were reserved ahead.
+    pub(crate) fn has_ahead(&self, bytes: &Range<u64>) -> bool {
+        let ahead = self.ahead.lock();
+        ahead.start <= bytes.start && bytes.end <= ahead.end
+    }
+
+    /// These bytes were reserved.
+    pub(crate) fn set_ahead(&self, bytes: Range<u64>) {
+        *self.ahead.lock() = bytes;
+    }
+
+    /// The file was cut: what is behind its end has no room any more.
+    pub(crate) fn forget_ahead(&self) {
+        self.set_ahead(0..0);
     }
 
     /// L1 leads to other tables from now on.

@@ -8,6 +8,7 @@ use storage::IoBytes;
 
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::guest_range::GuestRange;
 use crate::host::HandedOver;
 use crate::image::{Inner, Qcow2};
 use crate::locate::Source;
@@ -17,15 +18,13 @@ impl Qcow2 {
     /// How the bytes at `offset` lie, for at most `len` of them; see [`block::Block::stored`]. Compressed clusters are unpacked once, to
     /// know that they can be and where they end.
     pub(crate) async fn stored(&self, offset: u64, len: u64, wanted: Takes) -> Result<Option<Stored>, Error> {
-        self.inner.check_range(offset, len)?;
+        let range = self.inner.check_range(offset, len)?;
         let result = async {
             let _pass = self.inner.enter().await?;
             self.inner.check_range(offset, len)?;
             match wanted {
-                Takes::File => self.inner.in_file(offset, len).await,
-                Takes::Packed { packing, unit_bytes } => {
-                    self.inner.packed(offset, len, packing, unit_bytes).await
-                }
+                Takes::File => self.inner.in_file(range).await,
+                Takes::Packed { packing, unit_bytes } => self.inner.packed(range, packing, unit_bytes).await,
             }
         };
         self.inner.reporting(result.await).await
@@ -49,28 +48,27 @@ impl Qcow2 {
 }
 
 impl Inner {
-    async fn in_file(&self, offset: u64, len: u64) -> Result<Option<Stored>, Error> {
+    async fn in_file(&self, range: GuestRange) -> Result<Option<Stored>, Error> {
         let held = BelowHeld::default();
-        let located = self.locate(&held, offset, len).await?;
+        let located = self.locate(&held, range).await?;
         match located.source {
             Source::Plain { storage, offset: host } => Ok(block::in_file(storage, host.0, located.len)),
-            Source::Block(block) => block.stored(offset, located.len, Takes::File).await,
-            Source::Zero { .. } | Source::Compressed { .. } => Ok(None),
+            Source::Block(block) => block.stored(range.start, located.len, Takes::File).await,
+            Source::Zero { .. } | Source::Ciphered { .. } | Source::Compressed { .. } => Ok(None),
         }
     }
 
-    /// The compressed clusters that begin at `offset`, one behind the other, if they are of this kind.
+    /// The compressed clusters that begin at the start of `range`, one behind the other, if they are of this kind.
     async fn packed(
         &self,
-        offset: u64,
-        len: u64,
+        range: GuestRange,
         packing: &str,
         unit_bytes: u64,
     ) -> Result<Option<Stored>, Error> {
         let held = BelowHeld::default();
-        let (mut at, mut found) = (offset, Vec::new());
-        while at + unit_bytes <= offset + len {
-            let located = self.locate(&held, at, unit_bytes).await?;
+        let (mut at, mut found) = (range.start, Vec::new());
+        while at + unit_bytes <= range.end {
+            let located = self.locate(&held, GuestRange::at(at, unit_bytes)).await?;
             let Source::Compressed { layer, cluster, skip: 0 } = located.source else { break };
             let same = layer.decompressed.compression().name() == packing
                 && layer.medium.geometry.cluster_size() == unit_bytes;
@@ -98,9 +96,9 @@ impl Inner {
     /// Writes what is not in memory, as [`Inner::write`] does.
     async fn write_payload(self: &Arc<Self>, offset: u64, data: Payload) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
-        self.check_inside(offset, data.len())?;
+        self.check_inside(GuestRange::at(offset, data.len()))?;
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);

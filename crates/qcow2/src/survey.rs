@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use block::Blame;
-use qcow2_layout::{Geometry, Header, L1Entry, L2Entry, RefcountTableEntry, refcount_get};
+use qcow2_layout::{Geometry, Header, HostOffset, L1Entry, L2Entry, RefcountTableEntry, refcount_get};
 use storage::{ExtentKind, IoBuf, Storage};
 
 use crate::Error;
@@ -49,7 +49,7 @@ pub async fn survey(file: &dyn Storage, seen: &mut dyn FnMut(Surveyed)) -> Resul
     let blame = Blame::new(file.name());
     let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
     let mut survey = Survey { file, geometry, blame, extent: Extent::default(), seen };
-    survey.tell_metadata(0, 1);
+    survey.tell_metadata(HostOffset(0), 1);
     survey.clusters(&header).await?;
     survey.refcounts(&header).await
 }
@@ -71,7 +71,7 @@ struct Extent {
 
 impl Survey<'_> {
     async fn clusters(&mut self, header: &Header) -> Result<(), Error> {
-        let (start, entries) = (header.l1_table_offset.0, u64::from(header.l1_size));
+        let (start, entries) = (header.l1_table_offset, u64::from(header.l1_size));
         self.tell_metadata(start, (entries * 8).div_ceil(self.geometry.cluster_size()));
         let mut guest = 0u64;
         let mut tables = self.tables_max();
@@ -84,7 +84,7 @@ impl Survey<'_> {
                 let entry = L1Entry::decode(u64::from_be_bytes(*word), &self.geometry);
                 if let Ok(L1Entry { table: Some(table), .. }) = entry {
                     self.take_table(&mut tables, "L2 tables")?;
-                    self.l2_table(table.0, guest, header.guest_size()).await?;
+                    self.l2_table(table, guest, header.guest_size()).await?;
                 }
                 guest = guest.saturating_add(self.geometry.bytes_per_l2_table());
             }
@@ -92,9 +92,9 @@ impl Survey<'_> {
         Ok(())
     }
 
-    async fn l2_table(&mut self, offset: u64, mut guest: u64, size: u64) -> Result<(), Error> {
-        self.tell_metadata(offset, 1);
-        let Some(table) = self.table(offset).await? else { return Ok(()) };
+    async fn l2_table(&mut self, at: HostOffset, mut guest: u64, size: u64) -> Result<(), Error> {
+        self.tell_metadata(at, 1);
+        let Some(table) = self.table(at).await? else { return Ok(()) };
         let words = if self.geometry.extended_l2 { 2 } else { 1 };
         for entry in table.as_chunks::<8>().0.chunks_exact(words) {
             if guest >= size {
@@ -113,7 +113,7 @@ impl Survey<'_> {
     }
 
     async fn refcounts(&mut self, header: &Header) -> Result<(), Error> {
-        let (start, clusters) = (header.refcount_table_offset.0, u64::from(header.refcount_table_clusters));
+        let (start, clusters) = (header.refcount_table_offset, u64::from(header.refcount_table_clusters));
         self.tell_metadata(start, clusters);
         let bytes = clusters << self.geometry.cluster_bits;
         let bytes_per_block = self.geometry.refcount_block_entries() << self.geometry.cluster_bits;
@@ -124,7 +124,7 @@ impl Survey<'_> {
                 let entry = RefcountTableEntry::decode(u64::from_be_bytes(*word), &self.geometry);
                 if let Ok(RefcountTableEntry { block: Some(block) }) = entry {
                     self.take_table(&mut tables, "refcount blocks")?;
-                    self.refcount_block(block.0, described).await?;
+                    self.refcount_block(block, described).await?;
                 }
                 described = described.saturating_add(bytes_per_block);
             }
@@ -133,9 +133,9 @@ impl Survey<'_> {
     }
 
     /// Tells of the clusters in use that a block of refcounts describes, the first of which is at `described`.
-    async fn refcount_block(&mut self, offset: u64, described: u64) -> Result<(), Error> {
-        self.tell_metadata(offset, 1);
-        let Some(block) = self.table(offset).await? else { return Ok(()) };
+    async fn refcount_block(&mut self, at: HostOffset, described: u64) -> Result<(), Error> {
+        self.tell_metadata(at, 1);
+        let Some(block) = self.table(at).await? else { return Ok(()) };
         let (order, count) = (self.geometry.refcount_order, self.geometry.refcount_block_entries());
         let mut run = 0u64;
         for index in 0..=count {
@@ -169,24 +169,25 @@ impl Survey<'_> {
         Ok(())
     }
 
-    fn tell_metadata(&mut self, offset: u64, clusters: u64) {
-        (self.seen)(Surveyed::Metadata { offset, bytes: clusters << self.geometry.cluster_bits });
+    fn tell_metadata(&mut self, at: HostOffset, clusters: u64) {
+        (self.seen)(Surveyed::Metadata { offset: at.0, bytes: clusters << self.geometry.cluster_bits });
     }
 
     /// A table of one cluster; `None` if it is a hole, or not in the file.
-    async fn table(&mut self, offset: u64) -> Result<Option<IoBuf>, Error> {
+    async fn table(&mut self, at: HostOffset) -> Result<Option<IoBuf>, Error> {
         let bytes = self.geometry.cluster_size();
-        if !is_in_file(self.file, bytes, offset, bytes) || self.is_hole(offset, bytes).await {
+        if !is_in_file(self.file, bytes, at.0, bytes) || self.is_hole(at, bytes).await {
             return Ok(None);
         }
-        self.read(offset, bytes).await.map(Some)
+        self.read(at, bytes).await.map(Some)
     }
 
-    async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, Error> {
-        read_bytes(self.file, offset, bytes).await.map_err(self.blame.io("reading a table"))
+    async fn read(&self, at: HostOffset, bytes: u64) -> Result<IoBuf, Error> {
+        read_bytes(self.file, at.0, bytes).await.map_err(self.blame.io("reading a table"))
     }
 
-    async fn is_hole(&mut self, offset: u64, bytes: u64) -> bool {
+    async fn is_hole(&mut self, at: HostOffset, bytes: u64) -> bool {
+        let offset = at.0;
         let end = (offset + bytes).min(self.file.length());
         if !self.extent.range.contains(&offset) {
             // A medium that cannot tell is read.

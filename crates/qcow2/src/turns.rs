@@ -1,4 +1,4 @@
-//! Who is inside the image, whose turn it is, and who has what alone.
+//! Which requests are inside the image, which commit is next, and which request owns what.
 
 use sync::AsyncMutex;
 use sync::atomic::AtomicBool;

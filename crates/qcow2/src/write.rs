@@ -19,6 +19,7 @@ use storage::{IoVec, Step, Storage};
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::gate::Pass;
+use crate::guest_range::GuestRange;
 use crate::host::HandedOver;
 use crate::image::Inner;
 use crate::in_flight::Owned;
@@ -34,13 +35,13 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let pass = self.enter().await?;
-        self.check_inside(offset, data.len() as u64)?;
-        if let Some(host) = self.place_of(offset, data.len() as u64)? {
-            let len = data.len() as u64;
+        let range = GuestRange::at(offset, data.len() as u64);
+        self.check_inside(range)?;
+        if let Some(host) = self.place_of(range)? {
             let write = async move |medium: &dyn Storage| medium.write(host.0, data).await;
-            return self.write_in_place(pass, host, len, write).await;
+            return self.write_in_place(pass, host, range.len(), write).await;
         }
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
@@ -53,11 +54,11 @@ impl Inner {
         write.await
     }
 
-    /// Where `len` bytes at `offset` can be overwritten, if they have one place already.
-    pub(crate) fn place_of(&self, offset: u64, len: u64) -> Result<Option<HostOffset>, Error> {
-        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, len)?
+    /// Where `range` can be overwritten, if it has one place already.
+    pub(crate) fn place_of(&self, range: GuestRange) -> Result<Option<HostOffset>, Error> {
+        if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, range)?
             && let Kind::Data { host, in_place: true } = extent.kind
-            && extent.len == len
+            && extent.len == range.len()
             && (!self.medium.raw_data || deliberate::has(Bug::RawRangeShared))
         {
             return Ok(Some(host));
@@ -86,14 +87,14 @@ impl Inner {
     /// A write in place must not land in a raw data file between the zeroing of its range there and the entry
     /// that says so: the file alone would not be the disk any more. Runs to its end.
     async fn write_raw(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
-        let len = data.len() as u64;
+        let range = GuestRange::at(offset, data.len() as u64);
         {
-            let _owned = self.turns.raw_ranges.own(offset, offset + len).await;
-            if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, offset, len)?
+            let _owned = self.turns.raw_ranges.own(range.start..range.end).await;
+            if let Mapped::Extent(extent) = self.map.try_extent(&self.medium, range)?
                 && let Kind::Data { host, in_place: true } = extent.kind
-                && extent.len == len
+                && extent.len == range.len()
             {
-                self.medium.check_data(host, len)?;
+                self.medium.check_data(host, range.len())?;
                 self.medium.about_to_with_data(Step::WriteAio);
                 return self
                     .medium
@@ -109,7 +110,7 @@ impl Inner {
     /// Writes to clusters in any state. Runs to its end.
     pub(crate) async fn write_anywhere(self: &Arc<Self>, offset: u64, data: Payload) -> Result<(), Error> {
         if !self.write_beside_others(offset, &data).await? {
-            let owned = self.own_clusters(offset, offset + data.len()).await;
+            let owned = self.own_clusters(GuestRange::at(offset, data.len())).await;
             let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
             self.write_owned(offset, &data).await?;
         }
@@ -130,7 +131,7 @@ impl Inner {
             return Ok(false);
         }
         let bits = self.medium.geometry.subcluster_bits();
-        let _owned = self.turns.subclusters.own(offset >> bits, ((end - 1) >> bits) + 1).await;
+        let _owned = self.turns.subclusters.own(offset >> bits..((end - 1) >> bits) + 1).await;
         let has_place = self.reusable_host(&self.map.entry(&self.medium, offset).await?).is_some();
         if has_place {
             self.write_owned(offset, data).await?;
@@ -138,12 +139,12 @@ impl Inner {
         Ok(has_place)
     }
 
-    /// Nobody else changes what maps the clusters that `start..end` touches until this is dropped.
-    pub(crate) async fn own_clusters(&self, start: u64, end: u64) -> Owned<'_> {
+    /// Nobody else changes what maps the clusters that `range` touches until this is dropped.
+    pub(crate) async fn own_clusters(&self, range: GuestRange) -> Owned<'_> {
         let bits = self.medium.geometry.subcluster_bits();
-        let first = self.medium.geometry.cluster_start(start) >> bits;
-        let last = self.medium.geometry.cluster_start(end - 1) >> bits;
-        self.turns.subclusters.own(first, last + u64::from(self.medium.geometry.subclusters())).await
+        let first = self.medium.geometry.cluster_start(range.start) >> bits;
+        let last = self.medium.geometry.cluster_start(range.end - 1) >> bits;
+        self.turns.subclusters.own(first..last + u64::from(self.medium.geometry.subclusters())).await
     }
 
     /// Writes all of `data` to guest clusters, or subclusters of one, that the caller owns.
@@ -159,7 +160,8 @@ impl Inner {
 
     /// Writes from the front of `data` as much as goes to one place, and says how much that was.
     async fn write_some(self: &Arc<Self>, guest: u64, data: Payload) -> Result<u64, Error> {
-        let (extent, first) = self.map.extent_and_entry(&self.medium, guest, data.len()).await?;
+        let (extent, first) =
+            self.map.extent_and_entry(&self.medium, GuestRange::at(guest, data.len())).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
             self.put(data.slice(0, extent.len), host).await?;
@@ -202,11 +204,11 @@ impl Inner {
         }
     }
 
-    /// The subclusters of one cluster that `start..end` touches.
-    fn subclusters(&self, start: u64, end: u64) -> std::ops::Range<u32> {
+    /// The subclusters of one cluster that `range` touches.
+    fn subclusters(&self, range: GuestRange) -> std::ops::Range<u32> {
         let bits = self.medium.geometry.subcluster_bits();
-        let first = self.medium.geometry.in_cluster(start) >> bits;
-        let count = ((end - 1) >> bits) - (start >> bits) + 1;
+        let first = self.medium.geometry.in_cluster(range.start) >> bits;
+        let count = ((range.end - 1) >> bits) - (range.start >> bits) + 1;
         // Below 32 by the geometry.
         first as u32..(first + count) as u32
     }

@@ -8,6 +8,7 @@ use storage::{IoBytes, IoVec, Zeroing};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::waiting::Needs;
 use crate::write::mask;
@@ -34,92 +35,86 @@ pub(crate) enum Space {
 
 impl Inner {
     /// See [`crate::Qcow2::zero`].
-    pub(crate) async fn zero(
-        self: &Arc<Self>,
-        offset: u64,
-        len: u64,
-        options: ZeroOptions,
-    ) -> Result<(), Error> {
+    pub(crate) async fn zero(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
         self.check_writable()?;
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
                 let _pass = image.enter().await?;
-                image.check_inside(offset, len)?;
-                image.zero_range(offset, offset + len, options).await
+                image.check_inside(range)?;
+                image.zero_range(range, options).await
             })
             .await
     }
 
-    async fn zero_range(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
+    async fn zero_range(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
+        let GuestRange { start, end } = range;
         let sub = self.medium.geometry.subcluster_size();
         let whole_start = start.next_multiple_of(sub);
         // The last subcluster of the disk may be cut off by its end: then it is whole all the same.
         let whole_end = if end == self.size() { end.next_multiple_of(sub) } else { end / sub * sub };
-        if self.needs_data(start, end).await? || whole_start >= whole_end {
-            return self.zero_as_data(start, end, options).await;
+        let whole = GuestRange { start: whole_start, end: whole_end };
+        if self.needs_data(range).await? || whole.is_empty() {
+            return self.zero_as_data(range, options).await;
         }
-        if start < whole_start {
-            self.zero_as_data(start, whole_start, options).await?;
-        }
+        self.zero_as_data(range.before(whole_start), options).await?;
         let space = match options.unmap {
             true if self.discards().discard_no_unref => Space::PunchOnly,
             true => Space::Free { punch: self.discards().pass_discard_request },
             false => Space::Keep,
         };
-        self.zero_subclusters(whole_start, whole_end, space).await?;
-        if whole_end < end {
-            self.zero_as_data(whole_end, end, options).await?;
-        }
-        Ok(())
+        self.zero_subclusters(whole, space).await?;
+        self.zero_as_data(GuestRange { start: whole_end, end }, options).await
     }
 
     /// Version 2 has no zero flag: only where nothing lies below can metadata say "zeroes" there.
-    async fn needs_data(&self, start: u64, end: u64) -> Result<bool, Error> {
+    async fn needs_data(&self, range: GuestRange) -> Result<bool, Error> {
         if self.medium.geometry.version == Version::V3 {
             return Ok(false);
         }
-        Ok(start < self.backing_size() && !self.is_zero(start, end).await?)
+        Ok(range.start < self.backing_size() && !self.is_zero(range).await?)
     }
 
-    async fn zero_as_data(self: &Arc<Self>, start: u64, end: u64, options: ZeroOptions) -> Result<(), Error> {
-        let mut guest = start;
-        while guest < end {
-            let upto = (guest + WRITTEN_AT_ONCE).min(end);
+    async fn zero_as_data(
+        self: &Arc<Self>,
+        mut range: GuestRange,
+        options: ZeroOptions,
+    ) -> Result<(), Error> {
+        while !range.is_empty() {
+            let part = range.before(range.start + WRITTEN_AT_ONCE);
             // A write that failed may have left something in a raw data file that the map knows nothing of.
-            if self.medium.raw_data || !self.is_zero(guest, upto).await? {
-                let small = upto - guest < self.medium.geometry.subcluster_size();
+            if self.medium.raw_data || !self.is_zero(part).await? {
+                let small = part.len() < self.medium.geometry.subcluster_size();
                 if options.fast_only && !small {
                     return Err(self.medium.blame.unsupported("zeroes would have to be written one by one"));
                 }
-                let data = IoVec::from(IoBytes::zeroed((upto - guest) as usize));
-                self.write_anywhere(guest, data.into()).await?;
+                let data = IoVec::from(IoBytes::zeroed(part.len() as usize));
+                self.write_anywhere(part.start, data.into()).await?;
             }
-            guest = upto;
+            range = range.behind(part.len());
         }
         Ok(())
     }
 
     /// See [`crate::Qcow2::discard`].
-    pub(crate) async fn discard(self: &Arc<Self>, offset: u64, len: u64) -> Result<(), Error> {
+    pub(crate) async fn discard(self: &Arc<Self>, range: GuestRange) -> Result<(), Error> {
         self.check_writable()?;
         let size = self.medium.geometry.cluster_size();
-        let start = offset.next_multiple_of(size);
-        let end = if offset + len == self.size() {
-            (offset + len).next_multiple_of(size)
-        } else {
-            (offset + len) / size * size
+        let end = match range.end == self.size() {
+            true => range.end.next_multiple_of(size),
+            false => range.end / size * size,
         };
-        if !self.discards().discard || start >= end {
+        let whole = GuestRange { start: range.start.next_multiple_of(size), end };
+        if !self.discards().discard || whole.is_empty() {
             return Ok(());
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
                 let _pass = image.enter().await?;
-                image.check_inside(offset, len)?;
+                image.check_inside(range)?;
                 // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
                 // backing file's old content back. Nothing is the right thing to do.
                 if image.medium.geometry.version == Version::V2 && image.has_backing() {
@@ -129,20 +124,19 @@ impl Inner {
                     true => Space::PunchOnly,
                     false => Space::Free { punch: image.discards().pass_discard_request },
                 };
-                image.zero_subclusters(start, end, space).await
+                image.zero_subclusters(whole, space).await
             })
             .await
     }
 
-    /// Makes whole subclusters read as zeroes. `start` and `end` are multiples of the subcluster size.
+    /// Makes whole subclusters read as zeroes. The ends of `range` are multiples of the subcluster size.
     pub(crate) async fn zero_subclusters(
         self: &Arc<Self>,
-        start: u64,
-        end: u64,
+        range: GuestRange,
         space: Space,
     ) -> Result<(), Error> {
         let size = self.medium.geometry.cluster_size();
-        let mut guest = start;
+        let GuestRange { start: mut guest, end } = range;
         while guest < end {
             let table_end = (guest / self.medium.geometry.bytes_per_l2_table() + 1)
                 .saturating_mul(self.medium.geometry.bytes_per_l2_table());
@@ -151,16 +145,16 @@ impl Inner {
                 continue;
             }
             let batch_end = self.medium.geometry.cluster_start(guest).saturating_add(ENTRIES_AT_ONCE * size);
-            let upto = end.min(table_end).min(batch_end);
+            let batch = GuestRange { start: guest, end: end.min(table_end).min(batch_end) };
             {
-                let owned = self.own_clusters(guest, upto).await;
+                let owned = self.own_clusters(batch).await;
                 let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
-                self.zero_batch(guest, upto, space).await?;
+                self.zero_batch(batch, space).await?;
             }
             if self.wants_commit() {
                 self.commit().await?;
             }
-            guest = upto;
+            guest = batch.end;
         }
         Ok(())
     }
@@ -175,14 +169,15 @@ impl Inner {
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
     /// freed after that.
-    async fn zero_batch(self: &Arc<Self>, start: u64, end: u64, space: Space) -> Result<(), Error> {
+    async fn zero_batch(self: &Arc<Self>, range: GuestRange, space: Space) -> Result<(), Error> {
+        let GuestRange { start, end } = range;
         let size = self.medium.geometry.cluster_size();
         // Beyond the end of the disk there is nothing that is ever read.
         let inside = end.min(self.size()).saturating_sub(start);
         let mut _raw = None;
         if self.medium.raw_data && inside > 0 {
             // Until the entries say so too.
-            _raw = Some(self.turns.raw_ranges.own(start, start + inside).await);
+            _raw = Some(self.turns.raw_ranges.own(start..start + inside).await);
             let zeroed = self.medium.data.zero(start, inside, self.raw_zeroing(space)).await;
             zeroed.map_err(self.medium.blame.io("zeroing in the data file"))?;
         }
@@ -197,11 +192,11 @@ impl Inner {
             let part = cluster_end - guest < size;
             if part && matches!(old, L2Entry::Compressed(_)) {
                 self.replace(changed_from, &mut changed, &mut replaced, space).await?;
-                self.write_zeroes_owned(guest, cluster_end).await?;
+                self.write_zeroes_owned(GuestRange { start: guest, end: cluster_end }).await?;
                 guest = cluster_end;
                 continue;
             }
-            match self.zeroed(&old, guest, cluster_end, space) {
+            match self.zeroed(&old, GuestRange { start: guest, end: cluster_end }, space) {
                 Some(new) => {
                     if changed.is_empty() {
                         changed_from = cluster_start;
@@ -249,12 +244,12 @@ impl Inner {
         Ok(in_place && whole_pages && old.iter().all(|(_, old)| *old != L2Entry::UNALLOCATED))
     }
 
-    /// What the entry of a cluster becomes when `start..end` of it is to read as zeroes; `None` if it
+    /// What the entry of a cluster becomes when `part` of it is to read as zeroes; `None` if it
     /// does already, as the caller wants it.
-    fn zeroed(&self, old: &L2Entry, start: u64, end: u64, space: Space) -> Option<L2Entry> {
+    fn zeroed(&self, old: &L2Entry, part: GuestRange, space: Space) -> Option<L2Entry> {
         let sub = self.medium.geometry.subcluster_bits();
-        let first = (self.medium.geometry.in_cluster(start) >> sub) as u32;
-        let count = ((end - start) >> sub) as u32;
+        let first = (self.medium.geometry.in_cluster(part.start) >> sub) as u32;
+        let count = (part.len() >> sub) as u32;
         let zeroed = mask(first..first + count);
         let whole = zeroed == self.medium.geometry.subcluster_mask();
         let zero_flag = if self.medium.geometry.version == Version::V3 { zeroed } else { 0 };
@@ -312,9 +307,9 @@ impl Inner {
     }
 
     /// Writes zeroes to clusters that the caller owns.
-    pub(crate) async fn write_zeroes_owned(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
-        let data = IoVec::from(IoBytes::zeroed((end - start) as usize));
-        self.write_owned(start, &data.into()).await
+    pub(crate) async fn write_zeroes_owned(self: &Arc<Self>, range: GuestRange) -> Result<(), Error> {
+        let data = IoVec::from(IoBytes::zeroed(range.len() as usize));
+        self.write_owned(range.start, &data.into()).await
     }
 
     fn raw_zeroing(&self, space: Space) -> Zeroing {

@@ -138,7 +138,7 @@ impl Stream {
     /// As [`Stream::recv`] on a unix socket, with the descriptors that were passed along (SCM_RIGHTS), at most 16 a
     /// call; the kernel closes what is beyond. They are added to `fds`.
     pub async fn recv_with_fds(&self, mut buf: IoBuf, fds: &mut Vec<OwnedFd>) -> (io::Result<usize>, IoBuf) {
-        // One who never pauses gets what has arrived after the others had their turn.
+        // A peer that never pauses gets what has arrived after the others had their turn.
         let mut looks = may_call_inline();
         loop {
             match looks.then(|| work::recv_with_fds_now(&*self.fd, &mut buf, fds)) {

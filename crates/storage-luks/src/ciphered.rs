@@ -21,18 +21,30 @@ const ZEROES_BYTES: u64 = 1 << 20;
 /// The plain text of a part of another storage. What nobody has written there reads as noise, so nothing of it is known to be zero:
 /// zeroes are written, holes are data, and so is what lies between the end and a write behind it.
 ///
-/// Requests of any alignment are correct. Those that do not keep to sectors of 512 bytes are read, changed and written back.
+/// Requests of any alignment are correct. Those that do not keep to the cipher's sectors are read, changed and written back: with sectors of
+/// more than 512 bytes such a write may be cut through by a crash, and what stood beside it is as before, since in XTS mode a block of
+/// 16 bytes that does not change has the same cipher text (larger sectors of CBC are refused for that reason).
 #[derive(Debug)]
 pub struct CipherStorage {
     shared: Arc<Shared>,
+}
+
+/// Which part of another storage is ciphered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Where the first sector lies.
+    pub start: u64,
+    /// Bytes, however the storage grows; `None`: up to its end.
+    pub len: Option<u64>,
+    /// The number of the first sector for the cipher, in 512 bytes.
+    pub first_number: u64,
 }
 
 /// What a write needs that goes on after nobody waits for it any more.
 #[derive(Debug)]
 struct Shared {
     below: Arc<dyn Storage>,
-    /// Where the first sector lies.
-    start: u64,
+    part: Part,
     cipher: Arc<SectorCipher>,
     around: Arc<dyn Around>,
     /// Writes of whole sectors hold theirs side by side, others alone.
@@ -41,36 +53,50 @@ struct Shared {
 }
 
 impl CipherStorage {
-    /// The sectors of `below` from `start` on, the first of which has the number 0 for `cipher`.
+    /// The sectors of a part of `below`.
     pub fn new(
         below: Arc<dyn Storage>,
-        start: u64,
+        part: Part,
         cipher: Arc<SectorCipher>,
         around: Arc<dyn Around>,
     ) -> Self {
         let (ranges, rewrites) = Default::default();
-        Self { shared: Arc::new(Shared { below, start, cipher, around, ranges, rewrites }) }
+        Self { shared: Arc::new(Shared { below, part, cipher, around, ranges, rewrites }) }
     }
 }
 
-/// The sectors that `offset..offset + len` touches: first byte, and behind the last one.
-fn sectors(offset: u64, len: u64) -> io::Result<(u64, u64)> {
-    let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(SECTOR_BYTES));
-    let end = end.filter(|&end| i64::try_from(end).is_ok());
-    let beyond =
-        || io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {offset} are too far behind"));
-    Ok((offset - offset % SECTOR_BYTES, end.ok_or_else(beyond)?))
-}
-
-fn is_whole(offset: u64, len: u64) -> bool {
-    offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES)
-}
-
 impl Shared {
+    fn sector_bytes(&self) -> u64 {
+        self.cipher.sector_bytes()
+    }
+
+    /// The number of the sector that begins at `offset`.
+    fn number(&self, offset: u64) -> u64 {
+        self.part.first_number.wrapping_add(offset / SECTOR_BYTES)
+    }
+
+    /// The sectors that `offset..offset + len` touches: first byte, and behind the last one.
+    fn sectors(&self, offset: u64, len: u64) -> io::Result<(u64, u64)> {
+        let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(self.sector_bytes()));
+        let inside = |end: &u64| match self.part.len {
+            Some(fixed) => *end <= fixed,
+            None => end.checked_add(self.part.start).is_some_and(|end| i64::try_from(end).is_ok()),
+        };
+        let beyond = || {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {offset} are too far behind"))
+        };
+        Ok((offset - offset % self.sector_bytes(), end.filter(inside).ok_or_else(beyond)?))
+    }
+
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        offset.is_multiple_of(self.sector_bytes()) && len.is_multiple_of(self.sector_bytes())
+    }
+
     /// Whole sectors.
     fn length(&self) -> u64 {
-        let length = self.below.length().saturating_sub(self.start);
-        length - length % SECTOR_BYTES
+        let length = self.below.length().saturating_sub(self.part.start);
+        let length = self.part.len.unwrap_or(length).min(length);
+        length - length % self.sector_bytes()
     }
 
     /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.
@@ -91,9 +117,9 @@ impl Shared {
         let there = self.length().saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut behind = buf.split_off(there);
         behind.fill(0);
-        let (mut result, mut buf) = self.below.read(self.start + offset, buf).await;
+        let (mut result, mut buf) = self.below.read(self.part.start + offset, buf).await;
         if result.is_ok() {
-            let sector = offset / SECTOR_BYTES;
+            let sector = self.number(offset);
             let len = buf.len();
             match cipher(&*self.around, &self.cipher, Direction::Decipher, sector, buf).await {
                 Ok(plain) => buf = plain,
@@ -106,11 +132,11 @@ impl Shared {
 
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         let len = buf.len() as u64;
-        let (first, end) = match sectors(offset, len) {
+        let (first, end) = match self.sectors(offset, len) {
             Ok(sectors) => sectors,
             Err(error) => return (Err(error), buf),
         };
-        if is_whole(offset, len) {
+        if self.is_whole(offset, len) {
             return self.read_whole(offset, buf).await;
         }
         let (result, whole) = self.read_whole(first, IoBuf::uninit((end - first) as usize)).await;
@@ -124,20 +150,20 @@ impl Shared {
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
         let len = buf.len() as u64;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.length());
-        if !inside || !is_whole(offset, len) || buf.len() > HERE_BYTES_MAX {
+        if !inside || !self.is_whole(offset, len) || buf.len() > HERE_BYTES_MAX {
             return false;
         }
         let Some(moment) = self.rewrites.quiet() else { return false };
-        if !self.below.try_read(self.start + offset, buf) || !self.rewrites.quiet_since(moment) {
+        if !self.below.try_read(self.part.start + offset, buf) || !self.rewrites.quiet_since(moment) {
             return false;
         }
-        self.cipher.decipher(offset / SECTOR_BYTES, buf);
+        self.cipher.decipher(self.number(offset), buf);
         true
     }
 
     /// Writes zeroes.
     async fn zero(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
-        sectors(offset, len)?;
+        self.sectors(offset, len)?;
         let zeroes = IoBytes::zeroed(len.min(ZEROES_BYTES) as usize);
         let (mut at, end) = (offset, offset + len);
         while at < end {
@@ -150,18 +176,18 @@ impl Shared {
     }
 
     async fn grow_to(self: &Arc<Self>, length: u64) -> io::Result<()> {
-        let (old, (_, new)) = (self.length(), sectors(length, 0)?);
+        let (old, (_, new)) = (self.length(), self.sectors(length, 0)?);
         if new <= old {
             return Ok(());
         }
-        self.below.grow_to(self.start + new).await?;
+        self.below.grow_to(self.part.start + new).await?;
         self.zero(old, new - old).await
     }
 
     async fn allocate(self: &Arc<Self>, offset: u64, len: u64, how: Allocation) -> io::Result<()> {
-        let (first, end) = sectors(offset, len)?;
+        let (first, end) = self.sectors(offset, len)?;
         let old = self.length();
-        self.below.allocate(self.start + first, end - first, Allocation::Reserve).await?;
+        self.below.allocate(self.part.start + first, end - first, Allocation::Reserve).await?;
         if end > old {
             self.zero(old, end - old).await?;
         }
@@ -180,9 +206,10 @@ impl Storage for CipherStorage {
     fn capabilities(&self) -> Capabilities {
         let below = self.shared.below.capabilities();
         Capabilities {
-            alignment: below.alignment.max(SECTOR_BYTES as u32),
+            alignment: below.alignment.max(self.shared.sector_bytes() as u32),
             grows_zeroed: false,
             discards_to_zero: false,
+            resizable: below.resizable && self.shared.part.len.is_none(),
             ..below
         }
     }
@@ -222,14 +249,14 @@ impl Storage for CipherStorage {
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            sectors(offset, len)?;
-            let first = offset.next_multiple_of(SECTOR_BYTES);
-            let end = (offset + len) / SECTOR_BYTES * SECTOR_BYTES;
+            let (sector, _) = (self.shared.sector_bytes(), self.shared.sectors(offset, len)?);
+            let first = offset.next_multiple_of(sector);
+            let end = (offset + len) / sector * sector;
             if first >= end {
                 return Ok(());
             }
             let _held = self.shared.ranges.acquire(first, end, RangeMode::Shared).await;
-            self.shared.below.discard(self.shared.start + first, end - first).await
+            self.shared.below.discard(self.shared.part.start + first, end - first).await
         })
     }
 
@@ -237,16 +264,16 @@ impl Storage for CipherStorage {
         Box::pin(self.shared.grow_to(length))
     }
 
-    /// A length that is no multiple of 512 is refused: the rest of its last sector would read as zeroes no more.
+    /// A length that is no whole number of sectors is refused: the rest of its last sector would read as zeroes no more.
     fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            if !length.is_multiple_of(SECTOR_BYTES) {
-                let what =
-                    format!("a ciphered disk has whole sectors of {SECTOR_BYTES} bytes, not {length} bytes");
+            let sector = self.shared.sector_bytes();
+            if !length.is_multiple_of(sector) {
+                let what = format!("a ciphered disk has whole sectors of {sector} bytes, not {length} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
-            let (_, length) = sectors(length, 0)?;
-            self.shared.below.shorten_to(self.shared.start + length).await
+            let (_, length) = self.shared.sectors(length, 0)?;
+            self.shared.below.shorten_to(self.shared.part.start + length).await
         })
     }
 

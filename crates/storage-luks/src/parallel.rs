@@ -29,7 +29,7 @@ impl Direction {
     }
 }
 
-/// Ciphers `buf` in place, whole sectors of which the first has the number `first`. `Err`: the program is stopping.
+/// Ciphers `buf` in place, whole sectors of which the first has the number `first` (in 512 bytes). `Err`: the program is stopping.
 pub(crate) async fn cipher(
     around: &dyn Around,
     cipher: &Arc<SectorCipher>,
@@ -41,7 +41,7 @@ pub(crate) async fn cipher(
         direction.apply(cipher, first, &mut buf);
         return Ok(buf);
     }
-    let piece = (buf.len() / PIECES_MAX).max(HERE_BYTES_MAX).next_multiple_of(SECTOR_BYTES as usize);
+    let piece = (buf.len() / PIECES_MAX).max(HERE_BYTES_MAX).next_multiple_of(cipher.sector_bytes() as usize);
     let mut works = Vec::with_capacity(PIECES_MAX);
     let mut sector = first;
     while !buf.is_empty() {

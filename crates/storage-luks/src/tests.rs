@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
 
 use crate::{
-    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Removal, Secret, SectorCipher, Work,
-    add_key, area_bytes, remove_key, unlock,
+    Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
+    SectorSize, Work, add_key, area_bytes, remove_key, unlock,
 };
 
 /// A program without threads: what is spawned runs at once.
@@ -30,11 +30,22 @@ impl Around for Alone {
 }
 
 fn keyed() -> Arc<SectorCipher> {
-    Arc::new(SectorCipher::new(Cipher::DEFAULT, &Secret::new((0..64).collect())).unwrap())
+    keyed_of(512)
+}
+
+/// For sectors of so many bytes.
+fn keyed_of(sector: u64) -> Arc<SectorCipher> {
+    let sector = SectorSize::new(sector, Cipher::DEFAULT.mode).unwrap();
+    Arc::new(SectorCipher::of_sectors(Cipher::DEFAULT, sector, &Secret::new((0..64).collect())).unwrap())
 }
 
 fn over(below: &Arc<MemoryStorage>, start: u64) -> CipherStorage {
-    CipherStorage::new(Arc::clone(below) as Arc<dyn Storage>, start, keyed(), Arc::new(Alone))
+    CipherStorage::new(
+        Arc::clone(below) as Arc<dyn Storage>,
+        Part { start, ..Part::default() },
+        keyed(),
+        Arc::new(Alone),
+    )
 }
 
 fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {
@@ -60,14 +71,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u64..8, 1_usize..8).prop_map(|(sector, count)| Step::Write(sector * 512, count * 512, 7)),
         1 => (offset.clone(), 0_u64..3000).prop_map(|(offset, len)| Step::Zero(offset, len)),
         1 => (offset.clone(), 1_u64..3000, any::<bool>()).prop_map(|(offset, len, write)| Step::Allocate(offset, len, write)),
-        1 => (0_u64..20).prop_map(|sectors| Step::Grow(sectors * 512)),
-        1 => (0_u64..20).prop_map(|sectors| Step::Shorten(sectors * 512)),
+        1 => (0_u64..20).prop_map(Step::Grow),
+        1 => (0_u64..20).prop_map(Step::Shorten),
     ]
 }
 
 /// Plain bytes, whose length is whole sectors.
-fn model(bytes: &mut Vec<u8>, step: &Step) {
-    let whole = |end: u64| end.next_multiple_of(512) as usize;
+fn model(bytes: &mut Vec<u8>, step: &Step, sector: u64) {
+    let whole = |end: u64| end.next_multiple_of(sector) as usize;
     let mut put = |offset: u64, len: usize, byte: Option<u8>| {
         let end = offset + len as u64;
         if len > 0 && bytes.len() < end as usize {
@@ -82,8 +93,8 @@ fn model(bytes: &mut Vec<u8>, step: &Step) {
         Step::Zero(offset, len) if len > 0 => put(offset, len as usize, Some(0)),
         Step::Zero(..) => {}
         Step::Allocate(offset, len, write) => put(offset, len as usize, write.then_some(0)),
-        Step::Grow(length) => bytes.resize(bytes.len().max(length as usize), 0),
-        Step::Shorten(length) => bytes.truncate(length as usize),
+        Step::Grow(sectors) => bytes.resize(bytes.len().max((sectors * sector) as usize), 0),
+        Step::Shorten(sectors) => bytes.truncate((sectors * sector) as usize),
     }
 }
 
@@ -92,12 +103,15 @@ proptest! {
 
     /// Whatever the alignment, what is read is what was written; below, nothing is.
     #[test]
-    fn the_plain_text_is_what_was_written(steps in prop::collection::vec(step(), 1..12)) {
+    fn the_plain_text_is_what_was_written(
+        steps in prop::collection::vec(step(), 1..12), sector in prop::sample::select(vec![512_u64, 1024, 4096]), first_number: u64,
+    ) {
         let below = Arc::new(MemoryStorage::new(1024));
-        let storage = over(&below, 1024);
+        let part = Part { start: 1024, len: None, first_number };
+        let storage = CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(sector), Arc::new(Alone));
         let mut expected = Vec::new();
         for step in &steps {
-            model(&mut expected, step);
+            model(&mut expected, step, sector);
             block_on(async {
                 // What lies between the end and a write behind it is nobody's.
                 if let Step::Write(offset, ..) | Step::Zero(offset, 1..) | Step::Allocate(offset, ..) = *step {
@@ -108,8 +122,8 @@ proptest! {
                     Step::Zero(offset, len) => storage.zero(offset, len, Zeroing::Keep).await,
                     Step::Allocate(offset, len, true) => storage.allocate(offset, len, Allocation::Write).await,
                     Step::Allocate(offset, len, false) => storage.allocate(offset, len, Allocation::Reserve).await,
-                    Step::Grow(length) => storage.grow_to(length).await,
-                    Step::Shorten(length) => storage.shorten_to(length).await,
+                    Step::Grow(sectors) => storage.grow_to(sectors * sector).await,
+                    Step::Shorten(sectors) => storage.shorten_to(sectors * sector).await,
                 }
             }).unwrap();
             prop_assert_eq!(storage.length(), expected.len() as u64);
@@ -122,7 +136,7 @@ proptest! {
             prop_assert!(read(&storage, offset as u64, len) == expected[offset..offset + len]);
         }
         let mut text = below.to_bytes().split_off(1024);
-        keyed().decipher(0, &mut text);
+        keyed_of(sector).decipher(first_number, &mut text);
         prop_assert!(text == expected[..expected.len() - 700]);
     }
 }
@@ -137,6 +151,23 @@ fn a_try_gives_whole_sectors_and_nothing_else() {
     assert!(!storage.try_read(1, &mut buf[..512]));
     assert!(!storage.try_read(0, &mut buf[..100]));
     assert!(!storage.try_read(3584, &mut buf), "beyond the end are zeroes, not their plain text");
+}
+
+/// A volume whose header gives it a size of its own is no longer, whatever lies behind.
+#[test]
+fn a_part_of_fixed_length_ends_where_it_ends() {
+    let below = Arc::new(MemoryStorage::new(512 * 40));
+    let part = Part { start: 512, len: Some(8192), first_number: 0 };
+    let storage =
+        CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(4096), Arc::new(Alone));
+    assert_eq!((storage.length(), storage.capabilities().resizable), (8192, false));
+    block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into())).unwrap();
+    assert_eq!(read(&storage, 8000, 192), [5; 192]);
+    let before = below.to_bytes();
+    assert!(block_on(storage.write(8000, IoBytes::copy_from(&[5; 193]).into())).is_err());
+    assert!(block_on(storage.grow_to(8193)).is_err());
+    assert!(block_on(storage.zero(4096, 8192, Zeroing::Keep)).is_err());
+    assert!(below.to_bytes() == before && before[512 + 8192..] == [0; 512 * 39 - 8192]);
 }
 
 fn secret(text: &str) -> Secret {

@@ -42,17 +42,33 @@ pub async fn unlock(
     password: &Secret,
     around: &dyn Around,
 ) -> Result<Unlocked, Error> {
-    let blame = Blame::new(file.name());
     let header = read_header(file, area).await?;
+    let (slot, key) = find_key(file, area, &header, password, around).await?;
+    Ok(Unlocked { header, slot, key })
+}
+
+/// The first slot that `password` opens, and the disk's key.
+pub(crate) async fn find_key(
+    file: &dyn Storage,
+    area: Area,
+    header: &Header,
+    password: &Secret,
+    around: &dyn Around,
+) -> Result<(usize, Secret), Error> {
     for slot in 0..header.slots.len() {
         if header.slots[slot].active
-            && let Some(key) = open_slot(file, area, &header, slot, password, around).await?
+            && let Some(key) = open_slot(file, area, header, slot, password, around).await?
         {
-            return Ok(Unlocked { header, slot, key });
+            return Ok((slot, key));
         }
     }
-    Err(blame
-        .refused("the password opens no key slot of the encrypted image: it is wrong, or for another image"))
+    Err(no_slot(&Blame::new(file.name()), ""))
+}
+
+/// No key slot is opened; `more` goes on with the sentence.
+pub(crate) fn no_slot(blame: &Blame, more: &str) -> Error {
+    let what = "the password opens no key slot of the encrypted image: it is wrong, or for another image";
+    blame.refused(format!("{what}{more}"))
 }
 
 pub(crate) async fn open_slot(

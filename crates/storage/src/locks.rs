@@ -166,14 +166,16 @@ impl FileLock {
     /// Upgrades or downgrades. There is no moment in which less is held than both before and after.
     ///
     /// # Errors
-    /// `Busy`, with what was held before, if somebody's announcement stands against it.
+    /// `Busy`, with what was held before, if somebody's announcement stands against it; never for less than before.
     pub fn change(&mut self, wanted: Permissions, shared: Permissions) -> Result<(), LockError> {
         let before = Bytes::of(self.wanted, self.shared);
         let after = Bytes::of(wanted, shared);
-        if let Err(error) =
-            announce(&self.fd, after.without(before)).and_then(|()| test(&self.fd, wanted, shared))
+        let more = after.without(before);
+        // What was held before was tested then. Another process that tries for a lock now must not stand against less.
+        let is_less = more.offsets().next().is_none();
+        if !is_less && let Err(error) = announce(&self.fd, more).and_then(|()| test(&self.fd, wanted, shared))
         {
-            withdraw(&self.fd, after.without(before));
+            withdraw(&self.fd, more);
             return Err(error);
         }
         withdraw(&self.fd, before.without(after));
@@ -181,44 +183,10 @@ impl FileLock {
         Ok(())
     }
 
-    /// Takes the place of `old`, which is on another descriptor of the same file, in another role. Between the two nobody else
-    /// gets in: what is announced for `fd` stands before `old` is given back, and only then others are asked about.
-    ///
-    /// # Errors
-    /// `Busy`, with `old` held as before, if somebody else's announcement stands against the new role.
-    pub fn take_over(old: &mut Self, fd: &Arc<OwnedFd>, role: Role) -> Result<Self, LockError> {
-        let (wanted, shared) = (role.wanted(), role.shared());
-        let held = Bytes::of(old.wanted, old.shared);
-        let bytes = Bytes::of(wanted, shared);
-        // Dropped on failure, it gives back what it announced.
-        let new = Self { fd: Arc::clone(fd), wanted, shared };
-        announce(fd, bytes)?;
-        withdraw(&old.fd, held);
-        match test(fd, wanted, shared) {
-            Ok(()) => {
-                (old.wanted, old.shared) = (Permissions::NONE, Permissions::ALL);
-                Ok(new)
-            }
-            Err(error) => {
-                announce(&old.fd, held)?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Undoes [`FileLock::take_over`]: `old` is held again as `role`. There is no moment in which neither is held.
-    ///
-    /// # Errors
-    /// When the file system refuses; then this one is given back all the same.
-    pub fn hand_back(self, old: &mut Self, role: Role) -> Result<(), LockError> {
-        announce(&old.fd, Bytes::of(role.wanted(), role.shared()))?;
-        (old.wanted, old.shared) = (role.wanted(), role.shared());
-        Ok(())
-    }
-
-    /// Whether it is on this open file.
+    /// Whether it is on the file behind `fd`, by this descriptor or another one.
     pub fn is_on(&self, fd: &Arc<OwnedFd>) -> bool {
-        Arc::ptr_eq(&self.fd, fd)
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        Arc::ptr_eq(&self.fd, fd) || inode(&self.fd) == inode(fd)
     }
 
     /// Whether nobody else who heeds locks can change the length, nor what lies beyond it.

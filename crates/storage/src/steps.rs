@@ -54,7 +54,7 @@ steps! {
     None "none" "The medium was opened."
 }
 
-/// Whoever waits for steps of an engine. Tools for tests steer it too: a breakpoint holds back the first request that comes
+/// A watcher of an engine's steps. Tools for tests steer it too: a breakpoint holds back the first request that comes
 /// after its step.
 pub trait StepWatcher: Send + Sync {
     /// The engine is about to do `step`.
@@ -76,7 +76,7 @@ pub trait StepWatcher: Send + Sync {
     fn requests(&self) -> (u64, usize);
 }
 
-/// Says to whoever watches `storage` that its engine is about to do `step`. Costs one call where nobody does.
+/// Tells the watcher of `storage` that its engine is about to do `step`. Costs one call where there is none.
 #[inline]
 pub fn about_to(storage: &dyn Storage, step: Step) {
     if let Some(watcher) = storage.watcher() {

@@ -55,13 +55,13 @@ pub fn run(args: &Args) -> ExitCode {
     if stages.sum_up() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Everything that prints figures, and `cargo build` of the server before those that need it.
+/// Everything that prints figures, and the build of the program before those that need it.
 fn commands(args: &Args) -> Vec<(&'static str, Command)> {
     let mut fuzz = cargo();
     fuzz.args(["test", "--package", "cowhand-fuzz", "--test", "corpus", "--", "--nocapture"]);
     fuzz.env("COWHAND_FUZZ_SECONDS", args.fuzz_seconds.to_string());
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "cowhand-cli"]);
+    build.args(["test", "--workspace", "--no-run"]);
     let mut outside = tests("black-box", &["kill::", "hostile::", "matrix::"]);
     outside.env("COWHAND_BIN", binary());
     vec![

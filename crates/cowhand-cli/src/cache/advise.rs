@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 
-    /// Also say how much of the disk so much memory covers
+    /// Also say how much of the disk this much memory covers
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 

@@ -93,7 +93,7 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             writethrough: args.cache.is_some_and(|mode| mode.writethrough),
         };
         let node = DiskNode::new(NODE.to_owned(), options.filename.clone(), tree, disk);
-        node.disk.keep_house();
+        node.disk.start_upkeep();
         let change = inventory.graph.change().await;
         let node = inventory.graph.add_disk(&change, node).map_err(|error| failed(&error))?;
         let export = NewExport {
@@ -131,7 +131,7 @@ fn endpoint(args: &Args, is_inherited: bool, is_plain: bool) -> Result<Endpoint,
     let address = found.next().ok_or_else(wrong)?;
     if is_plain && !address.ip().is_loopback() {
         warn(&format!(
-            "whoever reaches {address} can read the disk, and change it unless -r is given; -k or -b 127.0.0.1 keep others out"
+            "every host that reaches {address} can read the disk, and change it unless -r is given; -k or -b 127.0.0.1 keep others out"
         ));
     }
     Ok(Endpoint::Tcp(address))

@@ -13,7 +13,7 @@ const SECRET: &str = "secret";
 /// The argument's name among matches.
 const ID: &str = "object";
 
-/// Types that are taken. Of TLS no image here uses one: who gives it loses nothing.
+/// Types that are taken. No image here uses one of TLS: a caller that gives one loses nothing.
 const TAKEN: [&str; 4] = [SECRET, "tls-creds-anon", "tls-creds-psk", "tls-creds-x509"];
 
 /// `command` with the option, unless it has it.

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 
-/// They are refused rather than ignored: who gives one relies on it.
+/// They are refused rather than ignored: a caller that gives one relies on it.
 #[derive(Debug, clap::Args)]
 pub struct RefusedArgs {
     /// Copy bitmaps (refused)

@@ -36,7 +36,7 @@ impl Watch {
     /// When the system does not let us.
     pub fn begin(shown: bool) -> Result<Self, Failure> {
         let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
-        // What who started us ignores stays ignored (nohup, `&` in a script).
+        // What the parent process ignores stays ignored (nohup, `&` in a script).
         let is_ignored = ignored_now();
         let registered = || -> io::Result<()> {
             for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
@@ -50,6 +50,18 @@ impl Watch {
         };
         match registered() {
             Ok(()) => Ok(watch),
+            Err(error) => Err(Failure::because("cannot watch for signals", &error)),
+        }
+    }
+
+    /// For work that signals may end where it is: only SIGUSR1 is caught.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn of_questions(shown: bool) -> Result<Self, Failure> {
+        let watch = Self { end: Arc::default(), asked: Arc::default(), shown };
+        match flag::register(SIGUSR1, Arc::clone(&watch.asked)) {
+            Ok(_) => Ok(watch),
             Err(error) => Err(Failure::because("cannot watch for signals", &error)),
         }
     }

@@ -33,6 +33,7 @@ pub fn write_human(out: &mut dyn Write, info: &ImageInfo) -> io::Result<()> {
     match &info.format_specific {
         Some(FormatSpecific::Qcow2(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::Luks(specific)) => write_specific(out, specific)?,
+        Some(FormatSpecific::Luks2(specific)) => write_specific(out, specific)?,
         Some(FormatSpecific::File(_)) | None => {}
     }
     for child in &info.children {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// One image.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImageInfo {
     /// As it was named.
@@ -84,8 +84,10 @@ pub struct SnapshotInfo {
 pub enum FormatSpecific {
     /// qcow2.
     Qcow2(Qcow2Info),
-    /// A LUKS file.
+    /// A LUKS file, version 1.
     Luks(LuksInfo),
+    /// Version 2, which QEMU does not know.
+    Luks2(Luks2Info),
     /// A plain file.
     File(FileInfo),
 }
@@ -143,6 +145,8 @@ pub struct EncryptInfo {
 pub struct LuksInfo {
     /// What is made of a sector's number.
     pub ivgen_alg: &'static str,
+    /// Its data is in another file (since qemu-img 9.0).
+    pub detached_header: bool,
     /// With which hash (`essiv`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ivgen_hash_alg: Option<&'static str>,
@@ -176,6 +180,87 @@ pub struct SlotInfo {
     /// Stripes of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stripes: Option<u32>,
+}
+
+/// What a LUKS2 header says, under names of `LuksInfo` where it has the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Luks2Info {
+    /// Its data is in another file.
+    pub detached_header: bool,
+    /// What the user calls it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// Likewise, a second name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subsystem: String,
+    /// Name of the volume.
+    pub uuid: String,
+    /// Grows with every change of the header.
+    pub sequence: u64,
+    /// The first copy of the header is damaged or older.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub second_copy: bool,
+    /// Cipher.
+    pub cipher_alg: &'static str,
+    /// Mode of the cipher.
+    pub cipher_mode: &'static str,
+    /// What is made of a sector's number.
+    pub ivgen_alg: &'static str,
+    /// With which hash (`essiv`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ivgen_hash_alg: Option<&'static str>,
+    /// Bytes that are ciphered together.
+    pub sector_size: u64,
+    /// First byte of the disk's data in its file.
+    pub payload_offset: u64,
+    /// Iterations of the key's digest.
+    pub master_key_iters: u64,
+    /// Who may open it.
+    pub slots: Vec<Slot2Info>,
+}
+
+/// A key slot of LUKS2.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Slot2Info {
+    /// Its number.
+    pub slot: u32,
+    /// Why no password is tried on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<String>,
+    /// The rest, of a slot that is supported.
+    #[serde(flatten)]
+    pub tried: Option<TriedSlot>,
+}
+
+/// What trying a password on a key slot needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TriedSlot {
+    /// `prefer`, `normal`, `ignore`.
+    pub priority: &'static str,
+    /// `pbkdf2`, `argon2i`, `argon2id`.
+    pub kdf: &'static str,
+    /// Hash of PBKDF2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash_alg: Option<&'static str>,
+    /// Iterations of PBKDF2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iters: Option<u32>,
+    /// Passes of Argon2 over its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passes: Option<u32>,
+    /// Bytes of memory that Argon2 takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Lanes of Argon2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
+    /// Where its key material begins.
+    pub key_offset: u64,
+    /// Stripes of the key.
+    pub stripes: u32,
 }
 
 /// A persistent bitmap.

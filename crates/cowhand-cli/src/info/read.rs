@@ -4,6 +4,7 @@
 //! against the format's limits and the file's real length before anything is allocated.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use block::SECTOR_BYTES;
 use graph::FoundImage;
@@ -12,11 +13,11 @@ use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, Compatible, CryptMethod, Header, Incompatible, SnapshotEntry,
     Version,
 };
-use storage_luks::Area;
+use storage::Storage;
 
+use super::luks;
 use super::model::{
-    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, LuksInfo, Qcow2Info, SlotInfo,
-    SnapshotInfo,
+    BitmapInfo, Child, EncryptInfo, FileInfo, FormatSpecific, ImageInfo, Qcow2Info, SnapshotInfo,
 };
 use crate::failure::Failure;
 use crate::medium::medium_value;
@@ -25,7 +26,7 @@ use crate::medium::medium_value;
 pub async fn image_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
     match &image.header {
         Some(header) => qcow2_info(image, header, shown).await,
-        None if image.format() == Format::Luks => luks_file_info(image, shown).await,
+        None if image.format() == Format::Luks => luks::file_info(image, shown).await,
         None => {
             let window = image.options.raw.window(image.storage().length());
             let window = window.map_err(|error| cannot_open(shown, &error))?;
@@ -40,30 +41,29 @@ pub fn cannot_open(path: &Path, error: &dyn std::error::Error) -> Failure {
 }
 
 /// The file by itself, and as the child of an image.
-fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
+pub(super) fn file_info(image: &FoundImage, shown: &Path) -> ImageInfo {
     let alone = ImageInfo {
         filename: shown.to_string_lossy().into_owned(),
         format: Format::Raw.name().into(),
         virtual_size: image.storage().length().next_multiple_of(SECTOR_BYTES),
         actual_size: image.storage().allocated_bytes(),
-        dirty_flag: false,
-        cluster_size: None,
-        encrypted: None,
-        backing_filename: None,
-        full_backing_filename: None,
-        backing_filename_format: None,
-        snapshots: Vec::new(),
-        format_specific: None,
-        children: Vec::new(),
         medium: Some(medium_value(&image.storage().medium())),
+        ..ImageInfo::default()
     };
-    let child = ImageInfo {
-        format: image.file_driver().into(),
+    ImageInfo { children: vec![child("file", image.storage(), image.file_driver(), shown)], ..alone }
+}
+
+/// A file below an image, as its child called `name`.
+pub(super) fn child(name: &str, file: &Arc<dyn Storage>, driver: &str, shown: &Path) -> Child {
+    let info = ImageInfo {
+        filename: shown.to_string_lossy().into_owned(),
+        format: driver.into(),
+        virtual_size: file.length().next_multiple_of(SECTOR_BYTES),
+        actual_size: file.allocated_bytes(),
         format_specific: Some(FormatSpecific::File(FileInfo {})),
-        medium: None,
-        ..alone.clone()
+        ..ImageInfo::default()
     };
-    ImageInfo { children: vec![Child { name: "file".into(), info: child }], ..alone }
+    Child { name: name.into(), info }
 }
 
 async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result<ImageInfo, Failure> {
@@ -77,7 +77,8 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
     if let (Some(encrypt), Some(area)) = (&mut specific.encrypt, qcow2::luks_area(header)) {
         // No key is looked for.
         let luks = storage_luks::read_header(&**image.storage(), area).await;
-        encrypt.luks = Some(luks_info(luks.map_err(|error| unreadable("LUKS header", &error))?));
+        let luks = luks.map_err(|error| unreadable("LUKS header", &error))?;
+        encrypt.luks = Some(luks::luks1(luks, false));
     }
     let full_backing_filename = header.backing.as_ref().map(|name| full_name(shown, name));
     Ok(ImageInfo {
@@ -91,21 +92,6 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
         backing_filename_format: header.extensions.backing_format.clone(),
         snapshots: snapshots.iter().map(snapshot_info).collect(),
         format_specific: Some(FormatSpecific::Qcow2(specific)),
-        ..file_info(image, shown)
-    })
-}
-
-async fn luks_file_info(image: &FoundImage, shown: &Path) -> Result<ImageInfo, Failure> {
-    let file = &**image.storage();
-    let header = storage_luks::read_header(file, Area::whole(file)).await;
-    let header = header.map_err(|error| cannot_open(shown, &error))?;
-    let payload = u64::from(header.payload_sector) * SECTOR_BYTES;
-    let disk = file.length().saturating_sub(payload);
-    Ok(ImageInfo {
-        format: Format::Luks.name().into(),
-        virtual_size: disk - disk % SECTOR_BYTES,
-        encrypted: Some(true),
-        format_specific: Some(FormatSpecific::Luks(luks_info(header))),
         ..file_info(image, shown)
     })
 }
@@ -154,26 +140,6 @@ pub fn specific(header: &Header, bitmaps: &[BitmapEntry]) -> Qcow2Info {
             CryptMethod::Aes => Some(EncryptInfo { luks: None, format: "aes" }),
             CryptMethod::Luks => Some(EncryptInfo { luks: None, format: "luks" }),
         },
-    }
-}
-
-fn luks_info(header: storage_luks::Header) -> LuksInfo {
-    let slot = |slot: &storage_luks::KeySlot| SlotInfo {
-        active: slot.active,
-        iters: slot.active.then_some(slot.iterations),
-        key_offset: u64::from(slot.material_sector) * SECTOR_BYTES,
-        stripes: slot.active.then_some(slot.stripes),
-    };
-    LuksInfo {
-        ivgen_alg: header.cipher.iv.name(),
-        ivgen_hash_alg: header.cipher.iv.hash_name(),
-        hash_alg: header.hash.name(),
-        cipher_alg: header.cipher.algorithm.name(),
-        cipher_mode: header.cipher.mode.name(),
-        slots: header.slots.iter().map(slot).collect(),
-        payload_offset: u64::from(header.payload_sector) * SECTOR_BYTES,
-        master_key_iters: header.digest_iterations,
-        uuid: header.uuid,
     }
 }
 

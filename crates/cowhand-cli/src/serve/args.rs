@@ -58,6 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
+    /// Also follow names in images that lead to this NBD server, or to this export of one: nbd://HOST[:PORT][/EXPORT] (may be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Disks")]
+    pub allow_name: Vec<String>,
+
     /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension; where several files have one
     /// name, as much of their paths as tells them apart]
     #[arg(short = 'x', long = "export", value_name = "NAME", help_heading = "Exports")]

@@ -42,6 +42,9 @@ pub struct Config {
     /// As `--allow-path`.
     #[serde(default)]
     pub allow_path: Vec<PathBuf>,
+    /// As `--allow-name`.
+    #[serde(default)]
+    pub allow_name: Vec<String>,
     /// As `--export`.
     pub export: Option<String>,
     /// As `--default-export`.
@@ -145,6 +148,7 @@ impl Config {
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);
         fill_list(&mut args.allow_path, self.allow_path);
+        fill_list(&mut args.allow_name, self.allow_name);
         fill(&mut args.export, self.export);
         fill(&mut args.default_export, self.default_export);
         fill(&mut args.shared, self.shared);
@@ -203,6 +207,7 @@ mod tests {
         shared = 4
         read-only = true
         allow-path = ["/images"]
+        allow-name = ["nbd://host/golden"]
 
         [[drive]]
         file = "a.qcow2"
@@ -284,6 +289,7 @@ mod tests {
         assert_eq!((args.shared, args.read_only), (Some(9), Some(false)));
         assert_eq!(args.socket, Some(PathBuf::from("/run/x.sock")));
         assert_eq!(args.allow_path, [PathBuf::from("/images")]);
+        assert_eq!(args.allow_name, ["nbd://host/golden"]);
     }
 
     #[test]

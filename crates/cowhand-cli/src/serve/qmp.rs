@@ -50,20 +50,13 @@ impl Steering {
             }
             "query-jobs" => return Ok(jobs::query(inventory)),
             "query-block-jobs" => return Ok(jobs::query_block(inventory)),
-            "job-pause"
-            | "job-resume"
-            | "job-cancel"
-            | "job-complete"
-            | "job-finalize"
-            | "job-dismiss"
-            | "block-job-pause"
-            | "block-job-resume"
-            | "block-job-cancel"
-            | "block-job-complete"
-            | "block-job-finalize"
-            | "block-job-dismiss"
-            | "block-job-set-speed"
-            | "block-job-change" => {
+            "job-pause" | "block-job-pause" => return jobs::act(inventory, &command.name, arguments),
+            "job-resume" | "block-job-resume" => return jobs::act(inventory, &command.name, arguments),
+            "job-cancel" | "block-job-cancel" => return jobs::act(inventory, &command.name, arguments),
+            "job-complete" | "block-job-complete" => return jobs::act(inventory, &command.name, arguments),
+            "job-finalize" | "block-job-finalize" => return jobs::act(inventory, &command.name, arguments),
+            "job-dismiss" | "block-job-dismiss" => return jobs::act(inventory, &command.name, arguments),
+            "block-job-set-speed" | "block-job-change" => {
                 return jobs::act(inventory, &command.name, arguments);
             }
             "query-block" => return Ok(query::devices(inventory).await),

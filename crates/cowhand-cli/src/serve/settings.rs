@@ -21,6 +21,7 @@ use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 use super::socket_path::private_name;
 use crate::create::options::NewImage;
+use crate::drive::policy;
 use crate::failure::Failure;
 
 /// Connections of an export unless said otherwise: more than any client opens today (QEMU: 1, nbdcopy: 4,
@@ -123,8 +124,7 @@ impl Settings {
         Ok(Self {
             create: new_image(&args)?,
             default_export,
-            policy: Policy::new(&args.allow_path)
-                .map_err(|error| Failure::because("cannot allow a directory", &error))?,
+            policy: policy(&args.allow_path, &args.allow_name)?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
             socket_mode: args.socket_mode.unwrap_or_default(),

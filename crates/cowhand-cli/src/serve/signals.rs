@@ -34,7 +34,7 @@ pub struct SignalStreams {
     interrupts_seen: Cell<u32>,
 }
 
-/// Starts to catch the signals that end the program. SIGHUP, SIGINT and SIGQUIT stay ignored if who started us ignores them
+/// Starts to catch the signals that end the program. SIGHUP, SIGINT and SIGQUIT stay ignored if the parent process ignores them
 /// (nohup, `&` in a script).
 ///
 /// # Errors

@@ -1,6 +1,9 @@
 //! Looking at a disk: its chain by the map, the active image's file by its tables and a check.
 
+use std::sync::Arc;
+
 use graph::BareImage;
+use graph::drivers::OnLoop;
 use graph::names::Policy;
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -152,7 +155,8 @@ async fn check(image: &BareImage, tally: &mut Tally) -> Checked {
             tally.leaked(*cluster, *clusters);
         }
     };
-    match qcow2::check(&*image.file, Repair::None, &mut hear).await {
+    let host: Arc<dyn qcow2::Host> = Arc::new(OnLoop);
+    match qcow2::check_in_parallel(&image.file, &host, Repair::None, &mut hear).await {
         Ok(report) => Checked {
             corruptions: report.corruptions,
             leaks: report.leaks,

@@ -38,7 +38,7 @@ fn fresh(bench: &Bench, whose: &str) {
     }
 }
 
-/// What is the same whoever ran it: times and rates are not, nor are the names of files.
+/// What is the same in both programs' output: times and rates are not, nor are the names of files.
 fn masked(out: &str, whose: &str) -> String {
     let mask = |line: &str| {
         let line = line.replace(&format!("{whose}."), "disk.");

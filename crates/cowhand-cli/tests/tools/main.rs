@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod amend;
+mod before_luks;
 mod bitmap;
 mod cache;
 mod check;
@@ -19,6 +20,7 @@ mod flatten;
 mod hints;
 mod info;
 mod io;
+mod luks_files;
 mod manual;
 mod map;
 mod measure;

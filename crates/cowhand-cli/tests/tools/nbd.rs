@@ -165,14 +165,28 @@ fn what_is_behind_a_driver_is_not_created() {
 }
 
 #[test]
-fn a_name_in_an_image_leads_to_no_server_and_an_option_does() {
+fn a_name_in_an_image_leads_to_no_server_unless_it_is_allowed_and_an_option_does() {
     let bench = Bench::new();
     images(&bench);
     let _server = Server::of_bytes(&bench, "nbdkit", "plain");
     let base = uri(&bench, "plain");
     bench.qemu("qemu-img", &["create", "-f", "qcow2", "-F", "raw", "-b", &base, "o.qcow2"]);
     let refused = bench.cowhand(&["compare", "o.qcow2", "a.raw"]);
-    assert!(refused.err.contains("inside an image is not followed"), "{}", refused.err);
+    let advice = format!(
+        "inside an image is not followed unless it is allowed; if it is right, give --allow-name {base}"
+    );
+    assert!(refused.err.contains(&advice), "{}", refused.err);
+    let ran = bench.cowhand(&["compare", "--allow-name", &base, "o.qcow2", "a.raw"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let other = base.replace("plain.sock", "other.sock");
+    let ran = bench.cowhand(&["compare", "--allow-name", &other, "o.qcow2", "a.raw"]);
+    assert!(ran.err.contains(&advice), "{}", ran.err);
+    let ran = bench.cowhand(&["compare", "--allow-name", "/images", "o.qcow2", "a.raw"]);
+    assert!(
+        ran.err.contains("cannot allow a name: \"/images\": it means no storage elsewhere"),
+        "{}",
+        ran.err
+    );
     let ran = bench.cowhand(&["compare", &format!("file=o.qcow2,backing.file={base}"), "a.raw"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let node = format!(

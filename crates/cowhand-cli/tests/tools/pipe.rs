@@ -17,7 +17,7 @@ fn piped(bench: &Bench, words: &[&str], input: &[u8]) -> (Ran, Vec<u8>) {
         .spawn()
         .unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
-    // One who does not read to the end has its reasons.
+    // A reader may stop before the end.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();

@@ -40,6 +40,11 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
     /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
     fn first_difference(&self, other: &dyn Target) -> Option<String>;
 
+    /// Whether a user who allows names in images to lead to this allows `other` with it.
+    fn covers(&self, other: &dyn Target) -> bool {
+        self.first_difference(other).is_none()
+    }
+
     /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
 }

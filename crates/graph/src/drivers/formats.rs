@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{Files, Qcow2};
-use qcow2_layout::{CryptMethod, Header};
+use qcow2_layout::Header;
 use storage::Storage;
 
-use super::{FORMATS, FormatDriver};
+use super::{FORMATS, FormatDriver, FormatHeader};
+use crate::background::BackgroundTasks;
 use crate::error::OpenError;
-use crate::house::House;
-use crate::options::{LayerOptions, OptionError};
+use crate::options::{LayerOptions, OptionError, table};
 use crate::probe::Format;
 use crate::secrets::Secrets;
 
@@ -22,36 +22,49 @@ pub(crate) struct Opening<'a> {
     pub(crate) file: Arc<dyn Storage>,
     /// The file of its data, where that is another one.
     pub(crate) data: Option<Arc<dyn Storage>>,
+    /// The file of its LUKS header, where that is another one.
+    pub(crate) luks_header: Option<Arc<dyn Storage>>,
     /// What lies below it.
     pub(crate) backing: Option<Arc<dyn Block>>,
     pub(crate) options: &'a LayerOptions,
     /// Of a qcow2 image.
     pub(crate) header: Option<&'a Header>,
-    /// It is the uppermost one.
-    pub(crate) active: bool,
+    /// It may be written.
+    pub(crate) writable: bool,
     /// Where passwords are.
     pub(crate) secrets: &'a Secrets,
-    pub(crate) house: &'a House,
+    pub(crate) tasks: &'a BackgroundTasks,
 }
 
 /// A block that is being opened.
 pub(crate) type OpeningFuture<'a> = Pin<Box<dyn Future<Output = Result<Arc<dyn Block>, OpenError>> + 'a>>;
 
+/// The first bytes of all versions of qcow; the version follows.
+pub(crate) const QCOW_MAGIC: [u8; 4] = *b"QFI\xfb";
+
 pub(super) const QCOW2: FormatDriver = FormatDriver {
     name: "qcow2",
-    format: Format::Qcow2,
+    title: "a qcow2 image",
+    header: Some(FormatHeader {
+        name: "qcow2",
+        begins: |start| start.starts_with(&QCOW_MAGIC) && !matches!(start.get(4..8), Some([0, 0, 0, 0 | 1])),
+        required: true,
+    }),
+    options: table::QCOW2,
     open: |opening| Box::pin(async move { Ok(Arc::new(open_qcow2(opening).await?) as Arc<dyn Block>) }),
 };
 
 pub(super) const RAW: FormatDriver = FormatDriver {
     name: "raw",
-    format: Format::Raw,
+    title: "a raw image",
+    header: None,
+    options: table::RAW,
     open: |opening| Box::pin(async move { Ok(Arc::new(raw_layer(opening)?) as Arc<dyn Block>) }),
 };
 
 /// The driver of a format: each has one.
 pub(crate) fn format(format: Format) -> &'static FormatDriver {
-    FORMATS.iter().find(|driver| driver.format == format).copied().unwrap_or(&RAW)
+    FORMATS.get(format.place()).copied().unwrap_or(&RAW)
 }
 
 fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenError> {
@@ -63,19 +76,22 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
-    let Opening { file, data, backing, options, header, active, secrets, house } = opening;
+    let Opening { file, data, backing, options, header, writable, secrets, tasks, luks_header: _ } = opening;
     let path = || PathBuf::from(file.name());
-    if options.encryption.is_some() && header.is_some_and(|header| header.crypt != CryptMethod::Luks) {
-        return Err(OpenError::Options { path: path(), source: OptionError::NotEncrypted });
+    if let (Some(asked), Some(header)) = (options.encryption, header)
+        && asked.method() != header.crypt
+    {
+        let source = OptionError::NotEncrypted { asked: asked.name() };
+        return Err(OpenError::Options { path: path(), source });
     }
     let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
-    let engine = options.qcow2.for_engine(active && !options.read_only, options.discard);
+    let engine = options.qcow2.for_engine(writable, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {
         repair(&*file).await?;
     }
     let files = Files { file, data, backing };
-    let host = Arc::new(house.clone());
+    let host = Arc::new(tasks.clone());
     Ok(match password {
         Some(password) => Box::pin(Qcow2::open_encrypted(files, &password, engine, host)).await?,
         None => Box::pin(Qcow2::open(files, engine, host)).await?,

@@ -149,6 +149,17 @@ impl Target for Nbd {
         }
     }
 
+    /// A server covers its exports; an export, itself.
+    fn covers(&self, other: &dyn Target) -> bool {
+        let other = (other as &dyn Any).downcast_ref().map(Self::export_name);
+        match (self.export_name(), other) {
+            (Ok(own), Some(Ok(other))) => {
+                own.server == other.server && (own.export.is_empty() || own.export == other.export)
+            }
+            _ => false,
+        }
+    }
+
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
             let ExportName { server, export, .. } = self.export_name()?;

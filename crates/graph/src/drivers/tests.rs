@@ -7,7 +7,9 @@ use storage::IoBuf;
 
 use super::*;
 use crate::drive::parse_drive;
+use crate::names::Policy;
 use crate::options::DiskOptions;
+use crate::probe::Format;
 use crate::{Disk, OpenRules, open};
 
 fn options(drive: &str) -> Result<DiskOptions, String> {
@@ -83,7 +85,7 @@ fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
 
 /// A name in an image must not make this program speak to anybody, whatever drivers it has.
 #[test]
-fn a_name_in_an_image_leads_to_no_driver_and_an_option_does() {
+fn a_name_in_an_image_leads_to_no_driver_unless_it_is_allowed_and_an_option_does() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("overlay");
     std::fs::File::create(&path).unwrap();
@@ -97,7 +99,12 @@ fn a_name_in_an_image_leads_to_no_driver_and_an_option_does() {
     run(qcow2::create(&file, None, &created)).unwrap();
     drop(file);
     let by_name = run(open(&DiskOptions::of_path(&path), &OpenRules::default())).unwrap_err().to_string();
-    assert!(by_name.contains("pattern: inside an image is not followed"), "{by_name}");
+    assert!(by_name.contains("pattern: inside an image is not followed unless it is allowed"), "{by_name}");
+    let policy = Policy::default().allowing(&["pattern:1024/7".to_owned()]).unwrap();
+    let rules = OpenRules { policy, ..OpenRules::default() };
+    let allowed = run(open(&DiskOptions::of_path(&path), &rules)).unwrap();
+    assert_eq!(run(all_bytes(&allowed)), vec![7; 1024]);
+    drop(allowed);
     let drive = format!("file={},backing.file=pattern:1024/9", path.display());
     let disk = run(open(&options(&drive).unwrap(), &OpenRules::default())).unwrap();
     assert_eq!(run(all_bytes(&disk)), vec![9; 1024]);

@@ -36,7 +36,7 @@ pub struct ThrottleGroup {
     line: Mutex<Line>,
 }
 
-/// Who waits, and who has the timer.
+/// The requests that wait, and which of them has the timer.
 #[derive(Debug)]
 struct Line {
     group: Group,
@@ -44,7 +44,7 @@ struct Line {
     seats: Vec<Arc<Seat>>,
     /// Somebody may let requests go without asking.
     granted_ahead: bool,
-    /// By ticket, so that who came last is last. Who is not here (any more) may go.
+    /// By ticket, in the order of arrival. A request that is not here (any more) may go.
     waiting: BTreeMap<Ticket, Option<Waker>>,
     timer: Option<Timer>,
     granted: Vec<Ticket>,

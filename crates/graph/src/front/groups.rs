@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::clock::{Clock, Monotonic};
 use super::group::ThrottleGroup;
 
-/// A registry of throttle groups: who names the same group shares its buckets. Clones are handles of the
+/// A registry of throttle groups: disks that name the same group share its buckets. Clones are handles of the
 /// same registry. The default is the one that all disks of the process share.
 #[derive(Clone, Debug)]
 pub struct Groups {
@@ -18,7 +18,7 @@ pub struct Groups {
 #[derive(Debug)]
 struct Registry {
     clock: Arc<dyn Clock>,
-    /// A group lives as long as somebody holds it: its members, or who made it.
+    /// A group lives as long as it is held: by its members, or by its maker.
     named: Mutex<BTreeMap<String, Weak<ThrottleGroup>>>,
 }
 

@@ -309,8 +309,8 @@ impl Front {
         (Arc::clone(membership.group()), membership.report())
     }
 
-    /// Limits do not hold until [`Front::hold_to_limits`]: what waits goes.
-    pub(crate) fn let_go(&self) {
+    /// Limits do not hold until [`Front::restore_limits`]: what waits goes.
+    pub(crate) fn suspend_limits(&self) {
         let mut control = self.control.lock();
         control.drains += 1;
         if control.drains == 1 {
@@ -318,8 +318,8 @@ impl Front {
         }
     }
 
-    /// Takes one [`Front::let_go`] back.
-    pub(crate) fn hold_to_limits(&self) {
+    /// Takes one [`Front::suspend_limits`] back.
+    pub(crate) fn restore_limits(&self) {
         let mut control = self.control.lock();
         control.drains -= 1;
         if control.drains == 0 {
@@ -327,15 +327,15 @@ impl Front {
         }
     }
 
-    /// Keeps requests out until [`Front::resume`], and lets go those that wait for a limit.
-    pub(crate) fn hold(&self) {
+    /// Keeps requests out until [`Front::open_gate`], and lets go those that wait for a limit.
+    pub(crate) fn close_gate(&self) {
         self.gate.shut();
-        self.let_go();
+        self.suspend_limits();
     }
 
-    /// Takes one [`Front::hold`] back.
-    pub(crate) fn resume(&self) {
-        self.hold_to_limits();
+    /// Takes one [`Front::close_gate`] back.
+    pub(crate) fn open_gate(&self) {
+        self.restore_limits();
         self.gate.open();
     }
 

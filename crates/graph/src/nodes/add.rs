@@ -12,10 +12,10 @@ use super::filter::text;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
+use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
 use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
-use crate::house::House;
 use crate::layers::OpenedLayers;
 use crate::open::{bitmaps_of, open, open_layers};
 use crate::options::DiskOptions;
@@ -95,7 +95,7 @@ impl Graph {
         let kind = NodeKind::Disk(node);
         let links = Mutex::new(described.links);
         let node = self.insert(Node { links, implicit, ..Node::new(name, kind) })?;
-        disk.keep_house();
+        disk.start_upkeep();
         Ok(node)
     }
 
@@ -121,8 +121,8 @@ impl Graph {
         let options = DiskOptions::of_tree(tree.clone())?;
         let path = options.filename.clone();
         let failed = |source| NodeError::Open { path: path.clone(), source: Box::new(source) };
-        let house = House::new(Arc::clone(&self.rules.map_budget));
-        let list = open_layers(&options, &self.rules, &house).await.map_err(failed)?;
+        let tasks = BackgroundTasks::new(Arc::clone(&self.rules.map_budget));
+        let list = open_layers(&options, &self.rules, &tasks).await.map_err(failed)?;
         let bitmaps = match list.first() {
             Some(top) => bitmaps_of(&*top.block).await.map_err(|error| failed(error.into()))?,
             None => Vec::new(),

@@ -120,7 +120,7 @@ impl Graph {
         for (name, value) in options {
             let value = match name.as_str() {
                 "auto-read-only" => continue,
-                "file" | "data-file" => {
+                "file" | "data-file" | "header" => {
                     let file = self.resolve_file(name, value, parts, uses)?;
                     check_file(name, &file, options)?;
                     Value::Object(without_ignored(file))

@@ -54,7 +54,7 @@ impl Holders {
         self.0.lock().iter().map(|user| User::clone(user)).collect()
     }
 
-    /// The one who has held the node longest.
+    /// The user that has held the node longest.
     pub(super) fn first(&self) -> Option<User> {
         self.0.lock().first().map(|user| User::clone(user))
     }

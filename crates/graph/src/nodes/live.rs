@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use block::{Block, Error};
 
+use super::access::LayerAccess;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::User;
 use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
-use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced, WritableLayer};
+use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use super::{Change, Graph};
 use crate::layers::{Layer, Layers, OpenedLayers, Own};
 use crate::names::Identity;
-use crate::writable::open_writable;
 
 /// An overlay to be put over a disk.
 #[derive(Debug)]
@@ -177,20 +177,27 @@ impl Graph {
             return Ok(Arc::clone(block));
         }
         let layers = disk.disk.layers();
-        let at = block::layers(Arc::clone(&layers.top)).position(|layer| Arc::ptr_eq(&layer, block));
-        let (Some(layer), Some(at)) = (layers.of(block), at.filter(|at| *at > 0)) else {
-            return Err(ReplaceError::ReadOnly { layer: block.name().to_owned() });
-        };
-        self.take_in(disk, layer).await?;
-        let opened = open_writable(layer, &self.rules.secrets).await.map_err(|source| {
-            let path = block.name().into();
-            ReplaceError::Node(NodeError::Open { path, source: Box::new(source) })
-        })?;
-        let new = Arc::clone(&opened.block);
-        let put = Put::Writable(WritableLayer(opened));
-        let edge = Edge::Backing { of: at - 1 };
-        drop(self.replace(change, &disk.name(), edge, put, async || Ok(())).await?.removed);
-        Ok(new)
+        let at = place(&layers, block)?;
+        if let Some(layer) = layers.of(block) {
+            self.take_in(disk, layer).await?;
+        }
+        self.set_layer_access(change, &disk.name(), at, LayerAccess::Write).await?;
+        let opened = block::layers(disk.disk.root()).nth(at);
+        opened.ok_or_else(|| disk.no_layer(&layers, at))
+    }
+
+    /// Opens the layer that `block` is for reading again: the job has written for the last time.
+    ///
+    /// # Errors
+    /// As [`Graph::set_layer_access`].
+    pub async fn make_readable(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        block: &Arc<dyn Block>,
+    ) -> Result<(), ReplaceError> {
+        let at = place(&disk.disk.layers(), block)?;
+        self.set_layer_access(change, &disk.name(), at, LayerAccess::Read).await.map(drop)
     }
 
     /// Puts the layer `below`, or nothing, below the image `of`; those between are taken out.
@@ -205,15 +212,11 @@ impl Graph {
         below: Option<&Arc<dyn Block>>,
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
-        let at = |block: &Arc<dyn Block>| {
-            let found = block::layers(Arc::clone(&before.top)).position(|layer| Arc::ptr_eq(&layer, block));
-            found.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })
-        };
         let put = match below {
-            Some(below) => Put::Layer(at(below)?),
+            Some(below) => Put::Layer(place(&before, below)?),
             None => Put::Nothing,
         };
-        let edge = Edge::Backing { of: at(of)? };
+        let edge = Edge::Backing { of: place(&before, of)? };
         let replaced = self.replace(change, &disk.name(), edge, put, async || Ok(())).await?;
         self.rename(disk, &before, None);
         Ok(replaced)
@@ -231,8 +234,7 @@ impl Graph {
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
-        let at = block::layers(Arc::clone(&before.top)).position(|layer| Arc::ptr_eq(&layer, block));
-        let at = at.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })?;
+        let at = place(&before, block)?;
         let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(at), last_look).await?;
         let own = before.of(block).and_then(|layer| layer.own.lock().clone());
         self.rename(disk, &before, Some(own.unwrap_or_else(|| self.made_own())));
@@ -363,6 +365,12 @@ impl Graph {
         let is_left = |node: &Arc<Node>| matches!(node.kind, NodeKind::TakenOut) && node.name.is(name);
         self.nodes.lock().retain(|node| !is_left(node));
     }
+}
+
+/// Layers above `block`.
+fn place(layers: &Layers, block: &Arc<dyn Block>) -> Result<usize, NodeError> {
+    let found = block::layers(Arc::clone(&layers.top)).position(|layer| Arc::ptr_eq(&layer, block));
+    found.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })
 }
 
 /// What of `links` belongs to none of `others`.

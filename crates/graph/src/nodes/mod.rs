@@ -3,11 +3,16 @@
 //! A change of the graph holds a [`Change`], one at a time, so that no name is seen half there; a look-up holds
 //! nothing. Nothing here is on the way of a request.
 
+mod access;
+#[cfg(test)]
+mod access_tests;
 mod add;
 mod description;
 mod disk_node;
 mod error;
 mod filter;
+#[cfg(test)]
+mod future_sizes;
 mod hold;
 mod live;
 mod name;
@@ -18,6 +23,8 @@ mod replace;
 #[cfg(test)]
 mod replace_tests;
 #[cfg(test)]
+mod test_world;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
@@ -27,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use parking_lot::Mutex;
 
+pub use self::access::LayerAccess;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;
@@ -48,7 +56,7 @@ pub struct Graph {
     names_made: AtomicU64,
 }
 
-/// The right to change the graph: what changes it asks for this. Of those who have it one is at work at a time.
+/// The right to change the graph: every operation that changes it asks for this. One change is at work at a time.
 #[derive(Debug)]
 #[must_use = "others may change the graph as soon as this is dropped"]
 pub struct Change<'a> {

@@ -14,7 +14,7 @@ use qcow2::bitmap::Bitmap;
 use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
-use self::found::Found;
+pub(super) use self::found::Found;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::hold::User;
@@ -52,17 +52,11 @@ pub enum Put {
     NodeOver(String),
     /// Likewise, over what lies below the uppermost image now.
     NodeOverBelow(String),
-    /// The layer that is there, opened once more for writing ([`Graph::make_writable`]).
-    Writable(WritableLayer),
     /// What is below the filter that is there.
     WithoutFilter,
     /// A filter over what is there now, which it is given.
     Filter(PutOver),
 }
-
-/// A layer that was opened for writing.
-#[derive(Debug)]
-pub struct WritableLayer(pub(super) Arc<Layer>);
 
 /// Makes a filter over the block that it is given.
 pub type PutOver = Box<dyn FnOnce(Arc<dyn Block>) -> Arc<dyn Block>>;
@@ -110,16 +104,28 @@ impl Graph {
     ) -> Result<Replaced, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
-        let found = self.find(&node, &old, edge, put).await?;
+        let found = Box::pin(self.find(&node, &old, edge, put)).await?;
+        self.exchange(&node, &old, edge, found, last_look).await
+    }
+
+    /// Puts `found` at `edge` of the disk, which stands on `old`: see [`Graph::replace`].
+    pub(super) async fn exchange(
+        &self,
+        node: &DiskNode,
+        old: &Layers,
+        edge: Edge,
+        found: Found,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
         // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
-        node.plan(&old, edge, &found)?;
+        node.plan(old, edge, &found)?;
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
         last_look().await.map_err(ReplaceError::Before)?;
         node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         // The size may have changed while requests were inside.
-        let Plan { backings, top, bitmaps, asked } = node.plan(&old, edge, &found)?;
+        let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, &found)?;
         let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
         for (image, _) in backings.iter().rev() {
             still.push(image.hold_still().await.map_err(ReplaceError::Before)?);
@@ -130,7 +136,7 @@ impl Graph {
         }
         let list: Vec<Arc<Layer>> = old.list.iter().chain(&found.list).cloned().collect();
         let layers = Arc::new(Layers::new(top, &list, bitmaps));
-        let removed = layers.missing(&old);
+        let removed = layers.missing(old);
         node.disk.stand_on(layers, &drained);
         node.put_in_force(asked);
         self.link(&node, &found);
@@ -211,7 +217,7 @@ impl DiskNode {
         Ok(())
     }
 
-    fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
+    pub(super) fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
         let layers = block::layers(Arc::clone(&layers.top)).count();
         ReplaceError::NoLayer { node: self.name(), at, layers }
     }
@@ -222,7 +228,7 @@ impl DiskNode {
             (Some(asked), Edge::Root) => asked.clone(),
             (None, _) | (_, Edge::Backing { .. }) => self.asked.lock().clone(),
         };
-        if edge != Edge::Root || found.over.is_some() {
+        if !found.is_there && (edge != Edge::Root || found.over.is_some()) {
             asked.tree.take("backing");
         }
         asked

@@ -113,7 +113,7 @@ fn a_filter_keeps_its_disk_and_its_group_and_takes_the_disk_that_was_made_for_it
     });
 }
 
-/// A filter over a disk that was made for another filter was refused, and the disk closed under whoever used it: its lock was
+/// A filter over a disk that was made for another filter was refused, and the disk closed while others used it: its lock was
 /// given back, and clients of its export went on writing.
 #[test]
 fn a_filter_that_is_refused_closes_no_disk_of_another_filter() {

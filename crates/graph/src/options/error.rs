@@ -6,9 +6,12 @@ use throttle::{Dialect, LimitsError};
 /// An option that cannot be used as given. `option` is always the full dotted name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
-    /// `encrypt.format` of an image that is not encrypted.
-    #[error("option encrypt.format is luks, and the image is not encrypted with it")]
-    NotEncrypted,
+    /// `encrypt.format` of an image that is not encrypted so.
+    #[error("option encrypt.format is {asked}, and the image is not encrypted with it")]
+    NotEncrypted {
+        /// As given.
+        asked: &'static str,
+    },
     /// A LUKS file without its password.
     #[error("the file is encrypted (LUKS); its password is needed: give key-secret=ID")]
     NoPassword,

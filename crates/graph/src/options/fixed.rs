@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::entry::first_fixed_of;
 use super::spec::Changes;
-use super::table::{DISK, FILE, LAYER, LIMITS, LUKS, QCOW2, RAW, THROTTLING};
+use super::table::{DISK, FILE, LAYER, LIMITS, THROTTLING};
 use super::{Backing, DiskOptions, FileOptions, OptionError};
-use crate::drivers::StorageDriver;
+use crate::drivers::{FORMATS, StorageDriver};
 use crate::probe::Format;
 
 /// What is so of an open disk, whatever its options said.
@@ -47,7 +47,11 @@ pub fn first_fixed(
     let of_image = first_fixed_of(DISK, &old, &new)
         .or_else(|| (by_name && old.filename != new.filename).then(|| "file".to_owned()))
         .or_else(|| {
-            [LAYER, RAW, QCOW2, LUKS].iter().find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
+            let of_formats = FORMATS.iter().map(|driver| driver.options);
+            [LAYER]
+                .into_iter()
+                .chain(of_formats)
+                .find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
         });
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));
@@ -61,6 +65,7 @@ pub fn first_fixed(
                 old.by.first_difference(&*new.by).or_else(|| named("file.image", old.image != new.image))
             })
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
+            .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))
     };
     Ok(of_image.or_else(of_disk).or_else(of_parts))
 }
@@ -90,6 +95,10 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
     if !opened.has_data_file && layer.data_file == FileOptions::defaults(layer.cache, layer.aio) {
         // What files inherit means nothing for one that there is not.
         layer.data_file = FileOptions::defaults(old.layer.cache, old.layer.aio);
+    }
+    if !old.layer.luks_header.is_named() && layer.luks_header == FileOptions::defaults(layer.cache, layer.aio)
+    {
+        layer.luks_header.clone_from(&old.layer.luks_header);
     }
     // QEMU's clients leave `backing` out where it stays.
     match (&layer.backing, opened.has_backing) {

@@ -1,13 +1,13 @@
 //! How one image of a chain is opened: the fields, and the part of the table that every format has.
 
 use qcow2::Prefetch;
+use qcow2_layout::CryptMethod;
 
 use super::entry::{At, Entry, at, choice_at, in_group, read_all};
 use super::error::OptionError;
 use super::file::{AIO, Aio, FileOptions};
-use super::luks::LUKS;
-use super::qcow2::{QCOW2, Qcow2Options};
-use super::raw::{RAW, RawOptions};
+use super::qcow2::Qcow2Options;
+use super::raw::RawOptions;
 use super::reader::Reader;
 use super::spec::{Changes, Group, Kind, Qmp};
 use super::table;
@@ -38,6 +38,8 @@ pub struct LayerOptions {
     pub file: FileOptions,
     /// `data-file.*`.
     pub data_file: FileOptions,
+    /// `header.*`: the file of a LUKS header, where that is not in front of the data.
+    pub luks_header: FileOptions,
     /// Options that only qcow2 images have.
     pub qcow2: Qcow2Options,
     /// Options that only raw images have.
@@ -48,12 +50,8 @@ pub struct LayerOptions {
     pub key_secret: Option<String>,
     /// `backing.*`.
     pub backing: Backing,
-    /// The first option given that only a qcow2 image can take, by full name.
-    pub(super) qcow2_option: Option<String>,
-    /// The first one that only a raw image can take.
-    pub(super) raw_option: Option<String>,
-    /// The first one that only a LUKS file can take.
-    pub(super) luks_option: Option<String>,
+    /// The first option given that only images of one format can take, by full name: at most one a format.
+    pub(super) of_formats: Vec<(Format, String)>,
 }
 
 /// What a guest's discard does.
@@ -81,6 +79,29 @@ pub enum DetectZeroes {
 pub enum Encryption {
     /// LUKS, version 1.
     Luks,
+    /// AES-128 in CBC mode with the password as the key: as it was before LUKS. Only read.
+    Aes,
+}
+
+impl Encryption {
+    /// All of them, with QEMU's names.
+    pub const NAMED: [(&'static str, Self); 2] = [("luks", Self::Luks), ("aes", Self::Aes)];
+
+    /// QEMU's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Luks => "luks",
+            Self::Aes => "aes",
+        }
+    }
+
+    /// What the header of such an image says.
+    pub(crate) fn method(self) -> CryptMethod {
+        match self {
+            Self::Luks => CryptMethod::Luks,
+            Self::Aes => CryptMethod::Aes,
+        }
+    }
 }
 
 /// What lies under an image.
@@ -98,7 +119,7 @@ const FORMATS: [(&str, Format); drivers::FORMATS.len()] = {
     let mut formats = [("", Format::Raw); drivers::FORMATS.len()];
     let mut place = 0;
     while place < formats.len() {
-        formats[place] = (drivers::FORMATS[place].name, drivers::FORMATS[place].format);
+        formats[place] = (drivers::FORMATS[place].name, Format::ALL[place]);
         place += 1;
     }
     formats
@@ -227,18 +248,12 @@ impl LayerOptions {
     /// # Errors
     /// When it was given an option that only images of another format have.
     pub fn check_format(&self, format: Format) -> Result<(), OptionError> {
-        let given = [
-            (&self.qcow2_option, Format::Qcow2),
-            (&self.raw_option, Format::Raw),
-            (&self.luks_option, Format::Luks),
-        ];
-        let foreign = |(option, needs): (&'_ Option<String>, Format)| {
-            option.clone().filter(|_| needs != format).map(|option| (option, needs))
-        };
-        match given.into_iter().find_map(foreign) {
-            Some((option, needs)) => {
-                Err(OptionError::Format { option, needs: needs.name(), format: format.name() })
-            }
+        match self.of_formats.iter().find(|(needs, _)| *needs != format) {
+            Some((needs, option)) => Err(OptionError::Format {
+                option: option.clone(),
+                needs: needs.name(),
+                format: format.name(),
+            }),
             None => Ok(()),
         }
     }
@@ -265,30 +280,29 @@ impl LayerOptions {
             force_share: above.force_share,
             file: FileOptions::defaults(above.cache, above.aio),
             data_file: FileOptions::defaults(above.cache, above.aio),
+            luks_header: FileOptions::defaults(above.cache, above.aio),
             qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             raw: RawOptions::default(),
             encryption: None,
             key_secret: None,
             backing: Backing::AsInImage,
-            qcow2_option: None,
-            raw_option: None,
-            luks_option: None,
+            of_formats: Vec::new(),
         }
     }
 
     pub(super) fn read(mut reader: Reader, above: Inherited) -> Result<Self, OptionError> {
         let mut layer = Self::defaults(above);
-        layer.qcow2_option = reader.first_of(QCOW2);
-        layer.raw_option = reader.first_of(RAW);
-        layer.luks_option = reader.first_of(LUKS);
+        let first_of = |format: Format| Some((format, reader.first_of(drivers::format(format).options)?));
+        layer.of_formats = Format::ALL.into_iter().filter_map(first_of).collect();
         read_all(LAYER, &mut reader, &mut layer)?;
         layer.check_rules(&reader, above)?;
         layer.qcow2 = Qcow2Options::defaults(layer.discard, above.prefetch);
-        read_all(QCOW2, &mut reader, &mut layer)?;
-        read_all(RAW, &mut reader, &mut layer)?;
-        read_all(LUKS, &mut reader, &mut layer)?;
+        for driver in drivers::FORMATS {
+            read_all(driver.options, &mut reader, &mut layer)?;
+        }
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
         layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
+        layer.luks_header = FileOptions::read(reader.group("header")?, layer.cache, layer.aio)?;
         layer.backing = match reader.group("backing")? {
             None => Backing::None,
             Some(group) if group.is_empty() => Backing::AsInImage,

@@ -37,8 +37,6 @@ pub struct Qcow2Options {
     pub overlap_check: OverlapCheck,
 }
 
-const ENCRYPTION: [(&str, Encryption); 1] = [("luks", Encryption::Luks)];
-
 const PREFETCH: [(&str, Prefetch); 3] =
     [("off", Prefetch::Off), ("table", Prefetch::Table), ("all", Prefetch::All)];
 
@@ -59,7 +57,7 @@ const fn section(name: &'static str, at: At<LayerOptions, bool>, help: &'static 
 
 /// The part of the table for qcow2 images. What stands later overrides what stands before it.
 pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
-    Group::Qcow2,
+    Group::Format("qcow2"),
     [
         Entry::size(
             "cache-size",
@@ -143,7 +141,7 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
         .default_follows("16M, at least 128 clusters; 0 for version 2"),
         Entry::choice(
             "encrypt.format",
-            choice_at!(LayerOptions, ENCRYPTION, encryption),
+            choice_at!(LayerOptions, Encryption::NAMED, encryption),
             "how the image is encrypted",
         )
         .default_follows("what the image's header says"),

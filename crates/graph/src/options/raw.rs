@@ -9,7 +9,7 @@ use super::spec::Group;
 
 /// The part of the table for raw images.
 pub const RAW: &[Entry<LayerOptions>] = &in_group(
-    Group::Raw,
+    Group::Format("raw"),
     [
         Entry::size("offset", at!(LayerOptions, raw.offset), "the disk's first byte in the file")
             .default("0"),

@@ -1,5 +1,7 @@
 //! What one option of a drive is: its name, what it takes, when it changes. Entries of the table ([`super::table`]) are made of these.
 
+use crate::drivers::FORMATS;
+
 /// An option, as parsers, schemas, help and documentation know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
@@ -30,12 +32,8 @@ pub enum Group {
     Throttling,
     /// An image of any format.
     Layer,
-    /// A qcow2 image.
-    Qcow2,
-    /// A raw image.
-    Raw,
-    /// A LUKS file.
-    Luks,
+    /// An image of the format whose driver has this name.
+    Format(&'static str),
     /// The file below an image, and likewise its data file.
     File,
     /// Likewise, where the driver of this name finds it.
@@ -119,21 +117,21 @@ impl Group {
     /// What stands before the names of the group's options.
     pub const fn prefix(self) -> &'static str {
         match self {
-            Self::Disk | Self::Layer | Self::Qcow2 | Self::Raw | Self::Luks => "",
+            Self::Disk | Self::Layer | Self::Format(_) => "",
             Self::Throttling => "throttling.",
             Self::File | Self::Storage(_) => "file.",
         }
     }
 
     /// Whose options they are.
-    pub const fn title(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match self {
             Self::Disk => "the disk",
             Self::Throttling => "the disk's limits",
             Self::Layer => "an image of any format",
-            Self::Qcow2 => "a qcow2 image",
-            Self::Raw => "a raw image",
-            Self::Luks => "a LUKS file",
+            Self::Format(name) => {
+                FORMATS.iter().find(|driver| driver.name == name).map_or(name, |driver| driver.title)
+            }
             Self::File => "the file below an image",
             Self::Storage(driver) => driver,
         }

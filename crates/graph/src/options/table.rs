@@ -17,7 +17,7 @@ use super::reader::Reader;
 use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 use super::throttling::GROUP_NAME_BYTES_MAX;
 pub use super::throttling::THROTTLING;
-use crate::drivers::STORAGE;
+use crate::drivers::{FORMATS, STORAGE};
 
 /// The part of the table for the disk as a whole.
 pub const DISK: &[Entry<DiskOptions>] = &in_group(
@@ -76,7 +76,8 @@ const fn limit(place: usize) -> Spec {
 /// All options, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = &'static Spec> {
     let disk = DISK.iter().map(Entry::spec);
-    let layer = LAYER.iter().chain(QCOW2).chain(RAW).chain(LUKS).map(Entry::spec);
+    let of_formats = FORMATS.iter().flat_map(|driver| driver.options);
+    let layer = LAYER.iter().chain(of_formats).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
     let elsewhere = STORAGE.iter().flat_map(|driver| driver.specs());
     disk.chain(layer).chain(file).chain(elsewhere).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
@@ -86,8 +87,13 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
 pub fn groups() -> impl Iterator<Item = Group> {
     let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
-    let images = [Group::Layer, Group::Qcow2, Group::Raw, Group::Luks, Group::File];
-    images.into_iter().chain(elsewhere).chain([Group::Disk, Group::Throttling])
+    let formats = FORMATS.iter().map(|driver| Group::Format(driver.name));
+    [Group::Layer]
+        .into_iter()
+        .chain(formats)
+        .chain([Group::File])
+        .chain(elsewhere)
+        .chain([Group::Disk, Group::Throttling])
 }
 
 /// Options that QEMU's `-drive` takes beside the image's own.
@@ -153,7 +159,7 @@ pub(crate) fn other_name(name: &str) -> Option<&'static str> {
 /// Every option of an image has been taken from `reader`; what is left is unknown, or belongs elsewhere.
 pub(super) fn finish_layer(reader: Reader, below: bool) -> Result<(), OptionError> {
     let has_it = |spec: &&Spec| match spec.group {
-        Group::Layer | Group::Qcow2 | Group::Raw | Group::Luks => true,
+        Group::Layer | Group::Format(_) => true,
         Group::Disk => !below,
         Group::Throttling | Group::File | Group::Storage(_) => false,
     };

@@ -74,7 +74,7 @@ fn of_line(line: &str) -> Result<DiskOptions, String> {
 /// What options mean, without the notes of which were given.
 fn meant(tree: OptionTree) -> Result<DiskOptions, String> {
     let mut options = DiskOptions::of_tree(tree).map_err(|error| error.to_string())?;
-    (options.layer.qcow2_option, options.layer.raw_option) = (None, None);
+    options.layer.of_formats.clear();
     Ok(options)
 }
 
@@ -161,7 +161,7 @@ fn every_option_is_refused_just_outside_with_one_error_in_every_spelling() {
     }
 }
 
-/// The default is what somebody has who does not say the option: a default that the table tells and nobody keeps would be a lie.
+/// The default is what holds where the option is not given: a default that the table tells and nobody keeps would be a lie.
 #[test]
 fn the_default_of_the_table_is_what_holds_without_the_option() {
     for spec in table::all() {
@@ -213,7 +213,7 @@ fn two_values(spec: &Spec) -> [String; 2] {
 fn an_option_changes_at_reopen_if_the_table_says_so_and_is_refused_by_name_if_not() {
     // `encrypt.format` takes one value only.
     let parts = ["driver", "backing", "file", "data-file", "encrypt.format"];
-    let of_others = [Group::Raw, Group::Luks];
+    let of_others = [Group::Format("raw"), Group::Format("luks")];
     let has_two = |spec: &&Spec| {
         !parts.contains(&spec.name) && !of_others.contains(&spec.group) && spec.kind != Kind::List
     };

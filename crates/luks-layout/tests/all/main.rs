@@ -3,4 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod hostile;
+mod luks2_hostile;
+mod luks2_sample;
 mod peers;

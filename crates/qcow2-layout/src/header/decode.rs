@@ -14,7 +14,7 @@ use crate::{Autoclear, CLUSTER_BITS_MAX, CLUSTER_BITS_MIN, Compatible, HostOffse
 const REFCOUNT_ORDER_V2: u32 = 4;
 
 impl Header {
-    /// log2 of the cluster size, from the first 24 bytes or more: so much of the file is the header's cluster.
+    /// log2 of the cluster size, from the first 24 bytes or more: the size of the header's cluster.
     pub fn cluster_bits_of(first: &[u8]) -> Result<u32, HeaderError> {
         version_of(first)?;
         match need32(first, 20)? {

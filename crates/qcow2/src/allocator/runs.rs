@@ -1,4 +1,4 @@
-//! A set of runs of clusters that never takes more than so much memory: what is beyond that is left out.
+//! A set of runs of clusters in bounded memory: runs beyond the bound are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ impl Runs {
 
     /// Enters clusters, joined with what they meet. If there are too many runs then, the shortest leaves, the
     /// highest of several; it is given.
-    pub(super) fn join(&mut self, start: u64, len: u64) -> Option<Piece> {
+    pub(super) fn join(&mut self, (start, len): Piece) -> Option<Piece> {
         if len == 0 {
             return None;
         }
@@ -48,36 +48,36 @@ impl Runs {
         while let Some((other, its_len)) = self.last_up_to(end)
             && other + its_len >= start
         {
-            self.remove(other, its_len);
+            self.remove((other, its_len));
             start = start.min(other);
             end = end.max(other + its_len);
         }
-        self.insert(start, end - start);
+        self.insert((start, end - start));
         if self.len() <= self.runs_max {
             return None;
         }
         let shortest = self.by_len.first().map_or(0, |&(len, _)| len);
         let &(len, start) = self.by_len.range(..=(shortest, u64::MAX)).next_back()?;
-        self.remove(start, len);
+        self.remove((start, len));
         Some((start, len))
     }
 
     /// Takes up to `wanted` clusters from the front of the lowest run.
     pub(super) fn take_lowest(&mut self, wanted: u64) -> Option<Piece> {
         let (&start, &len) = self.by_start.first_key_value()?;
-        Some(self.take_front(start, len, wanted))
+        Some(self.take_front((start, len), wanted))
     }
 
     /// Takes exactly `wanted` clusters from the shortest run that has so many, the lowest of several.
     pub(super) fn take_exactly(&mut self, wanted: u64) -> Option<Piece> {
         let &(len, start) = self.by_len.range((wanted, 0)..).next()?;
-        Some(self.take_front(start, len, wanted))
+        Some(self.take_front((start, len), wanted))
     }
 
-    fn take_front(&mut self, start: u64, len: u64, wanted: u64) -> Piece {
-        self.remove(start, len);
+    fn take_front(&mut self, (start, len): Piece, wanted: u64) -> Piece {
+        self.remove((start, len));
         if len > wanted {
-            self.insert(start + wanted, len - wanted);
+            self.insert((start + wanted, len - wanted));
         }
         (start, len.min(wanted))
     }
@@ -91,38 +91,38 @@ impl Runs {
         while let Some((start, len)) = self.by_start.last_key_value().map(|(&start, &len)| (start, len))
             && start + len > end
         {
-            self.remove(start, len);
+            self.remove((start, len));
             if start < end {
-                self.insert(start, end - start);
+                self.insert((start, end - start));
             }
         }
     }
 
     /// As [`Runs::join`], but what is too much is the lowest run, which leaves.
-    pub(super) fn join_keeping_highest(&mut self, start: u64, len: u64) {
-        let lost = self.join_freely(start, len);
+    pub(super) fn join_keeping_highest(&mut self, (start, len): Piece) {
+        let lost = self.join_freely((start, len));
         if lost && let Some((&start, &len)) = self.by_start.first_key_value() {
-            self.remove(start, len);
+            self.remove((start, len));
         }
     }
 
     /// As [`Runs::join`], but where there are too many runs the lowest two become one, with all that lies between
     /// them: nothing is left out.
-    pub(super) fn join_covering(&mut self, start: u64, len: u64) {
-        if self.join_freely(start, len) {
+    pub(super) fn join_covering(&mut self, (start, len): Piece) {
+        if self.join_freely((start, len)) {
             let mut lowest = self.by_start.iter().map(|(&start, &len)| (start, len));
             if let (Some(first), Some(second)) = (lowest.next(), lowest.next()) {
-                self.remove(first.0, first.1);
-                self.remove(second.0, second.1);
-                self.insert(first.0, second.0 + second.1 - first.0);
+                self.remove(first);
+                self.remove(second);
+                self.insert((first.0, second.0 + second.1 - first.0));
             }
         }
     }
 
     /// Joins without a limit; says whether there are too many runs now.
-    fn join_freely(&mut self, start: u64, len: u64) -> bool {
+    fn join_freely(&mut self, (start, len): Piece) -> bool {
         let runs_max = std::mem::replace(&mut self.runs_max, usize::MAX);
-        self.join(start, len);
+        self.join((start, len));
         self.runs_max = runs_max;
         self.len() > runs_max
     }
@@ -131,13 +131,13 @@ impl Runs {
         self.by_start.range(..=cluster).next_back().map(|(&start, &len)| (start, len))
     }
 
-    fn insert(&mut self, start: u64, len: u64) {
+    fn insert(&mut self, (start, len): Piece) {
         self.by_start.insert(start, len);
         self.by_len.insert((len, start));
         self.clusters += len;
     }
 
-    fn remove(&mut self, start: u64, len: u64) {
+    fn remove(&mut self, (start, len): Piece) {
         self.by_start.remove(&start);
         self.by_len.remove(&(len, start));
         self.clusters -= len;
@@ -151,7 +151,7 @@ mod tests {
     fn runs(runs_max: usize, pieces: &[Piece]) -> Runs {
         let mut runs = Runs::new(runs_max);
         for &(start, len) in pieces {
-            runs.join(start, len);
+            runs.join((start, len));
         }
         runs
     }
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn what_is_too_much_is_the_highest_of_the_shortest() {
         let mut full = runs(3, &[(10, 1), (20, 5), (30, 1)]);
-        assert_eq!(full.join(15, 2), Some((30, 1)));
-        assert_eq!(full.join(40, 1), Some((40, 1)));
-        assert_eq!(full.join(11, 4), None, "they join");
+        assert_eq!(full.join((15, 2)), Some((30, 1)));
+        assert_eq!(full.join((40, 1)), Some((40, 1)));
+        assert_eq!(full.join((11, 4)), None, "they join");
         assert_eq!(all(&full), [(10, 7), (20, 5)]);
     }
 
@@ -185,8 +185,8 @@ mod tests {
     fn covering_never_leaves_anything_out_and_keeping_the_highest_never_adds() {
         let (mut covering, mut highest) = (Runs::new(2), Runs::new(2));
         for start in [50, 10, 90, 30, 70] {
-            covering.join_covering(start, 2);
-            highest.join_keeping_highest(start, 2);
+            covering.join_covering((start, 2));
+            highest.join_keeping_highest((start, 2));
         }
         assert!([50, 51, 10, 11, 90, 30, 70, 71].iter().all(|&cluster| covering.contains(cluster)));
         assert_eq!(all(&highest), [(70, 2), (90, 2)]);

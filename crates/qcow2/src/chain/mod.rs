@@ -19,6 +19,7 @@ use sync::AsyncMutex;
 
 use crate::Error;
 use crate::below::{Below, Lower};
+use crate::guest_range::GuestRange;
 pub(crate) use word::Place;
 use word::{LAYERS_MAX, WordShape};
 
@@ -133,10 +134,11 @@ impl Chain {
 
     /// What slices in memory say of the range, which begins inside [`Chain::covered`]. No lock, no I/O.
     #[inline]
-    pub(crate) fn look_up(&self, guest: u64, len: u64) -> Found {
+    pub(crate) fn look_up(&self, range: GuestRange) -> Found {
+        let guest = range.start;
         let key = self.key(guest);
         let first = (guest >> self.unit_bits) as usize % SLICE_UNITS;
-        let end = guest.saturating_add(len).min(self.covered);
+        let end = range.end.min(self.covered);
         let found = self.cache.with(key, |slice| {
             let [word] = slice.entry::<1>(first);
             let (mut last, mut at) = (word, first + 1);

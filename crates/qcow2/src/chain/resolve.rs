@@ -14,6 +14,7 @@ use super::word::Place;
 use super::{Chain, SLICE_UNITS};
 use crate::Error;
 use crate::below::Below;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::table_io::is_in_file;
 
@@ -39,10 +40,8 @@ struct Draft<'a> {
 
 /// What a layer has in one of its tables for the open range.
 struct Part {
-    /// First cluster's offset on the disk.
-    guest: u64,
-    /// One byte behind the last.
-    end: u64,
+    /// Whole clusters of the disk.
+    range: GuestRange,
     table: Table,
 }
 
@@ -64,10 +63,10 @@ impl Chain {
         let mut draft = Draft::new(self, start);
         let (mut next, mut together) = (0, TOGETHER_FIRST);
         while draft.is_open() && next < self.layers.len() {
-            let (from, to) = draft.range();
-            let upto = self.batch(next, together, from, to);
+            let range = draft.range();
+            let upto = self.batch(next, together, range);
             let asked = self.layers.get(next..upto).unwrap_or_default();
-            let tables = join_all(asked.iter().map(|layer| layer.tables(from, to))).await;
+            let tables = join_all(asked.iter().map(|layer| layer.tables(range))).await;
             for (index, (layer, tables)) in (next..).zip(asked.iter().zip(tables)) {
                 // What a layer has does not matter once the layers above it know everything.
                 if draft.is_open() {
@@ -81,14 +80,14 @@ impl Chain {
 
     /// One behind the last layer to be asked together with layer `first`, so that `tables` of them
     /// have to read.
-    fn batch(&self, first: usize, tables: usize, from: u64, to: u64) -> usize {
+    fn batch(&self, first: usize, tables: usize, range: GuestRange) -> usize {
         let mut left = tables;
         let rest = self.layers.iter().enumerate().skip(first);
         for (index, layer) in rest {
             if left == 0 {
                 return index;
             }
-            left -= usize::from(layer.has_table(from, to));
+            left -= usize::from(layer.has_table(range));
         }
         self.layers.len()
     }
@@ -127,18 +126,18 @@ impl<'a> Draft<'a> {
     }
 
     /// The part of the disk in which there are open units.
-    fn range(&self) -> (u64, u64) {
-        (self.guest(self.first_open), self.guest(self.end_open))
+    fn range(&self) -> GuestRange {
+        GuestRange { start: self.guest(self.first_open), end: self.guest(self.end_open) }
     }
 
     fn guest(&self, unit: usize) -> u64 {
         self.start + ((unit as u64) << self.chain.unit_bits)
     }
 
-    /// Units of the part `guest..end` of the disk that lie in this slice.
-    fn units(&self, guest: u64, end: u64) -> std::ops::Range<usize> {
+    /// Units of a part of the disk that lie in this slice.
+    fn units(&self, part: GuestRange) -> std::ops::Range<usize> {
         let unit = |at: u64| (at.saturating_sub(self.start) >> self.chain.unit_bits) as usize;
-        unit(guest).max(self.first_open)..unit(end).min(self.end_open)
+        unit(part.start).max(self.first_open)..unit(part.end).min(self.end_open)
     }
 
     /// Enters what layer `index` knows of open units.
@@ -160,14 +159,14 @@ impl<'a> Draft<'a> {
     }
 
     fn ask_part(&mut self, index: usize, layer: &Inner, part: &Part) {
-        let units = self.units(part.guest, part.end);
+        let units = self.units(part.range);
         let entries = match &part.table {
             Table::None => return units.for_each(|unit| self.pass_down(unit, index)),
             Table::Bad => return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index })),
             Table::Entries(entries) => entries,
         };
         let size = layer.medium.geometry.l2_entry_bytes() as usize;
-        let clusters = (part.guest..part.end).step_by(1 << layer.medium.geometry.cluster_bits);
+        let clusters = (part.range.start..part.range.end).step_by(1 << layer.medium.geometry.cluster_bits);
         for (guest, entry) in clusters.zip(entries.chunks_exact(size)) {
             let word = |at: usize| {
                 entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
@@ -179,7 +178,7 @@ impl<'a> Draft<'a> {
 
     /// Enters what the entry of the cluster at `guest` says; `None` if it makes no sense.
     fn ask_entry(&mut self, index: usize, layer: &Inner, guest: u64, entry: Option<L2Entry>) {
-        let units = self.units(guest, guest + layer.medium.geometry.cluster_size());
+        let units = self.units(GuestRange::at(guest, layer.medium.geometry.cluster_size()));
         let cluster = match entry {
             Some(L2Entry::Standard(Cluster::UNALLOCATED)) => {
                 return units.for_each(|unit| self.pass_down(unit, index));
@@ -258,50 +257,52 @@ impl<'a> Draft<'a> {
 
 impl Below {
     /// Whether asking this layer about a part of the disk means reading a table.
-    fn has_table(&self, from: u64, to: u64) -> bool {
+    fn has_table(&self, range: GuestRange) -> bool {
         let Below::Image(image) = self else { return false };
         let geometry = &image.inner.medium.geometry;
-        let mut indices = geometry.l1_index(from)..=geometry.l1_index(to.saturating_sub(1));
+        let mut indices = geometry.l1_index(range.start)..=geometry.l1_index(range.end.saturating_sub(1));
         indices.any(|index| {
             matches!(image.inner.map.l1.get(index, geometry), Ok(L1Entry { table: Some(_), .. }))
         })
     }
 
-    /// The entries that map `from..to`, which holds whole clusters of the smallest layer only.
-    async fn tables(&self, from: u64, to: u64) -> Result<Parts, Error> {
+    /// The entries that map `range`, which holds whole clusters of the smallest layer only.
+    async fn tables(&self, range: GuestRange) -> Result<Parts, Error> {
         match self {
             Below::Block(_) => Ok(Parts::new()),
-            Below::Image(image) => image.inner.read_entries(from, to).await,
+            Below::Image(image) => image.inner.read_entries(range).await,
         }
     }
 }
 
 impl Inner {
-    async fn read_entries(&self, from: u64, to: u64) -> Result<Parts, Error> {
+    async fn read_entries(&self, range: GuestRange) -> Result<Parts, Error> {
         let mut parts = Parts::new();
-        let mut guest = self.medium.geometry.cluster_start(from);
-        while guest < to {
+        let mut guest = self.medium.geometry.cluster_start(range.start);
+        while guest < range.end {
             let table_end = (guest / self.medium.geometry.bytes_per_l2_table() + 1)
                 .saturating_mul(self.medium.geometry.bytes_per_l2_table());
-            let end = table_end.min(to.next_multiple_of(self.medium.geometry.cluster_size()));
+            let end = table_end.min(range.end.next_multiple_of(self.medium.geometry.cluster_size()));
+            let range = GuestRange { start: guest, end };
             let entry = self.map.l1.get(self.medium.geometry.l1_index(guest), &self.medium.geometry);
             let table = match entry {
                 Err(_) => Table::Bad,
                 Ok(L1Entry { table: None, .. }) => Table::None,
-                Ok(L1Entry { table: Some(table), .. }) => self.read_part(table.0, guest, end).await?,
+                Ok(L1Entry { table: Some(table), .. }) => self.read_part(table, range).await?,
             };
-            parts.push(Part { guest, end, table });
+            parts.push(Part { range, table });
             guest = end;
         }
         Ok(parts)
     }
 
-    /// The entries of the clusters from `guest` to `end` of the table at `table`.
-    async fn read_part(&self, table: u64, guest: u64, end: u64) -> Result<Table, Error> {
+    /// The entries of the clusters in `range`, which the table at `table` maps.
+    async fn read_part(&self, table: HostOffset, range: GuestRange) -> Result<Table, Error> {
         let size = self.medium.geometry.l2_entry_bytes();
-        let first = (guest >> self.medium.geometry.cluster_bits) & (self.medium.geometry.l2_entries() - 1);
-        let offset = table + first * size;
-        let bytes = ((end - guest) >> self.medium.geometry.cluster_bits) * size;
+        let first =
+            (range.start >> self.medium.geometry.cluster_bits) & (self.medium.geometry.l2_entries() - 1);
+        let offset = table.0 + first * size;
+        let bytes = (range.len() >> self.medium.geometry.cluster_bits) * size;
         if !is_in_file(&*self.medium.file, self.medium.geometry.cluster_size(), offset, bytes) {
             return Ok(Table::Bad);
         }

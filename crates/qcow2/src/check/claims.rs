@@ -24,6 +24,8 @@ pub(crate) struct Claims {
     pub(crate) any_shared: bool,
     /// An entry of the disk's tables leads somewhere without the COPIED flag.
     pub(crate) any_uncopied: bool,
+    /// Something leads beyond the end of the file: what is written there would be taken for it.
+    pub(crate) any_outside: bool,
 }
 
 /// How a claim went.
@@ -46,6 +48,7 @@ impl Claims {
             overlaps: Counts::new(bytes_max),
             any_shared: false,
             any_uncopied: false,
+            any_outside: false,
         }
     }
 
@@ -152,6 +155,7 @@ impl Pass<'_> {
         let outside = end.saturating_sub(self.file_length) >= self.geometry.cluster_size();
         if outside || (owner == Owner::Luks && len > LUKS_BYTES_MAX) {
             let file_length = self.file_length;
+            self.claims.any_outside = true;
             self.found(&report::Finding::BeyondEnd { owner, offset, len, file_length });
             return Ok(Claim::Outside);
         }

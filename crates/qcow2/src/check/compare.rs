@@ -2,15 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::stream::{FuturesOrdered, StreamExt};
 use qcow2_layout::{HostOffset, RefcountTableEntry, refcount_get, refcount_set};
 
 use super::CheckError;
 use super::claims::Claim;
 use super::counts::{Counts, GROUP};
 use super::pass::Pass;
+use super::reading::BATCHES_AT_ONCE;
 use super::report::{Finding, Owner};
 use crate::lists;
 use crate::table_io::PIECE_BYTES;
+
+/// Beside a wrong refcount: it is lower than the references.
+const TOO_LOW: u32 = 4;
 
 /// What the refcounts on disk said.
 pub(crate) struct Comparison {
@@ -18,7 +23,7 @@ pub(crate) struct Comparison {
     pub(crate) blocks: Vec<(u64, HostOffset)>,
     /// Of those, blocks with a wrong refcount.
     pub(crate) wrong_blocks: BTreeSet<u64>,
-    /// For clusters with references whose refcount is wrong: the refcount, at most 2, plus one.
+    /// For clusters with references whose refcount is wrong: the refcount, at most 2, plus one; and [`TOO_LOW`] where it is.
     wrong: Counts,
     /// Clusters from here on are neither in the file nor referred to.
     pub(crate) end: u64,
@@ -43,7 +48,17 @@ impl Comparison {
 
     /// The wrong refcount of a cluster with references: 0, 1, or 2 for all larger ones.
     pub(crate) fn mismatch(&self, cluster: u64) -> Option<u64> {
-        u64::from(self.wrong.get(cluster)).checked_sub(1)
+        u64::from(self.wrong.get(cluster) & !TOO_LOW).checked_sub(1)
+    }
+
+    /// Whether a cluster has more references than are counted.
+    pub(crate) fn is_too_low(&self, cluster: u64) -> bool {
+        self.wrong.get(cluster) & TOO_LOW != 0
+    }
+
+    /// The first cluster from `from` on with references whose refcount is wrong.
+    pub(crate) fn next_mismatch(&self, from: u64) -> Option<u64> {
+        self.wrong.next(from)
     }
 
     /// Whether block `index` can be relied on: then refcounts in it are mended where they are.
@@ -114,13 +129,7 @@ impl Pass<'_> {
         self.comparison.end = self.geometry.clusters_for(self.file_length);
         let entries = self.geometry.refcount_block_entries();
         let blocks = std::mem::take(&mut self.comparison.blocks);
-        let mut from = 0;
-        for (index, block) in &blocks {
-            let first = index * entries;
-            self.compare_without_block(from, first)?;
-            self.compare_with_block(first, *block).await?;
-            from = first + entries;
-        }
+        let from = self.compare_blocks(&blocks, entries).await?;
         self.compare_without_block(from, u64::MAX)?;
         self.end_run();
         self.comparison.blocks = blocks;
@@ -140,15 +149,58 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn compare_with_block(&mut self, first: u64, block: HostOffset) -> Result<(), CheckError> {
-        let errors = self.report.check_errors;
-        let cluster_size = self.geometry.cluster_size();
-        let Some(bytes) = self.read_piece(Owner::RefcountBlock, block.0, cluster_size).await else {
-            if self.report.check_errors == errors {
-                self.compare_zero_block(first)?;
+    /// Compares what these blocks count, and what lies between them; the cluster behind the last one.
+    ///
+    /// Several blocks are read at a time. One that is left out of the reading is a hole, or could not be read for want of
+    /// `read_bytes_left`: then all behind it are left out too, and `complete` says so.
+    async fn compare_blocks(
+        &mut self,
+        blocks: &[(u64, HostOffset)],
+        entries: u64,
+    ) -> Result<u64, CheckError> {
+        let (reader, cluster_size) = (self.reader.clone(), self.geometry.cluster_size());
+        let mut reading = FuturesOrdered::new();
+        let (mut to_read, mut to_compare) = (blocks.iter().copied(), blocks.iter().copied());
+        let mut from = 0;
+        loop {
+            while reading.len() < BATCHES_AT_ONCE {
+                let batch = self.next_batch(&mut to_read, |(_, at)| at.0).await;
+                if batch.is_empty() {
+                    break;
+                }
+                reading.push_back(reader.clone().read_each(batch, cluster_size, |_, bytes| bytes));
             }
-            return Ok(());
-        };
+            let Some(batch) = reading.next().await else { break };
+            for ((index, at), bytes) in batch {
+                for (hole, _) in to_compare.by_ref().take_while(|(other, _)| *other != index) {
+                    from = self.compare_hole(from, hole * entries)?;
+                }
+                self.compare_without_block(from, index * entries)?;
+                match bytes {
+                    Ok(bytes) if is_zero(&bytes) => {
+                        self.found_zeroes(at.0).await;
+                        self.compare_zero_block(index * entries)?;
+                    }
+                    Ok(bytes) => self.compare_with_block(index * entries, &bytes)?,
+                    Err(error) => self.unreadable(Owner::RefcountBlock, at.0, &error),
+                }
+                from = (index + 1) * entries;
+            }
+        }
+        for (hole, _) in to_compare {
+            from = self.compare_hole(from, hole * entries)?;
+        }
+        Ok(from)
+    }
+
+    /// Compares up to the end of what the block counts whose first cluster is `first`: the block is a hole.
+    fn compare_hole(&mut self, from: u64, first: u64) -> Result<u64, CheckError> {
+        self.compare_without_block(from, first)?;
+        self.compare_zero_block(first)?;
+        Ok(first + self.geometry.refcount_block_entries())
+    }
+
+    fn compare_with_block(&mut self, first: u64, bytes: &[u8]) -> Result<(), CheckError> {
         let (entries, order) = (self.geometry.refcount_block_entries(), self.geometry.refcount_order);
         let group_bytes = ((GROUP << order) / 8) as usize;
         let one_each = one_each(group_bytes, order);
@@ -174,7 +226,7 @@ impl Pass<'_> {
                     break;
                 }
             }
-            let refcount = refcount_get(&bytes, index, order).unwrap_or(0);
+            let refcount = refcount_get(bytes, index, order).unwrap_or(0);
             self.compare_cluster(cluster, refcount)?;
             index += 1;
         }
@@ -205,7 +257,8 @@ impl Pass<'_> {
             return Ok(());
         }
         if references > 0 {
-            let stored = self.comparison.wrong.set(cluster, refcount.min(2) as u32 + 1);
+            let too_low = if refcount < references { TOO_LOW } else { 0 };
+            let stored = self.comparison.wrong.set(cluster, (refcount.min(2) as u32 + 1) | too_low);
             stored.map_err(self.full(self.comparison.wrong.bytes_max()))?;
         }
         self.comparison.wrong_blocks.insert(cluster / self.geometry.refcount_block_entries());
@@ -251,6 +304,10 @@ impl Pass<'_> {
     pub(crate) fn refcount_on_disk(&self, cluster: u64) -> u64 {
         self.comparison.mismatch(cluster).unwrap_or_else(|| self.claims.count(cluster).min(2))
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Refcounts of a group, each of them one.

@@ -10,6 +10,7 @@ use storage::Storage;
 
 use super::CheckError;
 use super::pass::Pass;
+use super::reading::Reader;
 use super::repair::Direction;
 use super::report::Progress;
 
@@ -47,7 +48,7 @@ pub(crate) fn may_have_leaks(header: &Header) -> bool {
 /// in between leaves some of them counted.
 pub(crate) async fn give_back(file: &dyn Storage) -> Result<GivenBack, CheckError> {
     let mut quiet = |_: Progress<'_>| {};
-    let mut pass = Pass::new(file, &mut quiet, REFERENCE_BYTES_MAX).await?;
+    let mut pass = Pass::new(Reader::of(file), &mut quiet, REFERENCE_BYTES_MAX).await?;
     pass.read_bytes_left = READ_BYTES_MAX;
     pass.count_references().await?;
     let refcounts = pass.comparison.blocks.len() as u64 * pass.geometry.refcount_block_entries();

@@ -7,6 +7,7 @@ use storage::{ExtentKind, IoBuf, Storage};
 
 use super::claims::Claims;
 use super::counts::{Counts, Full};
+use super::reading::{Reader, batch_len};
 use super::report::{CheckReport, Finding, Owner, Progress, Severity};
 use super::{CheckError, compare::Comparison};
 use crate::table_io::read_bytes;
@@ -20,10 +21,15 @@ const REFERENCE_BYTES_BASE: u64 = 112 << 20;
 const CONTENT_PER_COUNT_BYTE: u64 = 2;
 /// Tables smaller than this are read without asking first whether they are holes.
 const HOLE_BYTES_MIN: u64 = 4096;
+/// So many tables are read before they are known to be in a hole: asking takes as long as reading 64 KiB. From then on all are asked
+/// about first: tables of an image that somebody made may be holes without end.
+const ZERO_TABLES_MAX: u32 = 64;
 
 /// What one reading finds, and what a repair needs of it.
 pub(crate) struct Pass<'a> {
     pub(crate) file: &'a dyn Storage,
+    /// The same file, and how its tables are read.
+    pub(crate) reader: Reader<'a>,
     pub(crate) header: Header,
     pub(crate) geometry: Geometry,
     /// Bytes of the file when the pass began.
@@ -45,6 +51,8 @@ pub(crate) struct Pass<'a> {
     /// Bytes of tables that may still be read; none is left once there was one too many.
     pub(crate) read_bytes_left: u64,
     extent: KnownExtent,
+    /// Tables that were read and were nothing but zeroes.
+    zero_tables: u32,
     progress: &'a mut dyn FnMut(Progress<'_>),
 }
 
@@ -68,10 +76,10 @@ pub(crate) struct Snapshots {
 impl<'a> Pass<'a> {
     /// Reads and compares everything.
     pub(crate) async fn run(
-        file: &'a dyn Storage,
+        reader: Reader<'a>,
         progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Result<Self, CheckError> {
-        let mut pass = Self::new(file, progress, REFERENCE_BYTES_BASE).await?;
+        let mut pass = Self::new(reader, progress, REFERENCE_BYTES_BASE).await?;
         pass.count_references().await?;
         pass.compare().await?;
         pass.check_copied().await?;
@@ -81,10 +89,11 @@ impl<'a> Pass<'a> {
     /// Nothing but the header was read. References to clusters take `reference_bytes` of memory at most, and more in
     /// a file that holds much.
     pub(crate) async fn new(
-        file: &'a dyn Storage,
+        reader: Reader<'a>,
         progress: &'a mut dyn FnMut(Progress<'_>),
         reference_bytes: u64,
     ) -> Result<Self, CheckError> {
+        let file = reader.file;
         let header = read_header(file).await?;
         let geometry = header.geometry()?;
         let allocated = file.allocated_bytes().unwrap_or_else(|| file.length());
@@ -92,6 +101,7 @@ impl<'a> Pass<'a> {
         let counts = || Counts::new(COUNT_BYTES_BASE + content);
         Ok(Self {
             file,
+            reader,
             geometry,
             file_length: file.length(),
             allocated,
@@ -108,6 +118,7 @@ impl<'a> Pass<'a> {
             header,
             read_bytes_left: u64::MAX,
             extent: KnownExtent::default(),
+            zero_tables: 0,
             progress,
         })
     }
@@ -181,6 +192,44 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// The next tables to be read at a time, with what is known of each. Those that are known to be holes are left out, and all from
+    /// the one on that is too much to be read.
+    pub(crate) async fn next_batch<T: Copy>(
+        &mut self,
+        tables: &mut impl Iterator<Item = T>,
+        offset_of: impl Fn(T) -> u64,
+    ) -> Vec<(u64, T)> {
+        let len = self.geometry.cluster_size();
+        let mut batch = Vec::new();
+        while batch.len() < batch_len(len)
+            && let Some(table) = tables.next()
+        {
+            let offset = offset_of(table);
+            if self.is_known_hole(offset, len)
+                || (self.zero_tables >= ZERO_TABLES_MAX && self.is_hole(offset, len).await)
+            {
+                continue;
+            }
+            if len >= self.read_bytes_left {
+                self.read_bytes_left = 0;
+                self.complete = false;
+                break;
+            }
+            self.read_bytes_left -= len;
+            batch.push((offset, table));
+        }
+        batch
+    }
+
+    /// A table of one cluster was read and is nothing but zeroes: others may share its hole.
+    pub(crate) async fn found_zeroes(&mut self, offset: u64) {
+        let len = self.geometry.cluster_size();
+        if len >= HOLE_BYTES_MIN && !self.is_known_hole(offset, len) {
+            self.zero_tables = self.zero_tables.saturating_add(1);
+            self.is_hole(offset, len).await;
+        }
+    }
+
     /// Metadata that could not be looked at, because the medium failed or there was no memory for it.
     pub(crate) fn unreadable(&mut self, owner: Owner, offset: u64, error: &dyn std::error::Error) {
         self.found(&Finding::Unreadable { owner, offset, error: error.to_string() });
@@ -200,6 +249,12 @@ impl<'a> Pass<'a> {
             self.extent = KnownExtent { range: offset..offset.saturating_add(extent.len), hole };
         }
         self.extent.hole && end <= self.extent.range.end
+    }
+
+    /// Whether the range lies in the hole that was asked about last.
+    fn is_known_hole(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.file_length);
+        self.extent.hole && self.extent.range.contains(&offset) && end <= self.extent.range.end
     }
 
     /// Something is about to be written: holes may vanish.

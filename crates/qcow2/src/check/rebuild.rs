@@ -46,8 +46,8 @@ impl Plan {
 
 impl Pass<'_> {
     /// Steps: write all that is new, flush, switch the header, flush. False when it cannot be done; then
-    /// nothing refers to what was written.
-    pub(super) async fn rebuild_refcounts(&mut self) -> Result<bool, CheckError> {
+    /// nothing refers to what was written. The new structure counts at least `room` clusters behind itself.
+    pub(crate) async fn rebuild_refcounts(&mut self, room: u64) -> Result<bool, CheckError> {
         let snapshots = match self.snapshots.faulty {
             true => match encode_snapshots(&self.snapshots.entries, self.geometry.version) {
                 Ok(table) => table,
@@ -58,7 +58,7 @@ impl Pass<'_> {
             },
             false => Vec::new(),
         };
-        let plan = self.plan_rebuild(self.geometry.clusters_for(snapshots.len() as u64))?;
+        let plan = self.plan_rebuild(self.geometry.clusters_for(snapshots.len() as u64), room)?;
         if plan.table_clusters * self.geometry.cluster_size() > REFCOUNT_TABLE_BYTES_MAX {
             let reason = "the refcount table would need more than 8 MiB";
             self.found(&Finding::NotRepaired { reason });
@@ -86,14 +86,14 @@ impl Pass<'_> {
     }
 
     /// The structure counts itself: grow it until it does. Each round adds what the round before needed.
-    fn plan_rebuild(&self, snapshot_clusters: u64) -> Result<Plan, CheckError> {
+    fn plan_rebuild(&self, snapshot_clusters: u64, room: u64) -> Result<Plan, CheckError> {
         let entries = self.geometry.refcount_block_entries();
         let used = self.used_blocks()?;
         let start = self.comparison.used_end;
         let blocks = lists::collect(used.iter().copied()).map_err(no_memory)?;
         let mut plan = Plan { start, snapshot_clusters, table_clusters: 0, blocks };
         loop {
-            let new = start / entries..=(plan.end().max(start + 1) - 1) / entries;
+            let new = start / entries..=(plan.end().max(start + 1) - 1 + room) / entries;
             let mut blocks = lists::collect(used.iter().copied().chain(new)).map_err(no_memory)?;
             blocks.sort_unstable();
             blocks.dedup();

@@ -1,16 +1,17 @@
 //! Repairing, in an order in which a crash never makes things worse.
 //!
 //! 1. Version 3: the dirty bit is set, so that the next open after a crash repairs it again.
-//! 2. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
+//! 2. What shares a place and must not is parted by copying (`part.rs`), and what leads where is read anew. Flushes.
+//! 3. Refcounts that are too low are raised (or the whole refcount structure is written anew in free
 //!    clusters, and one sector of the header then switches to it, see `rebuild.rs`). Flush.
-//! 3. COPIED is cleared where more than one reference remains: from here on nothing shared is written in
+//! 4. COPIED is cleared where more than one reference remains: from here on nothing shared is written in
 //!    place. Flush.
-//! 4. Refcounts that are too high are lowered, only if every reference was found. Flush.
-//! 5. COPIED is set where exactly one reference remains. Flush.
-//! 6. All is read again; if no corruption is left, dirty and corrupt bits are cleared. Flush.
+//! 5. Refcounts that are too high are lowered, only if every reference was found. Flush.
+//! 6. COPIED is set where exactly one reference remains. Flush.
+//! 7. All is read again; if no corruption is left, dirty and corrupt bits are cleared. Flush.
 //!
 //! Each step only brings entries closer to the truth that was read at the start, so a repair cut short is
-//! completed by the next one. In a version 2 image a crash between 4 and 5 leaves clusters whose COPIED
+//! completed by the next one. In a version 2 image a crash between 5 and 6 leaves clusters whose COPIED
 //! flag is missing: harmless, they are copied before the next write.
 
 use std::io;
@@ -27,6 +28,8 @@ use crate::table_io::{read_bytes, write_bytes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Raise,
+    /// The same, from this cluster on.
+    RaiseFrom(u64),
     Lower,
     /// To 0, where nothing refers to a cluster.
     Free,
@@ -38,8 +41,8 @@ impl Pass<'_> {
         self.header.incompatible.contains(Incompatible::DIRTY)
     }
 
-    /// Steps 1 to 5.
-    pub(super) async fn repair(&mut self, repair: Repair) -> Result<(), CheckError> {
+    /// Step 1. Flushes.
+    pub(super) async fn mark_dirty(&mut self) -> Result<(), CheckError> {
         if self.header.version == qcow2_layout::Version::V3 {
             let mut marked = self.header.clone();
             marked.incompatible.insert(Incompatible::DIRTY);
@@ -49,9 +52,14 @@ impl Pass<'_> {
             marked.compatible.remove(Compatible::RESERVE);
             self.write_header(&marked).await?;
         }
+        Ok(())
+    }
+
+    /// Steps 3 to 6.
+    pub(super) async fn repair(&mut self, repair: Repair) -> Result<(), CheckError> {
         let rebuild = self.rebuild || self.snapshots.faulty;
         if repair == Repair::All && rebuild && self.complete {
-            if self.rebuild_refcounts().await? {
+            if self.rebuild_refcounts(0).await? {
                 self.fix_flags(repair).await?;
             }
             return Ok(());
@@ -129,8 +137,10 @@ impl Pass<'_> {
                 continue;
             }
             let refcount = refcount_get(&bytes, at, order).unwrap_or(0);
+            let raised = references > refcount && references <= self.geometry.refcount_max();
             let wanted = match direction {
-                Direction::Raise => references > refcount && references <= self.geometry.refcount_max(),
+                Direction::Raise => raised,
+                Direction::RaiseFrom(first) => raised && cluster >= first,
                 Direction::Lower => references < refcount,
                 Direction::Free => references == 0 && refcount > 0,
             };
@@ -145,7 +155,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Step 6: clears the marks, if nothing is left that they warn of.
+    /// Step 7: clears the marks, if nothing is left that they warn of.
     pub(super) async fn mark_repaired(&mut self, was_dirty: bool) -> Result<(), CheckError> {
         let mut marked = self.header.clone();
         if self.report.corruptions == 0 && self.report.check_errors == 0 {

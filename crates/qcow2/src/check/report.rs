@@ -62,6 +62,13 @@ pub enum Progress<'a> {
     },
     /// Something is wrong.
     Found(&'a Finding),
+    /// What shared its place with something else got one of its own.
+    Copied {
+        /// Data, or L2 tables.
+        owner: Owner,
+        /// So many clusters.
+        clusters: u64,
+    },
 }
 
 /// Stages of a check.

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use qcow2_layout::{Cluster, CompressedCluster, EntryError, HostOffset, L1Entry, L2Entry};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use qcow2_layout::{Cluster, EntryError, HostOffset, L1Entry, L2Entry};
+use storage::IoBuf;
 
 use super::CheckError;
 use super::claims::Claim;
 use super::pass::Pass;
+use super::reading::BATCHES_AT_ONCE;
 use super::report::{Finding, Owner, Progress};
+use super::summary::{Piece, Summary, entry_at, summary};
 use crate::lists;
 use crate::table_io::PIECE_BYTES;
 
@@ -29,27 +33,18 @@ impl L1Table {
     }
 }
 
-/// Clusters of data that follow each other in a table and in the file: claimed together.
-#[derive(Clone, Copy, Default)]
-struct DataRun {
-    host: u64,
-    bytes: u64,
+/// An L2 table to be read.
+#[derive(Clone, Copy, Debug)]
+struct L2Table {
+    offset: u64,
+    /// L1 entries that lead to it.
+    times: u32,
+    /// Where on the disk its first entry is; tables that only snapshots use have no place there.
+    guest: Option<u64>,
 }
 
-/// How far the reading of an L2 table of the disk is; tables that only snapshots use have no place in it.
-struct InDisk {
-    /// Guest offset of the entry.
-    guest: u64,
-    /// Where the next allocated cluster should be to follow the one before; starts anew with every table, as
-    /// QEMU counts.
-    expected: Option<u64>,
-}
-
-impl InDisk {
-    fn from(guest: u64) -> Self {
-        Self { guest, expected: None }
-    }
-}
+/// Tables that are listed at a time.
+const TABLES_LISTED_MAX: usize = (PIECE_BYTES / 8) as usize;
 
 impl Pass<'_> {
     /// Claims all L1 tables and the snapshot table; tables that lie on something else are told and left out.
@@ -174,139 +169,135 @@ impl Pass<'_> {
         while done < total {
             let entries = (PIECE_BYTES / 8).min(total - done);
             let piece = self.read_piece(Owner::L1, start + done * 8, entries * 8).await;
+            let mut tables = Vec::new();
             let mut guest = done.saturating_mul(self.geometry.bytes_per_l2_table());
             for word in piece.as_deref().unwrap_or_default().as_chunks::<8>().0 {
                 let word = L1Entry::without_reserved(u64::from_be_bytes(*word));
                 if let Ok(L1Entry { table: Some(table), .. }) = L1Entry::decode(word, &self.geometry) {
-                    self.scan_l2_table(self.cluster_of(table.0), Some(InDisk::from(guest))).await?;
+                    self.take_l2_table(self.cluster_of(table.0), Some(guest), &mut tables)?;
                 }
                 guest = guest.saturating_add(self.geometry.bytes_per_l2_table());
             }
+            self.read_l2_tables(tables).await?;
             done += entries;
-            let size = self.header.guest_size();
-            let scanned = done.saturating_mul(self.geometry.bytes_per_l2_table()).min(size);
-            self.progress(Progress::Scanned { done: scanned, total: size });
+            self.scanned(done.saturating_mul(self.geometry.bytes_per_l2_table()));
         }
         let mut from = 0;
-        while let Some(cluster) = self.l2_tables.next(from) {
-            self.scan_l2_table(cluster, None).await?;
-            from = cluster + 1;
+        loop {
+            let mut tables = Vec::new();
+            while tables.len() < TABLES_LISTED_MAX
+                && let Some(cluster) = self.l2_tables.next(from)
+            {
+                self.take_l2_table(cluster, None, &mut tables)?;
+                from = cluster + 1;
+            }
+            if tables.is_empty() {
+                return Ok(());
+            }
+            self.read_l2_tables(tables).await?;
         }
-        Ok(())
     }
 
-    /// Reads one L2 table, unless that was done before.
-    async fn scan_l2_table(&mut self, cluster: u64, mut in_disk: Option<InDisk>) -> Result<(), CheckError> {
+    /// So much of the disk was looked at.
+    fn scanned(&mut self, guest: u64) {
+        let total = self.header.guest_size();
+        self.progress(Progress::Scanned { done: guest.min(total), total });
+    }
+
+    /// Puts a table on the list, unless that was done before.
+    fn take_l2_table(
+        &mut self,
+        cluster: u64,
+        guest: Option<u64>,
+        tables: &mut Vec<L2Table>,
+    ) -> Result<(), CheckError> {
         let times = self.l2_tables.get(cluster);
         if times == 0 {
             return Ok(());
         }
         let forgotten = self.l2_tables.set(cluster, 0);
         forgotten.map_err(self.full(self.l2_tables.bytes_max()))?;
-        let offset = self.offset_of(cluster).0;
-        let Some(table) = self.read_piece(Owner::L2, offset, self.geometry.cluster_size()).await else {
+        let table = L2Table { offset: self.offset_of(cluster).0, times, guest };
+        lists::push(tables, table).map_err(|_| CheckError::NoMemory { what: "the list of L2 tables" })
+    }
+
+    /// Reads these tables, several at a time, and counts what they lead to, one after another.
+    async fn read_l2_tables(&mut self, tables: Vec<L2Table>) -> Result<(), CheckError> {
+        let (reader, geometry) = (self.reader.clone(), self.geometry);
+        let look = move |table: L2Table, bytes: IoBuf| summary(&bytes, table.guest, &geometry);
+        let mut reading = FuturesOrdered::new();
+        let mut tables = tables.into_iter();
+        loop {
+            while reading.len() < BATCHES_AT_ONCE {
+                let batch = self.next_batch(&mut tables, |table| table.offset).await;
+                if batch.is_empty() {
+                    break;
+                }
+                reading.push_back(reader.clone().read_each(batch, geometry.cluster_size(), look));
+            }
+            let Some(batch) = reading.next().await else { return Ok(()) };
+            for (table, summed) in batch {
+                match summed {
+                    Ok(Ok(summary)) => self.count_l2_table(table, summary).await?,
+                    Ok(Err(error)) => self.unreadable(Owner::L2, table.offset, &error),
+                    Err(error) => self.unreadable(Owner::L2, table.offset, &error),
+                }
+            }
+        }
+    }
+
+    async fn count_l2_table(&mut self, table: L2Table, summary: Summary) -> Result<(), CheckError> {
+        if summary.is_zero {
+            self.found_zeroes(table.offset).await;
             return Ok(());
-        };
-        let mut run = DataRun::default();
-        for (at, words) in l2_words(&table, self.geometry.extended_l2) {
-            if words != [0, 0]
-                && let Some(data) =
-                    self.count_l2_entry(HostOffset(offset + at), words, times, in_disk.as_mut())?
-            {
-                run = self.extend_data_run(run, data.0, times)?;
-            }
-            if let Some(in_disk) = &mut in_disk {
-                in_disk.guest = in_disk.guest.saturating_add(self.geometry.cluster_size());
+        }
+        for piece in summary.pieces {
+            match piece {
+                Piece::Data { host, clusters } => {
+                    self.claim_data(host, clusters << self.geometry.cluster_bits, table.times)?;
+                }
+                Piece::Entry { index, words } => self.count_odd_entry(table, index, words)?,
             }
         }
-        self.claim_data_run(run, times)
-    }
-
-    /// The run with one cluster more; one that it does not go on with is claimed.
-    fn extend_data_run(&mut self, run: DataRun, host: u64, times: u32) -> Result<DataRun, CheckError> {
-        let cluster_size = self.geometry.cluster_size();
-        if !host.is_multiple_of(cluster_size) {
-            // A faulty entry, which may refer to parts of two clusters.
-            self.claim(Owner::Data, host, cluster_size, times)?;
-            return Ok(run);
-        }
-        if run.bytes > 0 && run.host.checked_add(run.bytes) == Some(host) {
-            return Ok(DataRun { bytes: run.bytes + cluster_size, ..run });
-        }
-        self.claim_data_run(run, times)?;
-        Ok(DataRun { host, bytes: cluster_size })
-    }
-
-    /// Claims all of it: at once, or one by one where each cluster is told of.
-    fn claim_data_run(&mut self, run: DataRun, times: u32) -> Result<(), CheckError> {
-        let cluster_size = self.geometry.cluster_size();
-        if run.host.saturating_add(run.bytes) <= self.file_length {
-            return self.claim(Owner::Data, run.host, run.bytes, times).map(drop);
-        }
-        for at in (0..run.bytes).step_by(cluster_size as usize) {
-            self.claim(Owner::Data, run.host.saturating_add(at), cluster_size, times)?;
+        if let Some(guest) = table.guest {
+            self.report.allocated_clusters += summary.allocated;
+            self.report.compressed_clusters += summary.compressed;
+            self.report.fragmented_clusters += summary.fragmented;
+            self.claims.any_uncopied |= summary.uncopied;
+            self.scanned(guest.saturating_add(self.geometry.bytes_per_l2_table()));
         }
         Ok(())
     }
 
-    /// Counts what an L2 entry refers to, even if the entry is faulty: what might be data is not free. Compressed data is claimed;
-    /// the cluster of other data is given back, to be claimed with its neighbours.
-    fn count_l2_entry(
-        &mut self,
-        at: HostOffset,
-        words: [u64; 2],
-        times: u32,
-        in_disk: Option<&mut InDisk>,
-    ) -> Result<Option<HostOffset>, CheckError> {
-        let decoded = match &in_disk {
-            Some(in_disk) => L2Entry::decode_at(words, in_disk.guest, &self.geometry),
-            None => L2Entry::decode(words, &self.geometry),
-        };
-        let entry = match decoded {
-            Ok(entry) => Some(entry),
-            Err(error) => {
-                self.found(&Finding::Entry { at, error });
-                L2Entry::host_claim(words, &self.geometry)
-            }
-        };
-        match entry {
-            Some(L2Entry::Compressed(compressed)) => {
-                self.count_compressed(compressed, times, in_disk)?;
-                Ok(None)
-            }
-            Some(L2Entry::Standard(Cluster { host: Some(host), copied, .. })) => {
-                self.claims.any_uncopied |= in_disk.is_some() && !copied;
-                Ok(self.count_data(host, in_disk))
-            }
-            Some(L2Entry::Standard(_)) | None => Ok(None),
+    /// Claims neighbours: at once, or one by one where each is told of.
+    fn claim_data(&mut self, host: u64, bytes: u64, times: u32) -> Result<(), CheckError> {
+        let cluster_size = self.geometry.cluster_size();
+        if host.saturating_add(bytes) <= self.file_length {
+            return self.claim(Owner::Data, host, bytes, times).map(drop);
         }
+        for at in (0..bytes).step_by(cluster_size as usize) {
+            self.claim(Owner::Data, host.saturating_add(at), cluster_size, times)?;
+        }
+        Ok(())
     }
 
-    fn count_compressed(
-        &mut self,
-        compressed: CompressedCluster,
-        times: u32,
-        in_disk: Option<&mut InDisk>,
-    ) -> Result<(), CheckError> {
-        if in_disk.is_some() {
-            self.report.allocated_clusters += 1;
-            self.report.compressed_clusters += 1;
-            // Each needs a request of its own, neighbours or not.
-            self.report.fragmented_clusters += 1;
+    /// Counts what a compressed or faulty entry refers to: what might be data is not free.
+    fn count_odd_entry(&mut self, table: L2Table, index: u64, words: [u64; 2]) -> Result<(), CheckError> {
+        let guest = table.guest.map(|guest| guest.saturating_add(index << self.geometry.cluster_bits));
+        let (entry, error) = entry_at(words, guest, &self.geometry);
+        if let Some(error) = error {
+            let at = HostOffset(table.offset + index * self.geometry.l2_entry_bytes());
+            self.found(&Finding::Entry { at, error });
         }
-        self.claim(Owner::Data, compressed.host.0, compressed.len, times).map(drop)
-    }
-
-    /// The cluster, if it lies in this file.
-    fn count_data(&mut self, host: HostOffset, in_disk: Option<&mut InDisk>) -> Option<HostOffset> {
-        if let Some(in_disk) = in_disk {
-            self.report.allocated_clusters += 1;
-            if in_disk.expected.is_some_and(|expected| expected != host.0) {
-                self.report.fragmented_clusters += 1;
+        let (offset, len) = match entry {
+            Some(L2Entry::Compressed(compressed)) => (compressed.host.0, compressed.len),
+            Some(L2Entry::Standard(Cluster { host: Some(host), .. })) if !self.geometry.external_data => {
+                // Of a faulty entry; may refer to parts of two clusters.
+                (host.0, self.geometry.cluster_size())
             }
-            in_disk.expected = Some(host.0.saturating_add(self.geometry.cluster_size()));
-        }
-        (!self.geometry.external_data).then_some(host)
+            Some(L2Entry::Standard(_)) | None => return Ok(()),
+        };
+        self.claim(Owner::Data, offset, len, table.times).map(drop)
     }
 }
 

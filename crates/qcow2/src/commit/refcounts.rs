@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use qcow2_layout::HostOffset;
 use storage::Step;
 
 use super::all_of;
@@ -65,11 +66,11 @@ impl Inner {
                 self.space.give_back(&self.medium, run).await;
                 continue;
             }
-            let offset = run.start << self.medium.geometry.cluster_bits;
-            match self.write_new_table(offset, clusters).await {
+            let at = HostOffset(run.start << self.medium.geometry.cluster_bits);
+            match self.write_new_table(at, clusters).await {
                 Ok(bytes) => {
                     self.space.free_aside(self.space.room.clear_rest_aside());
-                    return self.move_table(offset, clusters, &bytes).await;
+                    return self.move_table(at, clusters, &bytes).await;
                 }
                 Err(error) => {
                     self.space.give_back(&self.medium, run).await;
@@ -79,42 +80,38 @@ impl Inner {
         }
     }
 
-    /// A copy of the whole table at `offset`, and all blocks that it leads to: complete on the medium
+    /// A copy of the whole table at `at`, and all blocks that it leads to: complete on the medium
     /// when this returns.
-    async fn write_new_table(self: &Arc<Self>, offset: u64, clusters: u64) -> Result<Vec<u8>, Error> {
+    async fn write_new_table(self: &Arc<Self>, at: HostOffset, clusters: u64) -> Result<Vec<u8>, Error> {
         self.medium.about_to(Step::RefblockAllocWriteTable);
         // Table before blocks, as in write_refcounts.
         let bytes = self.space.refcounts.table.read().encode_all(clusters);
         let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the refcount table"))?;
         let blocks = self.space.refcounts.copy_dirty()?;
-        for (at, block) in &blocks {
+        for (place, block) in &blocks {
             for (from, bytes) in block.changed() {
-                self.medium.write_table(at.0 + from, bytes, Section::RefcountBlock).await?;
+                self.medium.write_table(place.0 + from, bytes, Section::RefcountBlock).await?;
             }
         }
-        self.medium.write_table(offset, &bytes, Section::RefcountTable).await?;
+        self.medium.write_table(at.0, &bytes, Section::RefcountTable).await?;
         self.medium.barrier().await?;
         blocks.iter().for_each(|(_, block)| block.written());
         Ok(bytes)
     }
 
-    /// Lets the header lead to the copy of the table at `offset`. If that fails the medium may have
+    /// Lets the header lead to the copy of the table at `at`. If that fails the medium may have
     /// the old header or the new one: neither table is given back, one of them is leaked.
-    async fn move_table(self: &Arc<Self>, offset: u64, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
+    async fn move_table(self: &Arc<Self>, at: HostOffset, clusters: u64, bytes: &[u8]) -> Result<(), Error> {
         self.medium.about_to(Step::RefblockAllocSwitchTable);
-        self.header.point_header_at_refcount_table(&self.medium, offset, clusters).await?;
+        self.header.point_header_at_refcount_table(&self.medium, at, clusters).await?;
         let (old_offset, old_clusters) = {
             let mut table = self.space.refcounts.table.write();
             let old = (table.offset(), table.clusters());
-            table.moved(offset, clusters, bytes);
+            table.moved(at, clusters, bytes);
             old
         };
         self.medium.overlap.remove(old_offset, Section::RefcountTable);
-        self.medium.overlap.add(
-            offset,
-            clusters << self.medium.geometry.cluster_bits,
-            Section::RefcountTable,
-        );
+        self.medium.overlap.add(at.0, clusters << self.medium.geometry.cluster_bits, Section::RefcountTable);
         let start = old_offset >> self.medium.geometry.cluster_bits;
         self.reclaim(vec![crate::free::Free {
             start,

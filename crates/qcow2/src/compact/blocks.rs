@@ -2,9 +2,9 @@
 
 use qcow2_layout::RefcountTableEntry;
 
-use super::change::{Change, lower};
 use super::layout::Layout;
 use super::{CompactError, Compaction};
+use crate::check::change::{Change, lower};
 use crate::check::pass::Pass;
 use crate::table_io::write_bytes;
 

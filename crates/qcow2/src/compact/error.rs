@@ -25,7 +25,7 @@ pub enum CompactError {
     MarkedCorrupt,
     /// Encrypted data belongs to its place in the file.
     #[error(
-        "the image is encrypted, and encrypted clusters cannot be moved: each is encrypted for its place"
+        "the image is encrypted: each cluster is encrypted for its place and cannot be moved without the password (encrypt.key-secret=ID)"
     )]
     Encrypted,
     /// The watcher ended it.

@@ -59,6 +59,19 @@ impl Layout {
     pub(super) fn room(&self) -> Room {
         Room { free: self.free.clone() }
     }
+
+    /// The same without those in `window`.
+    pub(super) fn room_outside(&self, window: &Range<u64>) -> Room {
+        let before = |run: &Range<u64>| run.start..run.end.min(window.start);
+        let behind = |run: &Range<u64>| run.start.max(window.end)..run.end;
+        let parts = self.free.iter().flat_map(|run| [before(run), behind(run)]);
+        Room { free: parts.filter(|run| run.start < run.end).collect() }
+    }
+
+    /// Behind the last free cluster that is known.
+    pub(super) fn listed_end(&self) -> u64 {
+        self.free.back().map_or(0, |run| run.end)
+    }
 }
 
 /// Runs of clusters before `end` that nothing refers to.
@@ -78,6 +91,7 @@ pub(super) fn free_runs(pass: &Pass<'_>, end: u64) -> impl Iterator<Item = Range
 }
 
 /// Free clusters, taken from the front.
+#[derive(Default)]
 pub(super) struct Room {
     free: VecDeque<Range<u64>>,
 }

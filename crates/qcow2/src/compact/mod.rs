@@ -4,6 +4,9 @@
 //! the place where the file could end if no cluster before it were free, and moves one kind of clusters from behind that place to
 //! free ones before it (`layout`). Rounds go on until nothing moves; each move lowers an address, so they end. Then the file is cut.
 //!
+//! A table that lies in several clusters finds its room by moving what is in the way (`room`). Defragmenting comes before all that
+//! (`order`).
+//!
 //! Each change is one step of `change.rs`: what moves is copied and counted twice before anything leads to the copy, and the old
 //! place is free only when the medium leads there no more. A crash leaves clusters counted too often, which the next run frees.
 
@@ -13,7 +16,8 @@ mod entries;
 mod error;
 mod layout;
 mod moves;
-mod tables;
+mod order;
+mod room;
 mod units;
 mod zeroes;
 
@@ -25,15 +29,19 @@ use storage::Storage;
 pub use error::CompactError;
 
 use crate::check::pass::Pass;
+use crate::check::reading::Reader;
 use crate::check::repair::Direction;
 use crate::check::{CheckError, Progress, Repair, check};
 use layout::Layout;
+use moves::{Leaving, Plan};
 
 /// What is done beside moving clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactOptions {
     /// Clusters that hold nothing but zeroes lose their place: all data is read for that.
     pub detect_zeroes: bool,
+    /// Data is put in the guest's order, from the front of the file on.
+    pub defragment: bool,
     /// Nothing is written: the report says what would be.
     pub dry_run: bool,
 }
@@ -78,16 +86,18 @@ type Watcher<'a> = &'a mut dyn FnMut(CompactProgress) -> ControlFlow<()>;
 /// Makes the file of the image in `file` as short as its content allows, and gives back the space of what is free in it.
 ///
 /// What the disk, its snapshots and its bitmaps hold stays; what moves is moved in the guest's order. `watcher` hears how far it is;
-/// [`ControlFlow::Break`] ends it, with all that was done until then. Memory: what a check takes, and about 32 MiB.
+/// [`ControlFlow::Break`] ends it, with all that was done until then. Memory: what a check takes, and about 32 MiB. Data of an
+/// encrypted image is ciphered for its place: it is read and written in `plain` (see [`crate::plain_text`]).
 ///
 /// # Errors
-/// When the image is encrypted or not sound, the medium fails, or the watcher ended it. Nothing is lost then: what was moved has
+/// When the image is encrypted and `plain` is not given, or is not sound, the medium fails, or the watcher ended it. Nothing is lost then: what was moved has
 /// moved, the rest has not.
 ///
 /// # After a crash
 /// Clusters counted too often at most, which the next run frees (docs/write-order.md, `compact`).
 pub async fn compact(
     file: &dyn Storage,
+    plain: Option<&dyn Storage>,
     options: CompactOptions,
     watcher: Watcher<'_>,
 ) -> Result<CompactReport, CompactError> {
@@ -95,7 +105,7 @@ pub async fn compact(
         return Err(CheckError::ReadOnly { name: file.name().to_owned() }.into());
     }
     let meter = Meter { watcher, progress: CompactProgress { done_bytes: 0, total_bytes: 0 } };
-    Compaction { file, meter, report: CompactReport::default() }.run(options).await
+    Compaction { file, plain, meter, rooms: 0, report: CompactReport::default() }.run(options).await
 }
 
 /// Counts what is done.
@@ -120,7 +130,11 @@ impl Meter<'_> {
 /// The work on one image.
 struct Compaction<'a> {
     file: &'a dyn Storage,
+    /// Where guest data reads as plain text, if it is ciphered in the file.
+    plain: Option<&'a dyn Storage>,
     meter: Meter<'a>,
+    /// How often something was moved out of the way of tables.
+    rooms: u32,
     report: CompactReport,
 }
 
@@ -134,8 +148,11 @@ impl Compaction<'_> {
             self.free_zeroes(options.dry_run).await?;
         }
         if options.dry_run {
-            self.foretell().await?;
+            self.foretell(options).await?;
             return Ok(self.report);
+        }
+        if options.defragment {
+            self.defragment().await?;
         }
         while self.round().await? {}
         self.cut().await?;
@@ -145,8 +162,8 @@ impl Compaction<'_> {
     /// What the image is like before.
     async fn look(&mut self, options: CompactOptions) -> Result<(), CompactError> {
         let mut quiet = quiet;
-        let pass = Pass::run(self.file, &mut quiet).await?;
-        if pass.header.crypt != CryptMethod::None {
+        let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
+        if pass.header.crypt != CryptMethod::None && self.plain.is_none() {
             return Err(CompactError::Encrypted);
         }
         self.report.length_before = self.file.length();
@@ -154,7 +171,10 @@ impl Compaction<'_> {
         self.report.fragmented_before = pass.report.fragmented_clusters;
         self.report.allocated_clusters = pass.report.allocated_clusters;
         let layout = Layout::of(&pass);
-        let moving = layout.clusters_behind_end(&pass);
+        let mut moving = layout.clusters_behind_end(&pass);
+        if options.defragment && pass.report.check_errors == 0 {
+            moving = moving.max(self.count_misplaced(&mut pass).await.unwrap_or(0));
+        }
         let read = if options.detect_zeroes { pass.report.allocated_clusters } else { 0 };
         self.meter.progress.total_bytes = (moving + read).saturating_mul(pass.geometry.cluster_size());
         Ok(())
@@ -163,7 +183,7 @@ impl Compaction<'_> {
     /// Frees what nothing uses, and does what opening the image for writing would do first.
     async fn make_sound(&mut self) -> Result<(), CompactError> {
         let mut quiet = quiet;
-        let mut pass = Pass::run(self.file, &mut quiet).await?;
+        let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
         if pass.header.incompatible.contains(Incompatible::DIRTY) {
             // Refcounts were left behind, and nothing else: that is what the mark says.
             drop(pass);
@@ -193,7 +213,7 @@ impl Compaction<'_> {
     /// Moves something; false if there is nothing left to be moved.
     async fn round(&mut self) -> Result<bool, CompactError> {
         let mut quiet = quiet;
-        let mut pass = Pass::run(self.file, &mut quiet).await?;
+        let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
         require_sound(&pass)?;
         let layout = Layout::of(&pass);
         if self.drop_needless_blocks(&mut pass, &layout).await? {
@@ -202,15 +222,22 @@ impl Compaction<'_> {
         if layout.clusters_behind_end(&pass) == 0 {
             return Ok(false);
         }
-        Ok(self.move_units(&mut pass, &layout).await?
-            || self.move_tables(&mut pass, &layout).await?
-            || self.move_data(&mut pass, &layout).await?)
+        if self.move_units(&mut pass, &layout).await? || self.make_room(&mut pass, &layout).await? {
+            return Ok(true);
+        }
+        let leaving = Leaving::Behind(pass.offset_of(layout.end).0);
+        let tables = Plan::new(&pass, leaving.clone(), layout.room(), false);
+        if self.move_tables(&mut pass, tables).await? {
+            return Ok(true);
+        }
+        let data = Plan::new(&pass, leaving, layout.room(), true);
+        self.move_data(&mut pass, data).await
     }
 
     /// Cuts the file behind its last cluster, and gives back what is free before it.
     async fn cut(&mut self) -> Result<(), CompactError> {
         let mut quiet = quiet;
-        let pass = Pass::run(self.file, &mut quiet).await?;
+        let pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
         let end = pass.comparison.used_end << pass.geometry.cluster_bits;
         if self.file.capabilities().resizable && end < self.file.length() {
             self.file.shorten_to(end).await.map_err(pass.io("shorten the file", end))?;
@@ -228,14 +255,18 @@ impl Compaction<'_> {
     }
 
     /// What a dry run says.
-    async fn foretell(&mut self) -> Result<(), CompactError> {
+    async fn foretell(&mut self, options: CompactOptions) -> Result<(), CompactError> {
         let mut quiet = quiet;
-        let pass = Pass::run(self.file, &mut quiet).await?;
+        let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
         require_sound(&pass)?;
         let layout = Layout::of(&pass);
         let used = layout.end.saturating_sub(self.report.zeroes_freed);
         self.report.length_after = (used << pass.geometry.cluster_bits).min(self.report.length_before);
-        self.report.moved_bytes = layout.clusters_behind_end(&pass) << pass.geometry.cluster_bits;
+        let mut moving = layout.clusters_behind_end(&pass);
+        if options.defragment {
+            moving = moving.max(self.count_misplaced(&mut pass).await?);
+        }
+        self.report.moved_bytes = moving << pass.geometry.cluster_bits;
         self.report.leaks_freed = pass.report.leaks;
         self.report.fragmented_after = self.report.fragmented_before;
         Ok(())

@@ -1,13 +1,14 @@
 //! Moving what tables lead to: L2 tables, and data with its compressed clusters.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use qcow2_layout::{CompressedCluster, Geometry, HostOffset, L1Entry, L2Entry};
 
-use super::change::{COPY_BYTES_MAX, Change};
-use super::layout::{Layout, MOVES_MAX, Room};
-use super::tables::{edit_l1_tables, edit_l2_tables, l2_tables};
-use super::{CompactError, Compaction, entries, require_sound};
+use super::layout::{MOVES_MAX, Room};
+use super::{CompactError, Compaction, require_sound};
+use crate::check::change::{COPY_BYTES_MAX, Change, Copy, moved};
+use crate::check::edits::{edit_l1_tables, edit_l2_tables, l2_tables};
 use crate::check::pass::Pass;
 use crate::check::tables::l2_words;
 use crate::check::{CheckError, Owner};
@@ -24,11 +25,30 @@ struct Target {
     times: u32,
 }
 
+/// What is to leave its place, by its bytes in the file.
+#[derive(Clone, Debug)]
+pub(super) enum Leaving {
+    /// What ends behind this.
+    Behind(u64),
+    /// What lies in this range, at least in part.
+    Inside(Range<u64>),
+}
+
+impl Leaving {
+    fn takes(&self, offset: u64, len: u64) -> bool {
+        match self {
+            Leaving::Behind(end) => offset + len > *end,
+            Leaving::Inside(range) => offset < range.end && range.start < offset + len,
+        }
+    }
+}
+
 /// Which clusters and which compressed clusters go where. What is asked for first gets the lowest place.
-struct Plan {
+pub(super) struct Plan {
     geometry: Geometry,
-    /// What ends before it stays.
-    end: u64,
+    /// The clusters are guest data, not tables.
+    data: bool,
+    leaving: Leaving,
     room: Room,
     /// By offset.
     clusters: BTreeMap<u64, Target>,
@@ -42,11 +62,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(pass: &Pass<'_>, layout: &Layout) -> Self {
+    /// Nothing moves yet. `data`: the clusters are guest data, not tables.
+    pub(super) fn new(pass: &Pass<'_>, leaving: Leaving, room: Room, data: bool) -> Self {
         Self {
             geometry: pass.geometry,
-            end: pass.offset_of(layout.end).0,
-            room: layout.room(),
+            data,
+            leaving,
+            room,
             clusters: BTreeMap::new(),
             compressed: BTreeMap::new(),
             open: (0, 0),
@@ -55,9 +77,18 @@ impl Plan {
         }
     }
 
+    /// Clusters of data by offset, each with its new place and all its references.
+    pub(super) fn fixed(pass: &Pass<'_>, targets: BTreeMap<u64, (u64, u32)>) -> Self {
+        let mut plan = Self::new(pass, Leaving::Behind(0), Room::default(), true);
+        let len = pass.geometry.cluster_size();
+        let targets = targets.into_iter().map(|(from, (to, times))| (from, Target { to, len, times }));
+        plan.clusters = targets.collect();
+        plan
+    }
+
     /// `times` references to the cluster at `from`; says whether it moves.
     fn cluster(&mut self, from: HostOffset, times: u32) -> bool {
-        if from.0 < self.end {
+        if !self.leaving.takes(from.0, self.geometry.cluster_size()) {
             return false;
         }
         if let Some(target) = self.clusters.get_mut(&from.0) {
@@ -71,16 +102,16 @@ impl Plan {
 
     /// Whether the place of a compressed cluster must be asked for: it is to move, and has none yet.
     fn is_new(&self, from: &CompressedCluster) -> bool {
-        !self.full && self.ends_behind(from) && !self.compressed.contains_key(&(from.host.0, from.len))
+        !self.full && self.leaves(from) && !self.compressed.contains_key(&(from.host.0, from.len))
     }
 
-    fn ends_behind(&self, from: &CompressedCluster) -> bool {
-        from.host.0 + from.len > self.end
+    fn leaves(&self, from: &CompressedCluster) -> bool {
+        self.leaving.takes(from.host.0, from.len)
     }
 
     /// The same for a compressed cluster, whose stream takes `len` bytes.
     fn compressed(&mut self, from: CompressedCluster, len: u64, times: u32) -> bool {
-        if !self.ends_behind(&from) {
+        if !self.leaves(&from) {
             return false;
         }
         let key = (from.host.0, from.len);
@@ -155,12 +186,12 @@ impl Plan {
     }
 
     /// What is copied and counted.
-    fn change(&self) -> Change {
+    pub(super) fn change(&self) -> Change {
         let mut change = Change::default();
-        let clusters = self.clusters.iter().map(|(&from, target)| ((from, target.len), target));
-        let compressed = self.compressed.iter().map(|(&from, target)| (from, target));
-        for ((from, from_len), target) in clusters.chain(compressed) {
-            change.copy(from, target.to, target.len);
+        let clusters = self.clusters.iter().map(|(&from, target)| ((from, target.len), target, self.data));
+        let compressed = self.compressed.iter().map(|(&from, target)| (from, target, false));
+        for ((from, from_len), target, data) in clusters.chain(compressed) {
+            change.copy(Copy { from, to: target.to, len: target.len, data });
             touched(&self.geometry, target.to, target.len).for_each(|new| change.gain(new, target.times));
             touched(&self.geometry, from, from_len).for_each(|old| change.lose(old, target.times));
         }
@@ -168,13 +199,13 @@ impl Plan {
     }
 
     /// The words that an entry becomes.
-    fn entry(&self, words: [u64; 2]) -> Option<[u64; 2]> {
+    pub(super) fn entry(&self, words: [u64; 2]) -> Option<[u64; 2]> {
         let entry = L2Entry::decode(words, &self.geometry).ok()?;
         let target = match entry {
             L2Entry::Standard(cluster) => self.clusters.get(&cluster.host?.0)?,
             L2Entry::Compressed(compressed) => self.compressed.get(&(compressed.host.0, compressed.len))?,
         };
-        Some(entries::moved(entry, target.to, target.len, &self.geometry))
+        Some(moved(entry, target.to, target.len, &self.geometry))
     }
 }
 
@@ -184,13 +215,12 @@ fn touched(geometry: &Geometry, at: u64, len: u64) -> impl Iterator<Item = u64> 
 }
 
 impl Compaction<'_> {
-    /// Moves L2 tables; false if none can.
+    /// Moves L2 tables as `plan` has it; false if none can.
     pub(super) async fn move_tables(
         &mut self,
         pass: &mut Pass<'_>,
-        layout: &Layout,
+        mut plan: Plan,
     ) -> Result<bool, CompactError> {
-        let mut plan = Plan::new(pass, layout);
         for table in l2_tables(pass).await? {
             let times = u32::try_from(pass.claims.count(table)).unwrap_or(u32::MAX);
             plan.cluster(pass.offset_of(table), times);
@@ -201,7 +231,7 @@ impl Compaction<'_> {
             return Ok(false);
         }
         let lead = async |pass: &mut Pass<'_>| {
-            edit_l1_tables(pass, |entry| {
+            edit_l1_tables(pass, |_, entry| {
                 let target = plan.clusters.get(&entry.table?.0)?;
                 Some(L1Entry { table: Some(HostOffset(target.to)), ..entry })
             })
@@ -211,16 +241,15 @@ impl Compaction<'_> {
         Ok(true)
     }
 
-    /// Moves data, compressed or not; false if none can.
+    /// Moves data, compressed or not, as `plan` has it; false if none can.
     pub(super) async fn move_data(
         &mut self,
         pass: &mut Pass<'_>,
-        layout: &Layout,
+        mut plan: Plan,
     ) -> Result<bool, CompactError> {
         if pass.geometry.external_data {
             return Ok(false);
         }
-        let mut plan = Plan::new(pass, layout);
         let mut tables = Vec::new();
         for table in l2_tables(pass).await? {
             if plan_table(pass, &mut plan, table).await? {
@@ -232,7 +261,8 @@ impl Compaction<'_> {
         if plan.is_empty() {
             return Ok(false);
         }
-        let lead = async |pass: &mut Pass<'_>| edit_l2_tables(pass, &tables, |words| plan.entry(words)).await;
+        let lead =
+            async |pass: &mut Pass<'_>| edit_l2_tables(pass, &tables, |_, _, words| plan.entry(words)).await;
         self.make(pass, &plan.change(), lead).await?;
         Ok(true)
     }

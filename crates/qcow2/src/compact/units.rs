@@ -5,9 +5,9 @@ use qcow2_layout::{
     decode_snapshots_dropping_extra,
 };
 
-use super::change::{Change, copy_all, lower, raise};
 use super::layout::{Layout, MOVES_MAX};
 use super::{CompactError, Compaction, require_sound};
+use crate::check::change::{Change, Copy, lower, raise};
 use crate::check::pass::Pass;
 use crate::check::{CheckError, Owner};
 use crate::table_io::{PIECE_BYTES, read_bytes, write_bytes};
@@ -19,7 +19,7 @@ const SNAPSHOTS_OFFSET_AT: u64 = 64;
 
 /// What is moved in one round, the first that has something to be moved. Nothing of one kind lies in what another of that kind
 /// leads to.
-const KINDS: [Owner; 7] = [
+pub(super) const KINDS: [Owner; 7] = [
     Owner::L1,
     Owner::SnapshotTable,
     Owner::RefcountTable,
@@ -31,13 +31,13 @@ const KINDS: [Owner; 7] = [
 
 /// Clusters that follow each other, and the one place that leads to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Unit {
+pub(super) struct Unit {
     /// Offset of the eight bytes that say where they are.
     pointer: u64,
     /// The first byte.
-    start: u64,
+    pub(super) start: u64,
     /// Bytes.
-    len: u64,
+    pub(super) len: u64,
 }
 
 /// A unit's new place.
@@ -81,7 +81,7 @@ impl Compaction<'_> {
         change: &Change,
     ) -> Result<(), CompactError> {
         raise(pass, change).await?;
-        copy_all(pass, &change.copies, &mut self.meter).await?;
+        self.copy_all(pass, &change.copies).await?;
         pass.flush().await?;
         write_pointers(pass, moved).await?;
         pass.flush().await?;
@@ -120,7 +120,7 @@ fn change(pass: &Pass<'_>, moved: &[Moved]) -> Change {
     let mut change = Change::default();
     for Moved { unit, to } in moved {
         let clusters = pass.geometry.clusters_for(unit.len);
-        change.copy(unit.start, *to, pass.offset_of(clusters).0);
+        change.copy(Copy { from: unit.start, to: *to, len: pass.offset_of(clusters).0, data: false });
         for index in 0..clusters {
             change.gain(pass.cluster_of(*to) + index, 1);
             change.lose(pass.cluster_of(unit.start) + index, 1);
@@ -139,7 +139,7 @@ async fn write_pointers(pass: &mut Pass<'_>, moved: &[Moved]) -> Result<(), Chec
 }
 
 /// All units of a kind.
-async fn units(pass: &mut Pass<'_>, kind: Owner) -> Result<Vec<Unit>, CompactError> {
+pub(super) async fn units(pass: &mut Pass<'_>, kind: Owner) -> Result<Vec<Unit>, CompactError> {
     let cluster = pass.geometry.cluster_size();
     Ok(match kind {
         Owner::L1 => l1_tables(pass).await?,

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use qcow2_layout::{Cluster, L2Entry, Version};
-use storage::IoBuf;
+use storage::{IoBuf, Storage};
 
-use super::change::Change;
 use super::layout::MOVES_MAX;
-use super::tables::{edit_l2_tables, l2_tables};
 use super::{CompactError, Compaction, entries, quiet, require_sound};
+use crate::check::change::Change;
+use crate::check::edits::{edit_l2_tables, l2_tables};
 use crate::check::pass::Pass;
+use crate::check::reading::Reader;
 use crate::check::tables::l2_words;
 use crate::check::{CheckError, Owner};
 
@@ -36,7 +37,7 @@ impl Compaction<'_> {
         let mut from = Some(0);
         while let Some(first) = from {
             let mut quiet = quiet;
-            let mut pass = Pass::run(self.file, &mut quiet).await?;
+            let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
             require_sound(&pass)?;
             let below = pass.header.backing.is_some();
             if pass.geometry.external_data || (below && pass.geometry.version == Version::V2) {
@@ -109,8 +110,10 @@ impl Compaction<'_> {
     /// Which of these clusters, in order, hold nothing but zeroes.
     async fn zero_clusters(&mut self, pass: &Pass<'_>, clusters: &[u64]) -> Result<Vec<u64>, CompactError> {
         let most = (READ_BYTES_MAX >> pass.geometry.cluster_bits).max(1) as usize;
+        let data = self.plain.unwrap_or(pass.file);
         let runs = clusters.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(most));
-        let mut read = stream::iter(runs).map(|run| zeroes_of(pass, run)).buffer_unordered(READS_AT_ONCE);
+        let mut read =
+            stream::iter(runs).map(|run| zeroes_of(pass, data, run)).buffer_unordered(READS_AT_ONCE);
         let mut zero = Vec::new();
         while let Some((looked, mut found)) = read.try_next().await? {
             zero.append(&mut found);
@@ -124,7 +127,7 @@ impl Compaction<'_> {
         let mut change = Change::default();
         found.zero.iter().for_each(|(cluster, times)| change.lose(*cluster, *times));
         let geometry = pass.geometry;
-        let new = |words| {
+        let new = |_, _, words| {
             let Ok(L2Entry::Standard(cluster @ Cluster { host: Some(host), .. })) =
                 L2Entry::decode(words, &geometry)
             else {
@@ -147,13 +150,13 @@ fn data_of(words: [u64; 2], pass: &Pass<'_>) -> Option<Cluster> {
 }
 
 /// Of clusters that follow each other: how many bytes they are, and which of them hold nothing but zeroes.
-async fn zeroes_of(pass: &Pass<'_>, run: &[u64]) -> Result<(u64, Vec<u64>), CheckError> {
+async fn zeroes_of(pass: &Pass<'_>, data: &dyn Storage, run: &[u64]) -> Result<(u64, Vec<u64>), CheckError> {
     let size = pass.geometry.cluster_size();
     let (offset, len) = (pass.offset_of(run.first().copied().unwrap_or(0)).0, run.len() as u64 * size);
     let Some(buf) = IoBuf::try_uninit(len as usize) else {
         return Err(CheckError::NoMemory { what: "reading data" });
     };
-    let (result, buf) = pass.file.read(offset, buf).await;
+    let (result, buf) = data.read(offset, buf).await;
     result.map_err(pass.io("read a cluster", offset))?;
     let bytes = buf.freeze();
     let size = size as usize;

@@ -38,7 +38,7 @@ impl Tail {
             // It goes across: the reference of the one that is left is its own.
             Some(Begun { cluster, at }) if cluster + 1 == run.start => at,
             Some(Begun { cluster, .. }) => {
-                image.space.lower_and_give(&image.medium, cluster, 1).await;
+                image.space.lower_and_give(&image.medium, cluster..cluster + 1).await;
                 run.start << bits
             }
             None => run.start << bits,
@@ -51,7 +51,7 @@ impl Tail {
     /// refcount is at its highest the caller's becomes that reference.
     async fn refer(&mut self, image: &Inner, cluster: u64, end: u64) -> Result<(), Error> {
         self.begun = None;
-        match image.space.refcounts.raise(cluster, 1).await {
+        match image.space.refcounts.raise(cluster..cluster + 1).await {
             Ok(()) => self.begun = Some(Begun { cluster, at: end }),
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             Err(error) => return Err(error),
@@ -65,7 +65,7 @@ impl Tail {
     /// Nothing more is put into the cluster that was begun.
     pub(super) async fn leave(&mut self, image: &Inner) {
         if let Some(Begun { cluster, .. }) = self.begun.take() {
-            image.space.lower_and_give(&image.medium, cluster, 1).await;
+            image.space.lower_and_give(&image.medium, cluster..cluster + 1).await;
         }
     }
 }

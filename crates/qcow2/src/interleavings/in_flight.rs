@@ -1,5 +1,6 @@
 //! Ranges in flight: one owner each.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -15,19 +16,19 @@ struct Ranges {
 }
 
 impl Ranges {
-    fn own(&self, start: u64, end: u64) {
-        let _owned = block_on(self.in_flight.own(start, end));
-        let range = &self.owned[start as usize..end as usize];
-        for place in range {
-            assert!(!place.swap(true, SeqCst), "two owners in {start}..{end}");
+    fn own(&self, range: Range<u64>) {
+        let _owned = block_on(self.in_flight.own(range.clone()));
+        let places = &self.owned[range.start as usize..range.end as usize];
+        for place in places {
+            assert!(!place.swap(true, SeqCst), "two owners in {range:?}");
         }
         pause();
-        range.iter().for_each(|place| place.store(false, SeqCst));
+        places.iter().for_each(|place| place.store(false, SeqCst));
     }
 
     /// Asks, and is gone before the answer.
-    fn give_up(&self, start: u64, end: u64) {
-        let mut asking = Box::pin(self.in_flight.own(start, end));
+    fn give_up(&self, range: Range<u64>) {
+        let mut asking = Box::pin(self.in_flight.own(range));
         drop(asking.as_mut().now_or_never());
         pause();
     }
@@ -46,10 +47,10 @@ fn together(threads: impl IntoIterator<Item = fn(&Ranges)>) {
 #[test]
 fn a_range_has_one_owner_and_everybody_gets_a_turn() {
     explore(|| {
-        let low = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(0, 2));
-        let middle = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(1, 3));
-        let high = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(2, 4));
-        let all = |ranges: &Ranges| ranges.own(0, 4);
+        let low = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(0..2));
+        let middle = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(1..3));
+        let high = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(2..4));
+        let all = |ranges: &Ranges| ranges.own(0..4);
         together([low as fn(&Ranges), middle, high, all]);
     });
 }
@@ -57,9 +58,9 @@ fn a_range_has_one_owner_and_everybody_gets_a_turn() {
 #[test]
 fn those_who_give_up_waiting_stand_in_nobodys_way() {
     explore(|| {
-        let owner = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(0, 3));
-        let fickle = |ranges: &Ranges| (0..2).for_each(|_| ranges.give_up(1, 4));
-        let other = |ranges: &Ranges| ranges.own(2, 4);
+        let owner = |ranges: &Ranges| (0..2).for_each(|_| ranges.own(0..3));
+        let fickle = |ranges: &Ranges| (0..2).for_each(|_| ranges.give_up(1..4));
+        let other = |ranges: &Ranges| ranges.own(2..4);
         together([owner as fn(&Ranges), fickle, other]);
     });
 }

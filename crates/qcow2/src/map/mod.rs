@@ -13,6 +13,7 @@ use sync::RwLock;
 
 use crate::Error;
 use crate::cache_sizes::CacheSizes;
+use crate::guest_range::GuestRange;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::medium::Medium;
@@ -89,51 +90,51 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// What this layer has at `guest`, for at most `len` bytes, as far as one slice tells. No I/O,
-    /// no lock on a hit. `len` is not 0 and the range lies inside the disk.
+    /// What this layer has at the start of `range`, as far as one slice tells. No I/O, no lock on a hit. The range is not empty and
+    /// lies inside the disk.
     #[inline]
-    pub(crate) fn try_extent(&self, medium: &Medium, guest: u64, len: u64) -> Result<Mapped, Error> {
-        let key = self.shape.key(guest);
-        let end = (guest + len).min(self.shape.slice_end(guest));
-        if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, guest, end)) {
+    pub(crate) fn try_extent(&self, medium: &Medium, range: GuestRange) -> Result<Mapped, Error> {
+        let key = self.shape.key(range.start);
+        let told = range.before(self.shape.slice_end(range.start));
+        if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, told)) {
             return medium.noticing_corruption(extent).map(Mapped::Extent);
         }
-        match self.l1_entry(medium, guest)?.table {
+        match self.l1_entry(medium, range.start)?.table {
             Some(_) => Ok(Mapped::Missing(key)),
-            None => Ok(Mapped::Extent(without_table(&medium.geometry, guest, len))),
+            None => Ok(Mapped::Extent(without_table(&medium.geometry, range))),
         }
     }
 
     /// As [`Map::try_extent`], loading what is missing.
-    pub(crate) async fn extent(&self, medium: &Medium, guest: u64, len: u64) -> Result<Extent, Error> {
+    pub(crate) async fn extent(&self, medium: &Medium, range: GuestRange) -> Result<Extent, Error> {
         loop {
-            match self.try_extent(medium, guest, len)? {
+            match self.try_extent(medium, range)? {
                 Mapped::Extent(extent) => return Ok(extent),
                 Mapped::Missing(key) => self.load(medium, key).await?,
             }
         }
     }
 
-    /// As [`Map::extent`], with the entry of the cluster at `guest`: one look-up for both.
+    /// As [`Map::extent`], with the entry of the cluster at its start: one look-up for both.
     pub(crate) async fn extent_and_entry(
         &self,
         medium: &Medium,
-        guest: u64,
-        len: u64,
+        range: GuestRange,
     ) -> Result<(Extent, L2Entry), Error> {
+        let guest = range.start;
         let key = self.shape.key(guest);
-        let end = (guest + len).min(self.shape.slice_end(guest));
+        let told = range.before(self.shape.slice_end(guest));
         loop {
             let found = self.cache.with(key, |slice| {
                 let entry = self.decode(medium, slice, guest);
                 let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error))?;
-                Ok((self.longest(medium, slice, guest, end)?, entry))
+                Ok((self.longest(medium, slice, told)?, entry))
             });
             if let Some(found) = found {
                 return medium.noticing_corruption(found);
             }
             if self.l1_entry(medium, guest)?.table.is_none() {
-                return Ok((without_table(&medium.geometry, guest, len), L2Entry::UNALLOCATED));
+                return Ok((without_table(&medium.geometry, range), L2Entry::UNALLOCATED));
             }
             self.load(medium, key).await?;
         }
@@ -173,12 +174,12 @@ impl Map {
         L2Entry::decode_at(words, guest, &medium.geometry)
     }
 
-    /// The longest extent of one kind from `guest` to at most `end`.
+    /// The longest extent of one kind at the start of `range`.
     #[inline]
-    fn longest(&self, medium: &Medium, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
-        let mut extent = self.piece(medium, slice, guest, end)?;
-        while guest + extent.len < end {
-            let next = self.piece(medium, slice, guest + extent.len, end)?;
+    fn longest(&self, medium: &Medium, slice: &Slice, range: GuestRange) -> Result<Extent, Error> {
+        let mut extent = self.piece(medium, slice, range)?;
+        while extent.len < range.len() {
+            let next = self.piece(medium, slice, range.behind(extent.len))?;
             if !extent.join(next) {
                 break;
             }
@@ -186,13 +187,14 @@ impl Map {
         Ok(extent)
     }
 
-    /// The part of one cluster, from `guest` on, that is in one state.
+    /// The part of one cluster, from the start of `range` on, that is in one state.
     #[inline]
-    fn piece(&self, medium: &Medium, slice: &Slice, guest: u64, end: u64) -> Result<Extent, Error> {
+    fn piece(&self, medium: &Medium, slice: &Slice, range: GuestRange) -> Result<Extent, Error> {
+        let guest = range.start;
         let entry =
             self.decode(medium, slice, guest).map_err(|error| bad_entry(&medium.blame, guest, &error))?;
         let in_cluster = medium.geometry.in_cluster(guest);
-        let to_end = (medium.geometry.cluster_size() - in_cluster).min(end - guest);
+        let to_end = (medium.geometry.cluster_size() - in_cluster).min(range.len());
         let cluster = match entry {
             L2Entry::Compressed(cluster) => {
                 return Ok(Extent { len: to_end, kind: Kind::Compressed { cluster, skip: in_cluster } });
@@ -225,10 +227,10 @@ impl Map {
 }
 
 /// Where there is no L2 table all of its range is unallocated.
-fn without_table(geometry: &Geometry, guest: u64, len: u64) -> Extent {
+fn without_table(geometry: &Geometry, range: GuestRange) -> Extent {
     let table = geometry.bytes_per_l2_table();
-    let end = (guest + len).min((guest / table + 1).saturating_mul(table));
-    Extent { len: end - guest, kind: Kind::Unallocated { host: None } }
+    let told = range.before((range.start / table + 1).saturating_mul(table));
+    Extent { len: told.len(), kind: Kind::Unallocated { host: None } }
 }
 
 /// The map entry of `guest` makes no sense.

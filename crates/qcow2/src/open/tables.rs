@@ -100,7 +100,9 @@ pub(super) async fn read_refcounts(source: Source<'_>) -> Result<RefcountTable, 
     let bytes = clusters << geometry.cluster_bits;
     about_to(file, Step::ReftableLoad);
     match read_words(file, blame, "the refcount table", offset, bytes).await {
-        Ok(words) => Ok(RefcountTable::new(offset, clusters, geometry.cluster_bits, words)),
+        Ok(words) => {
+            Ok(RefcountTable::new(header.refcount_table_offset, clusters, geometry.cluster_bits, words))
+        }
         // The medium's failures are told all the same.
         Err(Error::Corrupt { .. }) if !options.writable => Ok(empty_refcounts(source)),
         Err(error) => Err(error),
@@ -109,7 +111,7 @@ pub(super) async fn read_refcounts(source: Source<'_>) -> Result<RefcountTable, 
 
 fn empty_refcounts(Source { header, geometry, .. }: Source<'_>) -> RefcountTable {
     let clusters = u64::from(header.refcount_table_clusters);
-    RefcountTable::new(header.refcount_table_offset.0, clusters, geometry.cluster_bits, Vec::new())
+    RefcountTable::new(header.refcount_table_offset, clusters, geometry.cluster_bits, Vec::new())
 }
 
 /// Where all metadata is: by the tables in memory, and by the snapshot table, which is read.

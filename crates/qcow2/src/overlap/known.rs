@@ -15,7 +15,7 @@ use super::{OverlapCheck, Places, Section, Sections};
 /// no request has yet.
 #[derive(Debug)]
 pub(crate) struct MetadataMap {
-    /// Held by who changes something.
+    /// Held while something is changed.
     known: Mutex<Known>,
     /// What it was after the last change, for look-ups.
     shown: ArcSwapOption<Known>,

@@ -35,13 +35,12 @@ impl Refcounts {
         Ok(block.read(|bytes| refcount_get(bytes, index, self.geometry.refcount_order)).unwrap_or(0))
     }
 
-    /// Raises refcounts from 0 to 1, from `start` on, at most `len`, which is not 0, up to the first cluster that
-    /// is in use or belongs to the next block. In memory only.
-    pub(crate) async fn claim(&self, start: u64, len: u64) -> Result<Claim, Error> {
-        let index = self.block_of(start);
+    /// Raises refcounts of `clusters`, which is not empty, from 0 to 1, up to the first one that is in use or belongs to the next
+    /// block. In memory only.
+    pub(crate) async fn claim(&self, clusters: Range<u64>) -> Result<Claim, Error> {
+        let index = self.block_of(clusters.start);
         let entries = self.geometry.refcount_block_entries();
-        let first = start % entries;
-        let last = (first + len).min(entries);
+        let Range { start: first, end: last } = in_block(&clusters, entries);
         loop {
             let Some(block) = self.block(index).await? else { return Ok(Claim::NoBlock(index)) };
             let order = self.geometry.refcount_order;
@@ -63,16 +62,15 @@ impl Refcounts {
 
     /// Lowers the refcount of one cluster by one, in memory, and returns what is left.
     pub(crate) async fn lower(&self, cluster: u64) -> Result<u64, Error> {
-        self.lower_run(cluster, 1).await.map(|lowered| lowered.left)
+        self.lower_run(cluster..cluster + 1).await.map(|lowered| lowered.left)
     }
 
-    /// Lowers the refcounts of clusters from `start` on by one, in memory: at most `len`, as many as have
-    /// the same refcount and lie in one block.
-    pub(crate) async fn lower_run(&self, start: u64, len: u64) -> Result<Lowered, Error> {
+    /// Lowers the refcounts of the first of `clusters` by one, in memory: as many as have the same refcount and lie in one block.
+    pub(crate) async fn lower_run(&self, clusters: Range<u64>) -> Result<Lowered, Error> {
+        let start = clusters.start;
         let entries = self.geometry.refcount_block_entries();
         let (index, order) = (start / entries, self.geometry.refcount_order);
-        let first = start % entries;
-        let last = (first + len).min(entries);
+        let Range { start: first, end: last } = in_block(&clusters, entries);
         loop {
             let Some(block) = self.block(index).await? else { return Err(self.freed_twice(start)) };
             let lowered = block.modify(place(first..last, order), |bytes| {
@@ -89,13 +87,13 @@ impl Refcounts {
         }
     }
 
-    /// How many clusters from `start` on, at most `len`, have one reference, or how many have several
-    /// (those of one block).
-    pub(crate) async fn alike(&self, start: u64, len: u64) -> Result<(u64, bool), Error> {
+    /// How many of the first of `clusters` have one reference, or how many have several (those of one block).
+    pub(crate) async fn alike(&self, clusters: Range<u64>) -> Result<(u64, bool), Error> {
         let entries = self.geometry.refcount_block_entries();
-        let Some(block) = self.block(start / entries).await? else { return Err(self.freed_twice(start)) };
-        let first = start % entries;
-        let last = (first + len).min(entries);
+        let Some(block) = self.block(clusters.start / entries).await? else {
+            return Err(self.freed_twice(clusters.start));
+        };
+        let Range { start: first, end: last } = in_block(&clusters, entries);
         let shared =
             |bytes: &[u8], at| refcount_get(bytes, at, self.geometry.refcount_order).unwrap_or(0) > 1;
         Ok(block.read(|bytes| {
@@ -104,13 +102,13 @@ impl Refcounts {
         }))
     }
 
-    /// Raises the refcounts of `len` clusters from `start` on by one, in memory.
-    pub(crate) async fn raise(&self, start: u64, len: u64) -> Result<(), Error> {
+    /// Raises the refcounts of `clusters` by one, in memory.
+    pub(crate) async fn raise(&self, clusters: Range<u64>) -> Result<(), Error> {
         let entries = self.geometry.refcount_block_entries();
-        let (mut cluster, end) = (start, start + len);
+        let Range { start: mut cluster, end } = clusters;
         while cluster < end {
-            let (index, first, order) = (cluster / entries, cluster % entries, self.geometry.refcount_order);
-            let last = (first + (end - cluster)).min(entries);
+            let (index, order) = (cluster / entries, self.geometry.refcount_order);
+            let Range { start: first, end: last } = in_block(&(cluster..end), entries);
             let Some(block) = self.block(index).await? else { return Err(self.not_counted(cluster)) };
             if let Some(raised) =
                 block.modify(place(first..last, order), |bytes| self.raise_in(bytes, first..last))
@@ -153,6 +151,12 @@ impl Refcounts {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
         self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
     }
+}
+
+/// The entries of the first of `clusters` in their block, which has `entries`.
+fn in_block(clusters: &Range<u64>, entries: u64) -> Range<u64> {
+    let first = clusters.start % entries;
+    first..(first + (clusters.end - clusters.start)).min(entries)
 }
 
 /// The bytes that hold the refcounts of `entries` of a block.

@@ -36,8 +36,8 @@ pub(crate) struct SavedTable {
 
 impl SavedTable {
     /// Offset, and number of clusters.
-    pub(crate) fn place(&self) -> (u64, u64) {
-        (self.offset, self.clusters)
+    pub(crate) fn place(&self) -> (HostOffset, u64) {
+        (HostOffset(self.offset), self.clusters)
     }
 }
 
@@ -62,8 +62,8 @@ pub(crate) enum DirtyTable {
 }
 
 impl RefcountTable {
-    pub(crate) fn new(offset: u64, clusters: u64, cluster_bits: u32, words: Vec<u64>) -> Self {
-        Self { offset, clusters, cluster_bits, words, dirty: BTreeSet::new() }
+    pub(crate) fn new(at: HostOffset, clusters: u64, cluster_bits: u32, words: Vec<u64>) -> Self {
+        Self { offset: at.0, clusters, cluster_bits, words, dirty: BTreeSet::new() }
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -260,8 +260,8 @@ impl RefcountTable {
     }
 
     /// Says that the table now lies at `offset` as `bytes`, and the header says so.
-    pub(crate) fn moved(&mut self, offset: u64, clusters: u64, bytes: &[u8]) {
-        self.offset = offset;
+    pub(crate) fn moved(&mut self, at: HostOffset, clusters: u64, bytes: &[u8]) {
+        self.offset = at.0;
         self.clusters = clusters;
         let sectors = 0..self.words.len().div_ceil(SECTOR_ENTRIES);
         let changed = sectors.filter(|&sector| {

@@ -1,8 +1,8 @@
-//! Which clusters are kept for whom: several who write one guest cluster after the other must not shred
+//! Which clusters are kept for which guest clusters: several streams that write one guest cluster after the other must not scatter
 //! each other's places in the file.
 //!
-//! Who goes on where an allocation ended is a stream. It gets as many clusters more as it took in a row, up
-//! to a limit, and they are kept for the guest clusters that follow. What nobody comes for goes back.
+//! A write that goes on where an allocation ended belongs to a stream. It gets as many clusters more as it took in a row, up
+//! to a limit, and they are kept for the guest clusters that follow. What no write asks for goes back.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -100,7 +100,7 @@ impl Neighbours {
         taken
     }
 
-    /// Clusters up to `guest` went to somebody who had `row` in a row then.
+    /// Clusters up to `guest` went to a stream that has taken `row` in a row.
     pub(super) fn ended(&mut self, guest: u64, row: u64) {
         if self.ends.len() == ENDS_MAX {
             self.ends.pop_front();

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::Error;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::Kind;
 use crate::zero::Space;
@@ -23,7 +24,7 @@ impl Inner {
         }
         let whole = old.next_multiple_of(cluster);
         if old < whole {
-            self.make_tail_zero(old, whole).await?;
+            self.make_tail_zero(GuestRange { start: old, end: whole }).await?;
         }
         let table = self.medium.geometry.bytes_per_l2_table();
         let mut from = whole;
@@ -36,30 +37,27 @@ impl Inner {
             if visible > from {
                 let _pass = self.enter().await?;
                 let space = Space::Free { punch: self.options.pass_discard_other };
-                self.zero_subclusters(from, visible, space).await?;
+                self.zero_subclusters(GuestRange { start: from, end: visible }, space).await?;
             }
             from = table_end;
         }
         Ok(())
     }
 
-    /// The rest of the last cluster, from `start` on: a zero flag does not reach into a subcluster.
-    async fn make_tail_zero(self: &Arc<Self>, start: u64, end: u64) -> Result<(), Error> {
+    /// The rest of the last cluster: a zero flag does not reach into a subcluster.
+    async fn make_tail_zero(self: &Arc<Self>, mut tail: GuestRange) -> Result<(), Error> {
         let _pass = self.enter().await?;
-        let _owned = self.own_clusters(start, start + 1).await;
+        let _owned = self.own_clusters(tail).await;
         let backing = self.backing_size();
-        let mut guest = start;
-        while guest < end {
-            let extent = self.map.extent(&self.medium, guest, end - guest).await?;
-            let behind = guest + extent.len;
+        while !tail.is_empty() {
+            let extent = self.map.extent(&self.medium, tail).await?;
+            let part = GuestRange::at(tail.start, extent.len);
             match extent.kind {
-                Kind::Data { .. } | Kind::Compressed { .. } => {
-                    self.write_zeroes_owned(guest, behind).await?;
-                }
-                Kind::Unallocated { .. } if guest < backing => self.write_zeroes_owned(guest, behind).await?,
+                Kind::Data { .. } | Kind::Compressed { .. } => self.write_zeroes_owned(part).await?,
+                Kind::Unallocated { .. } if part.start < backing => self.write_zeroes_owned(part).await?,
                 Kind::Unallocated { .. } | Kind::Zero { .. } => {}
             }
-            guest = behind;
+            tail = tail.behind(extent.len);
         }
         Ok(())
     }

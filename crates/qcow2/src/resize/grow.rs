@@ -87,8 +87,8 @@ impl Inner {
         let clusters = self.medium.geometry.clusters_for(entries as u64 * 8);
         self.medium.about_to(Step::L1GrowAllocTable);
         let run = self.space.allocate_exactly(&self.medium, clusters).await?;
-        let offset = run.start << self.medium.geometry.cluster_bits;
-        let moved = self.move_l1(offset, clusters, &words).await;
+        let at = HostOffset(run.start << self.medium.geometry.cluster_bits);
+        let moved = self.move_l1(at, clusters, &words).await;
         if moved.is_err() && self.medium.check_not_stopped().is_ok() {
             self.space.give_back(&self.medium, run).await;
         }
@@ -96,26 +96,26 @@ impl Inner {
         moved
     }
 
-    async fn move_l1(self: &Arc<Self>, offset: u64, clusters: u64, words: &[u64]) -> Result<(), Error> {
+    async fn move_l1(self: &Arc<Self>, at: HostOffset, clusters: u64, words: &[u64]) -> Result<(), Error> {
         let len = (clusters << self.medium.geometry.cluster_bits) as usize;
         let bytes = encode_words(words.iter().copied(), len);
         let bytes = bytes.map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         self.medium.about_to(Step::L1GrowWriteTable);
-        self.medium.write_table(offset, &bytes, Section::ActiveL1).await?;
+        self.medium.write_table(at.0, &bytes, Section::ActiveL1).await?;
         // The barrier covers the table; the refcounts of its clusters are before it.
         self.commit().await?;
         let (old, old_bytes) = (self.map.l1.offset(), self.map.l1.len() as u64 * 8);
         self.medium.about_to(Step::L1GrowActivateTable);
         self.header
             .switch_header(&self.medium, |header| {
-                header.l1_table_offset = HostOffset(offset);
+                header.l1_table_offset = at;
                 // Below 2^22, see above.
                 header.l1_size = words.len() as u32;
             })
             .await?;
-        self.map.l1.replace(offset, words);
+        self.map.l1.replace(at.0, words);
         self.medium.overlap.remove(old, Section::ActiveL1);
-        self.medium.overlap.add(offset, words.len() as u64 * 8, Section::ActiveL1);
+        self.medium.overlap.add(at.0, words.len() as u64 * 8, Section::ActiveL1);
         if old_bytes > 0 {
             let start = old >> self.medium.geometry.cluster_bits;
             let len = self.medium.geometry.clusters_for(old_bytes);

@@ -58,7 +58,7 @@ impl Inner {
         let options = ResizeOptions { bitmaps, ..options };
         // With bitmaps that stay true what the disk has must not change: it does not, up to the smaller of its sizes.
         if !bitmaps {
-            self.announce().await?;
+            self.prepare_header_for_first_change().await?;
         }
         self.managed(async move |image| {
             let old = image.size();

@@ -53,7 +53,7 @@ impl Inner {
             let start = at.0 >> self.medium.geometry.cluster_bits;
             match start < end {
                 true => counted.push(Free { start, len: 1, punch: self.options.pass_discard_other }),
-                false => self.space.allocator.lock().give(start, 1),
+                false => self.space.allocator.lock().give(start..start + 1),
             }
         }
         let any = !counted.is_empty();
@@ -67,6 +67,7 @@ impl Inner {
     async fn cut_file(self: &Arc<Self>, _pause: &Pause<'_>, end: u64) -> Result<(), Error> {
         // It may lie there, and would have lost its room.
         self.space.free_aside(self.space.room.clear_aside());
+        self.space.room.forget_ahead();
         let length = end << self.medium.geometry.cluster_bits;
         self.medium.file.shorten_to(length).await.map_err(self.medium.blame.io("shortening the file"))?;
         self.medium.file.flush().await.map_err(self.medium.blame.io("flushing"))?;

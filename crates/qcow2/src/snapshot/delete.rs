@@ -39,7 +39,8 @@ impl Shadow {
         image.lower_references(&words, &mut self.freed).await?;
         let bits = image.medium.geometry.cluster_bits;
         let clusters = image.medium.geometry.clusters_for(u64::from(deleted.l1_size) * 8);
-        image.lower_or_free(deleted.l1_table_offset.0 >> bits, clusters, &mut self.freed).await?;
+        let first = deleted.l1_table_offset.0 >> bits;
+        image.lower_or_free(first..first + clusters, &mut self.freed).await?;
         let l1 = image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
         Ok(Change { l1, l1_is_taken_over: false, size: image.size(), snapshots })
     }

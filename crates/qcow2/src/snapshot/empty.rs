@@ -27,7 +27,7 @@ impl Inner {
         if self.medium.geometry.external_data {
             return Err(self.medium.blame.unsupported("an image with an external data file is not emptied"));
         }
-        self.announce().await?;
+        self.prepare_header_for_first_change().await?;
         self.managed(async move |image| {
             let snapshots = image.snapshots().await?;
             let size = image.size();

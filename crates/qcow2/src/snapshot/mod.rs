@@ -137,7 +137,7 @@ impl Inner {
                 "an image with an external data file has no internal snapshots: its data cannot be shared",
             ));
         }
-        self.announce().await
+        self.prepare_header_for_first_change().await
     }
 
     async fn snapshot_named(&self, name: &SnapshotName) -> Result<(Vec<SnapshotEntry>, usize), Error> {

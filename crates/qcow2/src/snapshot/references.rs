@@ -15,8 +15,9 @@ struct Runs {
 }
 
 impl Runs {
-    /// One more reference to `len` clusters from `start` on.
-    fn add(&mut self, start: u64, len: u64) {
+    /// One more reference to each of `clusters`.
+    fn add(&mut self, clusters: std::ops::Range<u64>) {
+        let (start, len) = (clusters.start, clusters.end - clusters.start);
         match self.runs.last_mut() {
             Some((last, its_len)) if *last + *its_len == start => *its_len += len,
             _ => self.runs.push((start, len)),
@@ -32,11 +33,11 @@ impl Inner {
         for entry in self.map.read_table(&self.medium, at).await? {
             match entry {
                 L2Entry::Standard(cluster) => {
-                    cluster.host.into_iter().for_each(|host| runs.add(host.0 >> bits, 1));
+                    cluster.host.into_iter().for_each(|host| runs.add(host.0 >> bits..(host.0 >> bits) + 1));
                 }
                 L2Entry::Compressed(cluster) => {
                     let (first, last) = (cluster.host.0 >> bits, (cluster.host.0 + cluster.len - 1) >> bits);
-                    runs.add(first, last - first + 1);
+                    runs.add(first..last + 1);
                 }
             }
         }
@@ -56,7 +57,7 @@ impl Inner {
         for &word in words {
             let Some(table) = self.l1_entry_of(word)?.table else { continue };
             for (start, len) in self.references_of_table(table).await? {
-                let raised = self.space.refcounts.raise(start, len).await;
+                let raised = self.space.refcounts.raise(start..start + len).await;
                 self.medium.noticing_corruption(raised)?;
             }
         }
@@ -73,21 +74,20 @@ impl Inner {
         for &word in words {
             let Some(table) = self.l1_entry_of(word)?.table else { continue };
             for (start, len) in self.references_of_table(table).await? {
-                self.lower_or_free(start, len, freed).await?;
+                self.lower_or_free(start..start + len, freed).await?;
             }
         }
         Ok(())
     }
 
-    /// One reference less for `len` clusters from `start` on, as [`Inner::lower_references`].
+    /// One reference less for each of `clusters`, as [`Inner::lower_references`].
     pub(super) async fn lower_or_free(
         &self,
-        start: u64,
-        len: u64,
+        clusters: std::ops::Range<u64>,
         freed: &mut Vec<Free>,
     ) -> Result<(), Error> {
         let punch = self.options.pass_discard_snapshot;
-        for cluster in start..start + len {
+        for cluster in clusters {
             let count = self.space.refcounts.get(cluster).await?;
             if count > 1 {
                 self.space.refcounts.lower(cluster).await?;

@@ -151,7 +151,8 @@ impl Shadow {
             if image.set_copied(&mut entries).await? {
                 let offset = self.place(1).await?;
                 self.write_l2(offset, &entries).await?;
-                image.lower_or_free(table.0 >> bits, 1, &mut self.freed).await?;
+                let old = table.0 >> bits;
+                image.lower_or_free(old..old + 1, &mut self.freed).await?;
                 entry = L1Entry { table: Some(HostOffset(offset)), copied: true };
             }
             *word = entry.encode();
@@ -175,7 +176,7 @@ impl Shadow {
         let clusters = image.medium.geometry.clusters_for(bytes);
         let old_bytes = image.map.l1.len() as u64 * 8;
         if !change.l1_is_taken_over && old_bytes > 0 {
-            self.free_place(image.map.l1.offset(), image.medium.geometry.clusters_for(old_bytes));
+            self.free_place(HostOffset(image.map.l1.offset()), image.medium.geometry.clusters_for(old_bytes));
         }
         if clusters == 0 {
             return Ok(image.map.l1.offset());
@@ -193,7 +194,7 @@ impl Shadow {
         let image = Arc::clone(&self.image);
         let (old, old_bytes) = image.snapshot_table_place().await?;
         if old_bytes > 0 {
-            self.free_place(old, image.medium.geometry.clusters_for(old_bytes));
+            self.free_place(HostOffset(old), image.medium.geometry.clusters_for(old_bytes));
         }
         if snapshots.is_empty() {
             return Ok((0, 0));
@@ -214,8 +215,8 @@ impl Shadow {
         Ok((offset, len))
     }
 
-    fn free_place(&mut self, offset: u64, clusters: u64) {
-        let start = offset >> self.image.medium.geometry.cluster_bits;
+    fn free_place(&mut self, at: HostOffset, clusters: u64) {
+        let start = at.0 >> self.image.medium.geometry.cluster_bits;
         self.freed.push(Free { start, len: clusters, punch: self.image.options.pass_discard_other });
     }
 
@@ -230,7 +231,7 @@ impl Shadow {
             for index in &in_place {
                 let offset = self.place(1).await?;
                 if let Some(old) = image.space.refcounts.relocate(*index, HostOffset(offset))? {
-                    self.free_place(old.0, 1);
+                    self.free_place(old, 1);
                 }
             }
             let needed = image.space.refcounts.table.read().clusters_needed();
@@ -289,7 +290,7 @@ impl Shadow {
         complete.blocks.iter().for_each(|(_, block)| block.written());
         let table = complete.refcount_table;
         image.space.refcounts.table.write().moved(
-            table.start << bits,
+            HostOffset(table.start << bits),
             table.len,
             &complete.refcount_table_bytes,
         );
@@ -331,8 +332,8 @@ impl Shadow {
         }
         image.space.reserve.restore(self.reserve);
         let mut allocator = image.space.allocator.lock();
-        self.taken.iter().for_each(|run| allocator.give(run.start, run.len));
-        made.iter().for_each(|at| allocator.give(at.0 >> bits, 1));
+        self.taken.iter().for_each(|run| allocator.give(run.clusters()));
+        made.iter().map(|at| at.0 >> bits).for_each(|at| allocator.give(at..at + 1));
     }
 }
 

@@ -174,10 +174,11 @@ impl Shadow {
                 }
             };
             // One L1 table less leads to the old table, and to what only it has.
+            let one = |at: HostOffset| at.0 >> bits..(at.0 >> bits) + 1;
             for host in old.iter().filter(|entry| is_marked(entry)).filter_map(host_of) {
-                image.lower_or_free(host.0 >> bits, 1, &mut self.freed).await?;
+                image.lower_or_free(one(host), &mut self.freed).await?;
             }
-            image.lower_or_free(table.0 >> bits, 1, &mut self.freed).await?;
+            image.lower_or_free(one(table), &mut self.freed).await?;
             *word = L1Entry { table: Some(HostOffset(offset)), copied: true }.encode();
         }
         Ok(any)
@@ -187,11 +188,12 @@ impl Shadow {
     async fn share(&mut self, at: HostOffset, old: &[L2Entry]) -> Result<(), Error> {
         let image = Arc::clone(&self.image);
         let bits = image.medium.geometry.cluster_bits;
-        image.space.refcounts.raise(at.0 >> bits, 1).await?;
+        let one = |at: HostOffset| at.0 >> bits..(at.0 >> bits) + 1;
+        image.space.refcounts.raise(one(at)).await?;
         let new = image.map.read_table(&image.medium, at).await?;
         for (_, entry) in old.iter().zip(&new).filter(|(old, _)| is_marked(old)) {
             if let Some(host) = host_of(entry) {
-                image.space.refcounts.raise(host.0 >> bits, 1).await?;
+                image.space.refcounts.raise(one(host)).await?;
             }
         }
         Ok(())
@@ -248,7 +250,7 @@ impl Shadow {
         let offset = self.place(clusters).await?;
         image.medium.write_table(offset, &bytes, Section::InactiveL1).await?;
         let old = snapshot.l1_table_offset.0 >> geometry.cluster_bits;
-        image.lower_or_free(old, clusters, &mut self.freed).await?;
+        image.lower_or_free(old..old + clusters, &mut self.freed).await?;
         snapshot.l1_table_offset = HostOffset(offset);
         Ok(())
     }

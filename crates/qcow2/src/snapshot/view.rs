@@ -5,6 +5,7 @@ use std::sync::Arc;
 use qcow2_layout::{Header, SnapshotEntry};
 
 use super::SnapshotName;
+use crate::encryption::GuestData;
 use crate::image::{Inner, Qcow2};
 use crate::open::{Files, open_with};
 use crate::{Error, Options};
@@ -34,7 +35,8 @@ impl Qcow2 {
             backing: self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block())),
         };
         let options = Options { writable: false, ..inner.options };
-        open_with(files, Arc::clone(&medium.data), header, options, Arc::clone(&medium.host)).await
+        let data = GuestData { storage: Arc::clone(&medium.data), by_guest: medium.by_guest.clone() };
+        open_with(files, data, header, options, Arc::clone(&medium.host)).await
     }
 }
 

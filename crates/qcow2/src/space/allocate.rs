@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 
-use qcow2_layout::HOST_OFFSET_LIMIT;
+use qcow2_layout::{HOST_OFFSET_LIMIT, HostOffset};
 use storage::Step;
 
 use crate::Error;
@@ -134,7 +134,7 @@ impl Space {
             // No block: all of its clusters are free, where the file has any.
             None => {
                 let found: Vec<_> = self.room.without_aside((from, end - from)).collect();
-                self.allocator.lock().scanned(from, end, &found);
+                self.allocator.lock().scanned(from..end, &found);
             }
             Some(block) => {
                 let order = medium.geometry.refcount_order;
@@ -142,7 +142,7 @@ impl Space {
                 let (to, found) = block.read(|bytes| free_runs(bytes, range, order));
                 let found = found.into_iter().map(|(start, len)| (first + start, len));
                 let found: Vec<_> = found.flat_map(|run| self.room.without_aside(run)).collect();
-                self.allocator.lock().scanned(from, first + to, &found);
+                self.allocator.lock().scanned(from..first + to, &found);
             }
         }
         self.charge_allocator();
@@ -181,7 +181,7 @@ impl Space {
     /// Clusters that were set aside and are not needed any more go to the allocator.
     pub(crate) fn free_aside(&self, rest: Option<Run>) {
         if let Some(rest) = rest {
-            self.allocator.lock().give(rest.start, rest.len);
+            self.allocator.lock().give(rest.clusters());
         }
     }
 
@@ -195,12 +195,12 @@ impl Space {
             // What is in use is not ours to give.
             Ok(in_use) => {
                 let mut allocator = self.allocator.lock();
-                allocator.skip(next, in_use);
-                allocator.find(next + in_use, run.end().saturating_sub(next + in_use));
+                allocator.skip(next..next + in_use);
+                allocator.find(next + in_use..run.end());
             }
             Err(error) => {
                 self.give_back(medium, got).await;
-                self.allocator.lock().find(next, run.len - claimed);
+                self.allocator.lock().find(next..run.end());
                 return Err(error);
             }
         }
@@ -222,7 +222,7 @@ impl Space {
         }
         while *claimed < run.len {
             self.take_room_of_block(medium, self.refcounts.block_of(run.start + *claimed)).await?;
-            match self.refcounts.claim(run.start + *claimed, run.len - *claimed).await? {
+            match self.refcounts.claim(run.start + *claimed..run.end()).await? {
                 Claim::Claimed(len) => *claimed += len,
                 Claim::InUse(len) => return Ok(len),
                 Claim::NoBlock(index) => self.make_block(medium, index, claimant).await?,
@@ -241,14 +241,14 @@ impl Space {
             let counted = home != index && self.refcounts.table_entry(home)?.is_some();
             let made = if counted { index } else { home };
             if let Err(error) = self.take_room_of_new_block(medium, &run, made, claimant).await {
-                self.allocator.lock().give(run.start, run.len);
+                self.allocator.lock().give(run.clusters());
                 return Err(error);
             }
-            if counted && let Claim::InUse(len) = self.refcounts.claim(run.start, 1).await? {
-                self.allocator.lock().skip(run.start, len);
+            if counted && let Claim::InUse(len) = self.refcounts.claim(run.start..run.start + 1).await? {
+                self.allocator.lock().skip(run.start..run.start + len);
                 continue;
             }
-            self.refcounts.add_block(made, run.start).await?;
+            self.refcounts.add_block(made, HostOffset(run.start << medium.geometry.cluster_bits)).await?;
             let offset = run.start << medium.geometry.cluster_bits;
             medium.overlap.add(offset, medium.geometry.cluster_size(), Section::RefcountBlock);
         }
@@ -285,16 +285,16 @@ impl Space {
     /// cannot be undone is leaked.
     pub(crate) async fn give_back(&self, medium: &Medium, run: Run) {
         // Not fresh any more: the failed request may have written there.
-        self.lower_and_give(medium, run.start, run.len).await;
+        self.lower_and_give(medium, run.clusters()).await;
     }
 
     /// Takes one reference from each cluster, and gives those that have none left to the allocator.
-    pub(crate) async fn lower_and_give(&self, medium: &Medium, start: u64, len: u64) {
-        let mut at = start;
-        while at < start + len {
-            match self.refcounts.lower_run(at, start + len - at).await {
+    pub(crate) async fn lower_and_give(&self, medium: &Medium, clusters: Range<u64>) {
+        let Range { start: mut at, end } = clusters;
+        while at < end {
+            match self.refcounts.lower_run(at..end).await {
                 Ok(Lowered { len, left: 0 }) => {
-                    self.allocator.lock().give(at, len);
+                    self.allocator.lock().give(at..at + len);
                     at += len;
                 }
                 Ok(Lowered { len, .. }) => at += len,

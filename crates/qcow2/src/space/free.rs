@@ -53,7 +53,7 @@ impl Space {
             if !deliberate::has(Bug::PunchTooLate) {
                 self.punch(medium, run).await;
             }
-            self.lower_and_give(medium, run.start, run.len).await;
+            self.lower_and_give(medium, run.start..run.start + run.len).await;
             if deliberate::has(Bug::PunchTooLate) {
                 self.punch(medium, run).await;
             }
@@ -65,7 +65,7 @@ impl Space {
         let end = free.start + free.len;
         let mut at = free.start;
         while at < end {
-            let (len, shared) = match self.refcounts.alike(at, end - at).await {
+            let (len, shared) = match self.refcounts.alike(at..end).await {
                 Ok(alike) => alike,
                 Err(error) => {
                     self.leaked(medium, error);
@@ -74,7 +74,7 @@ impl Space {
                 }
             };
             match shared {
-                true => self.lower_and_give(medium, at, len).await,
+                true => self.lower_and_give(medium, at..at + len).await,
                 false => unused.push(Free { start: at, len, punch: free.punch }),
             }
             at += len;

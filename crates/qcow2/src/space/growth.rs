@@ -60,13 +60,14 @@ impl Space {
     /// Cuts off what nothing refers to at the end of the file. The medium must know that it is free, and
     /// nobody may be inside.
     pub(crate) async fn cut_tail(&self, medium: &Medium, header: &FileHeader) -> Result<(), Error> {
-        if !medium.file.capabilities().resizable || !header.prepared.load(Ordering::Acquire) {
+        if !medium.file.capabilities().resizable || !header.prepared_for_metadata.load(Ordering::Acquire) {
             return Ok(());
         }
         let length = self.end_of_use(medium).await? << medium.geometry.cluster_bits;
         if length >= medium.file.length() {
             return Ok(());
         }
+        self.room.forget_ahead();
         medium.file.shorten_to(length).await.map_err(medium.blame.io("cutting off the end of the file"))
     }
 

@@ -11,6 +11,12 @@ use crate::refcount::RefcountTable;
 use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Place};
 use crate::space::Space;
 
+/// What is reserved at a time where clusters are small, in bytes: at most so much is given to the file and not used until it is closed.
+const AHEAD_BYTES: u64 = 256 << 10;
+
+/// The largest clusters that count as small. A table of larger ones maps so much that its own system call is nothing.
+const AHEAD_CLUSTER_MAX: u64 = 16 << 10;
+
 impl Space {
     /// Takes the room of the L2 table at `at`, to which L1 entry `index` leads.
     pub(crate) async fn take_room_of_table(
@@ -19,7 +25,7 @@ impl Space {
         index: u64,
         at: HostOffset,
     ) -> Result<(), Error> {
-        self.take_room(medium, Place::Table(index), at.0, medium.geometry.cluster_size()).await
+        self.take_room(medium, Place::Table(index), at, medium.geometry.cluster_size()).await
     }
 
     /// Takes the room that L1 entry `index` needs in its table.
@@ -32,7 +38,8 @@ impl Space {
         let page = index / PAGE_ENTRIES;
         let first = page * PAGE_ENTRIES;
         let len = (l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
-        self.take_room(medium, Place::L1Page(page), l1.offset() + first * ENTRY_BYTES, len).await
+        let at = HostOffset(l1.offset() + first * ENTRY_BYTES);
+        self.take_room(medium, Place::L1Page(page), at, len).await
     }
 
     /// Takes the room of refcount block `index`, if there is such a block.
@@ -41,9 +48,7 @@ impl Space {
             return Ok(());
         }
         match self.refcounts.table_entry(index)? {
-            Some(at) => {
-                self.take_room(medium, Place::Block(index), at.0, medium.geometry.cluster_size()).await
-            }
+            Some(at) => self.take_room(medium, Place::Block(index), at, medium.geometry.cluster_size()).await,
             None => Ok(()),
         }
     }
@@ -61,7 +66,8 @@ impl Space {
         let page = index / PAGE_ENTRIES;
         let first = page * PAGE_ENTRIES;
         let len = (capacity - first).min(PAGE_ENTRIES) * ENTRY_BYTES;
-        self.take_room(medium, Place::RefcountPage(page), at + first * ENTRY_BYTES, len).await
+        let at = HostOffset(at + first * ENTRY_BYTES);
+        self.take_room(medium, Place::RefcountPage(page), at, len).await
     }
 
     /// Clusters for a refcount table that leads to block `index`, and for the blocks that count them.
@@ -83,11 +89,11 @@ impl Space {
             .await?;
         self.make_room(medium, run.end()).await;
         if let Err(error) = self.take_room_of_new(medium, &run).await {
-            self.allocator.lock().give(run.start, run.len);
+            self.allocator.lock().give(run.clusters());
             return Err(error);
         }
         if let Some(old) = self.room.set_aside(Aside { run, table }) {
-            self.allocator.lock().give(old.start, old.len);
+            self.allocator.lock().give(old.clusters());
         }
         Ok(())
     }
@@ -95,21 +101,41 @@ impl Space {
     /// Takes the room of clusters that nothing leads to yet.
     pub(crate) async fn take_room_of_new(&self, medium: &Medium, run: &Run) -> Result<(), Error> {
         let bits = medium.geometry.cluster_bits;
-        let (offset, len) = (run.start << bits, run.len << bits);
+        let (at, len) = (HostOffset(run.start << bits), run.len << bits);
         match run.fresh {
             // Not every file system tells its holes.
-            true => reserve_range(medium, offset, len).await,
-            false => fill_holes(medium, offset, offset + len).await,
+            true => self.reserve_fresh(medium, at, len).await,
+            false => fill_holes(medium, at, len).await,
         }
     }
 
-    async fn take_room(&self, medium: &Medium, place: Place, offset: u64, len: u64) -> Result<(), Error> {
+    /// Reserves clusters behind all that was used before. Where clusters are small, new tables are many and a system call for each would cost more than
+    /// the write it is for: a longer range is reserved then, which data that comes next fills.
+    async fn reserve_fresh(&self, medium: &Medium, at: HostOffset, len: u64) -> Result<(), Error> {
+        if self.room.has_ahead(&(at.0..at.0 + len)) {
+            return Ok(());
+        }
+        let end = (at.0 + AHEAD_BYTES).min(medium.file.length());
+        let whole = medium.file.capabilities().resizable
+            && medium.geometry.cluster_size() <= AHEAD_CLUSTER_MAX
+            && end > at.0 + len
+            && medium.file.allocate(at.0, end - at.0, Allocation::Reserve).await.is_ok();
+        match whole {
+            true => {
+                self.room.set_ahead(at.0..end);
+                Ok(())
+            }
+            false => reserve_range(medium, at, len).await,
+        }
+    }
+
+    async fn take_room(&self, medium: &Medium, place: Place, at: HostOffset, len: u64) -> Result<(), Error> {
         if self.room.has(place) {
             return Ok(());
         }
         let _one_at_a_time = self.room.one_at_a_time.lock().await;
         if !self.room.has(place) {
-            fill_holes(medium, offset, offset + len).await?;
+            fill_holes(medium, at, len).await?;
             self.room.note(place);
         }
         Ok(())
@@ -117,11 +143,11 @@ impl Space {
 }
 
 /// Takes room for the holes in a range of the file. Where there is none what is there is overwritten in place.
-async fn fill_holes(medium: &Medium, start: u64, end: u64) -> Result<(), Error> {
+async fn fill_holes(medium: &Medium, start: HostOffset, len: u64) -> Result<(), Error> {
     if !medium.file.capabilities().resizable {
         return Ok(());
     }
-    let mut at = start;
+    let (mut at, end) = (start.0, start.0 + len);
     while at < end {
         let length = medium.file.length();
         let (len, is_hole) = match at < length {
@@ -133,7 +159,7 @@ async fn fill_holes(medium: &Medium, start: u64, end: u64) -> Result<(), Error> 
             false => (end - at, true),
         };
         if is_hole {
-            reserve_range(medium, at, len).await?;
+            reserve_range(medium, HostOffset(at), len).await?;
         }
         at += len;
     }
@@ -141,13 +167,13 @@ async fn fill_holes(medium: &Medium, start: u64, end: u64) -> Result<(), Error> 
 }
 
 /// Takes room for a range that reads as zeroes, by writing them if need be.
-async fn reserve_range(medium: &Medium, offset: u64, len: u64) -> Result<(), Error> {
+async fn reserve_range(medium: &Medium, at: HostOffset, len: u64) -> Result<(), Error> {
     if !medium.file.capabilities().resizable {
         return Ok(());
     }
-    let reserved = match medium.file.allocate(offset, len, Allocation::Reserve).await {
+    let reserved = match medium.file.allocate(at.0, len, Allocation::Reserve).await {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-            medium.file.allocate(offset, len, Allocation::Write).await
+            medium.file.allocate(at.0, len, Allocation::Write).await
         }
         reserved => reserved,
     };

@@ -8,6 +8,7 @@ use super::{Payload, Placement, mask};
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 
 impl Inner {
@@ -21,24 +22,24 @@ impl Inner {
     ) -> Result<u64, Error> {
         let start_of_cluster = self.medium.geometry.cluster_start(guest);
         let end = (guest + data.len()).min(start_of_cluster + self.medium.geometry.cluster_size());
-        let touched = self.subclusters(guest, end);
+        let touched = self.subclusters(GuestRange { start: guest, end });
         // Subclusters at the edges that hold nothing yet are filled up; those in use are left alone.
         let in_use = |at: u32| cluster.state(at) == Subcluster::Normal;
         let sub = self.medium.geometry.subcluster_size();
         let start = if in_use(touched.start) { guest } else { guest / sub * sub };
         let fill_end = if in_use(touched.end - 1) { end } else { end.next_multiple_of(sub) };
         let host = cluster.host.unwrap_or_default();
+        let written = GuestRange { start, end: fill_end };
         let held = BelowHeld::default();
         let place = Placement {
             guest: start_of_cluster,
             host,
             clusters: 1,
-            start,
-            end: fill_end,
+            written,
             fresh: self.never_held(&cluster, touched.clone()),
-            before: self.before(&held, start, fill_end).await?,
+            before: self.before(&held, written).await?,
         };
-        let written = async {
+        let done = async {
             self.write_placed(&place, guest, data.slice(0, end - guest)).await?;
             let needs = self.needs(place.fresh, place.before.blank);
             if deliberate::has(Bug::EntryNotMerged) {
@@ -48,11 +49,12 @@ impl Inner {
             }
             self.set_in_use(guest, mask(touched), needs).await
         };
-        match written.await {
+        match done.await {
             Ok(()) => Ok(end - guest),
             Err(error) => {
-                // There may be bytes where nothing should be: the next who writes here cannot rely on zeroes.
-                self.space.allocator.lock().taint(host.0 >> self.medium.geometry.cluster_bits, 1);
+                // There may be bytes where nothing should be: the next write here cannot rely on zeroes.
+                let at = host.0 >> self.medium.geometry.cluster_bits;
+                self.space.allocator.lock().taint(at..at + 1);
                 Err(error)
             }
         }

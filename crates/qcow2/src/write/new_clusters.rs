@@ -9,6 +9,7 @@ use crate::Error;
 use crate::allocator::Run;
 use crate::below::BelowHeld;
 use crate::deliberate::{self, Bug};
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::waiting::Needs;
 
@@ -22,7 +23,9 @@ impl Inner {
         first: L2Entry,
     ) -> Result<u64, Error> {
         let first_cluster = self.medium.geometry.cluster_start(guest);
-        let old = self.clusters_to_replace(first_cluster, guest + data.len(), first).await?;
+        let old = self
+            .clusters_to_replace(GuestRange { start: first_cluster, end: guest + data.len() }, first)
+            .await?;
         // Before anything is written: a table that cannot be had must fail the request early.
         self.table_for_writing(first_cluster).await?;
         let run = match self.medium.geometry.external_data {
@@ -53,19 +56,13 @@ impl Inner {
         }
     }
 
-    /// The entries from `first_cluster` on that need a new host cluster, up to the end of the request
-    /// and of the L2 table.
-    async fn clusters_to_replace(
-        &self,
-        first_cluster: u64,
-        end: u64,
-        first: L2Entry,
-    ) -> Result<Vec<L2Entry>, Error> {
+    /// The entries of `range`, which begins with a cluster, that need a new host cluster, up to the end of the L2 table.
+    async fn clusters_to_replace(&self, range: GuestRange, first: L2Entry) -> Result<Vec<L2Entry>, Error> {
         let table = self.medium.geometry.bytes_per_l2_table();
-        let end = end.min((first_cluster / table + 1).saturating_mul(table));
+        let end = range.end.min((range.start / table + 1).saturating_mul(table));
         let mut old = vec![first];
         loop {
-            let next = first_cluster + old.len() as u64 * self.medium.geometry.cluster_size();
+            let next = range.start + old.len() as u64 * self.medium.geometry.cluster_size();
             if next >= end {
                 return Ok(old);
             }
@@ -91,26 +88,28 @@ impl Inner {
         let host = HostOffset(run.start << self.medium.geometry.cluster_bits);
         let run_end = first_cluster + run.len * size;
         let end = (guest + data.len()).min(run_end);
+        let asked = GuestRange { start: guest, end };
         let (Some(first), Some(last)) = (old.first(), old.last()) else {
             return Ok((0, Vec::new(), Needs::Nothing));
         };
-        let start = self.needed(first, first_cluster, guest, end).0;
-        let fill_end = self.needed(last, run_end - size, guest, end).1;
+        let start = self.needed(first, first_cluster, asked).start;
+        let fill_end = self.needed(last, run_end - size, asked).end;
+        let written = GuestRange { start, end: fill_end };
         let held = BelowHeld::default();
         let place = Placement {
             guest: first_cluster,
             host,
             clusters: run.len,
-            start,
-            end: fill_end,
+            written,
             fresh: run.fresh,
-            before: self.before(&held, start, fill_end).await?,
+            before: self.before(&held, written).await?,
         };
         let settled = run.settled || deliberate::has(Bug::RefcountNotAwaited);
         let needs = if settled { self.needs(place.fresh, place.before.blank) } else { Needs::Barrier };
         let entries = (0..run.len).zip(old).map(|(index, old)| {
             let at = first_cluster + index * size;
-            let alloc = mask(self.subclusters(start.max(at), fill_end.min(at + size)));
+            let alloc =
+                mask(self.subclusters(GuestRange { start: start.max(at), end: fill_end.min(at + size) }));
             let zero = match old {
                 L2Entry::Standard(cluster) => cluster.zero & !alloc,
                 L2Entry::Compressed(_) => 0,
@@ -128,19 +127,19 @@ impl Inner {
 
     /// The guest range of the cluster at `cluster` that its new place must hold: the request's part
     /// in whole subclusters, and what the old place held.
-    fn needed(&self, old: &L2Entry, cluster: u64, guest: u64, end: u64) -> (u64, u64) {
+    fn needed(&self, old: &L2Entry, cluster: u64, asked: GuestRange) -> GuestRange {
         let size = self.medium.geometry.cluster_size();
         let sub = self.medium.geometry.subcluster_size();
-        let start = guest.max(cluster) / sub * sub;
-        let end = end.min(cluster + size).next_multiple_of(sub);
+        let start = asked.start.max(cluster) / sub * sub;
+        let end = asked.end.min(cluster + size).next_multiple_of(sub);
         match old {
-            L2Entry::Compressed(_) => (cluster, cluster + size),
+            L2Entry::Compressed(_) => GuestRange::at(cluster, size),
             L2Entry::Standard(old) if old.alloc != 0 => {
                 let first = cluster + u64::from(old.alloc.trailing_zeros()) * sub;
                 let last = cluster + u64::from(u32::BITS - old.alloc.leading_zeros()) * sub;
-                (start.min(first), end.max(last))
+                GuestRange { start: start.min(first), end: end.max(last) }
             }
-            L2Entry::Standard(_) => (start, end),
+            L2Entry::Standard(_) => GuestRange { start, end },
         }
     }
 }

@@ -8,6 +8,7 @@ use storage::{IoBuf, IoBytes, IoVec, Step, Zeroing};
 use super::Payload;
 use crate::Error;
 use crate::below::BelowHeld;
+use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::locate::Located;
 
@@ -25,15 +26,14 @@ pub(super) struct Placement<'a> {
     /// Number of clusters.
     pub(super) clusters: u64,
     /// The guest range whose bytes are written: the request's part plus what must be copied.
-    pub(super) start: u64,
-    pub(super) end: u64,
+    pub(super) written: GuestRange,
     /// The new place reads as zeroes.
     pub(super) fresh: bool,
-    /// What `start..end` reads as before this write.
+    /// What `written` reads as before this write.
     pub(super) before: Before<'a>,
 }
 
-/// What a guest range reads as before a write, looked up once for all who want to know.
+/// What a guest range reads as before a write, looked up once and handed on.
 #[derive(Debug)]
 pub(super) struct Before<'a> {
     /// Where the range begins ...
@@ -45,24 +45,23 @@ pub(super) struct Before<'a> {
 }
 
 impl<'a> Before<'a> {
-    /// Where `start..end` is, as far as it is known.
-    fn part(&self, start: u64, end: u64) -> Option<Located<'a>> {
-        self.first.part(start - self.start, end - start)
+    /// Where `range` is, as far as it is known.
+    fn part(&self, range: GuestRange) -> Option<Located<'a>> {
+        self.first.part(range.start - self.start..range.end - self.start)
     }
 }
 
 impl Inner {
-    /// Looks up what `start..end` reads as, which is not empty. The caller owns the clusters, so it stays true.
+    /// Looks up what `range` reads as, which is not empty. The caller owns the clusters, so it stays true.
     pub(super) async fn before<'a>(
         &'a self,
         held: &'a BelowHeld,
-        start: u64,
-        end: u64,
+        range: GuestRange,
     ) -> Result<Before<'a>, Error> {
-        let first = self.locate(held, start, end - start).await?;
-        let behind = start + first.len;
-        let blank = first.is_zero() && (behind >= end || self.is_zero(behind, end).await?);
-        Ok(Before { start, first, blank })
+        let first = self.locate(held, range).await?;
+        let behind = range.behind(first.len);
+        let blank = first.is_zero() && (behind.is_empty() || self.is_zero(behind).await?);
+        Ok(Before { start: range.start, first, blank })
     }
 
     /// One host write: what is copied before, the data, what is copied behind.
@@ -74,9 +73,11 @@ impl Inner {
     ) -> Result<(), Error> {
         let end = guest + data.len();
         let at = |guest: u64| place.host + (guest - place.guest);
+        let before = place.written.before(guest);
+        let behind = GuestRange { start: end, ..place.written };
         let (head, tail) = futures_util::future::join(
-            self.copied(place.start, guest, place, at(place.start)),
-            self.copied(end, place.end, place, at(end)),
+            self.copied(before, place, at(before.start)),
+            self.copied(behind, place, at(end)),
         )
         .await;
         let (head, tail) = (head?, tail?);
@@ -102,24 +103,23 @@ impl Inner {
         self.put(bytes.into(), at(start)).await
     }
 
-    /// What must be written at `host` so that it reads as `start..end` of the guest did: the bytes,
+    /// What must be written at `host` so that it reads as `range` of the guest did: the bytes,
     /// or `None` where the place reads so by now.
     async fn copied(
         &self,
-        start: u64,
-        end: u64,
+        range: GuestRange,
         place: &Placement<'_>,
         host: HostOffset,
     ) -> Result<Option<IoBytes>, Error> {
-        if start >= end {
+        if range.is_empty() {
             return Ok(None);
         }
-        let len = end - start;
-        let known = place.before.part(start, end);
+        let len = range.len();
+        let known = place.before.part(range);
         let is_zero = match known {
             _ if place.before.blank => true,
             Some(located) => located.is_zero(),
-            None => self.is_zero(start, end).await?,
+            None => self.is_zero(range).await?,
         };
         if is_zero {
             if place.fresh {
@@ -136,23 +136,22 @@ impl Inner {
         let buf = IoBuf::uninit(len as usize);
         self.medium.about_to_with_data(Step::CowRead);
         let (result, buf) = match known {
-            Some(located) => self.read_piece(start, located, buf).await,
-            None => self.read(start, buf).await,
+            Some(located) => self.read_piece(range.start, located, buf).await,
+            None => self.read(range.start, buf).await,
         };
         result?;
         Ok(Some(buf.freeze()))
     }
 
-    /// Whether the map alone says that `start..end` reads as zeroes.
-    pub(crate) async fn is_zero(&self, start: u64, end: u64) -> Result<bool, Error> {
-        let mut guest = start;
+    /// Whether the map alone says that `range` reads as zeroes.
+    pub(crate) async fn is_zero(&self, mut range: GuestRange) -> Result<bool, Error> {
         let held = BelowHeld::default();
-        while guest < end {
-            let located = self.locate(&held, guest, end - guest).await?;
+        while !range.is_empty() {
+            let located = self.locate(&held, range).await?;
             if !located.is_zero() {
                 return Ok(false);
             }
-            guest += located.len;
+            range = range.behind(located.len);
         }
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! A medium without room: whoever needs some is told, and nothing is leaked by it.
+//! A medium without room: a request that needs some is told, and nothing is leaked by it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use harness::{Qcow2Target, config};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{Error, Qcow2, Repair, ResizeOptions, check};
-use sim::Sim;
+use sim::{IoKind, Sim};
 use storage::{IoBytes, IoVec};
 
 const CLUSTER: u64 = 4 << 10;
@@ -121,4 +121,25 @@ fn a_flush_needs_no_room_for_the_reserve() {
         close_without_leaks(&image, &sim).await;
     };
     sim::run(&world, 1, run).unwrap();
+}
+
+#[test]
+fn room_for_small_tables_is_taken_many_at_a_time() {
+    const TABLE_COVERS: u64 = 512;
+    let target = Qcow2Target::new(config("c4k_reserve"));
+    let world = target.world(1);
+    let reserved = async |sim: Sim| {
+        let image = target.open_with(sim.world(), target.config().options(0)).await.unwrap();
+        image.resize(200 << 20, ResizeOptions::default()).await.unwrap();
+        sim.world().start_recording();
+        for table in 0..100 {
+            write(&image, table * TABLE_COVERS).await.unwrap();
+        }
+        let records = sim.world().recording().records;
+        close_without_leaks(&image, &sim).await;
+        records.iter().filter(|record| record.request.kind() == IoKind::Allocate).count()
+    };
+    let reserved = sim::run(&world, 1, reserved).unwrap();
+    // 100 tables and 100 clusters of data are 800 KiB; the tables of the two upper levels have their room apart.
+    assert!(reserved < 20, "{reserved} reservations for 100 tables");
 }

@@ -51,7 +51,7 @@ fn run_with(name: &str, seeds: u64, made: impl Fn(&Qcow2Target, u64) -> (Workloa
         let (workload, (how, persistence, order)) = made(&target, seed);
         let crash = CrashOptions { share: (256, 1), samples: 4, tears: 1, seed, exhaustive_atoms_max: 5 };
         // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise. A cut
-        // was asked for, or belongs to the close: whoever asked must hear that the file is as long as before.
+        // was asked for, or belongs to the close: the caller must hear that the file is as long as before.
         let mut silent = vec![IoKind::Discard, IoKind::Extent, IoKind::Lengthen];
         if how == FaultKind::NoSpace && config(name).reserve > 0 {
             // So is a reserve: where there is no room to count clusters ahead, there is none. What must be told on a full device is a

@@ -3,23 +3,22 @@
 use std::io;
 use std::sync::Arc;
 
-use luks_layout::SECTOR_BYTES;
 use storage::{IoBuf, IoVec, RangeMode};
 
-use super::{Shared, is_whole, sectors};
+use super::Shared;
 use crate::parallel::{Direction, cipher};
 
 impl Shared {
     pub(super) async fn write(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
         let len = data.len() as u64;
-        let (first, end) = sectors(offset, len)?;
+        let (first, end) = self.sectors(offset, len)?;
         if data.is_empty() {
             return Ok(());
         }
-        if is_whole(offset, len) {
+        if self.is_whole(offset, len) {
             let sectors = self.enciphered(offset, copied(&data)).await?;
             let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
-            return self.below.write(self.start + offset, sectors).await;
+            return self.below.write(self.part.start + offset, sectors).await;
         }
         // Once it has read its neighbours it must run to its end: dropped half-way, it would put old ones back after the lock is gone.
         let (done, result) = futures_channel::oneshot::channel();
@@ -36,10 +35,11 @@ impl Shared {
         let _held = self.ranges.acquire(first, end, RangeMode::Exclusive).await;
         let _rewriting = self.rewrites.begin();
         let mut whole = IoBuf::uninit((end - first) as usize);
-        let last = end - SECTOR_BYTES;
+        let sector_bytes = self.sector_bytes();
+        let last = end - sector_bytes;
         for (sector, touched) in [(first, offset > first), (last, offset + (data.len() as u64) < end)] {
             if touched {
-                let (result, bytes) = self.read_at_once(sector, IoBuf::uninit(SECTOR_BYTES as usize)).await;
+                let (result, bytes) = self.read_at_once(sector, IoBuf::uninit(sector_bytes as usize)).await;
                 result?;
                 let at = (sector - first) as usize;
                 whole[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -47,11 +47,11 @@ impl Shared {
         }
         fill(&mut whole[(offset - first) as usize..], &data);
         let sectors = self.enciphered(first, whole).await?;
-        self.below.write(self.start + first, sectors).await
+        self.below.write(self.part.start + first, sectors).await
     }
 
     async fn enciphered(&self, offset: u64, plain: IoBuf) -> io::Result<IoVec> {
-        let sector = offset / SECTOR_BYTES;
+        let sector = self.number(offset);
         let sectors = cipher(&*self.around, &self.cipher, Direction::Encipher, sector, plain).await?;
         Ok(sectors.freeze().into())
     }

@@ -1,4 +1,4 @@
-//! A password was to be changed, the machine died, and neither the old one nor the new one opened the disk: whoever wrote the slot's
+//! A password was to be changed, the machine died, and neither the old one nor the new one opened the disk: the program wrote the slot's
 //! entry as one, across two sectors, or before its key material, lost everything. Every crash leaves the old slots or the new ones.
 
 use std::time::Duration;
@@ -6,22 +6,10 @@ use std::time::Duration;
 use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
 use storage::Capabilities;
 use storage_luks::{
-    Area, Around, Calculation, Cipher, Hash, NewVolume, Removal, Secret, Work, add_key, area_bytes,
-    read_header, remove_key, unlock,
+    Area, Cipher, Hash, NewVolume, Removal, Secret, add_key, area_bytes, read_header, remove_key, unlock,
 };
 
-#[derive(Debug)]
-struct Machine;
-
-impl Around for Machine {
-    fn spawn(&self, work: Work) {
-        sim::spawn(work);
-    }
-
-    fn calculate(&self, calculation: Calculation) -> Work {
-        Box::pin(async move { calculation() })
-    }
-}
+use crate::Machine;
 
 const PLACE: u64 = 1 << 16;
 

@@ -82,7 +82,7 @@ impl OpenError {
 }
 
 impl FileStorage {
-    /// Opens what is at `path` for one who knows that nobody else uses it: nothing is locked. Links are followed.
+    /// Opens what is at `path` for a caller that knows of no other user: nothing is locked. Links are followed.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, OpenError> {
         UnlockedFile::open(path, options)?.alone()
     }

@@ -92,14 +92,14 @@ impl UnlockedFile {
         self.kind == Kind::BlockDevice
     }
 
-    /// Takes the length and makes storage of it. `lock` is the one that keeps others away; without one, others may
-    /// write: then nothing beyond the length is taken for zeroes ([`crate::Capabilities::grows_zeroed`]).
+    /// Takes the length and makes storage of it. `lock` is the one that keeps others away, taken by this descriptor or
+    /// by one that opened the same file before; without one, others may write: then nothing beyond the length is taken for zeroes ([`crate::Capabilities::grows_zeroed`]).
     pub fn measured(&self, lock: Option<&FileLock>) -> Result<FileStorage, OpenError> {
         debug_assert!(lock.is_none_or(|lock| lock.is_on(self.fd())), "the lock is another file's");
         self.measure_as(lock.is_some_and(FileLock::keeps_length))
     }
 
-    /// The same without a lock, for one who knows that nobody else uses the file.
+    /// The same without a lock, for a caller that knows of no other user of the file.
     pub(super) fn alone(&self) -> Result<FileStorage, OpenError> {
         self.measure_as(true)
     }

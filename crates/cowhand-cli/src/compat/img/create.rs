@@ -47,10 +47,8 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
     };
     let names: &[_] = match image.format {
         graph::probe::Format::Qcow2 => &QCOW2,
-        // Of LUKS files none is made.
-        graph::probe::Format::Raw | graph::probe::Format::Luks => {
-            &[("size", Some("")), ("preallocation", None)]
-        }
+        // Of the others only raw ones are made.
+        _ => &[("size", Some("")), ("preallocation", None)],
     };
     for (name, shown) in names {
         if let Some(value) = value(name, *shown) {

@@ -123,7 +123,7 @@ pub struct Args {
     refused: Refused,
 }
 
-/// Options that are understood and refused: who gives one relies on it.
+/// Options that are understood and refused: a caller that gives one relies on it.
 #[derive(Debug, clap::Args)]
 struct Refused {
     /// Connect the kernel's device (refused: there is no client for the kernel here; use nbd-client)

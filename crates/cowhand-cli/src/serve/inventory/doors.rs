@@ -45,7 +45,7 @@ impl Doors {
         }
     }
 
-    /// No more clients come in; those who are in stay. `false` if nothing was open.
+    /// No more clients are let in; connected clients stay. `false` if nothing was open.
     pub fn close(&self) -> bool {
         self.open.borrow_mut().take().is_some()
     }

@@ -44,7 +44,7 @@ impl ExportView {
         }
     }
 
-    fn behind(&self) -> &dyn Export {
+    fn behind(&self) -> &impl Export {
         &*self.disk
     }
 }

@@ -123,12 +123,16 @@ impl Work {
             Self::Merge { disk, over, backing, merge } => {
                 name_backing(over, backing).await?;
                 let below = graph.put_below(&change, disk, over, Some(&merge.base)).await;
-                below.map_err(failed)?.removed
+                let removed = below.map_err(failed)?.removed;
+                make_readable(inventory, &change, disk, &merge.base).await;
+                removed
             }
             Self::Mirror { disk, mirror, .. } if ended == Ended::Left => {
                 let last_look = async || catch_up(mirror).await;
                 let taken = graph.take_filter_off(&change, disk, last_look).await;
-                taken.map_err(failed)?.removed
+                let removed = taken.map_err(failed)?.removed;
+                self.give_base_back(inventory, &change).await;
+                removed
             }
             Self::Mirror { disk, mirror, pivot, .. } => {
                 let last_look = async || catch_up(mirror).await;
@@ -157,10 +161,20 @@ impl Work {
         let change = inventory.graph.change().await;
         let disk = match self {
             Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
-            Self::Merge { .. } => return,
+            Self::Merge { disk, merge, .. } => {
+                return make_readable(inventory, &change, disk, &merge.base).await;
+            }
         };
         if let Err(error) = self.take_filter_off(inventory, &change, disk).await {
             tracing::error!(%error, "the filter of a job stays");
+        }
+        self.give_base_back(inventory, &change).await;
+    }
+
+    /// The base of a commit that the disk does not stand on is not written any more.
+    async fn give_base_back(&self, inventory: &Inventory, change: &Change<'_>) {
+        if let Self::Mirror { disk, pivot: Pivot::Layer(base), .. } = self {
+            make_readable(inventory, change, disk, base).await;
         }
     }
 
@@ -202,6 +216,18 @@ async fn name_backing(image: &Arc<dyn Block>, backing: &NewBacking) -> Result<()
 pub fn file_name(block: &dyn Block) -> String {
     let path = std::path::absolute(Path::new(block.name()));
     path.map_or_else(|_| block.name().to_owned(), |path| path.display().to_string())
+}
+
+/// Has a base open for reading again.
+async fn make_readable(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    base: &Arc<dyn Block>,
+) {
+    if let Err(error) = inventory.graph.make_readable(change, disk, base).await {
+        tracing::warn!(%error, "a base stays open for writing");
+    }
 }
 
 /// Closes what a disk does not stand on any more. The disk is whole without it.

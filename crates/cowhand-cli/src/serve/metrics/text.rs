@@ -219,7 +219,7 @@ fn counters(all: &mut Collection, labels: &[(&'static str, &str)], map: &Counter
     let help = "How much more memory would have avoided most of the misses that memory can avoid";
     let more = advice.map_or(0, |advice| advice.more_bytes);
     all.add(gauge("cowhand_map_cache_wanted", In::Bytes, help), labels, more as f64);
-    let help = "How many misses so much more memory would have avoided";
+    let help = "Misses that the additional memory of the label would have avoided";
     let avoided = advice.map_or(0, |advice| advice.avoided_misses);
     all.add(gauge("cowhand_map_cache_avoidable_misses", In::Things, help), labels, avoided as f64);
 }

@@ -170,8 +170,9 @@ mod tests {
             Group::File => json!({ "driver": "file", "filename": "x" }),
             Group::Storage("blkdebug") => json!({ "driver": "blkdebug", "image": "x" }),
             Group::Storage(driver) => json!({ "driver": driver }),
-            Group::Raw => json!({ "driver": "raw", "file": { "driver": "file", "filename": "x" } }),
-            Group::Luks => json!({ "driver": "luks", "file": { "driver": "file", "filename": "x" } }),
+            Group::Format(format) => {
+                json!({ "driver": format, "file": { "driver": "file", "filename": "x" } })
+            }
             _ => json!({ "driver": "qcow2", "file": { "driver": "file", "filename": "x" } }),
         };
         match spec.name.split_once('.') {

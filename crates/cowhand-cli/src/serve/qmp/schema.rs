@@ -78,7 +78,10 @@ static OVERLAP_MEMBERS: [Argument; 1 + count(QCOW2, "overlap-check")] =
 static ENCRYPT: Kind = Kind::Union {
     tag: "format",
     common: &[],
-    variants: &[Variant { tag: "luks", members: &[optional("key-secret", Kind::Text)] }],
+    variants: &[
+        Variant { tag: "luks", members: &[optional("key-secret", Kind::Text)] },
+        Variant { tag: "aes", members: &[optional("key-secret", Kind::Text)] },
+    ],
 };
 
 static QCOW2_MEMBERS: [Argument; 3 + count(QCOW2, "")] = members(

@@ -63,7 +63,7 @@ fn requests_that_are_given_up_leave_the_line_and_strand_nobody() {
     world.request(&other, Kind::Read, Charge::Whole(Request::read(1)), 0);
     world.settle();
     let passed = disk.done();
-    // Among them is whoever keeps the timer, wherever it is.
+    // The request that keeps the timer is among them, on whichever loop.
     for (number, handle) in handles.iter().enumerate().filter(|(number, _)| number % 5 != 0) {
         handle.abort();
         if number % 10 == 1 {
@@ -103,7 +103,7 @@ fn a_drained_disk_lets_nothing_in_and_what_was_inside_end() {
     world.load(&disk, 8, Duration::from_millis(3), |_| Request::write(1));
     world.run_for(SECOND);
     let drained = Rc::new(Cell::new(false));
-    disk.front.hold();
+    disk.front.close_gate();
     let (waiting, flag) = (Rc::clone(&disk), Rc::clone(&drained));
     world.spawn(async move {
         waiting.front.emptied().await;
@@ -118,7 +118,7 @@ fn a_drained_disk_lets_nothing_in_and_what_was_inside_end() {
     assert!(disk.front.try_begin_read(4096).is_none());
     world.run_for(5 * SECOND);
     assert_eq!(disk.done() - before, 8, "nothing goes in");
-    disk.front.resume();
+    disk.front.open_gate();
     world.run_for(10 * SECOND);
     assert_close(disk.done() - before, 1010, 0.03, "limited as before");
 }
@@ -127,14 +127,14 @@ fn a_drained_disk_lets_nothing_in_and_what_was_inside_end() {
 fn two_who_drain_at_a_time_both_keep_the_disk_shut() {
     let mut world = World::new();
     let disk = world.disk("");
-    disk.front.hold();
-    disk.front.hold();
+    disk.front.close_gate();
+    disk.front.close_gate();
     world.request(&disk, Kind::Flush, Charge::Free, 0);
     world.settle();
-    disk.front.resume();
+    disk.front.open_gate();
     world.settle();
     assert_eq!(disk.done(), 0);
-    disk.front.resume();
+    disk.front.open_gate();
     world.settle();
     assert_eq!(disk.done(), 1);
 }
@@ -144,12 +144,12 @@ fn a_disk_moved_while_it_is_drained_stays_drained_and_is_limited_afterwards() {
     let mut world = World::new();
     let disk = world.disk("iops=10");
     let _other = world.disk("iops=50,group=g");
-    disk.front.let_go();
+    disk.front.suspend_limits();
     disk.front.set_group(Some("g"));
     world.load(&disk, 4, Duration::from_millis(1), |_| Request::read(1));
     world.run_for(SECOND);
     assert!(disk.done() > 3000, "limits do not hold: {}", disk.done());
-    disk.front.hold_to_limits();
+    disk.front.restore_limits();
     world.run_for(SECOND);
     let before = disk.done();
     world.run_for(2 * SECOND);

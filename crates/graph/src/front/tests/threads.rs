@@ -66,8 +66,8 @@ fn loops_that_share_a_group_under_a_thousand_changes_forget_nobody() {
                     10 => front.group().set_limits(Limits::default()),
                     30 => front.set_group(None),
                     60 => front.set_group(Some("g")),
-                    70 => front.let_go(),
-                    71 => fronts[(change - 1) % fronts.len()].hold_to_limits(),
+                    70 => front.suspend_limits(),
+                    71 => fronts[(change - 1) % fronts.len()].restore_limits(),
                     _ => {}
                 }
                 change += 1;

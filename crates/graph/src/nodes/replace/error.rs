@@ -3,6 +3,7 @@
 use block::Error;
 use thiserror::Error;
 
+use crate::error::OpenError;
 use crate::nodes::error::NodeError;
 
 /// Why a disk stands on what it stood on.
@@ -68,6 +69,27 @@ pub enum ReplaceError {
     HasBacking {
         /// The layer.
         layer: String,
+    },
+    /// A filter has no file that could be opened in another way.
+    #[error(
+        "{layer} is a filter of driver {driver}, which is not opened for reading or writing; name the layer below it"
+    )]
+    NoFile {
+        /// The layer.
+        layer: String,
+        /// Its driver.
+        driver: &'static str,
+    },
+    /// What is to be put there does not open.
+    #[error(transparent)]
+    Open(Box<OpenError>),
+    /// The disk is on other layers, and those that it was on before were not closed: their files are as after a crash.
+    #[error("the disk does not stand on {layer} any more, which could not be closed")]
+    Close {
+        /// The layer.
+        layer: String,
+        /// Why.
+        source: Error,
     },
     /// What must be done before the exchange failed.
     #[error("nothing is exchanged")]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use qcow2::Qcow2;
 use qcow2::bitmap::Bitmap;
 
-use super::{Edge, Put, ReplaceError, WritableLayer};
+use super::{Edge, Put, ReplaceError};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
@@ -16,7 +16,8 @@ use crate::nodes::node::{Links, Node};
 use crate::open::bitmaps_of;
 
 /// What is to be put, found and open.
-pub(super) struct Found {
+#[derive(Default)]
+pub(in crate::nodes) struct Found {
     pub(super) block: Option<Arc<dyn Block>>,
     /// Layers that the disk may get.
     pub(super) list: Vec<Arc<Layer>>,
@@ -29,6 +30,8 @@ pub(super) struct Found {
     pub(super) links: Links,
     /// A node that goes.
     pub(super) node: Option<Arc<Node>>,
+    /// It is what is there already, opened in another way.
+    pub(super) is_there: bool,
 }
 
 impl Graph {
@@ -40,18 +43,8 @@ impl Graph {
         put: Put,
     ) -> Result<Found, ReplaceError> {
         let there = edge.block(old);
-        let nothing = Found {
-            block: None,
-            list: Vec::new(),
-            over: None,
-            over_below: false,
-            bitmaps: Vec::new(),
-            asked: None,
-            links: Links::default(),
-            node: None,
-        };
         match put {
-            Put::Nothing => Ok(nothing),
+            Put::Nothing => Ok(Found::default()),
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
                 let over = only_image(&opened.list, &opened.path.display().to_string())?;
@@ -62,7 +55,7 @@ impl Graph {
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
                 let bitmaps = bitmaps_of(&*block).await.map_err(ReplaceError::Before)?;
                 let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
-                Ok(Found { block: Some(block), bitmaps, asked, ..nothing })
+                Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
             Put::NodeOver(name) => {
@@ -73,32 +66,28 @@ impl Graph {
                 let found = self.find_node(node, edge, &name)?;
                 Ok(Found { over: Some(only_image(&found.list, &name)?), over_below: true, ..found })
             }
-            Put::Writable(WritableLayer(layer)) => {
-                Ok(Found { block: Some(Arc::clone(&layer.block)), list: vec![layer], ..nothing })
-            }
             Put::WithoutFilter => {
                 let filter = there.as_ref().and_then(|block| old.of(block));
                 let filter = filter.filter(|layer| layer.closes_below);
                 let below = filter.and_then(|layer| layer.block.below());
                 let block = below.ok_or_else(|| node.no_layer(old, edge.at()))?;
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
-                Ok(Found { block: Some(block), bitmaps, ..nothing })
+                Ok(Found { block: Some(block), bitmaps, ..Found::default() })
             }
             Put::Filter(filter) => {
                 let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
-                let house = old.list.first().map(|layer| layer.house.clone());
-                let house = house.ok_or_else(|| ReplaceError::NoRoot { node: node.name() })?;
+                let tasks = old.list.first().map(|layer| layer.tasks.clone());
+                let tasks = tasks.ok_or_else(|| ReplaceError::NoRoot { node: node.name() })?;
                 let layer = Layer {
                     block: Arc::clone(&block),
                     identity: None,
-                    house,
+                    tasks,
                     closes_below: true,
                     own: Mutex::default(),
-                    origin: None,
-                    locks: Mutex::default(),
+                    files: None,
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
-                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..nothing })
+                Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..Found::default() })
             }
         }
     }
@@ -116,12 +105,11 @@ impl Graph {
         Ok(Found {
             block: Some(Arc::clone(&layers.top)),
             list: layers.list.clone(),
-            over: None,
-            over_below: false,
             bitmaps: layers.bitmaps.clone(),
             asked: Some(found.asked.lock().clone()),
             links: node.links.lock().clone(),
             node: Some(Arc::clone(&node)),
+            ..Found::default()
         })
     }
 }
@@ -132,17 +120,19 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
     if let Some(block) = &block {
         check_readable_below(edge, &**block)?;
     }
-    let over = None;
-    Ok(Found {
-        block,
-        list,
-        over,
-        over_below: false,
-        bitmaps,
-        asked: Some(Asked { path, tree }),
-        links,
-        node: None,
-    })
+    Ok(Found { block, list, bitmaps, asked: Some(Asked { path, tree }), links, ..Found::default() })
+}
+
+impl Found {
+    /// `layer`, which is what is at `edge` already, opened in another way.
+    pub(in crate::nodes) async fn again(edge: Edge, layer: Layer) -> Result<Self, ReplaceError> {
+        let bitmaps = match edge {
+            Edge::Root => bitmaps_of(&*layer.block).await.map_err(ReplaceError::Before)?,
+            Edge::Backing { .. } => Vec::new(),
+        };
+        let block = Some(Arc::clone(&layer.block));
+        Ok(Self { block, list: vec![Arc::new(layer)], bitmaps, is_there: true, ..Self::default() })
+    }
 }
 
 /// Refuses to have something read as a backing layer that somebody may write.

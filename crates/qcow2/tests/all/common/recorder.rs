@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+};
 
 /// A change: its place and its bytes.
 pub type Change = (u64, Vec<u8>);
@@ -100,8 +102,8 @@ impl Storage for Recorder {
         self.inner.flush()
     }
 
-    fn zero(&self, _: u64, _: u64, _: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    fn zero(&self, offset: u64, len: u64, _: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        self.write(offset, IoBytes::zeroed(usize::try_from(len).unwrap()).into())
     }
 
     fn discard(&self, _: u64, _: u64) -> IoFuture<'_, io::Result<()>> {

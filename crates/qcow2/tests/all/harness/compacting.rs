@@ -11,7 +11,7 @@ use super::Qcow2Target;
 /// Compacts the image of a world, which nobody uses.
 pub fn compact(world: &World, options: CompactOptions) -> CompactReport {
     let done = sim::run(world, 1, async |_| {
-        qcow2::compact(&world.open(0), options, &mut |_| ControlFlow::Continue(())).await
+        qcow2::compact(&world.open(0), None, options, &mut |_| ControlFlow::Continue(())).await
     });
     done.expect("nobody waits for ever").expect("nothing fails")
 }

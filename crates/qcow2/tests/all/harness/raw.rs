@@ -46,7 +46,7 @@ impl Target for RawTarget {
 
     async fn open(&self, world: &World, _variant: u32) -> Result<RawDisk, Error> {
         let opened = open_locked(&world.find(0), Role::Writer, world).await;
-        let (file, lock) = opened.expect("whoever else has it gives it back");
+        let (file, lock) = opened.expect("the other holder gives it back");
         Ok(RawDisk(Raw::new(Arc::new(file)), lock))
     }
 

@@ -68,7 +68,7 @@ impl Qcow2Target {
         self.with_bench(|bench| bench.check(disks))
     }
 
-    /// Whoever opens the image after a crash that its header tells of, and closes it, leaves no leak.
+    /// An open and a close after a crash that the header tells of leave no leak.
     pub fn gives_the_reserve_back(&self, state: &CrashState) -> Result<(), String> {
         let Config { reserve, compressed, snapshots, snapshotted, .. } = self.config;
         // Where clusters are shared a crash may also leave one counted too often, which is a leak for a check.
@@ -140,7 +140,7 @@ impl Qcow2Target {
         self.open_over(world, options, |disk| world.open(disk)).await
     }
 
-    /// The same over files that were opened by whoever knows how.
+    /// The same over files that the caller has opened.
     async fn open_over(
         &self,
         world: &World,
@@ -175,7 +175,7 @@ impl Qcow2Target {
         for disk in 0..world.disks() {
             let role = if world.capabilities(disk).read_only { Role::Reader } else { Role::Writer };
             let opened = open_locked(&world.find(disk), role, world).await;
-            let (file, lock) = opened.expect("whoever else has it gives it back");
+            let (file, lock) = opened.expect("the other holder gives it back");
             files.push(Some(file));
             locks.push(lock);
         }
@@ -193,7 +193,7 @@ impl Qcow2Target {
         Ok(layer)
     }
 
-    /// What whoever starts an image after a crash does first: a dirty one is repaired. `check` may then
+    /// What the first user of an image after a crash does: a dirty one is repaired. `check` may then
     /// find nothing worse than leaks; their number is given.
     async fn checked(&self, world: &World) -> Result<u64, String> {
         let repair = if judge::is_dirty(&world.current(0)) { Repair::All } else { Repair::None };

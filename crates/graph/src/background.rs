@@ -9,7 +9,7 @@ use qcow2::{Budget, Calculation, Host, Work};
 /// Runs the engine's work on the loop of the thread that starts it, and knows whether any is left:
 /// a loop must not end before.
 #[derive(Clone, Debug)]
-pub(crate) struct House {
+pub(crate) struct BackgroundTasks {
     works: Arc<Works>,
     map_budget: Arc<Budget>,
 }
@@ -31,7 +31,7 @@ impl Drop for Running {
     }
 }
 
-impl Host for House {
+impl Host for BackgroundTasks {
     fn spawn(&self, work: Work) {
         self.works.running.fetch_add(1, Ordering::AcqRel);
         let running = Running(Arc::clone(&self.works));
@@ -51,8 +51,8 @@ impl Host for House {
     }
 }
 
-impl House {
-    /// A house whose images take their memory out of `map_budget`.
+impl BackgroundTasks {
+    /// Tasks whose images take their memory out of `map_budget`.
     pub(crate) fn new(map_budget: Arc<Budget>) -> Self {
         Self { works: Arc::default(), map_budget }
     }

@@ -1,0 +1,95 @@
+//! A layer of a disk is opened for writing while the disk is in use, and for reading again: what commits into a backing file needs.
+//!
+//! The file is opened once more in the other way, an image is made of that, and it is put in the place of the one that is there, between
+//! two requests. The lock of the file stays on the descriptor that took it first, and only what it is for changes: there is no moment
+//! without one, and nothing is opened for writing before all other users of the file were asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::replace::{Edge, Found, ReplaceError};
+use super::{Change, Graph};
+use crate::layers::LayerFiles;
+
+/// What a layer is open for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerAccess {
+    /// It is read.
+    Read,
+    /// It is read and written.
+    Write,
+}
+
+/// Locks for writing, which are locks for reading again when this is dropped.
+struct Raised<'a>(Option<&'a LayerFiles>);
+
+impl Graph {
+    /// Opens layer `at` of the disk that `name` leads to (0 is the uppermost one) for writing, or for reading again. Nothing happens if
+    /// it is open so. Gives for how long requests were kept out; what opening the image costs, they do not wait for.
+    ///
+    /// For writing: the caller writes to the layer as the disk has it now ([`crate::Disk::root`], [`block::layers`]), and only what the
+    /// layers above hide: they go on being read through it. The disk itself takes writes when its option `read-only` says so.
+    /// For reading: the caller has written for the last time. What it wrote is durable when this returns, the image closed and the
+    /// file free for other readers.
+    ///
+    /// # Errors
+    /// [`ReplaceError::Open`] when another process, or another disk of this one, uses the file, or the image does not open. Then,
+    /// when the exchange fails, and when the future is dropped before it, lock and layer are as they were. With [`ReplaceError::Close`] the layer is
+    /// open for reading, and its file as after a crash.
+    ///
+    /// # Crash
+    /// That of a writer of the image: docs/write-order.md. Opening it for writing changes no more than that does elsewhere.
+    pub async fn set_layer_access(
+        &self,
+        _change: &Change<'_>,
+        name: &str,
+        at: usize,
+        access: LayerAccess,
+    ) -> Result<Duration, ReplaceError> {
+        let node = self.disk(name)?;
+        let old = node.disk.layers();
+        let block = block::layers(Arc::clone(&old.top)).nth(at).ok_or_else(|| node.no_layer(&old, at))?;
+        let layer = old.list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block));
+        let files = layer.and_then(|layer| Some((layer, layer.files.as_ref()?)));
+        let (layer, files) = files
+            .ok_or_else(|| ReplaceError::NoFile { layer: block.name().to_owned(), driver: block.driver() })?;
+        let writable = access == LayerAccess::Write;
+        if block.capabilities().read_only != writable {
+            return Ok(Duration::ZERO);
+        }
+        let failed = |error| ReplaceError::Open(Box::new(error));
+        let raised = Raised(writable.then_some(files));
+        match writable {
+            true => files.lock_for(true).map_err(failed)?,
+            // The image that is opened for reading finds everything in the file.
+            false => block.flush().await.map_err(ReplaceError::Before)?,
+        }
+        let edge = at.checked_sub(1).map_or(Edge::Root, |of| Edge::Backing { of });
+        let again = Box::pin(files.open_again(layer, writable, &self.rules)).await.map_err(failed)?;
+        let found = Found::again(edge, again).await?;
+        let replaced = Box::pin(self.exchange(&node, &old, edge, found, async || Ok(()))).await?;
+        raised.keep();
+        if !writable {
+            let closed = replaced.removed.close().await;
+            files.lock_for(false).map_err(failed)?;
+            let layer = block.name().to_owned();
+            closed.map_err(|source| ReplaceError::Close { layer, source })?;
+        }
+        Ok(replaced.pause)
+    }
+}
+
+impl Raised<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        // A lock for less than before is always given.
+        if let Some(Err(error)) = self.0.map(|files| files.lock_for(false)) {
+            tracing::warn!("a file stays locked for writing: {error}");
+        }
+    }
+}
