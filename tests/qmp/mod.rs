@@ -7,6 +7,7 @@ mod churn;
 mod commands;
 mod fd_sets;
 mod hostile;
+mod jobs;
 mod metrics;
 mod neighbours;
 mod options;

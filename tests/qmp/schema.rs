@@ -9,7 +9,7 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 30] = [
+const NOT_HERE: [&str; 33] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
@@ -87,6 +87,42 @@ fn is_known_of_blkdebug(path: &str) -> bool {
         Some(event) => EVENTS_NOT_HERE.contains(&event),
         None => OF_BLKDEBUG_NOT_HERE.contains(&option.split("[]").next().unwrap_or(option)),
     }
+}
+
+/// Arguments of jobs that are refused here (docs/qmp.md), by the command's name; a transaction has those of blockdev-backup, too.
+const OF_JOBS_NOT_HERE: [(&str, &[&str]); 5] = [
+    ("block-commit", &["backing-mask-protocol", "filter-node-name"]),
+    ("block-stream", &["backing-mask-protocol", "filter-node-name"]),
+    (
+        "blockdev-backup",
+        &[
+            "bitmap",
+            "bitmap-mode",
+            "compress",
+            "discard-source",
+            "filter-node-name",
+            "sync=bitmap",
+            "sync=incremental",
+            "x-perf",
+        ],
+    ),
+    (
+        "blockdev-mirror",
+        &["buf-size", "filter-node-name", "sync=bitmap", "sync=incremental", "target-is-zero"],
+    ),
+    ("drive-mirror", &["buf-size", "sync=bitmap", "sync=incremental", "unmap"]),
+];
+
+fn is_known_of_jobs(path: &str) -> bool {
+    let path = path.replace("transaction.actions[](blockdev-backup).data.", "blockdev-backup.");
+    OF_JOBS_NOT_HERE.iter().any(|(command, arguments)| {
+        let argument = path.strip_prefix(command).and_then(|path| path.strip_prefix('.'));
+        argument.is_some_and(|found| {
+            arguments.iter().any(|known| {
+                found == *known || found.strip_prefix(known).is_some_and(|rest| rest.starts_with(['.', '=']))
+            })
+        })
+    })
 }
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
@@ -233,7 +269,8 @@ fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() 
         additional.extend(here.keys().filter(|path| !there.contains_key(*path)).cloned());
     }
     let unknown = |found: BTreeSet<String>, known: &[&str]| -> Vec<String> {
-        let is_known = |path: &str| known.contains(&path) || is_known_of_blkdebug(path);
+        let is_known =
+            |path: &str| known.contains(&path) || is_known_of_blkdebug(path) || is_known_of_jobs(path);
         found.into_iter().filter(|path| !is_known(path)).collect()
     };
     let differences = [

@@ -13,6 +13,7 @@ pub mod drives;
 pub mod endpoint;
 pub mod exports;
 pub mod inventory;
+mod jobs;
 pub mod listening;
 pub mod log;
 pub mod log_filter;
@@ -174,7 +175,7 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
         let description = node.description();
         let node =
             inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
-        let export = NewExport { id: name.clone(), node: node.name.clone(), name, description, shown };
+        let export = NewExport { id: name.clone(), node: node.name(), name, description, shown };
         inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
     }
     Ok(())
@@ -195,7 +196,7 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
             merge: settings.request_merging,
         };
         let id = format!("{name}-vhost{number}");
-        inventory.add_vhost_export((id, nbd.disk.name.clone()), shown, door).map_err(failed)?;
+        inventory.add_vhost_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
     }
     Ok(())
 }

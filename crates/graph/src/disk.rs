@@ -91,6 +91,12 @@ impl Disk {
         Arc::clone(&self.layers.load().top)
     }
 
+    /// The uppermost image: the chain's top without the filters of jobs.
+    pub fn top_image(&self) -> Arc<dyn Block> {
+        let layers = self.layers.load();
+        Arc::clone(layers.first().map_or(&layers.top, |layer| &layer.block))
+    }
+
     /// The chain's top, if it is a qcow2 image: a handle of it.
     pub fn image(&self) -> Option<Qcow2> {
         self.layers.load().image().cloned()

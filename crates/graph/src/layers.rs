@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::{Block, Error};
+use parking_lot::Mutex;
 use qcow2::Qcow2;
 
 use crate::background::BackgroundTasks;
@@ -27,8 +28,20 @@ pub(crate) struct Layer {
     pub(crate) tasks: BackgroundTasks,
     /// A filter, which closes what it is put over when it is closed itself.
     pub(crate) closes_below: bool,
+    /// What it is called, if it has a name of its own. The uppermost image has the disk's name, whatever is here.
+    pub(crate) own: Mutex<Option<Own>>,
     /// What it is made of; `None` of a filter.
     pub(crate) files: Option<LayerFiles>,
+}
+
+/// The name of a layer below the uppermost one.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) name: String,
+    /// It was a node by itself: its name stays when it is taken out, until somebody removes it.
+    pub(crate) by_user: bool,
+    /// Names that go with it.
+    pub(crate) links: Links,
 }
 
 /// The files that an image of a disk is made of, and how it is opened. They stay locked as long as this is there.
@@ -40,6 +53,20 @@ pub(crate) struct LayerFiles {
     pub(crate) data: Option<Origin>,
     /// Never written, whatever the layer is opened for.
     pub(crate) luks_header: Option<Origin>,
+}
+
+/// A layer is itself and no other.
+impl PartialEq for Layer {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Layer {
+    /// What it is called, if it has a name of its own.
+    pub(crate) fn own_name(&self) -> Option<String> {
+        self.own.lock().as_ref().map(|own| own.name.clone())
+    }
 }
 
 /// All layers of a disk. Never changes: a disk on other layers has another one of these.
@@ -83,9 +110,19 @@ impl Layers {
         Self { cached: top.capabilities().cached, top, bitmaps, list }
     }
 
-    /// The top, if it is a qcow2 image.
+    /// The uppermost image, if it is a qcow2 image; filters over it do not count.
     pub(crate) fn image(&self) -> Option<&Qcow2> {
-        self.top.downcast_ref()
+        self.first().map_or(&self.top, |layer| &layer.block).downcast_ref()
+    }
+
+    /// The uppermost layer that is no filter.
+    pub(crate) fn first(&self) -> Option<&Arc<Layer>> {
+        self.list.iter().find(|layer| !layer.closes_below)
+    }
+
+    /// The layer that `block` is.
+    pub(crate) fn of(&self, block: &Arc<dyn Block>) -> Option<&Arc<Layer>> {
+        self.list.iter().find(|layer| Arc::ptr_eq(&layer.block, block))
     }
 
     /// Those of `old` that are not among these.
@@ -168,11 +205,17 @@ impl LayerFiles {
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
         let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
-        Ok(Layer { block, identity: now.identity.clone(), tasks, closes_below: false, files: Some(files) })
+        let own = Mutex::new(now.own.lock().clone());
+        let identity = now.identity.clone();
+        Ok(Layer { block, identity, tasks, closes_below: false, own, files: Some(files) })
     }
 }
 
 impl RemovedLayers {
+    pub(crate) fn layers(&self) -> &[Arc<Layer>] {
+        &self.0
+    }
+
     /// What they are called, from the upper to the lower.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|layer| layer.block.name())

@@ -43,7 +43,7 @@ impl Disk {
     /// What the medium of the disk's file does, as far as it was asked or tried. Of an image with a data file: that of the
     /// image file.
     pub fn medium(&self) -> Medium {
-        let root = self.root();
+        let root = self.top_image();
         let file = root.downcast_ref::<Qcow2>().map(Qcow2::file);
         let file = file.or_else(|| root.downcast_ref::<Raw>().map(|raw| &raw.storage));
         file.map_or_else(Medium::default, |file| file.medium())

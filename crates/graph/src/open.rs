@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::Block;
+use parking_lot::Mutex;
 use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
@@ -14,9 +15,10 @@ use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
-use crate::layers::{Layer, LayerFiles, Layers};
+use crate::layers::{Layer, LayerFiles, Layers, Own};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
+use crate::nodes::Links;
 use crate::options::DiskOptions;
 use crate::probe::Format;
 use crate::secrets::Secrets;
@@ -95,6 +97,8 @@ pub(crate) async fn open_layers(
             tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
+        let own = options.node_name.clone().filter(|_| !chain.is_empty());
+        let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let files =
             LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         list.push(Arc::new(Layer {
@@ -102,6 +106,7 @@ pub(crate) async fn open_layers(
             identity: Some(identity),
             tasks: tasks.clone(),
             closes_below: false,
+            own: Mutex::new(own),
             files: Some(files),
         }));
     }

@@ -129,6 +129,12 @@ impl Copy<'_> {
     /// When a block is too small for the range, at the first request that fails, or when it is cancelled. The target then holds a
     /// part of what it should.
     pub async fn run(&self, counters: &Counters) -> Result<(), Error> {
+        self.transfer(counters).await?;
+        self.target.flush().await.map_err(Error::request(Side::Target, self.target, Action::Flush, 0))
+    }
+
+    /// As [`Copy::run`], without the flush: for one who copies part by part.
+    pub(crate) async fn transfer(&self, counters: &Counters) -> Result<(), Error> {
         self.check_sizes()?;
         let pieces = self.pieces();
         let steps = self.steps(pieces.bytes, counters);
@@ -143,7 +149,7 @@ impl Copy<'_> {
                 fetched.try_for_each(|parts| self.store(parts, counters)).await?;
             }
         }
-        self.target.flush().await.map_err(Error::request(Side::Target, self.target, Action::Flush, 0))
+        Ok(())
     }
 
     fn check_sizes(&self) -> Result<(), Error> {

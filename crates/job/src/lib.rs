@@ -3,24 +3,45 @@
 //! [`struct@Copy`] says what is copied from where to where; [`Copy::run`] does it. What of the source has to be read is decided by its
 //! map alone ([`Scope`]), what of the target has to be written by what is known of its content ([`Content`]). Success means that
 //! every byte of the range was written or proved to be right, and that the target is flushed.
+//!
+//! Jobs on disks at work are made of it: [`Mirror`], [`Stream`], [`Merge`], [`Backup`], each with the filter through which guests write
+//! meanwhile. [`Life`] is what their users see: states and verbs ([`Status`], [`Verb`]), limits, failures.
 
 #![forbid(unsafe_code)]
 
+mod backup;
 mod content;
 mod copy;
 mod counters;
+mod dirty;
 mod error;
 mod joined;
+mod life;
+mod merge;
+mod mirror;
 mod plan;
 mod rate;
 mod read;
 mod runs;
+mod state;
 mod stored;
+mod stream;
+mod terms;
+mod tracked;
 
+pub use backup::{Backup, BeforeWrite};
 pub use content::Content;
 pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress};
+pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
 pub use joined::Joined;
+pub use life::Life;
+pub use merge::Merge;
+pub use mirror::{Ended, Mirror, What};
 pub use plan::Scope;
 pub use rate::{Clock, LoopClock, RateLimit};
+pub use state::{Status, Verb};
+pub use stream::{Guarded, Stream};
+pub use terms::{End, IoStatus, Notice, OnError, Terms, VerbError, Verdict};
+pub use tracked::Tracked;

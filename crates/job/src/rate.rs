@@ -51,6 +51,13 @@ impl RateLimit {
         Self { bucket: Mutex::new(LeakyBucket::new(rate, clock.now())), clock: Box::new(clock) }
     }
 
+    /// Another limit from now on; 0 is none. Who waits goes on waiting as the old one said.
+    pub fn set(&self, bytes_per_second: u64) {
+        let rate = Rate { avg: bytes_per_second, ..Rate::UNLIMITED };
+        *self.bucket.lock().unwrap_or_else(PoisonError::into_inner) =
+            LeakyBucket::new(rate, self.clock.now());
+    }
+
     /// Waits until `bytes` may pass, and charges them.
     pub(crate) async fn take(&self, bytes: u64) {
         loop {

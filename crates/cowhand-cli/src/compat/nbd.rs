@@ -98,7 +98,7 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
         let node = inventory.graph.add_disk(&change, node).map_err(|error| failed(&error))?;
         let export = NewExport {
             id: NODE.to_owned(),
-            node: node.name.clone(),
+            node: node.name(),
             name: args.export_name.clone(),
             description: args.description.clone().unwrap_or_default(),
             shown,

@@ -23,6 +23,7 @@ use self::doors::Doors;
 use self::exports::ExportRecord;
 use self::objects::Object;
 use super::endpoint::Protection;
+use super::jobs::Jobs;
 use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 
@@ -38,6 +39,8 @@ pub struct Inventory {
     pub vhost: Arc<door_vhost_user_blk::Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
+    /// What is at work on disks.
+    pub jobs: Jobs,
     /// Who wants to hear of changes.
     pub events: Rc<Events>,
     /// What an error about a missing right is to mention.
@@ -66,6 +69,7 @@ impl Inventory {
             vhost: door_vhost_user_blk::Server::new(server.loops()),
             graph: Graph::new(rules),
             server,
+            jobs: Jobs::default(),
             events,
             sandbox,
             plain_tcp_allowed,

@@ -2,19 +2,25 @@
 
 pub mod bitmaps;
 pub mod blockdev;
+mod chain;
 pub mod dirty_bitmaps;
 pub mod errors;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;
+mod job_schema;
+mod jobs;
 pub mod limits;
+mod live;
 pub mod nbd_server;
 mod node_options;
 pub mod objects;
+mod overlay;
 pub mod query;
 pub mod schema;
 pub mod snapshots;
 pub mod socket;
+mod transaction;
 
 use std::rc::Rc;
 
@@ -43,7 +49,17 @@ impl Steering {
             "query-status" => {
                 return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
             }
-            "query-jobs" | "query-block-jobs" => return Ok(json!([])),
+            "query-jobs" => return Ok(jobs::query(inventory)),
+            "query-block-jobs" => return Ok(jobs::query_block(inventory)),
+            "job-pause" | "block-job-pause" => return jobs::act(inventory, &command.name, arguments),
+            "job-resume" | "block-job-resume" => return jobs::act(inventory, &command.name, arguments),
+            "job-cancel" | "block-job-cancel" => return jobs::act(inventory, &command.name, arguments),
+            "job-complete" | "block-job-complete" => return jobs::act(inventory, &command.name, arguments),
+            "job-finalize" | "block-job-finalize" => return jobs::act(inventory, &command.name, arguments),
+            "job-dismiss" | "block-job-dismiss" => return jobs::act(inventory, &command.name, arguments),
+            "block-job-set-speed" | "block-job-change" => {
+                return jobs::act(inventory, &command.name, arguments);
+            }
             "query-block" => return Ok(query::devices(inventory).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
@@ -74,6 +90,17 @@ impl Steering {
             "block_resize" => blockdev::resize(inventory, arguments).await,
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
+            "blockdev-snapshot" => overlay::snapshot(inventory, &change, arguments).await.map(|_| json!({})),
+            "blockdev-snapshot-sync" => {
+                overlay::snapshot_sync(inventory, &change, arguments).await.map(|_| json!({}))
+            }
+            "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,
+            "block-stream" => live::stream(inventory, &change, arguments).await,
+            "block-commit" => live::commit(inventory, &change, arguments).await,
+            "blockdev-mirror" => live::mirror(inventory, &change, arguments).await,
+            "drive-mirror" => live::drive_mirror(inventory, &change, arguments).await,
+            "blockdev-backup" => live::backup(inventory, &change, arguments, None).await,
+            "transaction" => transaction::run(inventory, &change, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
             "block-export-del" => exports::del(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),

@@ -188,7 +188,8 @@ fn fence_files(names: &[&Path], reach: &[PathBuf]) -> Result<RestrictionStatus, 
     for directory in reach {
         match PathFd::new(directory) {
             Ok(directory) => {
-                let rights = open | AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile;
+                let made = AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::RemoveFile;
+                let rights = open | AccessFs::ReadDir | made;
                 rules = rules.add_rule(PathBeneath::new(directory, rights))?;
             }
             Err(error) => tracing::warn!(%error, "sandbox: a directory given with --allow-path stays closed"),

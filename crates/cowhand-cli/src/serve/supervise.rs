@@ -60,6 +60,9 @@ pub fn until_told(
         let asked = quit.is_triggered();
         quit.trigger();
         own.run(running.end(asked));
+        // The command at work may begin a job; those that come later find that the program is ending.
+        drop(own.run(inventory.graph.change()));
+        own.run(patiently(inventory.jobs.end_all(), &signals));
         // The command at work ends first; those that come later find that the program is ending.
         let change = own.run(inventory.graph.change());
         inventory.close_doors();

@@ -112,7 +112,7 @@ fn nodes_find_drivers_in_the_list_too() {
     let graph = Graph::new(OpenRules::default());
     let add = |options: Value| {
         let added = run(async { graph.add(&graph.change().await, options.as_object().unwrap()).await });
-        added.map(|node| node.name.clone()).map_err(|error| error.to_string())
+        added.map(|node| node.name()).map_err(|error| error.to_string())
     };
     let pattern = json!({ "driver": "pattern", "node-name": "p", "length": 512, "every": 5 });
     assert_eq!(add(pattern), Ok("p".to_owned()));

@@ -26,7 +26,7 @@ impl Graph {
     /// # Errors
     /// When its name is in use.
     pub fn add_disk(&self, _change: &Change<'_>, disk: DiskNode) -> Result<Arc<Node>, NodeError> {
-        self.insert(Node::new(disk.name.clone(), NodeKind::Disk(Arc::new(disk))))
+        self.insert(Node::new(disk.name(), NodeKind::Disk(Arc::new(disk))))
     }
 
     /// Adds what `options` describe; they have the names and types of QMP's blockdev-add. Runs on a loop, on which what

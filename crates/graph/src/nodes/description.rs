@@ -208,6 +208,6 @@ impl Graph {
         let path = disk.path();
         let path = path.to_str().ok_or_else(|| DescriptionError::PathNotUtf8 { name: name.to_owned() })?;
         let file = serde_json::json!({ "driver": "file", "filename": path });
-        Ok(serde_json::json!({ "driver": disk.driver(), "file": file }))
+        Ok(serde_json::json!({ "driver": disk.driver(), "node-name": name, "file": file }))
     }
 }

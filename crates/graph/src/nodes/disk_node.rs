@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::name::NodeName;
 use crate::disk::Disk;
 use crate::drive::OptionTree;
 use crate::options::DiskOptions;
@@ -13,8 +14,7 @@ use crate::options::DiskOptions;
 /// A disk, and how it was asked for.
 #[derive(Debug)]
 pub struct DiskNode {
-    /// The node's name.
-    pub name: String,
+    pub(super) name: NodeName,
     /// The disk.
     pub disk: Arc<Disk>,
     pub(super) asked: Mutex<Asked>,
@@ -35,11 +35,16 @@ impl DiskNode {
     /// `disk`, opened as `tree` says, of the image that was named `path`.
     pub fn new(name: String, path: PathBuf, tree: OptionTree, disk: Disk) -> Self {
         Self {
-            name,
+            name: NodeName::new(name),
             disk: Arc::new(disk),
             asked: Mutex::new(Asked { path, tree }),
             told_of_bitmaps: AtomicBool::new(false),
         }
+    }
+
+    /// The node's name: that of its uppermost image.
+    pub fn name(&self) -> String {
+        self.name.get()
     }
 
     /// The image, as it was named.
@@ -54,7 +59,7 @@ impl DiskNode {
 
     /// The driver's name.
     pub fn driver(&self) -> &'static str {
-        self.disk.root().driver()
+        self.disk.top_image().driver()
     }
 
     /// The options in force.

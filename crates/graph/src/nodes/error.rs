@@ -56,6 +56,14 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
+    /// A disk was asked for.
+    #[error(
+        "node {name:?} was taken out of its disk by a job and is closed; blockdev-del it, and add it anew to use it"
+    )]
+    TakenOut {
+        /// The node.
+        name: String,
+    },
     /// One filter a disk.
     #[error("node {name:?} has a throttle filter over it already")]
     HasFilter {

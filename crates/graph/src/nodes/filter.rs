@@ -9,7 +9,7 @@ use super::Graph;
 use super::description::DescriptionError;
 use super::error::NodeError;
 use super::name::check_node_name;
-use super::node::{Links, Node, NodeKind};
+use super::node::{Node, NodeKind};
 
 impl Graph {
     /// Adds a filter over a node, or over one that is made for it.
@@ -54,11 +54,10 @@ impl Graph {
     fn put_filter(&self, name: String, group: &str, child: &Node) -> Result<Arc<Node>, NodeError> {
         let disk = child.disk()?;
         if self.users(child).iter().any(|user| matches!(user.kind, NodeKind::Throttle { .. })) {
-            return Err(NodeError::HasFilter { name: child.name.clone() });
+            return Err(NodeError::HasFilter { name: child.name() });
         }
         let kind = NodeKind::Throttle { group: Mutex::new(group.to_owned()), child: child.name.clone() };
-        let links = Links { uses: vec![child.name.clone()], ..Links::default() };
-        let node = self.insert(Node { links: Mutex::new(links), ..Node::new(name, kind) })?;
+        let node = self.insert(Node::new(name, kind))?;
         disk.disk.set_throttle_group(Some(group));
         Ok(node)
     }

@@ -24,6 +24,13 @@ impl fmt::Display for User {
     }
 }
 
+impl Hold {
+    /// What the node is called now.
+    pub fn node_name(&self) -> String {
+        self.node.name()
+    }
+}
+
 /// While it lasts its node is not removed.
 #[derive(Debug)]
 pub struct Hold {
@@ -42,6 +49,11 @@ impl Drop for Hold {
 pub(super) struct Holders(Mutex<Vec<Arc<User>>>);
 
 impl Holders {
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<User> {
+        self.0.lock().iter().map(|user| User::clone(user)).collect()
+    }
+
     /// The user that has held the node longest.
     pub(super) fn first(&self) -> Option<User> {
         self.0.lock().first().map(|user| User::clone(user))

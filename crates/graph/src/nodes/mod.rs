@@ -14,6 +14,7 @@ mod filter;
 #[cfg(test)]
 mod future_sizes;
 mod hold;
+mod live;
 mod name;
 mod node;
 mod removal;
@@ -38,6 +39,8 @@ pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;
 pub use self::hold::{Hold, User};
+pub use self::live::{LayerView, Overlay};
+pub use self::name::NodeName;
 pub(crate) use self::node::Links;
 pub use self::node::{Node, NodeKind};
 pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
@@ -92,7 +95,7 @@ impl Graph {
     /// When there is none.
     pub fn node(&self, name: &str) -> Result<Arc<Node>, NodeError> {
         let nodes = self.nodes.lock();
-        let found = nodes.iter().find(|node| node.name == name).cloned();
+        let found = nodes.iter().find(|node| node.name.is(name)).cloned();
         found.ok_or_else(|| NodeError::Unknown { name: name.to_owned() })
     }
 
@@ -103,8 +106,8 @@ impl Graph {
     pub fn disk(&self, name: &str) -> Result<Arc<DiskNode>, NodeError> {
         let node = self.node(name)?;
         match &node.kind {
-            NodeKind::Throttle { child, .. } => self.disk(child),
-            NodeKind::Disk(_) | NodeKind::File(_) => node.disk().cloned(),
+            NodeKind::Throttle { child, .. } => self.disk(&child.get()),
+            NodeKind::Disk(_) | NodeKind::File(_) | NodeKind::TakenOut => node.disk().cloned(),
         }
     }
 
@@ -119,7 +122,7 @@ impl Graph {
 
     /// The nodes that stand on `node`.
     pub(crate) fn users(&self, node: &Node) -> Vec<Arc<Node>> {
-        self.nodes.lock().iter().filter(|user| user.uses(&node.name)).cloned().collect()
+        self.nodes.lock().iter().filter(|user| user.uses(&node.name())).cloned().collect()
     }
 
     /// A name that nobody gave, for what has none. `#` begins no name that a user may give.
@@ -137,7 +140,7 @@ impl Graph {
     /// Puts a node in, if none of its names is in use.
     fn insert(&self, node: Node) -> Result<Arc<Node>, NodeError> {
         let mut names = BTreeSet::new();
-        for name in node.parts().into_iter().chain([node.name.clone()]) {
+        for name in node.parts().into_iter().chain([node.name()]) {
             self.check_free(&name)?;
             if let Some(name) = names.replace(name) {
                 return Err(NodeError::NameTaken { name });

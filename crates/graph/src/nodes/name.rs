@@ -1,6 +1,33 @@
-//! What a node may be called.
+//! What a node is called, and what it may be called.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::error::NodeError;
+
+/// What a node is called now. All copies are one name: it follows the disk, which has the name of its uppermost image.
+#[derive(Clone, Debug)]
+pub struct NodeName(Arc<Mutex<String>>);
+
+impl NodeName {
+    pub(super) fn new(name: String) -> Self {
+        Self(Arc::new(Mutex::new(name)))
+    }
+
+    /// The name of this moment.
+    pub fn get(&self) -> String {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn is(&self, name: &str) -> bool {
+        *self.0.lock() == name
+    }
+
+    pub(super) fn set(&self, name: String) {
+        *self.0.lock() = name;
+    }
+}
 
 /// Bytes of a node's name at most, as in QEMU.
 pub(super) const NAME_BYTES_MAX: usize = 31;

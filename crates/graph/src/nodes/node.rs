@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::hold::Holders;
+use super::name::NodeName;
 
 /// Something with a node name.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name.
-    pub name: String,
+    /// Its name. That of a disk is shared with it.
+    pub(super) name: NodeName,
     /// It belongs to the node over it and goes with it.
     pub implicit: bool,
     /// What it is.
@@ -39,6 +40,12 @@ impl Links {
         self.parts.extend(more.parts);
         self.uses.extend(more.uses);
     }
+
+    /// Not those of `less` any more.
+    pub(super) fn remove(&mut self, less: &Self) {
+        self.parts.retain(|part| !less.parts.contains(part));
+        self.uses.retain(|used| !less.uses.contains(used));
+    }
 }
 
 /// What a node is.
@@ -53,14 +60,25 @@ pub enum NodeKind {
         /// The group's name.
         group: Mutex<String>,
         /// The disk's node.
-        child: String,
+        child: NodeName,
     },
+    /// An image that a job took out of its disk, closed. It keeps its name until it is removed, as managers of disks expect.
+    TakenOut,
 }
 
 impl Node {
     /// A node by itself: no parts, nothing under it.
     pub(super) fn new(name: String, kind: NodeKind) -> Self {
+        let name = match &kind {
+            NodeKind::Disk(disk) => disk.name.clone(),
+            NodeKind::File(_) | NodeKind::Throttle { .. } | NodeKind::TakenOut => NodeName::new(name),
+        };
         Self { name, implicit: false, kind, links: Mutex::default(), holders: Holders::default() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.name.get()
     }
 
     /// The open disk.
@@ -68,11 +86,12 @@ impl Node {
     /// # Errors
     /// When it is none.
     pub fn disk(&self) -> Result<&Arc<DiskNode>, NodeError> {
-        let name = || self.name.clone();
+        let name = || self.name();
         match &self.kind {
             NodeKind::Disk(disk) => Ok(disk),
             NodeKind::File(_) => Err(NodeError::BareFile { name: name() }),
             NodeKind::Throttle { .. } => Err(NodeError::Filter { name: name() }),
+            NodeKind::TakenOut => Err(NodeError::TakenOut { name: name() }),
         }
     }
 
@@ -83,12 +102,18 @@ impl Node {
 
     /// Whether the node called `name` is under it, and must stay as long as it does.
     pub(super) fn uses(&self, name: &str) -> bool {
-        self.links.lock().uses.iter().any(|used| used == name)
+        let over = matches!(&self.kind, NodeKind::Throttle { child, .. } if child.is(name));
+        over || self.links.lock().uses.iter().any(|used| used == name)
     }
 
     /// Whether `name` is its, or that of a part of it.
     pub fn is_called(&self, name: &str) -> bool {
-        self.name == name || self.links.lock().parts.iter().any(|part| part == name)
+        self.name.is(name) || self.links.lock().parts.iter().any(|part| part == name)
+    }
+
+    /// Whether it is the node of `disk`.
+    pub(super) fn is_of(&self, disk: &DiskNode) -> bool {
+        matches!(&self.kind, NodeKind::Disk(own) if std::ptr::eq(&**own, disk))
     }
 
     /// Whether it is a filter that puts its disk into the group called `name`.

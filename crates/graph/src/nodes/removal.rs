@@ -22,14 +22,14 @@ impl Graph {
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
         self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
         match &node.kind {
-            NodeKind::File(_) => Ok(()),
+            NodeKind::File(_) | NodeKind::TakenOut => Ok(()),
             NodeKind::Disk(disk) => {
                 disk.disk.idle().await;
                 let closed = disk.disk.close().await;
                 closed.map_err(|source| NodeError::Close { path: disk.path(), source })
             }
             NodeKind::Throttle { child, .. } => {
-                let child = self.node(child)?;
+                let child = self.node(&child.get())?;
                 child.disk()?.disk.set_throttle_group(None);
                 if child.implicit { Box::pin(self.close(&child)).await } else { Ok(()) }
             }
@@ -53,7 +53,7 @@ impl Graph {
         let nodes = self.nodes.lock();
         match nodes.iter().find(|node| node.is_filter_of(name)) {
             Some(user) => {
-                let by = User { kind: "node", name: user.name.clone() };
+                let by = User { kind: "node", name: user.name() };
                 Err(NodeError::GroupInUse { name: name.to_owned(), by })
             }
             None => Ok(()),

@@ -29,8 +29,11 @@ impl Graph {
                 tree.fill_for_reopen(&disk.asked.lock().tree);
                 disk.reopen(tree).await
             }
-            NodeKind::Throttle { group, child } => self.reopen_filter(&node.name, (group, child), options),
-            NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name.clone() }),
+            NodeKind::Throttle { group, child } => {
+                self.reopen_filter(&node.name(), (group, &child.get()), options)
+            }
+            NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name() }),
+            NodeKind::TakenOut => Err(NodeError::TakenOut { name: node.name() }),
         }
     }
 }
@@ -48,9 +51,10 @@ impl DiskNode {
 
     async fn reopen(&self, tree: OptionTree) -> Result<(), NodeError> {
         let new = DiskOptions::of_tree(tree.clone())?;
-        let name = || self.name.clone();
+        let name = || self.name();
         let old = self.options().ok_or_else(|| NodeError::Unknown { name: name() })?;
-        if let Some(option) = first_fixed(&old, &new, &self.opened())? {
+        let node_name = self.name();
+        if let Some(option) = first_fixed(&old, &new, &self.opened(&node_name))? {
             return Err(NodeError::Fixed { name: name(), option });
         }
         let set = self.disk.set_runtime_options(RuntimeOptions::of(&new.layer)).await;
@@ -60,17 +64,17 @@ impl DiskNode {
     }
 
     /// What is so of the open disk.
-    fn opened(&self) -> Opened<'_> {
+    fn opened<'a>(&self, node_name: &'a str) -> Opened<'a> {
         let is_device = self.path().metadata().is_ok_and(|found| found.file_type().is_block_device());
         let (format, has_data_file) = match self.disk.image() {
             Some(image) => (Format::Qcow2, image.geometry().external_data),
-            None => (Format::of_name(self.disk.root().driver()).unwrap_or(Format::Raw), false),
+            None => (Format::of_name(self.disk.top_image().driver()).unwrap_or(Format::Raw), false),
         };
         Opened {
-            node_name: &self.name,
+            node_name,
             format,
             file_driver: of_file(is_device),
-            has_backing: self.disk.root().below().is_some(),
+            has_backing: self.disk.top_image().below().is_some(),
             has_data_file,
         }
     }

@@ -47,6 +47,12 @@ pub enum Put {
     Layer(usize),
     /// What the disk of another node stands on. The node is gone afterwards.
     Node(String),
+    /// Likewise, over what is there now: an image that has no backing layer yet gets that one.
+    NodeOver(String),
+    /// Likewise, over what lies below the uppermost image now.
+    NodeOverBelow(String),
+    /// What is below the filter that is there.
+    WithoutFilter,
     /// A filter over what is there now, which it is given.
     Filter(PutOver),
 }
@@ -133,29 +139,29 @@ impl Graph {
         let removed = layers.missing(old);
         node.disk.stand_on(layers, &drained);
         node.put_in_force(asked);
-        self.link(&node.name, &found);
+        self.link(&node, &found);
         drop((still, drained));
         let pause = node.disk.front.now().since(begun);
-        tracing::debug!(node = node.name, ?edge, ?pause, "the disk stands on other layers");
+        tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");
         Ok(Replaced { pause, removed })
     }
 
     /// The node's names are those of what it stands on, too; a node that gave it goes.
-    fn link(&self, name: &str, found: &Found) {
+    fn link(&self, disk: &DiskNode, found: &Found) {
         let mut nodes = self.nodes.lock();
         if let Some(gone) = &found.node {
             nodes.retain(|node| !Arc::ptr_eq(node, gone));
         }
-        if let Some(node) = nodes.iter().find(|node| node.name == name) {
+        if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
             node.links.lock().add(found.links.clone());
         }
     }
 
     /// Refuses a node that another one or somebody else needs.
     pub(super) fn check_unused(&self, node: &Node) -> Result<(), NodeError> {
-        let above = self.users(node).first().map(|user| User { kind: "node", name: user.name.clone() });
+        let above = self.users(node).first().map(|user| User { kind: "node", name: user.name() });
         match above.or_else(|| node.holders.first()) {
-            Some(by) => Err(NodeError::InUse { name: node.name.clone(), by }),
+            Some(by) => Err(NodeError::InUse { name: node.name(), by }),
             None => Ok(()),
         }
     }
@@ -170,7 +176,11 @@ impl DiskNode {
         }
         let mut backings = Vec::new();
         if let Some(over) = &found.over {
-            backings.push((over.clone(), blocks.get(edge.at()).cloned()));
+            let under = match found.over_below {
+                true => self.disk.top_image().below(),
+                false => blocks.get(edge.at()).cloned(),
+            };
+            backings.push((over.clone(), under));
         }
         let (above, _) = blocks.split_at(edge.at());
         check_cycle(above, old, found)?;
@@ -187,7 +197,7 @@ impl DiskNode {
             }
             below = Some(Arc::clone(block));
         }
-        let top = below.ok_or_else(|| ReplaceError::NoRoot { node: self.name.clone() })?;
+        let top = below.ok_or_else(|| ReplaceError::NoRoot { node: self.name() })?;
         let bitmaps = if edge == Edge::Root { found.bitmaps.clone() } else { old.bitmaps.clone() };
         if edge == Edge::Root {
             self.check_root(&*top)?;
@@ -209,7 +219,7 @@ impl DiskNode {
 
     pub(super) fn no_layer(&self, layers: &Layers, at: usize) -> ReplaceError {
         let layers = block::layers(Arc::clone(&layers.top)).count();
-        ReplaceError::NoLayer { node: self.name.clone(), at, layers }
+        ReplaceError::NoLayer { node: self.name(), at, layers }
     }
 
     /// What the disk is taken to have been asked for once `found` is at `edge`: what was said of images below is not so any more.

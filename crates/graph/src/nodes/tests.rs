@@ -29,7 +29,7 @@ async fn reopen(graph: &Graph, options: Value) -> Result<(), NodeError> {
 }
 
 fn names(graph: &Graph) -> Vec<String> {
-    graph.nodes().iter().map(|node| node.name.clone()).collect()
+    graph.nodes().iter().map(|node| node.name()).collect()
 }
 
 fn refused<T>(outcome: Result<T, NodeError>) -> String {
@@ -99,8 +99,8 @@ fn a_filter_keeps_its_disk_and_its_group_and_takes_the_disk_that_was_made_for_it
         assert_eq!(names(graph), ["#block000", "t"]);
         let disk = graph.disk("t").unwrap();
         assert_eq!(
-            (disk.name.as_str(), disk.disk.throttle_group().name()),
-            ("#block000", Some("of-this-test"))
+            (disk.name(), disk.disk.throttle_group().name()),
+            ("#block000".to_owned(), Some("of-this-test"))
         );
         assert_eq!(refused(remove(graph, "#block000").await), "node \"#block000\" is in use by node \"t\"");
         assert_eq!(

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod beside_guests;
 mod copies;
 mod faults;
 mod made_up;

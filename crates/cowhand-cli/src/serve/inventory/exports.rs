@@ -25,8 +25,6 @@ const HURRY: Duration = Duration::from_millis(10);
 pub struct ExportRecord {
     /// What it is called here.
     pub id: String,
-    /// The node that was asked for.
-    pub node: String,
     /// The disk that it leads to.
     pub disk: Arc<DiskNode>,
     /// What clients call it, and what they do with it.
@@ -83,6 +81,13 @@ pub struct NewExport {
     pub shown: Shown,
 }
 
+impl ExportRecord {
+    /// What is exported is called so now.
+    pub fn node_name(&self) -> String {
+        self.holds.borrow().first().map_or_else(|| self.disk.name(), Hold::node_name)
+    }
+}
+
 impl Inventory {
     /// Lets NBD clients reach a disk.
     ///
@@ -115,12 +120,12 @@ impl Inventory {
             )));
         }
         let user = User { kind: "export", name: id.clone() };
-        let holds = [&node, &disk.name].map(|name| self.graph.hold(name, user.clone()));
+        let holds = [node, disk.name()].map(|name| self.graph.hold(&name, user.clone()));
         let holds = holds.into_iter().collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown));
         let (entry, door) = open(&disk.disk, view)?;
         let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
-        let record = ExportRecord { id, node, disk, entry, door, shutting_down, holds };
+        let record = ExportRecord { id, disk, entry, door, shutting_down, holds };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }

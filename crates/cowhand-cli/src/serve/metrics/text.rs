@@ -50,12 +50,13 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
     );
     clients(&mut all, inventory);
     for disk in inventory.graph.disks() {
-        requests(&mut all, &disk.name, &disk, histograms);
-        limits(&mut all, &disk.name, &disk, histograms);
-        map_cache(&mut all, &disk.name, &disk);
+        requests(&mut all, &disk.name(), &disk, histograms);
+        limits(&mut all, &disk.name(), &disk, histograms);
+        map_cache(&mut all, &disk.name(), &disk);
     }
     for export in inventory.exports() {
-        let labels = [("export", export.entry.name()), ("disk", &export.disk.name)];
+        let disk_name = export.disk.name();
+        let labels = [("export", export.entry.name()), ("disk", disk_name.as_str())];
         let counted = export.entry.counters().snapshot();
         all.add(
             gauge(

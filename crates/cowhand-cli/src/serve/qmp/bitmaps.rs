@@ -33,8 +33,8 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
         return;
     }
     let data = json!({
-        "device": node.name,
-        "node-name": node.name,
+        "device": node.name(),
+        "node-name": node.name(),
         "bitmaps": names.iter().take(NAMES_MAX).collect::<Vec<_>>(),
         "count": names.len(),
     });

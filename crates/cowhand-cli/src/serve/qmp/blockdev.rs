@@ -7,6 +7,7 @@ use graph::Change;
 use qcow2::ResizeOptions;
 use serde_json::{Map, Value, json};
 
+use super::chain::free_of_jobs;
 use crate::serve::inventory::Inventory;
 
 /// Opens a disk, or puts a filter over one.
@@ -60,6 +61,7 @@ pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
     let node = inventory.disk(name)?;
+    free_of_jobs(inventory, &node)?;
     let options =
         ResizeOptions { shrink: arguments.is_on("x-shrink"), bitmaps: true, ..ResizeOptions::default() };
     let resized = node.disk.resize(arguments.whole("size")?, options).await;

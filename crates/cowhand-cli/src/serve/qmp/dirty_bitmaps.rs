@@ -132,7 +132,7 @@ async fn merge(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), Qm
 async fn done(node: &DiskNode, name: &str, doing: &str, change: BitmapChange) -> Result<(), QmpError> {
     let changed = node.disk.change_bitmap(name, change).await;
     changed.map_err(|error| {
-        QmpError::because(format!("cannot {doing} bitmap {name:?} of node {:?}", node.name), &error)
+        QmpError::because(format!("cannot {doing} bitmap {name:?} of node {:?}", node.name()), &error)
     })
 }
 
@@ -163,9 +163,9 @@ fn find(node: &DiskNode, name: &str) -> Result<Arc<Bitmap>, QmpError> {
     Err(QmpError::generic(match inconsistent {
         true => format!(
             "bitmap {name:?} of node {:?} is inconsistent: it missed changes, and can only be removed",
-            node.name
+            node.name()
         ),
-        false => format!("node {:?} has no bitmap {name:?}", node.name),
+        false => format!("node {:?} has no bitmap {name:?}", node.name()),
     }))
 }
 
@@ -174,7 +174,7 @@ fn check_idle(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result
     match exported_by(inventory, node, name) {
         Some(export) => Err(QmpError::generic(format!(
             "bitmap {name:?} of node {:?} is shown by export {export:?}: remove that first",
-            node.name
+            node.name()
         ))),
         None => Ok(()),
     }

@@ -30,7 +30,7 @@ pub async fn tell(inventory: Rc<Inventory>) {
         for node in inventory.graph.disks() {
             bitmaps::tell(&inventory, &node);
             let failures = failures(&node.disk.statistics());
-            let before = known.get(&node.name);
+            let before = known.get(&node.name());
             for (index, (operation, failed)) in failures.iter().enumerate() {
                 // A disk that was opened anew begins at nothing.
                 let earlier = before.map_or(0, |before| before[index].1);
@@ -38,8 +38,8 @@ pub async fn tell(inventory: Rc<Inventory>) {
                     let data = json!({
                         // QEMU says the guest's device here; we do not know it.
                         "qom-path": "",
-                        "device": node.name,
-                        "node-name": node.name,
+                        "device": node.name(),
+                        "node-name": node.name(),
                         "operation": operation,
                         "action": "report",
                         "reason": format!("{} requests failed", failed - earlier),
@@ -47,7 +47,7 @@ pub async fn tell(inventory: Rc<Inventory>) {
                     inventory.events.emit("BLOCK_IO_ERROR", &data);
                 }
             }
-            now.insert(node.name.clone(), failures);
+            now.insert(node.name(), failures);
         }
         known = now;
         reactor::sleep(LOOK).await;

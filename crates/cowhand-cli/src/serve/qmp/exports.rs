@@ -93,7 +93,7 @@ pub fn query(inventory: &Inventory) -> Value {
         let mut shown = json!({
             "id": record.id,
             "type": record.door.name(),
-            "node-name": record.node,
+            "node-name": record.node_name(),
             "shutting-down": record.shutting_down.get(),
             "name": record.entry.name(),
             "writable": !record.entry.disk().read_only(),

@@ -30,12 +30,12 @@ pub fn all(inventory: &Inventory, by_node: bool) -> Value {
 
 fn one(inventory: &Inventory, node: &Arc<DiskNode>, by_node: bool) -> Value {
     let mut value = json!({
-        "node-name": node.name,
+        "node-name": node.name(),
         "stats": stats(inventory, node),
         "driver-specific": driver_specific(node),
     });
     if !by_node {
-        (value["device"], value["qdev"]) = (json!(node.name), json!(node.name));
+        (value["device"], value["qdev"]) = (json!(node.name()), json!(node.name()));
     }
     value
 }

@@ -76,7 +76,7 @@ pub fn query(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
     let mut reports = Vec::new();
     for node in nodes {
         let mut report = report_value(&node.disk.throttle_report());
-        report["node-name"] = json!(node.name);
+        report["node-name"] = json!(node.name());
         reports.push(report);
     }
     Ok(Value::Array(reports))

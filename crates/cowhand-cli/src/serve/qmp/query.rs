@@ -22,11 +22,11 @@ const LAYERS_SHOWN_MAX: usize = 32;
 pub async fn devices(inventory: &Inventory) -> Value {
     let mut devices = Vec::new();
     for node in inventory.graph.disks() {
-        let mut inserted = disk_value(&node.name, &node, &snapshots(&node).await);
+        let mut inserted = disk_value(&node.name(), &node, &snapshots(&node).await);
         add_bitmaps(inventory, &node, &mut inserted).await;
         devices.push(json!({
-            "device": node.name,
-            "qdev": node.name,
+            "device": node.name(),
+            "qdev": node.name(),
             "type": "unknown",
             "locked": false,
             "removable": false,
@@ -61,25 +61,25 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
     match &node.kind {
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
-            let mut value = disk_value(&node.name, disk, &snapshots);
+            let mut value = disk_value(&node.name(), disk, &snapshots);
             add_bitmaps(inventory, disk, &mut value).await;
             values.push(value);
             for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
-                (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
+                (value["drv"], value["part-of"]) = (json!("file"), json!(node.name()));
                 values.push(value);
             }
         }
         NodeKind::Throttle { group, child } => {
-            let Ok(disk) = inventory.graph.disk(child) else { return };
-            let mut value = disk_value(&node.name, &disk, &Value::Null);
+            let Ok(disk) = inventory.graph.disk(&child.get()) else { return };
+            let mut value = disk_value(&node.name(), &disk, &Value::Null);
             value["drv"] = json!("throttle");
             value["throttle-group"] = json!(*group.lock());
-            value["child"] = json!(child);
+            value["child"] = json!(child.get());
             values.push(value);
         }
         NodeKind::File(options) => values.push(json!({
-            "node-name": node.name,
+            "node-name": node.name(),
             "drv": "file",
             "file": options.get("filename"),
             "ro": false,
@@ -89,6 +89,7 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             "write_threshold": 0,
             "cache": { "writeback": true, "direct": false, "no-flush": false },
         })),
+        NodeKind::TakenOut => values.push(json!({ "node-name": node.name(), "drv": "closed", "ro": true })),
     }
 }
 
@@ -101,7 +102,7 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
 }
 
 fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
-    let layer = node.disk.root();
+    let layer = node.disk.top_image();
     let options = node.options();
     let mut value = json!({
         "node-name": name,
@@ -110,7 +111,7 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
         "ro": node.disk.read_only(),
         "encrypted": false,
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
-        "backing_file_depth": layers(node.disk.root()).skip(1).count(),
+        "backing_file_depth": layers(node.disk.top_image()).skip(1).count(),
         "write_threshold": 0,
         "image": image_value(&*layer, 0),
     });

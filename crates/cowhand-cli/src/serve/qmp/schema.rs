@@ -6,9 +6,8 @@ use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
-use super::bitmaps;
-use super::dirty_bitmaps;
 use super::node_options::{LimitName, count, find, kind, limits, members};
+use super::{bitmaps, dirty_bitmaps, job_schema};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -246,6 +245,12 @@ pub static EVENTS: &[EventSpec] = &[
         ]),
     },
     bitmaps::INVALIDATED,
+    job_schema::STATUS_CHANGE,
+    job_schema::READY,
+    job_schema::CANCELLED,
+    job_schema::COMPLETED,
+    job_schema::ERROR,
+    job_schema::PENDING,
     EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
     EventSpec {
         name: "BLOCK_IO_ERROR",
@@ -299,6 +304,34 @@ pub static COMMANDS: &[CommandSpec] = &[
     dirty_bitmaps::DISABLE,
     dirty_bitmaps::MERGE,
     command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
+    CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
+    CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
+    command!(
+        "change-backing-file",
+        required("device", Kind::Text),
+        required("image-node-name", Kind::Text),
+        required("backing-file", Kind::Text),
+    ),
+    CommandSpec { name: "block-stream", arguments: Kind::Object(job_schema::STREAM) },
+    CommandSpec { name: "block-commit", arguments: Kind::Object(job_schema::COMMIT) },
+    CommandSpec { name: "blockdev-mirror", arguments: Kind::Object(job_schema::MIRROR) },
+    CommandSpec { name: "drive-mirror", arguments: Kind::Object(job_schema::DRIVE_MIRROR) },
+    CommandSpec { name: "blockdev-backup", arguments: Kind::Object(job_schema::BACKUP) },
+    CommandSpec { name: "transaction", arguments: Kind::Object(job_schema::TRANSACTION) },
+    command!("job-pause", required("id", Kind::Text)),
+    command!("job-resume", required("id", Kind::Text)),
+    command!("job-cancel", required("id", Kind::Text)),
+    command!("job-complete", required("id", Kind::Text)),
+    command!("job-finalize", required("id", Kind::Text)),
+    command!("job-dismiss", required("id", Kind::Text)),
+    command!("block-job-pause", required("device", Kind::Text)),
+    command!("block-job-resume", required("device", Kind::Text)),
+    command!("block-job-cancel", required("device", Kind::Text), optional("force", Kind::Switch)),
+    command!("block-job-complete", required("device", Kind::Text)),
+    command!("block-job-finalize", required("id", Kind::Text)),
+    command!("block-job-dismiss", required("id", Kind::Text)),
+    command!("block-job-set-speed", required("device", Kind::Text), required("speed", NUMBER)),
+    CommandSpec { name: "block-job-change", arguments: job_schema::CHANGE },
     CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",

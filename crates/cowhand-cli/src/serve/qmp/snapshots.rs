@@ -9,6 +9,7 @@ use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2_layout::SnapshotEntry;
 use serde_json::{Value, json};
 
+use super::chain::free_of_jobs;
 use crate::serve::inventory::Inventory;
 
 /// Takes a snapshot. What completed before is in it.
@@ -18,6 +19,7 @@ pub async fn create(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
         return Err(QmpError::generic("argument 'name' is empty"));
     }
     let node = inventory.disk(device)?;
+    free_of_jobs(inventory, &node)?;
     let image = image(&node)?;
     let known = image.snapshots().await.map_err(|error| cannot("read the snapshots of", device, &error))?;
     if SnapshotName::Name(name.to_owned()).find(&known).is_some() {
@@ -46,6 +48,7 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
         (None, None) => return Err(QmpError::generic("give one of the arguments 'id' and 'name', or both")),
     };
     let node = inventory.disk(device)?;
+    free_of_jobs(inventory, &node)?;
     let deleted = image(&node)?.delete_snapshot(name).await;
     deleted
         .map(|entry| snapshot_value(&entry))
@@ -54,7 +57,7 @@ pub async fn delete(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
 
 fn image(node: &DiskNode) -> Result<Qcow2, QmpError> {
     node.disk.image().ok_or_else(|| {
-        QmpError::generic(format!("node {:?} is raw: only qcow2 images have snapshots", node.name))
+        QmpError::generic(format!("node {:?} is raw: only qcow2 images have snapshots", node.name()))
     })
 }
 

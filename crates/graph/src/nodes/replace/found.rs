@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, Raw};
+use parking_lot::Mutex;
 use qcow2::Qcow2;
 
 use super::{Edge, Put, ReplaceError};
@@ -21,6 +22,8 @@ pub(in crate::nodes) struct Found {
     pub(super) list: Vec<Arc<Layer>>,
     /// If it is put over what is there: the image that gets that as its backing layer.
     pub(super) over: Option<Qcow2>,
+    /// It gets what lies below the disk's uppermost image instead.
+    pub(super) over_below: bool,
     /// The image whose bitmaps the disk gets.
     pub(super) bitmaps: Option<Qcow2>,
     pub(super) asked: Option<Asked>,
@@ -44,7 +47,7 @@ impl Graph {
             Put::Nothing => Ok(Found::default()),
             Put::Opened(opened) => opened_at(edge, opened),
             Put::Over(opened) => {
-                let over = only_image(&opened)?;
+                let over = only_image(&opened.list, &opened.path.display().to_string())?;
                 Ok(Found { over: Some(over), ..opened_at(edge, opened)? })
             }
             Put::Layer(at) => {
@@ -55,15 +58,32 @@ impl Graph {
                 Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
             }
             Put::Node(name) => self.find_node(node, edge, &name),
+            Put::NodeOver(name) => {
+                let found = self.find_node(node, edge, &name)?;
+                Ok(Found { over: Some(only_image(&found.list, &name)?), ..found })
+            }
+            Put::NodeOverBelow(name) => {
+                let found = self.find_node(node, edge, &name)?;
+                Ok(Found { over: Some(only_image(&found.list, &name)?), over_below: true, ..found })
+            }
+            Put::WithoutFilter => {
+                let filter = there.as_ref().and_then(|block| old.of(block));
+                let filter = filter.filter(|layer| layer.closes_below);
+                let below = filter.and_then(|layer| layer.block.below());
+                let block = below.ok_or_else(|| node.no_layer(old, edge.at()))?;
+                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
+                Ok(Found { block: Some(block), bitmaps, ..Found::default() })
+            }
             Put::Filter(filter) => {
                 let block = filter(there.ok_or_else(|| node.no_layer(old, edge.at()))?);
                 let tasks = old.list.first().map(|layer| layer.tasks.clone());
-                let tasks = tasks.ok_or_else(|| ReplaceError::NoRoot { node: node.name.clone() })?;
+                let tasks = tasks.ok_or_else(|| ReplaceError::NoRoot { node: node.name() })?;
                 let layer = Layer {
                     block: Arc::clone(&block),
                     identity: None,
                     tasks,
                     closes_below: true,
+                    own: Mutex::default(),
                     files: None,
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
@@ -124,13 +144,13 @@ fn check_readable_below(edge: Edge, block: &dyn Block) -> Result<(), ReplaceErro
 }
 
 /// The image that is all of `opened`, and gets a backing layer.
-fn only_image(opened: &OpenedLayers) -> Result<Qcow2, ReplaceError> {
-    let (layer, driver) = match opened.list.as_slice() {
+fn only_image(list: &[Arc<Layer>], name: &str) -> Result<Qcow2, ReplaceError> {
+    let (layer, driver) = match list {
         [only] => match only.block.downcast_ref::<Qcow2>() {
             Some(image) => return Ok(image.clone()),
             None => (only.block.name().to_owned(), only.block.driver()),
         },
-        _ => return Err(ReplaceError::HasBacking { layer: opened.path.display().to_string() }),
+        _ => return Err(ReplaceError::HasBacking { layer: name.to_owned() }),
     };
     Err(ReplaceError::NotAnImage { layer, driver })
 }

@@ -1,0 +1,243 @@
+//! The jobs of the process: which there are, what they tell, and how they come to their end.
+//!
+//! A job is a task of the main loop. What it changes of the graph it changes as a command does, with a [`graph::Change`].
+
+mod group;
+mod task;
+mod work;
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use control::{Events, QmpError};
+use graph::Hold;
+use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Terms, Verdict};
+use serde_json::{Value, json};
+
+pub use self::group::Group;
+pub use self::work::{Pivot, Work, file_name};
+use super::inventory::Inventory;
+
+/// Jobs at a time at most, those included that wait to be dismissed.
+const JOBS_MAX: usize = 256;
+/// How often the end of jobs is looked for when the program ends.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// All jobs.
+#[derive(Default)]
+pub struct Jobs {
+    list: RefCell<Vec<Rc<Job>>>,
+}
+
+/// A job, and what is told of it.
+pub struct Job {
+    /// Its kind, under QEMU's name.
+    pub kind: &'static str,
+    /// What it does and asks.
+    pub life: Life,
+    /// It is one of `query-block-jobs`.
+    pub is_of_disk: bool,
+    /// Keep what it works on from being removed.
+    holds: RefCell<Vec<Hold>>,
+    work: RefCell<Option<Rc<Work>>>,
+    /// It is told that it was cancelled rather than that it failed.
+    cancelled: Cell<bool>,
+}
+
+/// A job to be.
+pub struct NewJob {
+    /// Its kind.
+    pub kind: &'static str,
+    /// What stays the same.
+    pub terms: Terms,
+    /// Bytes a second at most; 0 is no limit.
+    pub speed: u64,
+    /// Others that it succeeds or fails with.
+    pub group: Option<Rc<Group>>,
+}
+
+impl Jobs {
+    /// All, in the order of their making.
+    pub fn all(&self) -> Vec<Rc<Job>> {
+        self.list.borrow().clone()
+    }
+
+    /// The one called `id`.
+    pub fn find(&self, id: &str) -> Option<Rc<Job>> {
+        self.list.borrow().iter().find(|job| job.life.terms().id == id).cloned()
+    }
+
+    /// Refuses an id that is in use or cannot be one, and one job too many.
+    ///
+    /// # Errors
+    /// Says which.
+    pub fn check_new(&self, id: &str) -> Result<(), QmpError> {
+        let begins = id.starts_with(|c: char| c.is_ascii_alphabetic() || c == '#');
+        if !begins || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-._#".contains(c)) {
+            return Err(QmpError::generic(format!(
+                "{id:?} is no id of a job: a letter, then letters, digits, '-', '.', '_'; give job-id"
+            )));
+        }
+        if self.find(id).is_some() {
+            return Err(QmpError::generic(format!("there is a job with id {id:?} already")));
+        }
+        if self.list.borrow().len() >= JOBS_MAX {
+            return Err(QmpError::generic(format!(
+                "there are {JOBS_MAX} jobs; dismiss some that have ended"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Starts a job. `holds` keep what it works on.
+    pub fn start(inventory: &Rc<Inventory>, new: NewJob, work: Work, holds: Vec<Hold>) {
+        let NewJob { kind, terms, speed, group } = new;
+        let is_of_disk = work.is_of_disk();
+        let job = Rc::new_cyclic(|job: &Weak<Job>| {
+            let (job, events) = (Weak::clone(job), Rc::clone(&inventory.events));
+            let id = terms.id.clone();
+            let life = Life::new(terms, speed, move |notice| tell(&events, &id, kind, &job, notice));
+            Job {
+                kind,
+                life,
+                is_of_disk,
+                holds: RefCell::new(holds),
+                work: RefCell::new(Some(Rc::new(work))),
+                cancelled: Cell::new(false),
+            }
+        });
+        inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
+        let inventory = Rc::clone(inventory);
+        reactor::spawn(async move {
+            task::live(&inventory, &job, group).await;
+            inventory.jobs.list.borrow_mut().retain(|other| !Rc::ptr_eq(other, &job));
+        })
+        .detach();
+    }
+
+    /// Ends all of them, by force, and waits until they have cleaned up: the program ends.
+    pub async fn end_all(&self) {
+        let is_over = |job: &Rc<Job>| matches!(job.life.status(), Status::Concluded | Status::Null);
+        for job in self.all() {
+            // One that has ended refuses.
+            let _ = job.life.ask_to_end(End::Force);
+        }
+        while !self.all().iter().all(is_over) {
+            reactor::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Job {
+    /// Lets go of what it works on.
+    pub fn let_go(&self) {
+        self.holds.borrow_mut().clear();
+    }
+
+    /// As `query-jobs` has it.
+    pub fn info(&self) -> Value {
+        let (done, total) = self.life.progress();
+        let mut value = json!({
+            "id": self.life.terms().id,
+            "type": self.kind,
+            "status": self.life.status().name(),
+            "current-progress": done,
+            "total-progress": total,
+        });
+        if let Some(error) = self.life.error() {
+            value["error"] = json!(error);
+        }
+        value
+    }
+
+    /// As `query-block-jobs` has it.
+    pub fn block_info(&self) -> Value {
+        let (done, total) = self.life.progress();
+        let status = self.life.status();
+        let mut value = json!({
+            "device": self.life.terms().id,
+            "type": self.kind,
+            "len": total,
+            "offset": done,
+            "busy": !matches!(status, Status::Paused | Status::Standby | Status::Concluded | Status::Pending),
+            "paused": self.life.is_paused(),
+            "speed": self.life.speed(),
+            "io-status": match self.life.io_status() {
+                IoStatus::Ok => "ok",
+                IoStatus::Failed => "failed",
+                IoStatus::NoSpace => "nospace",
+            },
+            "ready": matches!(status, Status::Ready | Status::Standby),
+            "status": status.name(),
+            "auto-finalize": !self.life.terms().waits_for_finalize,
+            "auto-dismiss": !self.life.terms().waits_for_dismiss,
+        });
+        if let Some(error) = self.life.error() {
+            value["error"] = json!(error);
+        }
+        if let Some(tracked) = self.work.borrow().as_ref().and_then(|work| work.tracked().cloned()) {
+            value["actively-synced"] = json!(tracked.is_synchronous() && tracked.dirty().is_empty());
+            value["x-written-through"] = json!(tracked.written_through());
+        }
+        value
+    }
+
+    /// The work, until it is done.
+    pub fn work(&self) -> Option<Rc<Work>> {
+        self.work.borrow().clone()
+    }
+
+    /// What every event of its end has.
+    fn event_data(&self) -> Value {
+        let (done, total) = self.life.progress();
+        json!({
+            "type": self.kind,
+            "device": self.life.terms().id,
+            "len": total,
+            "offset": done,
+            "speed": self.life.speed(),
+        })
+    }
+}
+
+/// What `text` means for a failed request; it is one of the schema's.
+pub fn on_error(text: Option<&str>) -> OnError {
+    match text {
+        Some("ignore") => OnError::Ignore,
+        Some("stop") => OnError::Stop,
+        Some("enospc" | "auto") => OnError::Enospc,
+        _ => OnError::Report,
+    }
+}
+
+fn tell(events: &Events, id: &str, kind: &str, job: &Weak<Job>, notice: Notice) {
+    match notice {
+        Notice::Status(status) => {
+            events.emit("JOB_STATUS_CHANGE", &json!({ "id": id, "status": status.name() }));
+            let Some(job) = job.upgrade().filter(|job| job.is_of_disk) else { return };
+            match status {
+                Status::Ready if !job.life.is_paused() => {
+                    events.emit("BLOCK_JOB_READY", &job.event_data());
+                }
+                Status::Pending if job.life.terms().waits_for_finalize => {
+                    events.emit("BLOCK_JOB_PENDING", &json!({ "type": kind, "id": id }));
+                }
+                _ => {}
+            }
+        }
+        Notice::Failed(side, verdict) => {
+            let operation = match side {
+                Side::Source => "read",
+                Side::Target => "write",
+            };
+            let action = match verdict {
+                Verdict::Report => "report",
+                Verdict::Ignore => "ignore",
+                Verdict::Stop => "stop",
+            };
+            let data = json!({ "device": id, "operation": operation, "action": action });
+            events.emit("BLOCK_JOB_ERROR", &data);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A job from its beginning to its end.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use job::{End, Ended, Error, Life, Status};
+use serde_json::json;
+
+use super::{Group, Job, Work};
+use crate::serve::inventory::Inventory;
+
+/// Why a job ended early.
+#[derive(Debug)]
+enum Failed {
+    Cancelled,
+    Because(String),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Cancelled => Self::Cancelled,
+            error => Self::Because(said(&error)),
+        }
+    }
+}
+
+/// An error with its causes in one line.
+fn said(error: &dyn std::error::Error) -> String {
+    control::QmpError::because(String::new(), error).desc.trim_start_matches(": ").to_owned()
+}
+
+/// Lives a job's life.
+pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Group>>) {
+    let Some(work) = job.work() else { return };
+    job.life.begin();
+    let result = done(inventory, job, &work, group.as_deref()).await;
+    if let Err(failed) = &result {
+        if let Some(group) = &group {
+            group.fail();
+        }
+        job.cancelled.set(matches!(failed, Failed::Cancelled));
+        // A job that rests is woken first.
+        match job.life.status() {
+            Status::Paused => job.life.enter(Status::Running),
+            Status::Standby => job.life.enter(Status::Ready),
+            _ => {}
+        }
+        job.life.enter(Status::Aborting);
+        work.abort(inventory).await;
+    }
+    job.let_go();
+    *job.work.borrow_mut() = None;
+    drop(work);
+    conclude(inventory, job, result);
+    job.life.dismissed().await;
+}
+
+async fn done(
+    inventory: &Rc<Inventory>,
+    job: &Rc<Job>,
+    work: &Work,
+    group: Option<&Group>,
+) -> Result<(), Failed> {
+    let ended = worked(&job.life, work, group).await?;
+    let others = async {
+        match group {
+            Some(group) => group.done().await,
+            None => true,
+        }
+    };
+    job.life.settle(others).await?;
+    work.finish(inventory, job, ended).await.map_err(|error| Failed::Because(error.desc))
+}
+
+/// Works to the end, or until another job of the group has failed.
+async fn worked(life: &Life, work: &Work, group: Option<&Group>) -> Result<Ended, Failed> {
+    let Some(group) = group else { return Ok(work.run(life).await?) };
+    let working = pin!(work.run(life));
+    match select(working, pin!(group.failed())).await {
+        Either::Left((ended, _)) => Ok(ended?),
+        Either::Right(((), working)) => {
+            // What it has under way ends in order.
+            let _ = life.ask_to_end(End::Force);
+            working.await?;
+            Err(Failed::Cancelled)
+        }
+    }
+}
+
+fn conclude(inventory: &Inventory, job: &Job, result: Result<(), Failed>) {
+    let mut data = job.event_data();
+    let (event, error) = match result {
+        Ok(()) => ("BLOCK_JOB_COMPLETED", None),
+        Err(Failed::Cancelled) => ("BLOCK_JOB_CANCELLED", Some("it was cancelled".to_owned())),
+        Err(Failed::Because(error)) => {
+            data["error"] = json!(error);
+            ("BLOCK_JOB_COMPLETED", Some(error))
+        }
+    };
+    match &error {
+        None => tracing::info!(job = job.life.terms().id, "a job has done its work"),
+        Some(error) => tracing::warn!(job = job.life.terms().id, error, "a job has ended early"),
+    }
+    if job.is_of_disk {
+        inventory.events.emit(event, &data);
+    }
+    job.life.conclude(error);
+}

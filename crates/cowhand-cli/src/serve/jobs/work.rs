@@ -1,0 +1,238 @@
+//! What a job does: the copying, the last step, and what is put back if it ends early.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Blame, Block};
+use control::QmpError;
+use graph::{Change, DiskNode, RemovedLayers, ReplaceError};
+use job::{Backup, Ended, Error, Life, Merge, Mirror, Stream, Tracked};
+use qcow2::Qcow2;
+
+use super::Job;
+use crate::serve::inventory::Inventory;
+
+/// Another backing file of an image, by name and format; none for an image that is to have none.
+pub type NewBacking = Option<(String, String)>;
+
+/// The work of a job.
+pub enum Work {
+    /// An image takes over what lies below it.
+    Stream {
+        /// The disk.
+        disk: Arc<DiskNode>,
+        /// Its uppermost image.
+        image: Arc<dyn Block>,
+        /// What lies below it afterwards.
+        base: Option<Arc<dyn Block>>,
+        /// What its header says then.
+        backing: NewBacking,
+        /// The copying.
+        stream: Stream,
+    },
+    /// Layers that nobody writes go into the one below them.
+    Merge {
+        /// The disk.
+        disk: Arc<DiskNode>,
+        /// The image above the layers, which stands on the base afterwards.
+        over: Arc<dyn Block>,
+        /// What its header says then.
+        backing: NewBacking,
+        /// The copying.
+        merge: Merge,
+    },
+    /// A copy is kept in step with the disk, which may stand on it in the end.
+    Mirror {
+        /// The disk.
+        disk: Arc<DiskNode>,
+        /// What guests write meanwhile.
+        tracked: Arc<Tracked>,
+        /// The copying.
+        mirror: Mirror,
+        /// What the disk stands on in the end.
+        pivot: Pivot,
+    },
+    /// A copy of one moment.
+    Backup {
+        /// The disk.
+        disk: Arc<DiskNode>,
+        /// The copying.
+        backup: Backup,
+    },
+}
+
+/// What a disk stands on when a mirror is completed.
+pub enum Pivot {
+    /// One of its own layers: a commit.
+    Layer(Arc<dyn Block>),
+    /// What the disk of this node stands on.
+    Node {
+        /// The node.
+        name: String,
+        /// It gets what lies below the disk's uppermost image.
+        keeps_backing: bool,
+    },
+}
+
+impl Work {
+    /// Whether it is a job of a disk.
+    pub fn is_of_disk(&self) -> bool {
+        true
+    }
+
+    /// What guests write meanwhile, of a mirror.
+    pub fn tracked(&self) -> Option<&Arc<Tracked>> {
+        match self {
+            Self::Mirror { tracked, .. } => Some(tracked),
+            Self::Stream { .. } | Self::Merge { .. } | Self::Backup { .. } => None,
+        }
+    }
+
+    /// Whether it becomes ready, and is completed then.
+    pub fn is_completed_by_users(&self) -> bool {
+        matches!(self, Self::Mirror { .. })
+    }
+
+    pub(super) async fn run(&self, life: &Life) -> Result<Ended, Error> {
+        match self {
+            Self::Stream { stream, .. } => stream.run(life).await?,
+            Self::Merge { merge, .. } => merge.run(life).await?,
+            Self::Mirror { mirror, .. } => return mirror.run(life).await,
+            Self::Backup { backup, .. } => backup.run(life).await?,
+        }
+        Ok(Ended::Complete)
+    }
+
+    /// The last step.
+    pub(super) async fn finish(
+        &self,
+        inventory: &Inventory,
+        job: &Job,
+        ended: Ended,
+    ) -> Result<(), QmpError> {
+        let graph = &inventory.graph;
+        let change = graph.change().await;
+        let failed = |error: ReplaceError| QmpError::because("the last step failed", &error);
+        let removed = match self {
+            Self::Stream { disk, image, base, backing, .. } => {
+                name_backing(image, backing).await?;
+                let below = graph.put_below(&change, disk, image, base.as_ref()).await.map_err(failed)?;
+                self.take_filter_off(inventory, &change, disk).await?;
+                below.removed
+            }
+            Self::Merge { disk, over, backing, merge } => {
+                name_backing(over, backing).await?;
+                let below = graph.put_below(&change, disk, over, Some(&merge.base)).await;
+                let removed = below.map_err(failed)?.removed;
+                make_readable(inventory, &change, disk, &merge.base).await;
+                removed
+            }
+            Self::Mirror { disk, mirror, .. } if ended == Ended::Left => {
+                let last_look = async || catch_up(mirror).await;
+                let taken = graph.take_filter_off(&change, disk, last_look).await;
+                let removed = taken.map_err(failed)?.removed;
+                self.give_base_back(inventory, &change).await;
+                removed
+            }
+            Self::Mirror { disk, mirror, pivot, .. } => {
+                let last_look = async || catch_up(mirror).await;
+                let replaced = match pivot {
+                    Pivot::Layer(base) => graph.stand_on_layer(&change, disk, base, last_look).await,
+                    Pivot::Node { name, keeps_backing } => {
+                        job.let_go();
+                        graph.stand_on_node(&change, disk, name, *keeps_backing, last_look).await
+                    }
+                };
+                let replaced = replaced.map_err(failed)?;
+                tracing::info!(pause = ?replaced.pause, "the disk stands on the copy");
+                replaced.removed
+            }
+            Self::Backup { disk, .. } => {
+                self.take_filter_off(inventory, &change, disk).await?;
+                return Ok(());
+            }
+        };
+        close(removed).await;
+        Ok(())
+    }
+
+    /// Puts back what was put in.
+    pub(super) async fn abort(&self, inventory: &Inventory) {
+        let change = inventory.graph.change().await;
+        let disk = match self {
+            Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
+            Self::Merge { disk, merge, .. } => {
+                return make_readable(inventory, &change, disk, &merge.base).await;
+            }
+        };
+        if let Err(error) = self.take_filter_off(inventory, &change, disk).await {
+            tracing::error!(%error, "the filter of a job stays");
+        }
+        self.give_base_back(inventory, &change).await;
+    }
+
+    /// The base of a commit that the disk does not stand on is not written any more.
+    async fn give_base_back(&self, inventory: &Inventory, change: &Change<'_>) {
+        if let Self::Mirror { disk, pivot: Pivot::Layer(base), .. } = self {
+            make_readable(inventory, change, disk, base).await;
+        }
+    }
+
+    async fn take_filter_off(
+        &self,
+        inventory: &Inventory,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+    ) -> Result<(), QmpError> {
+        let has_filter = inventory
+            .graph
+            .layers(&disk.name())
+            .is_ok_and(|layers| layers.first().is_some_and(|layer| layer.is_filter));
+        if !has_filter {
+            return Ok(());
+        }
+        let taken = inventory.graph.take_filter_off(change, disk, async || Ok(())).await;
+        // A filter has nothing to close.
+        taken.map(drop).map_err(|error| QmpError::because("the filter of the job stays", &error))
+    }
+}
+
+async fn catch_up(mirror: &Mirror) -> Result<(), block::Error> {
+    mirror.catch_up().await.map_err(|error| match error {
+        Error::Request { source, .. } => source,
+        error => Blame::new("the copy").refused(error.to_string()),
+    })
+}
+
+/// Has the header of an image say what lies below it from now on. What it reads is the same with the old name and with the new one.
+async fn name_backing(image: &Arc<dyn Block>, backing: &NewBacking) -> Result<(), QmpError> {
+    let Some(image) = image.downcast_ref::<Qcow2>() else { return Ok(()) };
+    let (name, format) = backing.clone().unzip();
+    let named = image.set_backing_name(name, format).await;
+    named.map_err(|error| QmpError::because("cannot name the backing file", &error))
+}
+
+/// The name of a layer's file, as headers have it.
+pub fn file_name(block: &dyn Block) -> String {
+    let path = std::path::absolute(Path::new(block.name()));
+    path.map_or_else(|_| block.name().to_owned(), |path| path.display().to_string())
+}
+
+/// Has a base open for reading again.
+async fn make_readable(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    disk: &Arc<DiskNode>,
+    base: &Arc<dyn Block>,
+) {
+    if let Err(error) = inventory.graph.make_readable(change, disk, base).await {
+        tracing::warn!(%error, "a base stays open for writing");
+    }
+}
+
+/// Closes what a disk does not stand on any more. The disk is whole without it.
+async fn close(removed: RemovedLayers) {
+    if let Err(error) = removed.close().await {
+        tracing::warn!(%error, "a layer that was taken out could not be closed in order");
+    }
+}

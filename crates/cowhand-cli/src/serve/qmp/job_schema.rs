@@ -1,0 +1,192 @@
+//! What commands that begin jobs take, and what jobs tell: QEMU's names and types.
+
+use control::{Argument, EventSpec, Kind, Variant, optional, required};
+
+use super::schema::NUMBER;
+
+const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);
+const SYNC: Kind = Kind::Choice(&["top", "full", "none"]);
+const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
+const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
+const JOB_KIND: Kind = Kind::Choice(&["commit", "stream", "mirror", "backup"]);
+const JOB_STATUS: Kind = Kind::Choice(&[
+    "undefined",
+    "created",
+    "running",
+    "paused",
+    "ready",
+    "standby",
+    "waiting",
+    "pending",
+    "aborting",
+    "concluded",
+    "null",
+]);
+
+/// blockdev-snapshot.
+pub const SNAPSHOT: &[Argument] = &[required("node", Kind::Text), required("overlay", Kind::Text)];
+
+/// blockdev-snapshot-sync.
+pub const SNAPSHOT_SYNC: &[Argument] = &[
+    optional("device", Kind::Text),
+    optional("node-name", Kind::Text),
+    required("snapshot-file", Kind::Text),
+    optional("snapshot-node-name", Kind::Text),
+    optional("format", Kind::Text),
+    optional("mode", MODE),
+];
+
+/// blockdev-backup.
+pub const BACKUP: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    required("target", Kind::Text),
+    required("sync", SYNC),
+    optional("speed", NUMBER),
+    optional("on-source-error", ON_ERROR),
+    optional("on-target-error", ON_ERROR),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+];
+
+/// One action of a transaction.
+static ACTION: Kind = Kind::Union {
+    tag: "type",
+    common: &[],
+    variants: &[
+        Variant { tag: "abort", members: &[required("data", Kind::Object(&[]))] },
+        Variant { tag: "blockdev-snapshot", members: &[required("data", Kind::Object(SNAPSHOT))] },
+        Variant { tag: "blockdev-snapshot-sync", members: &[required("data", Kind::Object(SNAPSHOT_SYNC))] },
+        Variant { tag: "blockdev-backup", members: &[required("data", Kind::Object(BACKUP))] },
+    ],
+};
+
+/// What a job tells when it is ready or was cancelled.
+const OF_JOB: &[Argument] = &[
+    required("type", JOB_KIND),
+    required("device", Kind::Text),
+    required("len", NUMBER),
+    required("offset", NUMBER),
+    required("speed", NUMBER),
+];
+
+/// block-stream.
+pub const STREAM: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    optional("base", Kind::Text),
+    optional("base-node", Kind::Text),
+    optional("bottom", Kind::Text),
+    optional("backing-file", Kind::Text),
+    optional("speed", NUMBER),
+    optional("on-error", ON_ERROR),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+];
+
+/// block-commit.
+pub const COMMIT: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    optional("base", Kind::Text),
+    optional("base-node", Kind::Text),
+    optional("top", Kind::Text),
+    optional("top-node", Kind::Text),
+    optional("backing-file", Kind::Text),
+    optional("speed", NUMBER),
+    optional("on-error", ON_ERROR),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+];
+
+/// blockdev-mirror.
+pub const MIRROR: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    required("target", Kind::Text),
+    optional("replaces", Kind::Text),
+    required("sync", SYNC),
+    optional("speed", NUMBER),
+    optional("granularity", Kind::Whole(u32::MAX as u64)),
+    optional("on-source-error", ON_ERROR),
+    optional("on-target-error", ON_ERROR),
+    optional("copy-mode", COPY_MODE),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+];
+
+/// drive-mirror.
+pub const DRIVE_MIRROR: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    required("target", Kind::Text),
+    optional("format", Kind::Text),
+    optional("node-name", Kind::Text),
+    optional("replaces", Kind::Text),
+    required("sync", SYNC),
+    optional("mode", MODE),
+    optional("speed", NUMBER),
+    optional("granularity", Kind::Whole(u32::MAX as u64)),
+    optional("on-source-error", ON_ERROR),
+    optional("on-target-error", ON_ERROR),
+    optional("copy-mode", COPY_MODE),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+];
+
+/// block-job-change.
+pub const CHANGE: Kind = Kind::Union {
+    tag: "type",
+    common: &[required("id", Kind::Text)],
+    variants: &[Variant { tag: "mirror", members: &[required("copy-mode", COPY_MODE)] }],
+};
+
+/// transaction.
+pub const TRANSACTION: &[Argument] = &[
+    required("actions", Kind::List(&ACTION)),
+    optional(
+        "properties",
+        Kind::Object(&[optional("completion-mode", Kind::Choice(&["individual", "grouped"]))]),
+    ),
+];
+
+/// JOB_STATUS_CHANGE.
+pub const STATUS_CHANGE: EventSpec = EventSpec {
+    name: "JOB_STATUS_CHANGE",
+    data: Kind::Object(&[required("id", Kind::Text), required("status", JOB_STATUS)]),
+};
+
+/// BLOCK_JOB_READY.
+pub const READY: EventSpec = EventSpec { name: "BLOCK_JOB_READY", data: Kind::Object(OF_JOB) };
+
+/// BLOCK_JOB_CANCELLED.
+pub const CANCELLED: EventSpec = EventSpec { name: "BLOCK_JOB_CANCELLED", data: Kind::Object(OF_JOB) };
+
+/// BLOCK_JOB_COMPLETED.
+pub const COMPLETED: EventSpec = EventSpec {
+    name: "BLOCK_JOB_COMPLETED",
+    data: Kind::Object(&[
+        required("type", JOB_KIND),
+        required("device", Kind::Text),
+        required("len", NUMBER),
+        required("offset", NUMBER),
+        required("speed", NUMBER),
+        optional("error", Kind::Text),
+    ]),
+};
+
+/// BLOCK_JOB_ERROR.
+pub const ERROR: EventSpec = EventSpec {
+    name: "BLOCK_JOB_ERROR",
+    data: Kind::Object(&[
+        required("device", Kind::Text),
+        required("operation", Kind::Choice(&["read", "write"])),
+        required("action", Kind::Choice(&["ignore", "report", "stop"])),
+    ]),
+};
+
+/// BLOCK_JOB_PENDING.
+pub const PENDING: EventSpec = EventSpec {
+    name: "BLOCK_JOB_PENDING",
+    data: Kind::Object(&[required("type", JOB_KIND), required("id", Kind::Text)]),
+};

@@ -1,0 +1,105 @@
+//! transaction: several snapshots and backups of one moment, all of them or none.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use control::{Arguments, QmpError};
+use graph::{Change, DiskNode};
+use job::End;
+use serde_json::{Value, json};
+
+use super::live;
+use super::overlay::{self, Taken};
+use crate::serve::inventory::Inventory;
+use crate::serve::jobs::Group;
+
+/// What was done and can be undone.
+enum Done {
+    Snapshot(Taken),
+    Job(String),
+}
+
+/// Does all actions while requests are kept out of all their disks. When one fails, those before it are undone.
+pub async fn run(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    let actions: Vec<(&str, Arguments<'_>)> = arguments
+        .list("actions")
+        .iter()
+        .filter_map(|action| Some((action["type"].as_str()?, Arguments(action.get("data")?.as_object()?))))
+        .collect();
+    let is_grouped =
+        arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode"))
+            == Some("grouped");
+    let disks = disks(inventory, &actions)?;
+    let mut kept_out = Vec::with_capacity(disks.len());
+    for disk in &disks {
+        kept_out.push(disk.disk.drain().await);
+    }
+    let group = is_grouped.then(Group::new);
+    let mut done = Vec::new();
+    for (kind, data) in &actions {
+        match act(inventory, change, kind, *data, group.as_ref()).await {
+            Ok(step) => done.push(step),
+            Err(error) => {
+                for step in done.into_iter().rev() {
+                    undo(inventory, change, step).await;
+                }
+                drop(kept_out);
+                return Err(error);
+            }
+        }
+    }
+    drop(kept_out);
+    if let Some(group) = group {
+        group.complete();
+    }
+    Ok(json!({}))
+}
+
+/// The disks of all actions, each once.
+fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec<Arc<DiskNode>>, QmpError> {
+    let mut disks: Vec<Arc<DiskNode>> = Vec::new();
+    for (_, data) in actions {
+        let names = ["node", "node-name", "device"];
+        let Some(name) = names.iter().find_map(|name| data.maybe_text(name)) else { continue };
+        let disk = inventory.disk(name)?;
+        if !disks.iter().any(|known| Arc::ptr_eq(known, &disk)) {
+            disks.push(disk);
+        }
+    }
+    Ok(disks)
+}
+
+async fn act(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    kind: &str,
+    data: Arguments<'_>,
+    group: Option<&Rc<Group>>,
+) -> Result<Done, QmpError> {
+    match kind {
+        "blockdev-snapshot" => overlay::snapshot(inventory, change, data).await.map(Done::Snapshot),
+        "blockdev-snapshot-sync" => overlay::snapshot_sync(inventory, change, data).await.map(Done::Snapshot),
+        "blockdev-backup" => {
+            live::backup(inventory, change, data, group.cloned()).await?;
+            let id = data.maybe_text("job-id").map_or_else(|| data.text("device"), Ok)?;
+            Ok(Done::Job(id.to_owned()))
+        }
+        _ => Err(QmpError::generic("the transaction has an action abort: nothing is done")),
+    }
+}
+
+async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) {
+    match step {
+        Done::Snapshot(taken) => taken.undo(inventory, change).await,
+        Done::Job(id) => {
+            if let Some(job) = inventory.jobs.find(&id) {
+                // It has not done anything: it begins when this command lets others work.
+                let _ = job.life.ask_to_end(End::Force);
+            }
+        }
+    }
+}

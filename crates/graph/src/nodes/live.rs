@@ -1,0 +1,385 @@
+//! What jobs and snapshots change of a disk at work: its layers, with their names.
+//!
+//! A disk has the name of its uppermost image. An image that gets another one over it keeps its own, as a part of the disk; one that is
+//! taken out of a disk is closed, and if it was a node by itself its name stays until somebody removes it.
+
+use std::sync::Arc;
+
+use block::{Block, Error};
+
+use super::access::LayerAccess;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::hold::User;
+use super::name::check_node_name;
+use super::node::{Links, Node, NodeKind};
+use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
+use super::{Change, Graph};
+use crate::layers::{Layer, Layers, OpenedLayers, Own};
+use crate::names::Identity;
+
+/// An overlay to be put over a disk.
+#[derive(Debug)]
+pub enum Overlay {
+    /// Opened for it; its name, or one that is made.
+    Opened(OpenedLayers, Option<String>),
+    /// What the disk of this node stands on. The disk has the node's name afterwards.
+    Node(String),
+}
+
+/// A layer of a disk, as others see it.
+#[derive(Clone, Debug)]
+pub struct LayerView {
+    /// Its node name, if it has one.
+    pub name: Option<String>,
+    /// What answers requests.
+    pub block: Arc<dyn Block>,
+    /// It is a filter over the layer below.
+    pub is_filter: bool,
+}
+
+impl Graph {
+    /// The layers of a disk, from the upper to the lower.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub fn layers(&self, name: &str) -> Result<Vec<LayerView>, NodeError> {
+        let node = self.disk(name)?;
+        let layers = node.disk.layers();
+        let views = block::layers(Arc::clone(&layers.top)).map(|block| {
+            let layer = layers.of(&block);
+            let is_first = layer.is_some() && layers.first().is_some_and(|first| Some(first) == layer);
+            let own = layer.and_then(|layer| layer.own_name());
+            LayerView {
+                name: if is_first { Some(node.name()) } else { own },
+                is_filter: layer.is_some_and(|layer| layer.closes_below),
+                block,
+            }
+        });
+        Ok(views.collect())
+    }
+
+    /// Refuses a name that a node cannot have, or that is in use.
+    ///
+    /// # Errors
+    /// Says which.
+    pub fn check_new_name(&self, name: &str) -> Result<(), NodeError> {
+        check_node_name(name)?;
+        self.check_free(name)
+    }
+
+    /// Whom the disk `name` has as a user of kind `job`, if any.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub fn job_on(&self, name: &str) -> Result<Option<User>, NodeError> {
+        let disk = self.disk(name)?;
+        let nodes = self.nodes.lock();
+        let node = nodes.iter().find(|node| node.is_of(&disk));
+        Ok(node.and_then(|node| node.holders.all().into_iter().find(|user| user.kind == "job")))
+    }
+
+    /// Puts an overlay over a disk while requests run: what was written before is below it, what comes goes into it.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`]; when the overlay's name is in use.
+    pub async fn put_over(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        overlay: Overlay,
+    ) -> Result<Replaced, ReplaceError> {
+        let disk = self.disk(name)?;
+        let before = disk.disk.layers();
+        let (put, own) = match overlay {
+            Overlay::Opened(opened, own) => {
+                let own = own.unwrap_or_else(|| self.make_name());
+                self.check_free(&own)?;
+                (Put::Over(opened), Own { name: own, by_user: false, links: Links::default() })
+            }
+            Overlay::Node(node) => {
+                let own = self.own_of(&node)?;
+                (Put::NodeOver(node), own)
+            }
+        };
+        let replaced = self.replace(change, &disk.name(), Edge::Root, put, async || Ok(())).await?;
+        self.rename(&disk, &before, Some(own));
+        Ok(replaced)
+    }
+
+    /// Takes an overlay away that [`Graph::put_over`] put there and that nothing was written to: the disk has been drained since.
+    /// A node that gave it is there again.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn take_off(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        node: Option<Arc<Node>>,
+    ) -> Result<Replaced, ReplaceError> {
+        let before = disk.disk.layers();
+        let overlay = disk.disk.image();
+        let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(1), async || Ok(())).await?;
+        let gone = disk.name();
+        self.rename(disk, &before, None);
+        self.forget(&gone);
+        if let Some(node) = node {
+            if let Some(image) = overlay {
+                let still = image.hold_still().await.map_err(ReplaceError::Before)?;
+                still.set_backing(None).map_err(ReplaceError::Before)?;
+            }
+            node.name.set(gone);
+            self.nodes.lock().push(node);
+        }
+        Ok(replaced)
+    }
+
+    /// Puts a filter over a disk. `last_look` runs while nobody is inside: what it sets is so for the first request of the filter.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn put_filter_over(
+        &self,
+        change: &Change<'_>,
+        disk: &DiskNode,
+        filter: PutOver,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        self.replace(change, &disk.name(), Edge::Root, Put::Filter(filter), last_look).await
+    }
+
+    /// Takes the uppermost filter of a disk away. `last_look` runs while nobody is inside.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn take_filter_off(
+        &self,
+        change: &Change<'_>,
+        disk: &DiskNode,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        self.replace(change, &disk.name(), Edge::Root, Put::WithoutFilter, last_look).await
+    }
+
+    /// Opens the layer that `block` is for writing, in its place; gives the one that is there now. A layer that can be written is given
+    /// back as it is. A node that has the same file open for reading, and that only this disk uses, is closed: its name is the layer's.
+    ///
+    /// # Errors
+    /// When somebody else uses the file, or it cannot be opened; then everything is as it was.
+    pub async fn make_writable(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        block: &Arc<dyn Block>,
+    ) -> Result<Arc<dyn Block>, ReplaceError> {
+        if !block.capabilities().read_only {
+            return Ok(Arc::clone(block));
+        }
+        let layers = disk.disk.layers();
+        let at = place(&layers, block)?;
+        if let Some(layer) = layers.of(block) {
+            self.take_in(disk, layer).await?;
+        }
+        self.set_layer_access(change, &disk.name(), at, LayerAccess::Write).await?;
+        let opened = block::layers(disk.disk.root()).nth(at);
+        opened.ok_or_else(|| disk.no_layer(&layers, at))
+    }
+
+    /// Opens the layer that `block` is for reading again: the job has written for the last time.
+    ///
+    /// # Errors
+    /// As [`Graph::set_layer_access`].
+    pub async fn make_readable(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        block: &Arc<dyn Block>,
+    ) -> Result<(), ReplaceError> {
+        let at = place(&disk.disk.layers(), block)?;
+        self.set_layer_access(change, &disk.name(), at, LayerAccess::Read).await.map(drop)
+    }
+
+    /// Puts the layer `below`, or nothing, below the image `of`; those between are taken out.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn put_below(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        of: &Arc<dyn Block>,
+        below: Option<&Arc<dyn Block>>,
+    ) -> Result<Replaced, ReplaceError> {
+        let before = disk.disk.layers();
+        let put = match below {
+            Some(below) => Put::Layer(place(&before, below)?),
+            None => Put::Nothing,
+        };
+        let edge = Edge::Backing { of: place(&before, of)? };
+        let replaced = self.replace(change, &disk.name(), edge, put, async || Ok(())).await?;
+        self.rename(disk, &before, None);
+        Ok(replaced)
+    }
+
+    /// Has a disk stand on its layer `block`; all above it is taken out. The disk has that layer's name afterwards.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn stand_on_layer(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        block: &Arc<dyn Block>,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        let before = disk.disk.layers();
+        let at = place(&before, block)?;
+        let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(at), last_look).await?;
+        let own = before.of(block).and_then(|layer| layer.own.lock().clone());
+        self.rename(disk, &before, Some(own.unwrap_or_else(|| self.made_own())));
+        Ok(replaced)
+    }
+
+    /// Has a disk stand on what the disk of the node `target` stands on, whose name it has afterwards. With `keeps_backing` it stands
+    /// there over what lies below its uppermost image now.
+    ///
+    /// # Errors
+    /// As [`Graph::replace`].
+    pub async fn stand_on_node(
+        &self,
+        change: &Change<'_>,
+        disk: &Arc<DiskNode>,
+        target: &str,
+        keeps_backing: bool,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        let (before, own) = (disk.disk.layers(), self.own_of(target)?);
+        let target = target.to_owned();
+        let put = if keeps_backing { Put::NodeOverBelow(target) } else { Put::Node(target) };
+        let replaced = self.replace(change, &disk.name(), Edge::Root, put, last_look).await?;
+        self.rename(disk, &before, Some(own));
+        Ok(replaced)
+    }
+
+    fn made_own(&self) -> Own {
+        Own { name: self.make_name(), by_user: false, links: Links::default() }
+    }
+
+    /// What the disk of a node takes with it into another one.
+    fn own_of(&self, name: &str) -> Result<Own, NodeError> {
+        let node = self.node(name)?;
+        let links = node.links.lock().clone();
+        Ok(Own { name: node.name(), by_user: !node.implicit, links })
+    }
+
+    /// Closes the node that has the same file as `layer` open beside it, if only `disk` uses that.
+    async fn take_in(&self, disk: &DiskNode, layer: &Layer) -> Result<(), ReplaceError> {
+        let Some(node) = layer.identity.as_ref().and_then(|identity| self.node_of(identity, disk)) else {
+            return Ok(());
+        };
+        let users = self.users(&node);
+        let other = users.iter().find(|user| !user.is_of(disk));
+        let by = other.map(|user| User { kind: "node", name: user.name() });
+        if let Some(by) = by.or_else(|| node.holders.first()) {
+            return Err(NodeError::InUse { name: node.name(), by }.into());
+        }
+        let name = node.name();
+        let links = node.links.lock().clone();
+        self.close(&node).await?;
+        *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: links.clone() });
+        let nodes = self.nodes.lock();
+        if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
+            let mut own = node.links.lock();
+            own.uses.retain(|used| *used != name);
+            own.add(links);
+            own.parts.push(name);
+        }
+        Ok(())
+    }
+
+    /// The node of another disk whose uppermost image is the file `identity`.
+    fn node_of(&self, identity: &Identity, disk: &DiskNode) -> Option<Arc<Node>> {
+        let nodes = self.nodes.lock();
+        let found = nodes.iter().find(|node| match &node.kind {
+            NodeKind::Disk(other) if !std::ptr::eq(&**other, disk) => {
+                other.disk.layers().first().is_some_and(|layer| layer.identity.as_ref() == Some(identity))
+            }
+            _ => false,
+        });
+        found.cloned()
+    }
+
+    /// Puts names in order after an exchange. The uppermost image of `before` keeps the disk's old name; `own` is the name of the one
+    /// that is uppermost now, if it is another one. Names of what is gone go, or stay as [`NodeKind::TakenOut`].
+    fn rename(&self, disk: &DiskNode, before: &Layers, own: Option<Own>) {
+        let now = disk.disk.layers();
+        let mut nodes = self.nodes.lock();
+        let Some(node) = nodes.iter().find(|node| node.is_of(disk)).cloned() else { return };
+        let (old, new) = (before.first(), now.first());
+        let mut links = node.links.lock();
+        if old != new {
+            if let Some(old) = old {
+                let mut slot = old.own.lock();
+                if slot.is_none() {
+                    let others = now.list.iter().chain(&before.list).filter(|layer| *layer != old);
+                    let others = others.filter_map(|layer| layer.own.lock().clone()).chain(own.clone());
+                    let links = rest(&links, others);
+                    *slot = Some(Own { name: node.name(), by_user: !node.implicit, links });
+                }
+            }
+            if let Some(new) = new {
+                let own = own.or_else(|| new.own.lock().clone()).unwrap_or_else(|| self.made_own());
+                node.name.set(own.name.clone());
+                *new.own.lock() = Some(own);
+            }
+        }
+        let mut taken_out = Vec::new();
+        for layer in now.missing(before).layers() {
+            let Some(own) = layer.own.lock().take() else { continue };
+            links.remove(&own.links);
+            links.parts.retain(|part| *part != own.name);
+            links.uses.retain(|used| *used != own.name);
+            if own.by_user {
+                taken_out.push(own);
+            }
+        }
+        let name = node.name();
+        links.parts.retain(|part| *part != name);
+        for own in now.list.iter().filter(|layer| Some(*layer) != new).filter_map(|layer| layer.own_name()) {
+            let is_known = links.parts.contains(&own) || links.uses.contains(&own);
+            if !is_known {
+                links.parts.push(own);
+            }
+        }
+        drop(links);
+        for own in taken_out {
+            let node = Node::new(own.name, NodeKind::TakenOut);
+            *node.links.lock() = own.links;
+            nodes.push(Arc::new(node));
+        }
+    }
+
+    /// Takes away a name that was left by what was taken out.
+    fn forget(&self, name: &str) {
+        let is_left = |node: &Arc<Node>| matches!(node.kind, NodeKind::TakenOut) && node.name.is(name);
+        self.nodes.lock().retain(|node| !is_left(node));
+    }
+}
+
+/// Layers above `block`.
+fn place(layers: &Layers, block: &Arc<dyn Block>) -> Result<usize, NodeError> {
+    let found = block::layers(Arc::clone(&layers.top)).position(|layer| Arc::ptr_eq(&layer, block));
+    found.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })
+}
+
+/// What of `links` belongs to none of `others`.
+fn rest(links: &Links, others: impl Iterator<Item = Own>) -> Links {
+    let mut rest = links.clone();
+    for own in others {
+        rest.remove(&own.links);
+        rest.parts.retain(|part| *part != own.name);
+        rest.uses.retain(|used| *used != own.name);
+    }
+    rest
+}

@@ -1,0 +1,66 @@
+//! What layers have that nobody writes goes into the one below them: commit of an image that is not the uppermost one.
+
+use std::sync::Arc;
+
+use block::Block;
+
+use crate::content::Content;
+use crate::copy::{Copy, CopyOptions};
+use crate::counters::Counters;
+use crate::error::{Action, Error, Side};
+use crate::life::Life;
+use crate::plan::Scope;
+
+/// Bytes that are copied between two pause points at most.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// Layers and the one that takes what they have.
+#[derive(Debug)]
+pub struct Merge {
+    /// The upper one of those that are merged.
+    pub top: Arc<dyn Block>,
+    /// How many they are, without the base.
+    pub layers: u32,
+    /// Where it goes: as long as `top` at least.
+    pub base: Arc<dyn Block>,
+}
+
+impl Merge {
+    /// Copies to the end, and flushes the base. What images above the layers read is the same at each moment.
+    ///
+    /// # Errors
+    /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied is hidden by the layers.
+    pub async fn run(&self, life: &Life) -> Result<(), Error> {
+        let (mut at, size, counters) = (0, self.top.size(), Counters::default());
+        while at < size {
+            life.pause_point().await?;
+            life.set_progress(at, size);
+            let end = size.min(at + PIECE_BYTES);
+            let before = counters.progress().written;
+            match self.copy(at, end, &counters).await {
+                Ok(()) => at = end,
+                Err(error) => {
+                    life.judge(error).await?;
+                    continue;
+                }
+            }
+            life.charge(counters.progress().written - before).await?;
+        }
+        life.set_progress(size, size);
+        let base = &*self.base;
+        base.flush().await.map_err(Error::request(Side::Target, base, Action::Flush, 0))
+    }
+
+    async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
+        let copy = Copy {
+            source: &*self.top,
+            from: from..to,
+            target: &*self.base,
+            to: from,
+            scope: Scope::Layers(self.layers),
+            content: Content::Unknown,
+            options: CopyOptions::default(),
+        };
+        copy.transfer(counters).await
+    }
+}

@@ -1,0 +1,231 @@
+//! A disk at work is copied until the copy is in step with it: mirror, and commit of the uppermost image.
+//!
+//! Copying gains on guests or it does not: after [`PASSES_MAX`] rounds over the disk guests write to both sides themselves, and then
+//! what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use block::Block;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use storage::RangeMode;
+
+use crate::content::Content;
+use crate::copy::{Copy, CopyOptions};
+use crate::counters::Counters;
+use crate::error::{Action, Error, Side};
+use crate::life::Life;
+use crate::plan::Scope;
+use crate::state::Status;
+use crate::terms::End;
+use crate::tracked::Tracked;
+
+/// Bytes that are copied at a time at most, of one piece.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Pieces under way at a time at most.
+const IN_FLIGHT_MAX: usize = 8;
+/// Rounds over the disk until guests write to both sides.
+const PASSES_MAX: u32 = 3;
+
+/// What of the source is copied first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// All of it.
+    Everything,
+    /// What its uppermost layers have, so many of them.
+    Layers(u32),
+    /// Only what is written from now on.
+    Nothing,
+}
+
+/// How a mirror came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The disk is to stand on the copy.
+    Complete,
+    /// The copy is whole and is left alone.
+    Left,
+}
+
+/// A copy that is kept in step.
+#[derive(Debug)]
+pub struct Mirror {
+    tracked: Arc<Tracked>,
+    counters: Counters,
+    in_flight: Cell<u64>,
+    copied: Cell<u64>,
+}
+
+impl Mirror {
+    /// Of the disk that `tracked` is put over.
+    pub fn new(tracked: Arc<Tracked>) -> Self {
+        let (in_flight, copied) = (Cell::new(0), Cell::new(0));
+        Self { tracked, counters: Counters::default(), in_flight, copied }
+    }
+
+    /// Marks what is to be copied first. While the disk is drained, before the first request of the filter.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub async fn mark(&self, what: What) -> Result<(), block::Error> {
+        let source = self.tracked.source();
+        let size = source.size();
+        match what {
+            What::Nothing => {}
+            What::Everything => self.tracked.dirty.mark(0..size),
+            What::Layers(layers) => mark_layers(&**source, layers, &self.tracked.dirty).await?,
+        }
+        Ok(())
+    }
+
+    /// Copies until somebody completes or cancels it; it becomes ready on the way.
+    ///
+    /// # Errors
+    /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready.
+    pub async fn run(&self, life: &Life) -> Result<Ended, Error> {
+        let mut under_way = FuturesUnordered::new();
+        let (mut at, mut passes) = (0, 0);
+        loop {
+            if life.is_paused() {
+                // What is under way holds ranges that guests may wait for.
+                finish(&mut under_way).await?;
+            }
+            life.pause_point().await?;
+            let is_in_step = under_way.is_empty() && self.tracked.dirty.is_empty();
+            if life.status() == Status::Ready {
+                match life.asked_to_end() {
+                    Some(End::Complete) if is_in_step => return Ok(Ended::Complete),
+                    // What is left shrinks from now on: the last step is short.
+                    Some(End::Complete) => self.tracked.be_synchronous(),
+                    Some(End::Cancel | End::Force) => {
+                        finish(&mut under_way).await?;
+                        return Ok(Ended::Left);
+                    }
+                    None => {}
+                }
+            }
+            let marked = self.tracked.marked();
+            while under_way.len() < IN_FLIGHT_MAX {
+                let Some(piece) = self.tracked.dirty.next(at, PIECE_BYTES) else {
+                    if at == 0 {
+                        break;
+                    }
+                    at = 0;
+                    passes += u32::from(life.status() == Status::Running && !self.tracked.dirty.is_empty());
+                    continue;
+                };
+                at = piece.end;
+                // Taken: the next round does not find it. Who writes there marks it again.
+                self.tracked.dirty.clear(piece.clone());
+                self.in_flight.set(self.in_flight.get() + (piece.end - piece.start));
+                under_way.push(self.copy(piece, life));
+            }
+            self.tell_progress(life);
+            if passes >= PASSES_MAX && !self.tracked.is_synchronous() {
+                tracing::info!(
+                    job = life.terms().id,
+                    "copying does not gain on writes: they go to both sides"
+                );
+                self.tracked.be_synchronous();
+            }
+            if under_way.is_empty() && self.tracked.dirty.is_empty() {
+                life.become_ready();
+                life.changed_or(marked).await;
+                continue;
+            }
+            if let Some(copied) = under_way.next().await {
+                copied?;
+            }
+        }
+    }
+
+    fn tell_progress(&self, life: &Life) {
+        let left = self.tracked.dirty.bytes() + self.in_flight.get();
+        life.set_progress(self.copied.get(), self.copied.get() + left);
+    }
+
+    /// Copies one piece, again until it succeeds or the job fails of it.
+    async fn copy(&self, piece: Range<u64>, life: &Life) -> Result<(), Error> {
+        let len = piece.end - piece.start;
+        life.charge(len).await?;
+        loop {
+            let copied = {
+                let alone = self.tracked.locks.acquire(piece.start, piece.end, RangeMode::Exclusive);
+                let _alone = alone.await;
+                self.tracked.dirty.clear(piece.clone());
+                let copied = self.transfer(piece.clone()).await;
+                if copied.is_err() {
+                    self.tracked.mark(piece.clone());
+                }
+                copied
+            };
+            match copied {
+                Ok(()) => {
+                    self.in_flight.set(self.in_flight.get() - len);
+                    self.copied.set(self.copied.get() + len);
+                    return Ok(());
+                }
+                Err(error) => life.judge(error).await?,
+            }
+        }
+    }
+
+    async fn transfer(&self, piece: Range<u64>) -> Result<(), Error> {
+        let copy = Copy {
+            source: &**self.tracked.source(),
+            from: piece.clone(),
+            target: &**self.tracked.target(),
+            to: piece.start,
+            scope: Scope::Everything,
+            content: Content::Unknown,
+            options: CopyOptions { in_flight: 1, ..CopyOptions::default() },
+        };
+        copy.transfer(&self.counters).await
+    }
+
+    /// Copies what is left, and flushes the target. The disk is drained: nothing is written meanwhile, and afterwards the copy is the disk.
+    ///
+    /// # Errors
+    /// At the first request that fails.
+    pub async fn catch_up(&self) -> Result<(), Error> {
+        self.tracked.mark_uncertain();
+        while let Some(piece) = self.tracked.dirty.next(0, PIECE_BYTES) {
+            self.tracked.dirty.clear(piece.clone());
+            if let Err(error) = self.transfer(piece.clone()).await {
+                self.tracked.mark(piece);
+                return Err(error);
+            }
+        }
+        let target = &**self.tracked.target();
+        target.flush().await.map_err(Error::request(Side::Target, target, Action::Flush, 0))
+    }
+}
+
+/// Waits until nothing is under way any more.
+async fn finish(
+    under_way: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
+) -> Result<(), Error> {
+    while let Some(copied) = under_way.next().await {
+        copied?;
+    }
+    Ok(())
+}
+
+/// Marks what the uppermost layers of `source` have.
+pub(crate) async fn mark_layers(
+    source: &dyn Block,
+    layers: u32,
+    dirty: &crate::dirty::Dirty,
+) -> Result<(), block::Error> {
+    let (mut at, size) = (0, source.size());
+    while at < size {
+        let status = source.block_status(at, size - at).await?;
+        let end = at + status.len.min(size - at);
+        if status.present && status.depth < layers {
+            dirty.mark(at..end);
+        }
+        at = end;
+    }
+    Ok(())
+}

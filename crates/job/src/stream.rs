@@ -1,0 +1,147 @@
+//! An image at work takes over what lies below it.
+//!
+//! The job owns what it copies: a guest's write there waits until it is in its place, so that nothing old is written over it. Guests'
+//! requests elsewhere, and all that read, are not held back.
+
+use std::sync::Arc;
+
+use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
+use buffer::IoVec;
+use storage::{RangeLocks, RangeMode};
+
+use crate::content::Content;
+use crate::copy::{Copy, CopyOptions, Zeroes};
+use crate::counters::Counters;
+use crate::error::{Action, Error, Side};
+use crate::life::Life;
+use crate::plan::Scope;
+
+/// Bytes that are copied at a time at most.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Zeroes that are written at a time at most.
+const ZERO_BYTES: u64 = 64 << 20;
+
+/// A filter that holds back writes where the job is at work.
+#[derive(Debug)]
+pub struct Guarded {
+    over: Arc<dyn Block>,
+    locks: RangeLocks,
+}
+
+impl Guarded {
+    /// Over the image that takes over.
+    pub fn new(over: Arc<dyn Block>) -> Arc<Self> {
+        Arc::new(Self { over, locks: RangeLocks::default() })
+    }
+}
+
+impl Filter for Guarded {
+    fn driver(&self) -> &'static str {
+        "copy-on-read"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let end = offset.saturating_add(data.len() as u64);
+            let _shared = self.locks.acquire(offset, end, RangeMode::Shared).await;
+            self.over.write(offset, data).await
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let end = offset.saturating_add(len);
+            let _shared = self.locks.acquire(offset, end, RangeMode::Shared).await;
+            self.over.zero(offset, len, options).await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let end = offset.saturating_add(len);
+            let _shared = self.locks.acquire(offset, end, RangeMode::Shared).await;
+            self.over.discard(offset, len).await
+        })
+    }
+}
+
+/// What an image takes over.
+#[derive(Debug)]
+pub struct Stream {
+    guarded: Arc<Guarded>,
+    /// The layer that will lie below the image, if any: what only that one or layers below it know stays there.
+    base: Option<Arc<dyn Block>>,
+    /// Layers above the base, the image included.
+    layers: u32,
+}
+
+impl Stream {
+    /// Of the image that `guarded` is over.
+    pub fn new(guarded: Arc<Guarded>, base: Option<Arc<dyn Block>>, layers: u32) -> Self {
+        Self { guarded, base, layers }
+    }
+
+    /// Copies to the end, and flushes the image. It reads the same at each moment.
+    ///
+    /// # Errors
+    /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied stays, and is right.
+    pub async fn run(&self, life: &Life) -> Result<(), Error> {
+        let image = &*self.guarded.over;
+        let unit = image.capabilities().cluster_bytes.unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let (mut at, size, counters) = (0, image.size(), Counters::default());
+        while at < size {
+            life.pause_point().await?;
+            life.set_progress(at, size);
+            let status = match image.block_status(at, size - at).await {
+                Ok(status) => status,
+                Err(error) => {
+                    life.judge(Error::request(Side::Source, image, Action::Status, at)(error)).await?;
+                    continue;
+                }
+            };
+            let end = at + status.len.min(size - at);
+            // Without a base, what nobody has reads as zeroes afterwards, too.
+            if !self.takes(status.present, status.depth) || (status.zero && self.base.is_none()) {
+                at = end;
+                continue;
+            }
+            // Whole clusters, so that none is filled from below twice.
+            let from = at / unit * unit;
+            let piece_bytes = if status.zero { ZERO_BYTES } else { PIECE_BYTES };
+            let to = end.min(from + piece_bytes).next_multiple_of(unit).min(size);
+            life.charge(if status.zero { 0 } else { to - from }).await?;
+            let copied = {
+                let _alone = self.guarded.locks.acquire(from, to, RangeMode::Exclusive).await;
+                self.copy(from, to, &counters).await
+            };
+            match copied {
+                Ok(()) => at = to,
+                Err(error) => life.judge(error).await?,
+            }
+        }
+        life.set_progress(size, size);
+        image.flush().await.map_err(Error::request(Side::Target, image, Action::Flush, 0))
+    }
+
+    fn takes(&self, present: bool, depth: u32) -> bool {
+        match self.base {
+            Some(_) => present && (1..self.layers).contains(&depth),
+            None => !present || depth > 0,
+        }
+    }
+
+    async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
+        let image = &*self.guarded.over;
+        let (scope, content) = match &self.base {
+            Some(base) => (Scope::BelowTopWithin(self.layers), Content::As(&**base)),
+            None => (Scope::BelowTop, Content::Zeroes),
+        };
+        let options = CopyOptions { in_flight: 1, zeroes: Zeroes::ByMap, ..CopyOptions::default() };
+        let copy = Copy { source: image, from: from..to, target: image, to: from, scope, content, options };
+        copy.transfer(counters).await
+    }
+}

@@ -1,0 +1,228 @@
+//! A filter that knows what guests write while a job copies the disk.
+//!
+//! A request marks what it changed when it has ended and before it is answered: the job, which clears a mark before it reads, copies
+//! what it may have missed once more. A request that is dropped may still land, so its range is kept and marked when the disk is drained.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
+use buffer::IoVec;
+use event_listener::{Event, EventListener};
+use parking_lot::Mutex;
+use storage::{RangeLocks, RangeMode};
+
+use crate::dirty::Dirty;
+
+/// What guests wrote, and what they write in two places at once.
+#[derive(Debug)]
+pub struct Tracked {
+    driver: &'static str,
+    over: Arc<dyn Block>,
+    target: Arc<dyn Block>,
+    pub(crate) dirty: Dirty,
+    /// The job holds what it copies; in the synchronous mode guests hold what they write.
+    pub(crate) locks: RangeLocks,
+    synchronous: AtomicBool,
+    /// Bytes that guests wrote to the target themselves.
+    written_through: AtomicU64,
+    /// Ranges of requests that were dropped.
+    uncertain: Mutex<Vec<Range<u64>>>,
+    marked: Event,
+}
+
+/// A change of the disk.
+#[derive(Clone)]
+enum Change {
+    Write(IoVec),
+    Zero(u64, ZeroOptions),
+    Discard(u64),
+}
+
+/// A request that has not ended.
+struct Pending<'a> {
+    tracked: &'a Tracked,
+    range: Option<Range<u64>>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.tracked.mark(range.clone());
+            self.tracked.uncertain.lock().push(range);
+        }
+    }
+}
+
+impl Tracked {
+    /// Over `over`, which is copied to `target` of the same size or larger. With `synchronous` guests write to both from the beginning.
+    pub fn new(
+        driver: &'static str,
+        over: Arc<dyn Block>,
+        target: Arc<dyn Block>,
+        unit_bytes: u64,
+        synchronous: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            driver,
+            dirty: Dirty::new(over.size(), unit_bytes),
+            over,
+            target,
+            locks: RangeLocks::default(),
+            synchronous: AtomicBool::new(synchronous),
+            written_through: AtomicU64::new(0),
+            uncertain: Mutex::default(),
+            marked: Event::new(),
+        })
+    }
+
+    /// What is copied.
+    pub fn source(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    /// Where it goes.
+    pub fn target(&self) -> &Arc<dyn Block> {
+        &self.target
+    }
+
+    /// What is to be copied.
+    pub fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// Guests write to both from now on: what was copied stays copied.
+    pub fn be_synchronous(&self) {
+        self.synchronous.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether guests write to both.
+    pub fn is_synchronous(&self) -> bool {
+        self.synchronous.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that guests wrote to the target themselves.
+    pub fn written_through(&self) -> u64 {
+        self.written_through.load(Ordering::Relaxed)
+    }
+
+    /// Hears of the next mark.
+    pub(crate) fn marked(&self) -> EventListener {
+        self.marked.listen()
+    }
+
+    pub(crate) fn mark(&self, range: Range<u64>) {
+        self.dirty.mark(range);
+        self.marked.notify(usize::MAX);
+    }
+
+    /// Marks what requests left behind that were dropped. The disk is drained: all have landed.
+    pub(crate) fn mark_uncertain(&self) {
+        self.uncertain.lock().drain(..).for_each(|range| self.dirty.mark(range));
+    }
+
+    async fn change(&self, offset: u64, change: Change) -> Result<(), Error> {
+        let range = offset..offset.saturating_add(change.len());
+        let mut pending = Pending { tracked: self, range: Some(range.clone()) };
+        let changed = if self.is_synchronous() {
+            let whole = self.dirty.whole(&range);
+            // Two writes of one place reach both sides in one order, and the job is not between them.
+            let _alone = self.locks.acquire(whole.start, whole.end, RangeMode::Exclusive).await;
+            match change.on(&*self.over, offset).await {
+                Ok(()) => {
+                    self.write_through(&range, &change).await;
+                    pending.range = None;
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            change.on(&*self.over, offset).await
+        };
+        if let Some(range) = pending.range.take() {
+            self.mark(range);
+        }
+        changed
+    }
+
+    /// The same in the target, where the job has nothing to copy any more. What fails there is the job's to copy.
+    async fn write_through(&self, range: &Range<u64>, change: &Change) {
+        let mut at = range.start;
+        while at < range.end {
+            let (is_dirty, end) = self.dirty.run(at..range.end);
+            if !is_dirty {
+                let part = change.part(at - range.start, end - at);
+                match part.on_copy(&*self.target, at).await {
+                    Ok(()) => drop(self.written_through.fetch_add(end - at, Ordering::Relaxed)),
+                    Err(error) => {
+                        tracing::debug!(%error, "a write did not reach the target; the job repeats it");
+                        self.mark(at..end);
+                    }
+                }
+            }
+            at = end;
+        }
+    }
+}
+
+impl Change {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Write(data) => data.len() as u64,
+            Self::Zero(len, _) | Self::Discard(len) => *len,
+        }
+    }
+
+    fn part(&self, from: u64, len: u64) -> Self {
+        match self {
+            // Both lie inside the data's length in memory.
+            Self::Write(data) => Self::Write(data.slice(from as usize, (from + len) as usize)),
+            Self::Zero(_, options) => Self::Zero(len, *options),
+            Self::Discard(_) => Self::Discard(len),
+        }
+    }
+
+    async fn on(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
+        match self {
+            Self::Write(data) => block.write(offset, data.clone()).await,
+            Self::Zero(len, options) => block.zero(offset, *len, *options).await,
+            Self::Discard(len) => block.discard(offset, *len).await,
+        }
+    }
+
+    /// As [`Change::on`] for the copy: it must take every change, and what is discarded reads as the source has it.
+    async fn on_copy(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
+        match self {
+            Self::Write(_) => self.on(block, offset).await,
+            Self::Zero(len, options) => {
+                let options = ZeroOptions { fast_only: false, ..*options };
+                block.zero(offset, *len, options).await
+            }
+            // What it reads as is each block's choice: the job copies what the source made of it.
+            Self::Discard(_) => Err(block::Blame::new(block.name()).unsupported("a discard is copied")),
+        }
+    }
+}
+
+impl Filter for Tracked {
+    fn driver(&self) -> &'static str {
+        self.driver
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.change(offset, Change::Write(data)))
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.change(offset, Change::Zero(len, options)))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.change(offset, Change::Discard(len)))
+    }
+}

@@ -1,0 +1,207 @@
+//! Jobs copy while guests write. Every request of the blocks waits here and there, in an order that a seed decides.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use block::{Block, BlockFuture, Error, Filter, ReadKind, ZeroOptions};
+use buffer::{IoBuf, IoBytes, IoVec};
+use futures_executor::block_on;
+use futures_util::future::{join, join_all};
+use job::{Backup, BeforeWrite, End, Ended, Life, Mirror, Terms, Tracked, What};
+
+use crate::made_up::{MadeUp, SECTOR, Sector};
+
+const SECTORS: usize = 256;
+/// Larger than most writes, and no multiple of them.
+const UNIT: u64 = 4096;
+const SEEDS: u64 = 40;
+
+/// Numbers that a seed decides.
+#[derive(Debug)]
+struct Dice(AtomicU64);
+
+impl Dice {
+    fn below(&self, end: u64) -> u64 {
+        let state = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)) % end
+    }
+}
+
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A block whose requests take their time before and after what they do.
+#[derive(Debug)]
+struct Slow {
+    over: Arc<dyn Block>,
+    dice: Arc<Dice>,
+}
+
+impl Slow {
+    async fn wait(&self) {
+        for _ in 0..self.dice.below(6) {
+            yield_now().await;
+        }
+    }
+}
+
+impl Filter for Slow {
+    fn driver(&self) -> &'static str {
+        "slow"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(async move {
+            self.wait().await;
+            let read = self.over.read(offset, buf).await;
+            self.wait().await;
+            read
+        })
+    }
+
+    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.wait().await;
+            let written = self.over.write(offset, data).await;
+            self.wait().await;
+            written
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.wait().await;
+            let zeroed = self.over.zero(offset, len, options).await;
+            self.wait().await;
+            zeroed
+        })
+    }
+}
+
+/// Blocks for a job, with what they are made of.
+struct World {
+    dice: Arc<Dice>,
+    disk: Arc<MadeUp>,
+    copy: Arc<MadeUp>,
+    source: Arc<dyn Block>,
+    target: Arc<dyn Block>,
+    life: Life,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let dice = Arc::new(Dice(AtomicU64::new(seed)));
+        let disk = Arc::new(MadeUp::new("disk", &[Sector::Data; SECTORS], 7));
+        let copy = Arc::new(MadeUp::used("copy", SECTORS));
+        let slow = |over: &Arc<MadeUp>| -> Arc<dyn Block> {
+            Arc::new(Slow { over: Arc::clone(over) as _, dice: Arc::clone(&dice) })
+        };
+        let (source, target) = (slow(&disk), slow(&copy));
+        let life = Life::new(Terms::default(), 0, |_| ());
+        life.begin();
+        Self { dice, disk, copy, source, target, life }
+    }
+
+    /// Four guests that write and zero at random places, of any alignment.
+    async fn guests(&self, block: &dyn Block) {
+        let guest = async |_| {
+            for _ in 0..30 {
+                let offset = self.dice.below((SECTORS * SECTOR) as u64 - 9000);
+                let len = 1 + self.dice.below(9000);
+                if self.dice.below(4) == 0 {
+                    block.zero(offset, len, ZeroOptions::default()).await.unwrap();
+                } else {
+                    let bytes = vec![self.dice.below(255) as u8 + 1; len as usize];
+                    block.write(offset, IoVec::from(IoBytes::copy_from(&bytes))).await.unwrap();
+                }
+                for _ in 0..self.dice.below(12) {
+                    yield_now().await;
+                }
+            }
+        };
+        join_all((0..4).map(guest)).await;
+    }
+}
+
+#[test]
+fn a_mirror_is_what_the_disk_is_whatever_is_written_meanwhile() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let is_synchronous = seed % 2 == 0;
+        let tracked =
+            Tracked::new("t", Arc::clone(&world.source), Arc::clone(&world.target), UNIT, is_synchronous);
+        let mirror = Mirror::new(Arc::clone(&tracked));
+        let ended = block_on(async {
+            mirror.mark(What::Everything).await.unwrap();
+            let guests = async {
+                world.guests(&*tracked).await;
+                while world.life.ask_to_end(End::Complete).is_err() {
+                    yield_now().await;
+                }
+            };
+            let (ended, ()) = join(mirror.run(&world.life), guests).await;
+            mirror.catch_up().await.unwrap();
+            ended
+        });
+        assert_eq!(ended.unwrap(), Ended::Complete);
+        assert!(world.copy.bytes() == world.disk.bytes(), "seed {seed}");
+        assert!(world.copy.flushes() > 0);
+    }
+}
+
+#[test]
+fn a_backup_is_what_the_disk_was_whatever_is_written_meanwhile() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let before = world.disk.bytes();
+        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT);
+        let backup = Backup { filter: Arc::clone(&filter), what: What::Everything };
+        let ended = block_on(async {
+            filter.mark(What::Everything).await.unwrap();
+            let (ended, ()) = join(backup.run(&world.life), world.guests(&*filter)).await;
+            ended
+        });
+        ended.unwrap();
+        assert!(world.copy.bytes() == before, "seed {seed}");
+        assert!(world.disk.bytes() != before, "guests wrote something");
+    }
+}
+
+/// A target that fails at any request: guests do not notice, and the backup is not called a success.
+#[test]
+fn a_backup_whose_target_fails_fails_and_its_guests_do_not() {
+    let mut failed = 0;
+    for at in 0..60 {
+        let mut world = World::new(at);
+        let copy = Arc::new(MadeUp::used("copy", SECTORS).failing(at));
+        world.target = Arc::new(Slow { over: Arc::clone(&copy) as _, dice: Arc::clone(&world.dice) });
+        let before = world.disk.bytes();
+        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT);
+        let backup = Backup { filter: Arc::clone(&filter), what: What::Everything };
+        let ended = block_on(async {
+            filter.mark(What::Everything).await.unwrap();
+            join(backup.run(&world.life), world.guests(&*filter)).await.0
+        });
+        match ended {
+            Ok(()) => assert!(copy.bytes() == before, "request {at}"),
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(failed > 0, "no request of the target failed");
+}
