@@ -259,6 +259,7 @@ mod tests {
         };
         let beside = match (&*name, name.split_once("-max")) {
             ("force-share", _) => ",read-only=on".to_owned(),
+            ("file.tls-hostname", _) => ",file.tls-creds=t".to_owned(),
             ("detect-zeroes", _) => ",discard=unmap".to_owned(),
             ("throttling.iops-size", _) => ",throttling.iops-total=1".to_owned(),
             (_, Some((flow, ""))) => format!(",{flow}=1"),

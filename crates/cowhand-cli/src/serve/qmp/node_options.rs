@@ -184,6 +184,7 @@ mod tests {
             ("encrypt.key-secret", _) => node["encrypt"]["format"] = json!("luks"),
             ("detect-zeroes", Some("unmap")) => node["discard"] = json!("unmap"),
             ("force-share", _) => node["read-only"] = json!(true),
+            ("tls-hostname", _) => node["tls-creds"] = json!("t"),
             _ => {}
         }
         node.as_object().cloned().unwrap_or_default()
