@@ -33,7 +33,11 @@ impl Place {
     fn serve(&self, options: &str, more: &[&str]) -> Server {
         let drive = format!("file={}{options}", self.disk);
         let start = Start::new(["--vhost-user-blk"]).arg(&self.socket).args(more).arg(drive);
-        start.listen().unwrap_or_else(|error| panic!("{}", error.0))
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        // The socket of a server that was killed may be answered by the kernel until the next one has taken the name.
+        let open = |server: &Server| server.stdout().contains("for a virtual machine").then_some(());
+        server.wait_until(open).expect("it opens its socket");
+        server
     }
 }
 
