@@ -102,7 +102,8 @@ fn luks2_json(input: &mut Input<'_>) -> Vec<u8> {
 
 /// A header of version 2 with other values of its members, or without them.
 fn luks2_members(input: &mut Input<'_>) -> Vec<u8> {
-    let mut sample = Sample::new();
+    static BASE: LazyLock<Sample> = LazyLock::new(Sample::new);
+    let mut sample = BASE.clone();
     for _ in 0..=input.byte() % 4 {
         let value = match input.byte() % 7 {
             0 => None,

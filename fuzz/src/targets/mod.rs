@@ -51,7 +51,7 @@ pub const TARGETS: &[Target] = &[
     target("create_options", create_options::run, 3_000),
     target("config", config::run, 5_000),
     target("limits", limits::run, 5_000),
-    target("luks", luks::run, 2_000),
+    target("luks", luks::run, 1_000),
     target("nbd_server", nbd_server::run, 5_000),
     target("nbd_client", nbd_client::run, 5_000),
     target("qmp", qmp::run, 5_000),
