@@ -191,7 +191,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         None => joined(&opened),
     };
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
-    let bitmaps = reactor.run(bitmaps::of(args, &opened, &plan))?;
+    let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
         reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
         return Ok(ExitCode::SUCCESS);

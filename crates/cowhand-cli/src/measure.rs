@@ -181,7 +181,7 @@ fn bitmaps(disk: &Disk, target: &CreateOptions) -> Option<u64> {
     let image = disk.image().filter(|image| image.geometry().version >= Version::V3)?;
     debug_assert_eq!(image.size(), target.size);
     let bitmaps = disk.bitmaps();
-    target.measure_bitmaps(bitmaps.iter().map(|(bitmap, _)| (bitmap.name(), bitmap.granularity_bytes())))
+    target.measure_bitmaps(bitmaps.iter().map(|bitmap| (bitmap.name(), bitmap.granularity_bytes())))
 }
 
 fn measure(

@@ -7,6 +7,7 @@ use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
 use super::bitmaps;
+use super::dirty_bitmaps;
 use super::node_options::{LimitName, count, find, kind, limits, members};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -181,7 +182,8 @@ pub static ADDRESS: Kind = Kind::Union {
     ],
 };
 
-const BITMAP: Kind = Kind::Either(&[
+/// A bitmap: of the node that is meant anyway, or of another one.
+pub(super) const BITMAP: Kind = Kind::Either(&[
     &Kind::Text,
     &Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
 ]);
@@ -290,6 +292,13 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("id", Kind::Text),
         optional("name", Kind::Text),
     ),
+    dirty_bitmaps::ADD,
+    dirty_bitmaps::REMOVE,
+    dirty_bitmaps::CLEAR,
+    dirty_bitmaps::ENABLE,
+    dirty_bitmaps::DISABLE,
+    dirty_bitmaps::MERGE,
+    command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",
