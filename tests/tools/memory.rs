@@ -10,7 +10,7 @@ const CONTAINER: u64 = 128 << 20;
 /// What a tool may have of its own and of its program, in bytes.
 const RESIDENT_MAX: u64 = 112 << 20;
 /// Bytes of data of the large image.
-const DATA: u64 = 320 << 20;
+const DATA: u64 = 192 << 20;
 
 /// A control group with a limit, gone with it.
 struct Container(PathBuf);
@@ -65,7 +65,7 @@ fn large(scratch: &Scratch) {
     let mut piece = vec![0_u8; 512 << 10];
     for at in 0..DATA / piece.len() as u64 {
         for (place, byte) in piece.iter_mut().enumerate() {
-            *byte = (place as u64 * 31 + at * 7 >> 3) as u8 | 1;
+            *byte = ((place as u64 * 31 + at * 7) >> 3) as u8 | 1;
         }
         file.write_all_at(&piece, at * 2 * piece.len() as u64).expect("room");
     }

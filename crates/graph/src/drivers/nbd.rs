@@ -228,12 +228,15 @@ impl Target for Nbd {
         }
     }
 
-    /// A server covers its exports; an export, itself.
+    /// A server covers its exports; an export, itself. What is allowed encrypted is so with the same certificates only: an image says
+    /// neither that TLS is left out nor whom to believe.
     fn covers(&self, other: &dyn Target) -> bool {
         let other = (other as &dyn Any).downcast_ref().map(Self::export_name);
         match (self.export_name(), other) {
             (Ok(own), Some(Ok(other))) => {
-                own.server == other.server && (own.export.is_empty() || own.export == other.export)
+                own.server == other.server
+                    && own.tls == other.tls
+                    && (own.export.is_empty() || own.export == other.export)
             }
             _ => false,
         }
@@ -260,5 +263,24 @@ impl Target for Nbd {
             });
             Ok(Arc::new(storage.await?) as Arc<dyn Storage>)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::drivers::target_of;
+
+    #[test]
+    fn what_is_allowed_through_tls_is_not_reached_without_or_with_other_certificates() {
+        let target = |name: &str| target_of(name).unwrap().unwrap().1;
+        let covers = |allowed: &str, found: &str| target(allowed).covers(&*target(found));
+        let encrypted = "nbds://h/disk?tls-certificates=/a";
+        assert!(covers("nbd://h", "nbd://h/disk") && covers(encrypted, encrypted));
+        assert!(covers("nbds://h?tls-certificates=/a", encrypted));
+        for found in ["nbd://h/disk", "nbds://h/disk?tls-certificates=/b", "nbds://h/disk?tls-creds=a"] {
+            assert!(!covers(encrypted, found), "{found}");
+        }
+        assert!(!covers("nbd://h", encrypted));
+        assert!(!covers(encrypted, "nbds://h/disk?tls-certificates=/a&tls-hostname=other"));
     }
 }

@@ -143,6 +143,10 @@ fn a_device_without_room_is_told_and_stays_as_it_is() {
         assert!(full.inner.to_bytes() == bytes);
         bytes.resize(bytes.len() + (64 << 10), 0xdb);
         let device = Faulty::device(&bytes);
+        // Ended by the user in the middle: nothing leads to what was written.
+        let error = amend(&device, &width(64), &mut |_, _| ControlFlow::Break(())).await.unwrap_err();
+        assert!(error.to_string().contains("interrupted"), "{error}");
+        clean(&device).await;
         amend(&device, &width(64), &mut |_, _| ControlFlow::Continue(())).await.unwrap();
         clean(&device).await;
     });
