@@ -853,8 +853,7 @@ fn repair_row(there: u64, len: u64, patch: impl FnOnce(&mut Content)) -> String 
     let ops = [write(0, 16 * K), write(2 * M, 8 * K), Op::Flush];
     let sound = with_free_clusters("c4k", &ops);
     let mut before = contents(&sound, &sound.world(1));
-    let (there, len) = (usize::try_from(there).unwrap(), usize::try_from(len).unwrap());
-    before[0].copy_within(..len, there);
+    before[0].copy_within(..len as usize, there as usize);
     let mut broken = sound.world(1).current(0);
     patch(&mut broken);
     let target = Qcow2Target::patched(config("c4k"), |base| *base = broken);
@@ -883,10 +882,14 @@ fn repair_row(there: u64, len: u64, patch: impl FnOnce(&mut Content)) -> String 
     told(&recording, target.config().cluster())
 }
 
+fn l1_table(image: &Content) -> u64 {
+    judge::header(image).expect("it is sound but for what was broken").l1_table_offset.0
+}
+
 /// The offset of the L2 table of the disk's first clusters.
 fn first_l2_table(image: &Content) -> u64 {
     let mut entry = [0; 8];
-    image.read(judge::header(image).unwrap().l1_table_offset.0, &mut entry);
+    image.read(l1_table(image), &mut entry);
     u64::from_be_bytes(entry) & !(1 << 63)
 }
 
@@ -903,7 +906,7 @@ fn repair_parts_shared_data() {
 #[test]
 fn repair_parts_shared_tables() {
     let order = repair_row(4 * M, 2 * M, |image| {
-        let (l1, mut entry) = (judge::header(image).unwrap().l1_table_offset.0, [0; 8]);
+        let (l1, mut entry) = (l1_table(image), [0; 8]);
         image.read(l1, &mut entry);
         image.write(l1 + 16, &entry);
     });
