@@ -9,7 +9,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img};
 use black_box::{Run, Scratch, Server};
@@ -83,12 +83,26 @@ fn boot(kernel: &Kernel, initrd: &Path, server: &Server) {
     let outcome = Run::new("qemu-system-x86_64")
         .args(["-accel", "tcg,thread=multi", "-machine", "pc", "-m", "512", "-nodefaults", "-no-reboot"])
         .args(["-display", "none", "-serial", "stdio"])
+        .args(firmware())
         .args(["-append", "console=ttyS0 panic=-1 quiet", "-drive", &drive])
         .args(["-device", "virtio-blk-pci,drive=d,discard=on,write-zeroes=on"])
         .args([Path::new("-kernel"), &kernel.image, Path::new("-initrd"), initrd])
         .limit(GUEST_MAX)
         .outcome();
     assert!(outcome.status.success() && outcome.stdout.contains(DONE), "the guest fails: {outcome}");
+}
+
+/// Where the guest's kernel is installed: `COWHAND_GUEST_ROOT` names another place than `/`, for instance one in which packages were
+/// only unpacked.
+fn under_root(path: &str) -> PathBuf {
+    std::env::var_os("COWHAND_GUEST_ROOT").map_or(PathBuf::from("/"), PathBuf::from).join(path)
+}
+
+/// Where QEMU finds its firmware, if not where it was installed.
+fn firmware() -> Vec<String> {
+    let Some(root) = std::env::var_os("COWHAND_GUEST_ROOT").map(PathBuf::from) else { return Vec::new() };
+    let places = ["usr/share/qemu", "usr/share/seabios"].map(|path| root.join(path));
+    places.iter().flat_map(|place| ["-L".to_owned(), place.display().to_string()]).collect()
 }
 
 /// Debian's cloud kernel, as its package installs it.
@@ -99,15 +113,13 @@ struct Kernel {
 
 impl Kernel {
     fn newest() -> Self {
-        let names = fs::read_dir("/boot").expect("/boot").flatten().map(|entry| entry.file_name());
+        let (boot, all) = (under_root("boot"), under_root("lib/modules"));
+        let names = fs::read_dir(&boot).expect("/boot").flatten().map(|entry| entry.file_name());
         let releases = names.filter_map(|name| Some(name.to_str()?.strip_prefix("vmlinuz-")?.to_owned()));
         let cloud = releases.filter(|release| release.ends_with("-cloud-amd64"));
-        let usable = cloud.filter(|release| Path::new("/lib/modules").join(release).is_dir());
+        let usable = cloud.filter(|release| all.join(release).is_dir());
         let newest = usable.max().expect("linux-image-cloud-amd64 is missing: run cargo xtask test as root");
-        Self {
-            image: Path::new("/boot").join(format!("vmlinuz-{newest}")),
-            modules: Path::new("/lib/modules").join(newest),
-        }
+        Self { image: boot.join(format!("vmlinuz-{newest}")), modules: all.join(newest) }
     }
 
     /// Files of the modules and of all that they need, in an order in which they can be loaded.
@@ -187,8 +199,10 @@ fn decompress(program: &str, file: &Path, into: &Path) {
 }
 
 fn find(program: &str) -> PathBuf {
-    let places = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Path::new);
-    let found = places.iter().map(|place| place.join(program)).find(|path| path.is_file());
+    let places = ["usr/local/sbin", "usr/sbin", "sbin", "usr/bin", "bin"];
+    let here = places.iter().map(|place| Path::new("/").join(place).join(program));
+    let unpacked = places.iter().map(|place| under_root(place).join(program));
+    let found = here.chain(unpacked).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{program} is missing: run cargo xtask test as root"))
 }
 
@@ -204,5 +218,151 @@ fn copy_with_libraries(program: &Path, root: &Path) {
     let linked = Run::new("ldd").arg(program).ok();
     for library in linked.split_whitespace().filter(|word| word.starts_with('/')) {
         copy(Path::new(library), &root.join(&library[1..]));
+    }
+}
+
+/// A guest works while the daemon under it is killed, resized and trimmed.
+const MACHINE: &str = r"
+/sbin/mke2fs -q -F -t ext4 -b 4096 -E discard /dev/vda || fail mke2fs
+/bin/busybox mkdir /mnt
+/bin/busybox mount -t ext4 -o discard /dev/vda /mnt || fail mount
+n=0
+while [ $n -lt 48 ]; do
+    n=$((n + 1))
+    /bin/busybox dd if=/dev/urandom of=/mnt/file$n bs=64k count=8 2>/dev/null || fail write
+    (cd /mnt && /bin/busybox sha256sum file$n) >> /sums || fail sums
+    echo WROTE-$n
+    [ $((n % 6)) = 0 ] && /bin/busybox sync
+done
+echo 3 > /proc/sys/vm/drop_caches
+(cd /mnt && /bin/busybox sha256sum -c /sums) > /dev/null || fail 'what was written is not there'
+/bin/busybox cp /sums /mnt/sums
+/bin/busybox rm /mnt/file1 /mnt/file2 /mnt/file3 /mnt/file4
+/bin/busybox sync
+/bin/busybox fstrim -v /mnt || fail fstrim
+echo RESIZE-NOW
+n=0
+while [ $(/bin/busybox cat /sys/block/vda/size) != 786432 ]; do
+    n=$((n + 1))
+    [ $n -lt 100 ] || fail 'no new size'
+    /bin/busybox usleep 200000
+done
+/bin/busybox dd if=/dev/urandom of=/dev/vda bs=64k seek=6000 count=4 conv=notrunc 2>/dev/null || fail 'write behind the old end'
+/bin/busybox sync
+/bin/busybox umount /mnt || fail umount
+/bin/busybox cat /sys/block/vda/serial && echo
+[ $(/bin/busybox ls -d /sys/block/vda/mq/* | /bin/busybox wc -l) = 2 ] || fail 'not two queues'
+";
+
+/// Another machine: what is left of the first one's files is what it wrote.
+const AFTERWARDS: &str = r"
+/bin/busybox mkdir /mnt
+/sbin/e2fsck -f -n /dev/vda || fail e2fsck
+/bin/busybox mount -t ext4 /dev/vda /mnt || fail mount
+(cd /mnt && for n in 1 2 3 4; do /bin/busybox sed -i /file$n'$'/d sums; done && /bin/busybox sha256sum -c sums) || fail sums
+/bin/busybox umount /mnt || fail umount
+";
+
+/// QEMU is the front-end, and connects again when the daemon is gone. The guest sees pauses, no error and no loss.
+#[test]
+fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_size() {
+    let scratch = Scratch::new();
+    let (path, socket, qmp) = (scratch.name("disk.qcow2"), scratch.file("v.sock"), scratch.file("q"));
+    qemu_img(["create", "-q", "-f", "qcow2", &path, "256M"]).ok();
+    let kernel = Kernel::newest();
+    let serve = || {
+        let (vhost, qmp) = (socket.display().to_string(), qmp.display().to_string());
+        Server::start(["--vhost-user-blk", &vhost, "--qmp", &qmp, &format!("file={path},discard=unmap")])
+    };
+    let mut server = serve();
+    let mut machine = Machine::boot(&kernel, &kernel.initrd(&scratch, MACHINE), &socket, &scratch);
+    for mark in ["WROTE-7\r", "WROTE-20\r", "WROTE-33\r"] {
+        machine.wait_for(mark);
+        server.kill();
+        server = serve();
+    }
+    machine.wait_for("RESIZE-NOW");
+    let mut control = black_box::qmp::Qmp::connect(&qmp);
+    control.ok("block_resize", serde_json::json!({ "node-name": "disk", "size": 384 << 20 }));
+    let said = machine.end();
+    assert!(said.contains("disk\r"), "the serial number: {said}");
+    drop(control);
+    server.stop();
+    assert_clean(Path::new(&path));
+    let server = serve();
+    let machine = Machine::boot(&kernel, &kernel.initrd(&scratch, AFTERWARDS), &socket, &scratch);
+    machine.end();
+    server.stop();
+    assert_clean(Path::new(&path));
+}
+
+/// A running guest whose disk is the daemon's by vhost-user-blk.
+struct Machine {
+    child: std::process::Child,
+    console: PathBuf,
+}
+
+impl Machine {
+    fn boot(kernel: &Kernel, initrd: &Path, socket: &Path, scratch: &Scratch) -> Self {
+        let console = scratch.file("console");
+        let chardev = format!("socket,id=c,path={},reconnect=1", socket.display());
+        let child = std::process::Command::new("qemu-system-x86_64")
+            .args([
+                "-accel",
+                "tcg,thread=multi",
+                "-machine",
+                "pc,memory-backend=mem",
+                "-m",
+                "512",
+                "-smp",
+                "2",
+            ])
+            .args(["-object", "memory-backend-memfd,id=mem,size=512M,share=on", "-nodefaults", "-no-reboot"])
+            .args(["-display", "none", "-serial", "stdio", "-append", "console=ttyS0 panic=-1 quiet"])
+            .args(["-chardev", &chardev, "-device", "vhost-user-blk-pci,chardev=c,num-queues=2"])
+            .args(firmware())
+            .args([Path::new("-kernel"), &kernel.image, Path::new("-initrd"), initrd])
+            .stdin(std::process::Stdio::null())
+            .stdout(fs::File::create(&console).expect("a console"))
+            .spawn();
+        Self { child: child.expect("qemu-system-x86_64 is missing: run cargo xtask test as root"), console }
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until the guest has said `mark`.
+    fn wait_for(&mut self, mark: &str) {
+        let start = Instant::now();
+        while !self.said().contains(mark) {
+            let ended = self.child.try_wait().expect("a child");
+            assert!(ended.is_none() && start.elapsed() < GUEST_MAX, "no {mark}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for its end, which must be a good one; gives what it said.
+    fn end(mut self) -> String {
+        self.wait_for_end();
+        let said = self.said();
+        assert!(said.contains(DONE) && !said.contains("I/O error"), "the guest fails: {said}");
+        said
+    }
+
+    fn wait_for_end(&mut self) {
+        let start = Instant::now();
+        while self.child.try_wait().expect("a child").is_none() {
+            assert!(start.elapsed() < GUEST_MAX, "it does not end: {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Does nothing to one that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -20,3 +20,4 @@ mod space;
 mod throttle;
 mod tools;
 mod trace;
+mod vhost_user;

@@ -146,7 +146,7 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
     let table: [(&[&str], &str); 13] = [
         (&late, "--export nbd,id=e,node-name=n"),
         (&["--export", "fuse,id=e,node-name=n,mountpoint=x"], "fuse"),
-        (&["--export", "vhost-user-blk,id=e,node-name=n,addr.type=unix,addr.path=x"], "vhost-user-blk"),
+        (&["--export", "vduse-blk,id=e,node-name=n,name=x"], "vduse-blk"),
         (&["--object", "secret_keyring,id=a,serial=1"], "secret_keyring"),
         (&["--object", "iothread,id=a"], "iothread"),
         (&["--chardev", "stdio,id=c"], "--chardev stdio"),

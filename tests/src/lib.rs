@@ -15,6 +15,7 @@ pub mod random;
 pub mod run;
 pub mod scratch;
 pub mod server;
+pub mod vhost_user;
 pub mod wire;
 
 pub use client::Client;

@@ -161,9 +161,11 @@ impl Told {
                 // Nothing ends a check half-way: what it has not written is not needed.
                 let _ = watch.look(progress, *done);
             }
-            Seen::Copied { owner, clusters } => self.tell_line(format_args!(
-                "what shared its place with something else gets its own: {owner}, {clusters} clusters"
-            )),
+            Seen::Copied { owner, clusters } => {
+                let clusters = report::counted(*clusters, "cluster");
+                let what = "what shared its place with something else gets its own";
+                self.tell_line(format_args!("{what}: {owner}, {clusters}"));
+            }
             Seen::Found(finding) => {
                 self.findings += 1;
                 if self.findings <= FINDINGS_SHOWN_MAX {

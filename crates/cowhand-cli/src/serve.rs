@@ -1,4 +1,4 @@
-//! `cowhand serve`: disks over NBD until told to stop.
+//! `cowhand serve`: disks over NBD and vhost-user-blk until told to stop.
 //!
 //! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
 //! sockets for NBD; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
@@ -16,6 +16,7 @@ pub mod inventory;
 pub mod listening;
 pub mod log;
 pub mod log_filter;
+pub mod machine_lines;
 pub mod map_memory;
 pub mod metrics;
 pub mod paste;
@@ -37,8 +38,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use control::Events;
+use control::{Events, QmpError};
 use door_nbd::{Server, ServerOptions, TlsPolicy};
+use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
 use graph::trace::Recorder;
 use graph::{Change, OpenRules};
@@ -47,13 +49,15 @@ use reactor::{Backend, Reactor};
 use self::announcement::{Reach, announce};
 use self::args::Args;
 use self::disks::OpenedDisk;
+use self::exports::shown_serial;
 use self::inventory::Inventory;
 use self::inventory::export_view::ExportView;
 use self::inventory::exports::NewExport;
+use self::inventory::vhost_user::NewVhostDoor;
 use self::listening::Listening;
 use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
-use self::settings::{Settings, Surroundings, TlsFiles};
+use self::settings::{Settings, Surroundings, TlsFiles, VhostSocket};
 use self::steering::Sockets;
 use self::supervise::View;
 use self::trace::Trace;
@@ -83,13 +87,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         rules.map_budget.set_bytes_max(bytes);
     }
     let disks = disks::open_all(&reactor, &settings, &rules)?;
-    let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
-    let exports = Exports::new();
-    if let Some(name) = &settings.default_export {
-        exports.set_default(name.clone());
-    }
-    let loops = Loops::new(settings.threads, Shutdown::new());
-    let server = Server::new(exports, options, &loops);
+    let server = nbd_server(&settings);
     let inventory = Inventory::new(
         rules,
         server,
@@ -118,13 +116,16 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         }
     }
 
+    open_to_machines(&inventory, &settings)?;
     let reach = Reach::new(&inventory, settings.tls.as_ref());
     if settings.sandbox == Sandbox::On {
         let door = inventory.doors.name();
+        let machines = inventory.front_end_sockets();
         let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
+        let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
         // Without commands nothing is opened later.
         let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
-        sandbox::enter(&names.into_iter().flatten().collect::<Vec<_>>(), reach);
+        sandbox::enter(&names.collect::<Vec<_>>(), reach);
     }
     if !settings.quiet {
         // Past the caller's writer, which would try again at the end what nobody reads.
@@ -140,6 +141,16 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The NBD server, without disks yet, on loops that all doors share.
+fn nbd_server(settings: &Settings) -> Arc<Server> {
+    let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
+    let exports = Exports::new();
+    if let Some(name) = &settings.default_export {
+        exports.set_default(name.clone());
+    }
+    Server::new(exports, options, &Loops::new(settings.threads, Shutdown::new()))
 }
 
 /// Whether the user asks for a list of options instead, which is written then.
@@ -165,6 +176,26 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
             inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
         let export = NewExport { id: name.clone(), node: node.name.clone(), name, description, shown };
         inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
+    }
+    Ok(())
+}
+
+/// Opens the sockets of virtual machines. Each is an export of its own, beside the NBD one.
+fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
+    for (number, VhostSocket { export: name, path }) in settings.vhost_user_blk.iter().enumerate() {
+        let failed =
+            |error: QmpError| Failure::because(format!("cannot serve {name} at {}", path.display()), &error);
+        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+        let shown = ExportView::everything(&nbd.disk.disk);
+        let door = NewVhostDoor {
+            socket: path.clone(),
+            queues: QUEUES_MAX,
+            logical_block_size: 512,
+            serial: Some(shown_serial(name).to_owned()),
+            merge: settings.request_merging,
+        };
+        let id = format!("{name}-vhost{number}");
+        inventory.add_vhost_export((id, nbd.disk.name.clone()), shown, door).map_err(failed)?;
     }
     Ok(())
 }

@@ -122,6 +122,9 @@ pub fn printable(text: &str) -> String {
 
 fn kind(kind: &KindFigures) -> String {
     let mut text = format!("{}, {}", kind.requests, human_size(kind.bytes));
+    if kind.merged > 0 {
+        text.push_str(&format!(", {} more merged into them", kind.merged));
+    }
     if kind.failed > 0 {
         text.push_str(&format!(", {} failed", kind.failed));
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exports::ExportEntry;
+use crate::merge::Direction;
 
 /// What a request wants of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct Counters {
     inline_reads: AtomicU64,
     in_flight: AtomicU64,
     dropped: AtomicU64,
+    merged_reads: AtomicU64,
+    merged_writes: AtomicU64,
 }
 
 impl Counters {
@@ -102,6 +105,15 @@ impl Counters {
         self.dropped.fetch_add(requests, Ordering::Relaxed);
     }
 
+    /// So many requests went to the disk as part of another one ([`crate::merge`]).
+    pub fn merged(&self, direction: Direction, requests: u64) {
+        let merged = match direction {
+            Direction::Read => &self.merged_reads,
+            Direction::Write => &self.merged_writes,
+        };
+        merged.fetch_add(requests, Ordering::Relaxed);
+    }
+
     /// What they say now. Not one moment's: requests go on while it is taken.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -116,6 +128,8 @@ impl Counters {
             inline_reads: self.inline_reads.load(Ordering::Relaxed),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
+            merged_reads: self.merged_reads.load(Ordering::Relaxed),
+            merged_writes: self.merged_writes.load(Ordering::Relaxed),
         }
     }
 }
@@ -174,6 +188,10 @@ pub struct Snapshot {
     pub in_flight: u64,
     /// Requests that were given up because their client was gone.
     pub dropped: u64,
+    /// Reads that went to the disk as part of another one.
+    pub merged_reads: u64,
+    /// The same of writes.
+    pub merged_writes: u64,
 }
 
 impl Snapshot {

@@ -17,6 +17,10 @@ impl Export for Disk {
         Disk::read_only(self)
     }
 
+    fn writes_through(&self) -> bool {
+        Disk::writes_through(self)
+    }
+
     fn block_sizes(&self) -> BlockSizes {
         Disk::block_sizes(self)
     }
@@ -87,6 +91,10 @@ impl Export for Disk {
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
         Box::pin(async move { Disk::flush(self).await.map_err(failed) })
+    }
+
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
+        Box::pin(async move { Disk::hand_to_kernel(self).await.map_err(failed) })
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {

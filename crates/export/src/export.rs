@@ -82,6 +82,11 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// Writes, zeroes and discards fail; they are refused before they come here.
     fn read_only(&self) -> bool;
 
+    /// Every write is durable when it ends: no client needs to flush.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
     /// What requests should look like.
     fn block_sizes(&self) -> BlockSizes;
 
@@ -159,6 +164,12 @@ pub trait Export: fmt::Debug + Send + Sync {
 
     /// Makes every write durable that completed before this call.
     fn flush(&self) -> IoFuture<'_, Result<(), Error>>;
+
+    /// Whoever opens the disk next finds all that completed before this call, also if this process is killed; not if the machine fails:
+    /// that takes [`Export::flush`]. It costs as much as a flush where something waits in this process's memory, and nothing elsewhere.
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
+        self.flush()
+    }
 
     /// The range is of no use any more; what it reads as afterwards is the disk's choice.
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>>;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use event_listener::{Event, EventListener};
 use parking_lot::RwLock;
 
 use crate::counters::Counters;
@@ -27,6 +28,8 @@ pub struct ExportEntry {
     places: Places,
     /// Clients are to leave: the export is taken away.
     leaving: Shutdown,
+    /// Somebody changed the disk's size.
+    resized: Event,
 }
 
 impl ExportEntry {
@@ -68,6 +71,16 @@ impl ExportEntry {
     /// Triggered when the export is taken away from its clients.
     pub fn leaving(&self) -> &Shutdown {
         &self.leaving
+    }
+
+    /// Tells clients that can hear of it that the disk has another size.
+    pub fn tell_resized(&self) {
+        self.resized.notify(usize::MAX);
+    }
+
+    /// Awaited, ends with the next [`ExportEntry::tell_resized`] after this call.
+    pub fn resized(&self) -> EventListener {
+        self.resized.listen()
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -182,6 +195,7 @@ impl Exports {
             counters: Counters::default(),
             places: Places::default(),
             leaving: Shutdown::new(),
+            resized: Event::new(),
         });
         shelf.offered.push(Arc::clone(&entry));
         Ok(entry)

@@ -22,6 +22,7 @@ mod few_names;
 pub mod limits;
 mod local_event;
 mod loops;
+pub mod merge;
 pub mod peer;
 mod place;
 pub mod repeats;

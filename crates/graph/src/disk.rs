@@ -118,6 +118,11 @@ impl Disk {
         BlockSizes { minimum: 1, preferred: self.root().capabilities().alignment.max(4096) }
     }
 
+    /// Every write is durable when it ends.
+    pub fn writes_through(&self) -> bool {
+        self.runtime.get().writethrough
+    }
+
     /// Counters and cache sizes of a qcow2 image.
     pub fn status(&self) -> Option<Status> {
         self.image().map(|image| image.status())
@@ -307,6 +312,15 @@ impl Disk {
         self.front.note(Kind::Flush, 0, 0);
         let inside = self.front.begin(Kind::Flush, Charge::Free).await;
         inside.end(self.flush_inside().await, 0)
+    }
+
+    /// Whoever opens the disk next finds all that completed before this call, also if this process is killed
+    /// ([`qcow2::Qcow2::settle`]). A raw disk keeps nothing in memory.
+    pub async fn hand_to_kernel(&self) -> Result<(), Error> {
+        match self.image() {
+            Some(image) => image.hand_to_kernel().await,
+            None => Ok(()),
+        }
     }
 
     pub(crate) async fn flush_inside(&self) -> Result<(), Error> {

@@ -14,8 +14,9 @@
 
 mod elsewhere;
 mod place;
+mod refused;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -23,11 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags};
-use thiserror::Error;
 
 use self::elsewhere::Allowed;
 pub use self::elsewhere::NotAllowable;
 pub use self::place::{Identity, Place};
+pub use self::refused::{Reason, Refused};
 use crate::drivers::{StorageDriver, Target};
 use crate::fd_sets::FdSets;
 
@@ -60,114 +61,6 @@ pub struct Located {
     identity: Identity,
     /// The descriptor is the file itself, opened by somebody else; it came from these sets.
     from: Option<FdSets>,
-}
-
-/// A name that is not followed.
-#[derive(Debug, Error)]
-#[error("{} names {role} {name:?}: {reason}", .image.display())]
-pub struct Refused {
-    /// The image in which the name stands.
-    pub image: PathBuf,
-    /// What the name is for ("backing file").
-    pub role: &'static str,
-    /// The name as it stands there.
-    pub name: OsString,
-    /// Why not.
-    #[source]
-    pub reason: Reason,
-}
-
-/// Why a name is not followed.
-#[derive(Debug, Error)]
-pub enum Reason {
-    /// No name.
-    #[error("the name is empty")]
-    Empty,
-    /// No file system has such names.
-    #[error("the name contains a zero byte")]
-    ZeroByte,
-    /// Options in disguise.
-    #[error("json: inside an image is not followed; name the file on the command line ({hint})")]
-    Json {
-        /// Option to use instead.
-        hint: &'static str,
-    },
-    /// Something other than a local file, of which no driver is known here.
-    #[error(
-        "{protocol}: inside an image is not followed; only local files are (a file of that name: ./{protocol}:...)"
-    )]
-    Protocol {
-        /// What stands before the colon.
-        protocol: String,
-    },
-    /// Storage elsewhere that the user did not allow.
-    #[error(
-        "{driver}: inside an image is not followed unless it is allowed; if it is right, give --allow-name {name} (or name it on \
-         the command line: {hint})"
-    )]
-    NotAllowed {
-        /// Its driver.
-        driver: &'static str,
-        /// What to allow.
-        name: String,
-        /// Option to use instead.
-        hint: &'static str,
-    },
-    /// A driver's prefix, and behind it what the driver does not know.
-    #[error("it is no name that its driver knows; allowed: {allowed}")]
-    Malformed {
-        /// What would be one.
-        allowed: String,
-    },
-    /// FIFO, device, directory, socket.
-    #[error("{} is {found}; only regular files are followed (to use it, name it on the command line: {hint})", .path.display())]
-    NotRegular {
-        /// Where the name leads.
-        path: PathBuf,
-        /// What is there.
-        found: &'static str,
-        /// Option to use instead.
-        hint: &'static str,
-    },
-    /// A file of /proc or /sys.
-    #[error("{} belongs to the kernel and is not an image", .path.display())]
-    KernelFile {
-        /// Where the name leads.
-        path: PathBuf,
-    },
-    /// A regular file elsewhere.
-    #[error(
-        "it leads to {}, outside the image's own directory; if that is right, give --allow-path {}",
-        .path.display(), .directory.display()
-    )]
-    Outside {
-        /// Where the name leads.
-        path: PathBuf,
-        /// The directory to allow.
-        directory: PathBuf,
-    },
-    /// A relative name in an image that lies nowhere.
-    #[error(
-        "the image was given as a descriptor and lies in no directory where the name could start; name the file in the options: {hint}"
-    )]
-    NoDirectory {
-        /// Option to use instead.
-        hint: &'static str,
-    },
-    /// The file was unlinked in between.
-    #[error("the file was deleted while it was opened")]
-    Deleted,
-    /// Nothing is there, or it may not be reached.
-    #[error("it leads to {}: {source}", .path.display())]
-    NotFound {
-        /// Where the name leads.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// The system says no.
-    #[error("{0}")]
-    Io(#[from] io::Error),
 }
 
 /// What a name in an image is for.
@@ -611,6 +504,10 @@ mod tests {
             ("nbd://host/x", "nbd://host", false),
             ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s:exportname=x", true),
             ("nbd+unix:///?socket=/run/s", "nbd:unix:/run/s2:exportname=x", false),
+            ("nbds://host?tls-certificates=/ours", "nbds://host/x?tls-certificates=/ours", true),
+            ("nbds://host?tls-certificates=/ours", "nbds://host/x?tls-certificates=/theirs", false),
+            ("nbds://host?tls-certificates=/ours", "nbd://host/x", false),
+            ("nbd://host", "nbds://host/x?tls-certificates=/theirs", false),
         ] {
             assert_eq!(follows(allowed, name), expected, "{allowed}: {name}");
         }

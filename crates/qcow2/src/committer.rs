@@ -40,6 +40,11 @@ impl Committer {
         }
     }
 
+    /// Whether a commit is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.lock().running
+    }
+
     pub(crate) fn next(&self) -> u64 {
         self.state.lock().started + 1
     }

@@ -128,7 +128,7 @@ impl Gate {
     }
 
     async fn empty(&self, generation: usize) {
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = Waiter::new(&self.waiting);
         loop {
             if self.inside[generation].0.load(SeqCst) == 0 {
                 return;
@@ -142,16 +142,16 @@ impl Gate {
 }
 
 /// Counts a waiter, until dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+struct Waiter<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> Waiter<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }

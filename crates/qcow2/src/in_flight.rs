@@ -19,12 +19,12 @@ struct Held {
     /// The first number behind it.
     end: u64,
     /// Requests for ranges that overlap it, in the order in which they are served.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Queued>,
 }
 
 /// A request that is told when it owns its range.
 #[derive(Debug)]
-struct Waiting {
+struct Queued {
     range: Range<u64>,
     granted: oneshot::Sender<()>,
 }
@@ -50,7 +50,7 @@ impl InFlight {
                 }
                 Some(held) => {
                     let (sender, granted) = oneshot::channel();
-                    held.waiting.push_back(Waiting { range, granted: sender });
+                    held.waiting.push_back(Queued { range, granted: sender });
                     granted
                 }
             }

@@ -8,7 +8,7 @@ use storage_luks::SectorCipher;
 
 use crate::Error;
 use crate::below::{Below, BelowHeld, Lower};
-use crate::chain::{Chain, Found, Place};
+use crate::chain::{Chain, Found, UnitPlace};
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::{Kind, Mapped};
@@ -208,12 +208,14 @@ impl Chain {
             Found::Missing(key) => return Some(Onward::Missing(Missing::Chain(self, key))),
         };
         let (index, source) = match place {
-            Place::Walk => return None,
-            Place::Nothing { layer } => (layer, Source::Zero { explicit: false, host: None }),
-            Place::Zero { layer } => (layer, Source::Zero { explicit: true, host: None }),
+            UnitPlace::Walk => return None,
+            UnitPlace::Nothing { layer } => (layer, Source::Zero { explicit: false, host: None }),
+            UnitPlace::Zero { layer } => (layer, Source::Zero { explicit: true, host: None }),
             // A chain has at most word::LAYERS_MAX layers.
-            Place::Ask { layer } => return Some(self.from(lower, layer)?.onward(*len, depth + layer as u32)),
-            Place::Data { layer, unit } => match self.layer(layer)? {
+            UnitPlace::Ask { layer } => {
+                return Some(self.from(lower, layer)?.onward(*len, depth + layer as u32));
+            }
+            UnitPlace::Data { layer, unit } => match self.layer(layer)? {
                 Below::Block(block) => (layer, Source::Block(&**block)),
                 Below::Image(image) => (layer, image.inner.data_at(self.host(guest, unit))),
             },

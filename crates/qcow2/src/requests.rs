@@ -154,6 +154,15 @@ impl Qcow2 {
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
+    /// Writes metadata that waits in memory, if there is any: whoever opens the image next finds all that completed before this call, also if
+    /// this process is killed. It costs a flush where something waits, which those who wait at the same time share, and nothing elsewhere:
+    /// data that was written in place is in the kernel's hands already.
+    pub async fn hand_to_kernel(&self) -> Result<(), Error> {
+        // In this order: what a commit took, and has not written yet, is not dirty any more.
+        let waits = self.inner.is_dirty() || self.inner.turns.committer.is_running();
+        if self.inner.options.writable && waits { self.flush().await } else { Ok(()) }
+    }
+
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
     /// failed: then what was not flushed may be lost.

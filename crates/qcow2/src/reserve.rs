@@ -13,7 +13,7 @@ use qcow2_layout::Geometry;
 use sync::Mutex;
 
 use crate::allocator::Run;
-use neighbours::{Neighbours, Place};
+use neighbours::{Neighbours, Offer};
 
 /// Clusters kept for one stream of writes at most, in bytes: streams then read back in pieces that cost
 /// more to transfer than to find.
@@ -98,8 +98,8 @@ impl Reserve {
         let mut state = self.state.lock();
         state.asked = true;
         match state.neighbours.place(guest, wanted) {
-            Place::Kept(held) => Reserved::Run(held.run),
-            Place::New { wanted, ahead, row } => match state.take(wanted, wanted + ahead) {
+            Offer::Kept(held) => Reserved::Run(held.run),
+            Offer::New { wanted, ahead, row } => match state.take(wanted, wanted + ahead) {
                 Some(held) => Reserved::Run(state.keep_rest(guest, held, wanted, row)),
                 None => {
                     let ahead = ahead.min(state.len_max.saturating_sub(state.len()));

@@ -20,7 +20,7 @@ pub(crate) const ENTRY_BYTES: u64 = 8;
 
 /// A part of the metadata that has its room as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Piece {
     /// The L2 table of this L1 entry.
     Table(u64),
     /// These [`PAGE_ENTRIES`] of the L1 table.
@@ -52,7 +52,7 @@ pub(crate) struct Aside {
     pub(crate) table: u64,
 }
 
-/// A bit for each place: at most 4 Mi tables and 1 Mi blocks by the limits on the upper tables.
+/// A bit for each piece: at most 4 Mi tables and 1 Mi blocks by the limits on the upper tables.
 #[derive(Debug, Default)]
 struct Taken {
     tables: Bits,
@@ -62,37 +62,37 @@ struct Taken {
 }
 
 impl Taken {
-    fn bits(&mut self, place: Place) -> (&mut Bits, u64) {
-        match place {
-            Place::Table(index) => (&mut self.tables, index),
-            Place::L1Page(index) => (&mut self.l1_pages, index),
-            Place::Block(index) => (&mut self.blocks, index),
-            Place::RefcountPage(index) => (&mut self.refcount_pages, index),
+    fn bits(&mut self, piece: Piece) -> (&mut Bits, u64) {
+        match piece {
+            Piece::Table(index) => (&mut self.tables, index),
+            Piece::L1Page(index) => (&mut self.l1_pages, index),
+            Piece::Block(index) => (&mut self.blocks, index),
+            Piece::RefcountPage(index) => (&mut self.refcount_pages, index),
         }
     }
 }
 
 impl Room {
-    pub(crate) fn has(&self, place: Place) -> bool {
+    pub(crate) fn has(&self, piece: Piece) -> bool {
         let mut taken = self.taken.lock();
-        let (bits, index) = taken.bits(place);
+        let (bits, index) = taken.bits(piece);
         bits.get(index)
     }
 
-    pub(crate) fn note(&self, place: Place) {
+    pub(crate) fn note(&self, piece: Piece) {
         let mut taken = self.taken.lock();
-        let (bits, index) = taken.bits(place);
+        let (bits, index) = taken.bits(piece);
         bits.set(index);
     }
 
     /// Whether the L2 table of L1 entry `index` has its room.
     pub(crate) fn has_table(&self, index: u64) -> bool {
-        self.has(Place::Table(index))
+        self.has(Piece::Table(index))
     }
 
     /// The L2 table of L1 entry `index` was made with its room.
     pub(crate) fn table_has_room(&self, index: u64) {
-        self.note(Place::Table(index));
+        self.note(Piece::Table(index));
     }
 
     /// Whether these bytes, used by nothing before, were reserved ahead.

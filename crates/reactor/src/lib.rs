@@ -12,6 +12,7 @@
 //! A panic of a task unwinds out of `run`: what it left half-done in shared state is not trusted.
 
 mod backend;
+mod doorbell;
 mod foreign;
 pub mod fs;
 mod inner;
@@ -30,6 +31,7 @@ mod timers;
 mod work;
 
 pub use backend::{Backend, available};
+pub use doorbell::Doorbell;
 pub use fs::{blocking, start_blocking};
 pub use inner::Stats;
 pub use pool::end_blocking_threads;

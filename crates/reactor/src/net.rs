@@ -190,6 +190,21 @@ impl Stream {
         Ok(())
     }
 
+    /// Sends a short message with descriptors on a unix socket (SCM_RIGHTS), in one piece and without waiting. At most 16 descriptors.
+    ///
+    /// # Errors
+    /// Also when the socket has no room for it: a peer that reads what it is sent leaves enough.
+    pub fn send_with_fds_now(&self, data: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            match work::send_with_fds_now(&*self.fd, data, fds) {
+                Ok(sent) if sent == data.len() => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Ends when the peer is gone in both directions, or the socket has failed. A peer that has ended its
     /// sending side only may still read: it is not gone.
     pub async fn hung_up(&self) -> io::Result<()> {

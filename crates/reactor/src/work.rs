@@ -3,14 +3,15 @@
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags,
 };
 use smallvec::SmallVec;
 
@@ -222,6 +223,21 @@ pub(crate) fn recv_with_fds_now(
 pub(crate) fn send_now(socket: impl AsFd, data: &IoVec) -> rustix::io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::sendmsg(socket, &slices(data), &mut SendAncillaryBuffer::default(), flags)
+}
+
+/// `data` with `fds`, as much as a socket takes without waiting.
+pub(crate) fn send_with_fds_now(
+    socket: impl AsFd,
+    data: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(data)], &mut control, flags)
 }
 
 fn read(fd: &Fd, offset: u64, buf: &mut [u8]) -> rustix::io::Result<usize> {

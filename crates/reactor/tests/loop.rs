@@ -540,3 +540,57 @@ fn a_peer_that_is_gone_is_noticed_and_one_that_only_stops_sending_is_not() {
         }
     });
 }
+
+#[test]
+fn a_doorbell_wakes_who_waits_once_for_all_that_came_before() {
+    use reactor::Doorbell;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    on_both(async || {
+        // As other processes make them: it may be a blocking one.
+        for flags in [EventfdFlags::empty(), EventfdFlags::NONBLOCK] {
+            let fd = eventfd(0, flags).unwrap();
+            let peer = Doorbell::from_fd(fd.try_clone().unwrap()).unwrap();
+            let bell = Doorbell::from_fd(fd).unwrap();
+            assert!(!bell.take().unwrap());
+            let mut dropped = Box::pin(bell.rung());
+            assert!(poll_once(dropped.as_mut()).is_pending());
+            drop(dropped);
+            peer.ring().unwrap();
+            peer.ring().unwrap();
+            bell.rung().await.unwrap();
+            assert!(!bell.take().unwrap(), "two rings before the look are one");
+            let waiting = reactor::spawn(async move { bell.rung().await.map(|()| bell) });
+            sleep(Duration::from_millis(2)).await;
+            peer.ring().unwrap();
+            waiting.await.unwrap();
+        }
+        // A counter that is full holds nobody up, and a file is no bell.
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        Doorbell::from_fd(full).unwrap().ring().unwrap();
+        let file = Doorbell::from_fd(scratch(b"").into()).unwrap();
+        assert!(file.take().is_err());
+    });
+}
+
+#[test]
+fn a_message_is_sent_with_its_descriptors_or_not_at_all() {
+    use std::os::fd::AsFd;
+
+    on_both(async || {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (near, far) = (Stream::from_fd(near.into()), Stream::from_fd(far.into()));
+        let file = scratch(b"inside");
+        near.send_with_fds_now(b"with", &[file.as_fd(), file.as_fd()]).unwrap();
+        near.send_with_fds_now(b"without", &[]).unwrap();
+        let mut fds = Vec::new();
+        let (count, buf) = far.recv_with_fds(IoBuf::zeroed(4), &mut fds).await;
+        assert_eq!((&buf[..count.unwrap()], fds.len()), (&b"with"[..], 2));
+        let (count, _) = far.recv_with_fds(IoBuf::zeroed(16), &mut fds).await;
+        assert_eq!((count.unwrap(), fds.len()), (7, 2));
+        let room = vec![0; 4096];
+        let refused = std::iter::repeat_with(|| near.send_with_fds_now(&room, &[])).find_map(Result::err);
+        assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::WouldBlock);
+    });
+}

@@ -19,6 +19,7 @@ mod qmp;
 mod repair;
 mod snapshot_table;
 mod trace;
+mod vhost_user;
 
 /// A function that may be given any bytes.
 #[derive(Clone, Copy, Debug)]
@@ -55,4 +56,5 @@ pub const TARGETS: &[Target] = &[
     target("nbd_client", nbd_client::run, 5_000),
     target("qmp", qmp::run, 5_000),
     target("trace", trace::run, 5_000),
+    target("vhost_user", vhost_user::run, 3_000),
 ];

@@ -4,9 +4,10 @@ use super::sizes::without_tests;
 use super::tree::Tree;
 
 /// Where it is, and why it cannot be elsewhere.
-const ROOMS: [(&str, &str); 5] = [
+const ROOMS: [(&str, &str); 6] = [
     ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
+    ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
     ("fuzz/src/memory.rs", "an allocator that refuses on purpose"),

@@ -139,7 +139,8 @@ fn write_wrong(out: &mut dyn Write, corruptions: u64, leaks: u64, errors: u64) -
     Ok(())
 }
 
-fn counted(count: u64, noun: &str) -> String {
+/// So many of them, in words.
+pub fn counted(count: u64, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         count => format!("{count} {noun}s"),

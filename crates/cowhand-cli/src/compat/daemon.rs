@@ -110,8 +110,10 @@ impl Daemon {
         }
         if sockets.control_path().is_none() {
             let door = self.inventory.doors.name();
+            let sockets = self.inventory.front_end_sockets();
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
-            sandbox::enter(&names.into_iter().flatten().collect::<Vec<_>>(), &[]);
+            let names = names.into_iter().flatten().chain(sockets.iter().map(PathBuf::as_path));
+            sandbox::enter(&names.collect::<Vec<_>>(), &[]);
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
         until_told(&self.reactor, &self.inventory, &sockets, self.signals, View::Nothing)?;

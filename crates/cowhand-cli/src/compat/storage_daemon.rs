@@ -31,7 +31,7 @@ const STEPS: [(&str, &str, &str); 6] = [
     (
         "export",
         "nbd,id=ID,node-name=NAME,...",
-        "Let NBD clients reach a node, as block-export-add takes it; also as JSON",
+        "Let clients reach a node (nbd, vhost-user-blk), as block-export-add takes it; also as JSON",
     ),
 ];
 
@@ -109,7 +109,7 @@ fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str)
     match name {
         "object" => daemon.command(&said, "object-add", parse(&option, value, "qom-type")?),
         "blockdev" => daemon.command(&said, "blockdev-add", parse(&option, value, "driver")?),
-        "export" => daemon.command(&said, "block-export-add", parse(&option, value, "type")?),
+        "export" => daemon.command(&said, "block-export-add", export(parse(&option, value, "type")?)?),
         "nbd-server" => daemon.command(&said, "nbd-server-start", nbd_server(parse(&option, value, "")?)?),
         "chardev" => {
             sockets.push(socket(&said, parse(&option, value, "backend")?)?);
@@ -125,6 +125,16 @@ fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str)
             daemon.listen_for_commands(&path)
         }
     }
+}
+
+/// The socket's path from the root: a server in the background leaves its directory.
+fn export(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+    if let Some(Value::Object(address)) = arguments.get_mut("addr")
+        && let Some(Value::String(path)) = address.get_mut("path")
+    {
+        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
+    }
+    Ok(arguments)
 }
 
 /// The address as nbd-server-start has it: what belongs to its type in an object of its own.

@@ -43,6 +43,8 @@ pub struct KindFigures {
     pub total_ns: u64,
     /// Nanoseconds that 99 of 100 took at most.
     pub p99_ns: Option<u64>,
+    /// Requests of guests that were part of another one, and are not among `requests`.
+    pub merged: u64,
 }
 
 /// The map cache.
@@ -99,6 +101,7 @@ impl KindFigures {
             bytes: self.bytes + other.bytes,
             total_ns: self.total_ns.saturating_add(other.total_ns),
             p99_ns: self.p99_ns.max(other.p99_ns),
+            merged: self.merged + other.merged,
         }
     }
 }
@@ -118,6 +121,7 @@ pub fn disk(value: &Value) -> DiskFigures {
         bytes: number(&stats[format!("{word}_bytes")]),
         total_ns: number(&stats[format!("{word}_total_time_ns")]),
         p99_ns: stats[format!("{word}_latency_p99_ns")].as_u64(),
+        merged: stats[format!("{word}_merged")].as_u64().unwrap_or(0),
     };
     DiskFigures {
         name: text(&value["node-name"]),

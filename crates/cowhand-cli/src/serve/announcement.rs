@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use graph::DiskNode;
 use graph::options::Discard;
@@ -11,6 +12,7 @@ use qcow2::cache_sizes::CacheSizes;
 
 use super::inventory::Inventory;
 use super::inventory::exports::ExportRecord;
+use super::machine_lines;
 use super::paste::{self, Address, ClientTls, DIRECTORY_PLACE, HOST_PLACE, Shown};
 use super::settings::TlsFiles;
 use super::steering::Sockets;
@@ -57,13 +59,22 @@ pub fn announce(
     reach: &Reach,
     created: &[String],
 ) -> io::Result<()> {
-    let exports = inventory.exports();
+    let all = inventory.exports();
+    let (machines, exports): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|export| export.vhost_door().is_some());
     for export in &exports {
         let node = &export.disk;
         write_disk(out, &export.id, node, created.contains(&export.id))?;
         for (address, tls) in &reach.addresses {
             for (tool, line) in paste::lines(address, shown(export, node, exports.len()), tls.as_ref()) {
                 writeln!(out, "  {tool:<9} {line}")?;
+            }
+        }
+        for machine in machines.iter().filter(|machine| Arc::ptr_eq(&machine.disk, node)) {
+            let Some(door) = machine.vhost_door() else { continue };
+            writeln!(out, "  for a virtual machine with shared memory (vhost-user-blk):")?;
+            for (tool, line) in machine_lines::lines(door.path(), &machine.id) {
+                writeln!(out, "  {tool:<16} {line}")?;
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::drive::formats;
 /// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(
-    long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client.\n\n\
+    long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client, and over vhost-user-blk to virtual machines.\n\n\
         Every DRIVE is an export of this one process. Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end it in \
         order: requests in flight are answered, metadata is written, locks are given back. Where they were ignored \
         (nohup) they stay so. The third Ctrl-C ends it at once.\n\n\
@@ -93,6 +93,16 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, help_heading = "Listening")]
     pub allow_plain_tcp: Option<bool>,
+
+    /// Let a virtual machine have a disk over vhost-user-blk at a Unix socket at SOCKET (may be repeated; NBD stays beside it). EXPORT
+    /// says which disk, where there are several
+    #[arg(long, value_name = "[EXPORT=]SOCKET", help_heading = "Listening")]
+    pub vhost_user_blk: Vec<String>,
+
+    /// Give contiguous requests of a virtual machine that come together to the disk as one [default: on]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), action = ArgAction::Set,
+          help_heading = "Listening")]
+    pub request_merging: Option<bool>,
 
     /// Listen for commands (QMP) on a Unix socket at PATH that only this user may use; DRIVE is optional then
     #[arg(long, value_name = "PATH", help_heading = "Steering")]
@@ -170,5 +180,6 @@ Examples:
   cowhand serve --create 20G disk.qcow2
   cowhand serve file=disk.qcow2,cache=none,discard=unmap file=data.qcow2,id=data
   cowhand serve --listen 10809 --read-only disk.qcow2
+  cowhand serve --vhost-user-blk /run/vm1.vhost disk.qcow2
   cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
   cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

@@ -57,6 +57,11 @@ pub struct Config {
     pub socket_mode: Option<String>,
     /// As `--listen`.
     pub listen: Option<String>,
+    /// As `--vhost-user-blk`.
+    #[serde(default)]
+    pub vhost_user_blk: Vec<String>,
+    /// As `--request-merging`.
+    pub request_merging: Option<bool>,
     /// As `--qmp`.
     pub qmp: Option<PathBuf>,
     /// As `--metrics`.
@@ -143,6 +148,8 @@ impl Config {
         }
         let socket_mode = self.socket_mode.as_deref().map(parse_socket_mode).transpose();
         fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
+        fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
+        fill(&mut args.request_merging, self.request_merging);
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.create, self.create);
         fill_list(&mut args.create_options, self.create_option);

@@ -126,6 +126,11 @@ fn cannot_tell_apart(names: &[Name], group: &[usize]) -> Failure {
     ))
 }
 
+/// What a guest is told as a disk's serial number, of its export's name: virtio has 20 bytes for it.
+pub fn shown_serial(name: &str) -> &str {
+    &name[..name.floor_char_boundary(20)]
+}
+
 /// What the protocol takes as a name.
 pub fn check_name(name: &str) -> Result<(), Failure> {
     if name.len() > EXPORT_NAME_BYTES_MAX {

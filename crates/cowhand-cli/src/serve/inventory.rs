@@ -8,6 +8,7 @@ pub mod export_view;
 pub mod exports;
 mod nodes;
 pub mod objects;
+pub mod vhost_user;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,6 +34,8 @@ pub struct Inventory {
     pub loops: Arc<Loops>,
     /// The NBD server.
     pub server: Arc<Server>,
+    /// The server of virtual machines.
+    pub vhost: Arc<door_vhost_user_blk::Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
     /// Who wants to hear of changes.
@@ -60,6 +63,7 @@ impl Inventory {
         Rc::new(Self {
             doors: Doors::new(Arc::clone(&server)),
             loops: Arc::clone(server.loops()),
+            vhost: door_vhost_user_blk::Server::new(server.loops()),
             graph: Graph::new(rules),
             server,
             events,

@@ -51,6 +51,10 @@ pub struct Settings {
     pub shared: u32,
     /// Where clients come in; `None` until a command says.
     pub endpoint: Option<Endpoint>,
+    /// `--vhost-user-blk`: sockets for virtual machines.
+    pub vhost_user_blk: Vec<VhostSocket>,
+    /// `--request-merging`.
+    pub request_merging: bool,
     /// Who may connect to Unix sockets.
     pub socket_mode: SocketMode,
     /// TLS, if clients must use it.
@@ -80,6 +84,15 @@ pub struct Export {
     pub disk: DiskOptions,
     /// The options that it was made of.
     pub tree: OptionTree,
+}
+
+/// A socket at which a virtual machine finds a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostSocket {
+    /// What the disk's export is called.
+    pub export: String,
+    /// Where the socket is.
+    pub path: PathBuf,
 }
 
 /// PEM files for TLS.
@@ -127,6 +140,8 @@ impl Settings {
             policy: policy(&args.allow_path, &args.allow_name)?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
+            vhost_user_blk: vhost_sockets(&names, &args.vhost_user_blk)?,
+            request_merging: args.request_merging != Some(false),
             socket_mode: args.socket_mode.unwrap_or_default(),
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
@@ -179,6 +194,32 @@ fn default_export(names: &[String], asked: Option<&str>) -> Result<Option<String
         )));
     }
     Ok(Some(asked.to_owned()))
+}
+
+/// What each `[EXPORT=]SOCKET` means. What stands before the first `=` is an export if there is one of that name: paths may have one, too.
+fn vhost_sockets(names: &[String], given: &[String]) -> Result<Vec<VhostSocket>, Failure> {
+    let socket = |text: &String| {
+        let named = names.iter().filter_map(|name| {
+            let path = text.strip_prefix(name.as_str())?.strip_prefix('=')?;
+            Some(VhostSocket { export: name.clone(), path: PathBuf::from(path) })
+        });
+        // The longest name: one may begin with another.
+        let found = match (named.max_by_key(|socket| socket.export.len()), names) {
+            (Some(named), _) => named,
+            (None, [only]) => VhostSocket { export: only.clone(), path: PathBuf::from(text) },
+            (None, _) => {
+                return Err(Failure::new(format!(
+                    "--vhost-user-blk {text}: say which disk, as EXPORT={text}; the exports are {}",
+                    few_names(names.iter().map(String::as_str))
+                )));
+            }
+        };
+        if found.path.as_os_str().is_empty() {
+            return Err(Failure::new(format!("--vhost-user-blk {text}: the socket has no path")));
+        }
+        Ok(found)
+    };
+    given.iter().map(socket).collect()
 }
 
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
@@ -238,6 +279,25 @@ mod tests {
         assert!(matches!(settings.endpoint, Some(Endpoint::PrivateSocket(_))), "{:?}", settings.endpoint);
         assert_eq!((settings.shared, settings.threads), (SHARED_DEFAULT, 2));
         assert!(settings.create.is_none() && settings.tls.is_none());
+    }
+
+    #[test]
+    fn a_socket_for_a_machine_names_its_disk_where_there_are_several() {
+        let found = |drives: &[&str], given: &str| {
+            let args = Args { vhost_user_blk: vec![given.to_owned()], ..args(drives) };
+            Settings::new(args, HERE).map(|settings| {
+                let socket = settings.vhost_user_blk[0].clone();
+                (socket.export, socket.path.to_string_lossy().into_owned())
+            })
+        };
+        let two = ["a.qcow2", "file=b.qcow2,id=a=b"];
+        let is = |export: &str, path: &str| (export.to_owned(), path.to_owned());
+        assert_eq!(found(&two[..1], "/run/x=y").unwrap(), is("a", "/run/x=y"));
+        assert_eq!(found(&two[..1], "a=/run/x").unwrap(), is("a", "/run/x"));
+        assert_eq!(found(&two, "a=b=/run/x").unwrap(), is("a=b", "/run/x"));
+        assert_eq!(found(&two, "a=/run/x").unwrap(), is("a", "/run/x"));
+        assert!(found(&two, "/run/x").unwrap_err().to_string().contains("the exports are"));
+        assert!(found(&two, "a=").is_err());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub fn until_told(
         own.run(running.end(asked));
         // The command at work ends first; those that come later find that the program is ending.
         let change = own.run(inventory.graph.change());
-        inventory.doors.close();
+        inventory.close_doors();
         shutdown.trigger();
         // Nobody is to wait for a limit any more: what waits is answered first.
         inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
@@ -88,6 +88,7 @@ async fn watch(
     view: View,
 ) {
     inventory.doors.accept();
+    inventory.accept_front_ends();
     let (asked, commanded, over) = (pin!(signals.end()), pin!(quit.wait()), pin!(shutdown.wait()));
     let end = select(select(asked, commanded), over);
     // Which of them ended it makes no difference to what comes next.
@@ -124,7 +125,7 @@ async fn show(mut line: StatusLine, inventory: &Inventory) {
 }
 
 fn totals(inventory: &Inventory) -> Totals {
-    let connections = inventory.server.connections() as u64;
+    let connections = inventory.exports().iter().map(|export| u64::from(export.entry.connections())).sum();
     let mut totals = Totals { connections, ..Totals::default() };
     for export in inventory.exports() {
         let counted = export.entry.counters().snapshot();

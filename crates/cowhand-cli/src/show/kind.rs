@@ -74,15 +74,55 @@ impl Kind {
             Kind::Compressed => {
                 look("compressed data", "compressed", ('▒', 'c'), 134, ("#8e4ec6", "#bf8cf0"))
             }
-            Kind::Zeroes => look("zeroes", "zeroes", ('░', '0'), 73, ("#6fae9f", "#3d7f72")),
+            Kind::Zeroes => look("zeroes", "zeroes", ('░', '0'), 107, ("#66853a", "#8fae57")),
             Kind::Nothing => look("nothing stored", "nothing", ('·', '.'), 245, ("#e4e8ec", "#2a3038")),
-            Kind::Metadata => look("metadata", "metadata", ('▚', 'm'), 172, ("#c77d0a", "#e6a83c")),
+            Kind::Metadata => look("metadata", "metadata", ('▚', 'm'), 172, ("#b56f00", "#e6a83c")),
             Kind::Other => look("snapshots, bitmaps, other", "other", ('▓', 's'), 36, ("#17867c", "#3fc1b0")),
             Kind::Reserved => {
-                look("room kept for zeroes", "reserved", ('░', '0'), 73, ("#6fae9f", "#3d7f72"))
+                look("room kept for zeroes", "reserved", ('░', '0'), 107, ("#66853a", "#8fae57"))
             }
             Kind::Leaked => look("leaked", "leaked", ('!', '!'), 160, ("#cf2f2f", "#ff6b6b")),
             Kind::Free => look("free in the file", "free", ('·', '.'), 245, ("#e4e8ec", "#2a3038")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WCAG's luminance of `#rrggbb`.
+    fn luminance(colour: &str) -> f64 {
+        let part = |at: usize| {
+            let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+            if value <= 0.03928 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+    }
+
+    fn contrast(one: &str, other: &str) -> f64 {
+        let (a, b) = (luminance(one), luminance(other));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    /// Three to one is what WCAG asks of graphics: paper, and nothing stored, are what everything else lies on.
+    #[test]
+    fn every_kind_is_seen_on_what_it_lies_on_in_light_and_dark() {
+        let (paper, nothing) = (("#ffffff", "#0f1318"), Kind::Nothing.look());
+        for kind in Kind::OF_DISK.into_iter().chain(Kind::OF_FILE) {
+            let look = kind.look();
+            if matches!(kind, Kind::Nothing | Kind::Free) {
+                continue;
+            }
+            for (colour, below) in [
+                (look.light, paper.0),
+                (look.light, nothing.light),
+                (look.dark, paper.1),
+                (look.dark, nothing.dark),
+            ] {
+                let contrast = contrast(colour, below);
+                assert!(contrast >= 3.0, "{}: {colour} on {below} has {contrast:.2}", look.name);
+            }
         }
     }
 }

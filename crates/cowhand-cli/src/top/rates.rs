@@ -68,6 +68,7 @@ fn delta(before: &KindFigures, now: &KindFigures) -> KindFigures {
         bytes: now.bytes.saturating_sub(before.bytes),
         total_ns: now.total_ns.saturating_sub(before.total_ns),
         p99_ns: now.p99_ns,
+        merged: now.merged.saturating_sub(before.merged),
     }
 }
 

@@ -44,3 +44,32 @@ fn a_dry_run_says_what_the_repair_does_and_writes_nothing() {
     let alone = bench.cowhand(&["check", "--dry-run", "disk.qcow2"]);
     assert!(alone.code == 1 && alone.err.contains("--repair"), "{}", alone.err);
 }
+
+/// Two places of the disk that share a cluster keep what they had, each in a cluster of its own; what will be done is said before.
+#[test]
+fn data_that_two_places_share_is_copied_and_a_dry_run_says_so() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "8M"]);
+    bench.qemu(
+        "qemu-io",
+        &["-f", "qcow2", "-c", "write -P 7 0 256k", "-c", "write -P 8 64k 64k", "disk.qcow2"],
+    );
+    let file = fs::File::options().read(true).write(true).open(bench.path("disk.qcow2")).unwrap();
+    let (mut l1, mut entry) = ([0; 8], [0; 8]);
+    file.read_exact_at(&mut l1, 0x30000).unwrap();
+    let table = u64::from_be_bytes(l1) & !(1 << 63);
+    file.read_exact_at(&mut entry, table + 8).unwrap();
+    file.write_all_at(&entry, table + 16).unwrap();
+    bench.qemu("qemu-img", &["convert", "-O", "raw", "disk.qcow2", "before.raw"]);
+    let dry = bench.cowhand(&["check", "-r", "all", "--dry-run", "disk.qcow2"]);
+    let said = "gets its own: guest data, 1 cluster\n";
+    assert!(dry.code == 0 && dry.err.contains(said), "{} {}", dry.out, dry.err);
+    let ran = bench.cowhand(&["check", "-p", "-r", "all", "disk.qcow2"]);
+    assert!(ran.code == 0 && ran.err.contains(said), "{} {}", ran.out, ran.err);
+    bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
+    bench.qemu("qemu-img", &["compare", "-q", "disk.qcow2", "before.raw"]);
+    bench.qemu(
+        "qemu-io",
+        &["-f", "qcow2", "-c", "write -P 1 64k 64k", "-c", "read -P 8 128k 64k", "disk.qcow2"],
+    );
+}

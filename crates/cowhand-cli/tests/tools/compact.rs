@@ -74,7 +74,8 @@ fn a_killed_run_leaves_the_disk_as_it_was_and_the_next_one_finishes() {
     let bench = Bench::new();
     image(&bench, "cluster_size=4k");
     for tenths in 0..8 {
-        let script = format!("timeout -s KILL 0.0{} \"$0\" compact disk.qcow2", 1 + tenths);
+        let how = if tenths % 2 == 0 { "--defragment" } else { "--detect-zeroes" };
+        let script = format!("timeout -s KILL 0.0{} \"$0\" compact {how} disk.qcow2", 1 + tenths);
         bench.run(Path::new("sh"), &["-c", &script, COWHAND]);
         bench.wait_for_lock("disk.qcow2");
         let check = bench.run(Path::new("qemu-img"), &["check", "-q", "disk.qcow2"]);
@@ -85,6 +86,55 @@ fn a_killed_run_leaves_the_disk_as_it_was_and_the_next_one_finishes() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
     assert_unchanged(&bench);
+}
+
+#[test]
+fn the_guests_order_is_the_mediums_order_after_defragmenting() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "64M"]);
+    let writes: Vec<String> =
+        (0..100).rev().map(|index| format!("write -P {} {}k 64k", index + 1, index * 192)).collect();
+    io(&bench, &writes.iter().map(String::as_str).collect::<Vec<_>>());
+    bench.qemu("qemu-img", &["snapshot", "-c", "last", "disk.qcow2"]);
+    io(&bench, &["write -P 200 0 640k"]);
+    bench.qemu("qemu-img", &["convert", "-O", "raw", "disk.qcow2", "before.raw"]);
+    bench.qemu("qemu-img", &["convert", "-l", "last", "-O", "raw", "disk.qcow2", "last.raw"]);
+    let dry = bench.cowhand(&["compact", "-n", "--defragment", "--output", "json", "disk.qcow2"]).json();
+    let ran = bench.cowhand(&["compact", "--defragment", "--output", "json", "disk.qcow2"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let report = ran.json();
+    assert!(report["moved-bytes"].as_u64() >= dry["moved-bytes"].as_u64(), "{report} {dry}");
+    let fragmented = |when: &str| report[format!("fragmented-clusters-{when}")].as_u64().unwrap();
+    assert!(fragmented("before") > 90 && fragmented("after") <= 2, "{report}");
+    assert_unchanged(&bench);
+    bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
+}
+
+#[test]
+fn an_encrypted_image_is_compacted_with_its_password_alone() {
+    let bench = Bench::new();
+    let key = ["--object", "secret,id=s,data=abc"];
+    let how = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+    let disk = "driver=qcow2,file.filename=disk.qcow2,encrypt.key-secret=s";
+    let create = ["create", "-q", key[0], key[1], "-f", "qcow2", "-o", how, "disk.qcow2", "16M"];
+    bench.qemu("qemu-img", &create);
+    let io = |commands: &[&str]| {
+        let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
+        let opened = [&key[..], &["-d", "unmap", "--image-opts", disk], &commands[..]].concat();
+        bench.qemu("qemu-io", &opened);
+    };
+    io(&["write -P 1 8M 1M", "write -P 2 0 2M", "write -P 3 12M 700k", "discard 0 1M"]);
+    std::fs::copy(bench.path("disk.qcow2"), bench.path("before.qcow2")).unwrap();
+    let alone = bench.cowhand(&["compact", "disk.qcow2"]);
+    assert!(alone.code == 1 && alone.err.contains("key-secret"), "{}", alone.err);
+    for more in [&[][..], &["--defragment"]] {
+        let words = [&["compact"], &key[..], more, &["--image-opts", disk]].concat();
+        let ran = bench.cowhand(&words);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let before = disk.replace("disk.qcow2", "before.qcow2");
+        bench.qemu("qemu-img", &[&["compare", "-q"], &key[..], &["--image-opts", disk, &before]].concat());
+    }
+    io(&["read -P 1 8M 1M", "write -P 9 3M 1M", "read -P 9 3M 1M"]);
 }
 
 #[test]

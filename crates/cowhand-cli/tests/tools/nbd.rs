@@ -182,11 +182,8 @@ fn a_name_in_an_image_leads_to_no_server_unless_it_is_allowed_and_an_option_does
     let ran = bench.cowhand(&["compare", "--allow-name", &other, "o.qcow2", "a.raw"]);
     assert!(ran.err.contains(&advice), "{}", ran.err);
     let ran = bench.cowhand(&["compare", "--allow-name", "/images", "o.qcow2", "a.raw"]);
-    assert!(
-        ran.err.contains("cannot allow a name: \"/images\": it means no storage elsewhere"),
-        "{}",
-        ran.err
-    );
+    let refused = "it means no storage elsewhere (nbd://HOST does)";
+    assert!(ran.err.contains("cannot allow a name") && ran.err.contains(refused), "{}", ran.err);
     let ran = bench.cowhand(&["compare", &format!("file=o.qcow2,backing.file={base}"), "a.raw"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let node = format!(

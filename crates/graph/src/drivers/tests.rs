@@ -49,6 +49,8 @@ fn a_driver_in_the_list_opens_what_its_options_or_its_prefix_name() {
 
 #[test]
 fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
+    let no_storage = format!("option file.driver is \"floppy\"; allowed: {}", STORAGE_NAMES.join(", "));
+    let no_format = format!("option driver is \"floppy\"; allowed: {}", format_names());
     for (drive, refused) in [
         ("floppy:a", None),
         (
@@ -57,13 +59,8 @@ fn what_no_driver_takes_is_refused_by_name_with_what_there_is() {
                 "\"floppy://a\" looks like a URL, and only local files can be opened (a file of that name: write ./floppy://a)",
             ),
         ),
-        (
-            "file.driver=floppy",
-            Some(
-                "option file.driver is \"floppy\"; allowed: file, host_device, nbd, null-co, null-aio, blkdebug, pattern",
-            ),
-        ),
-        ("file=x,driver=floppy", Some("option driver is \"floppy\"; allowed: qcow2, raw, luks")),
+        ("file.driver=floppy", Some(&no_storage)),
+        ("file=x,driver=floppy", Some(&no_format)),
         ("pattern:x", Some("option file.filename is \"pattern:x\"; allowed: pattern:LENGTH/BYTE")),
         (
             "file=pattern:512/0,file.length=3",
@@ -122,8 +119,8 @@ fn nodes_find_drivers_in_the_list_too() {
     let over = json!({ "driver": "raw", "node-name": "d", "read-only": true, "file": "p" });
     assert_eq!(add(over), Ok("d".to_owned()));
     assert_eq!(run(all_bytes(&graph.disk("d").unwrap().disk)), vec![5; 512]);
-    let known =
-        "known: qcow2, raw, luks, file, host_device, nbd, null-co, null-aio, blkdebug, pattern, throttle";
+    let known = format!("known: {}", names().collect::<Vec<_>>().join(", "));
+    assert!(known.contains("qcow2, raw, luks") && known.ends_with("pattern, throttle"), "{known}");
     let refused = Err(format!("there is no driver \"floppy\"; {known}"));
     assert_eq!(add(json!({ "driver": "floppy", "node-name": "f" })), refused);
     let over = json!({ "driver": "raw", "node-name": "f", "file": { "driver": "floppy" } });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::{Reason, Role};
-use crate::drivers::{StorageDriver, Target, target_of};
+use crate::drivers::{Meant, StorageDriver, Target, target_of};
 
 /// Storage that names in images may lead to.
 #[derive(Clone, Debug)]
@@ -44,11 +44,7 @@ impl Allowed {
 }
 
 /// The storage that `name` in an image leads to, if it is one of `allowed`; `None` if its protocol is no driver's.
-pub(super) fn follow(
-    allowed: &[Allowed],
-    name: &[u8],
-    role: Role,
-) -> Option<Result<(&'static StorageDriver, Arc<dyn Target>), Reason>> {
+pub(super) fn follow(allowed: &[Allowed], name: &[u8], role: Role) -> Option<Result<Meant, Reason>> {
     let name = std::str::from_utf8(name).ok()?;
     let (driver, target) = match target_of(name)? {
         Ok(found) => found,
@@ -56,6 +52,8 @@ pub(super) fn follow(
     };
     Some(match allowed.iter().any(|allowed| allowed.covers(driver, &*target)) {
         true => Ok((driver, target)),
-        false => Err(Reason::NotAllowed { driver: driver.name, name: target.name(), hint: role.hint() }),
+        false => {
+            Err(Reason::NotAllowed { driver: driver.name, name: target.name().into(), hint: role.hint() })
+        }
     })
 }

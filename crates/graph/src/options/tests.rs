@@ -134,7 +134,6 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
         ),
         ("aio=native", "option aio is \"native\"; allowed: io_uring, threads"),
         ("discard=maybe", "option discard is \"maybe\"; allowed: ignore, off, unmap, on"),
-        ("driver=vmdk", "option driver is \"vmdk\"; allowed: qcow2, raw, luks"),
         ("lazy-refcounts=maybe", "option lazy-refcounts is \"maybe\"; allowed: on, off"),
         (
             "cache-clean-interval=-1",
@@ -188,10 +187,6 @@ fn a_refusal_says_the_option_the_value_and_what_is_allowed() {
             "option backing.read-only is \"off\"; allowed: on (nothing below the active layer is written)",
         ),
         ("driver=raw,l2-cache-size=1M", "option l2-cache-size is for qcow2 images, and this image is raw"),
-        (
-            "file.driver=floppy",
-            "option file.driver is \"floppy\"; allowed: file, host_device, nbd, null-co, null-aio, blkdebug, pattern",
-        ),
     ];
     for (rest, expected) in table {
         assert_eq!(error(rest), expected, "{rest}");

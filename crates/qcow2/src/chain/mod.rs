@@ -20,7 +20,7 @@ use sync::AsyncMutex;
 use crate::Error;
 use crate::below::{Below, Lower};
 use crate::guest_range::GuestRange;
-pub(crate) use word::Place;
+pub(crate) use word::UnitPlace;
 use word::{LAYERS_MAX, WordShape};
 
 /// Layers from which on a chain has a map of its own: where only one lies below, that one's map says
@@ -80,7 +80,7 @@ pub struct ChainStatus {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// All of these bytes are in one place.
-    At { place: Place, len: u64 },
+    At { place: UnitPlace, len: u64 },
     /// The slice must be loaded first.
     Missing(SliceKey),
 }

@@ -10,7 +10,7 @@ use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, Subcluster};
 use smallvec::SmallVec;
 use storage::{IoBuf, Step};
 
-use super::word::Place;
+use super::word::UnitPlace;
 use super::{Chain, SLICE_UNITS};
 use crate::Error;
 use crate::below::Below;
@@ -146,7 +146,7 @@ impl<'a> Draft<'a> {
             Below::Block(_) => {
                 for unit in self.first_open..self.end_open {
                     let host_unit = self.guest(unit) >> self.chain.unit_bits;
-                    self.set(unit, index, Place::Data { layer: index, unit: host_unit });
+                    self.set(unit, index, UnitPlace::Data { layer: index, unit: host_unit });
                 }
             }
             Below::Image(image) => {
@@ -162,7 +162,9 @@ impl<'a> Draft<'a> {
         let units = self.units(part.range);
         let entries = match &part.table {
             Table::None => return units.for_each(|unit| self.pass_down(unit, index)),
-            Table::Bad => return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index })),
+            Table::Bad => {
+                return units.for_each(|unit| self.set(unit, index, UnitPlace::Ask { layer: index }));
+            }
             Table::Entries(entries) => entries,
         };
         let size = layer.medium.geometry.l2_entry_bytes() as usize;
@@ -185,7 +187,7 @@ impl<'a> Draft<'a> {
             }
             Some(L2Entry::Standard(cluster)) => cluster,
             Some(L2Entry::Compressed(_)) | None => {
-                return units.for_each(|unit| self.set(unit, index, Place::Ask { layer: index }));
+                return units.for_each(|unit| self.set(unit, index, UnitPlace::Ask { layer: index }));
             }
         };
         for unit in units {
@@ -194,14 +196,14 @@ impl<'a> Draft<'a> {
             let subcluster = (in_cluster >> layer.medium.geometry.subcluster_bits()) as u32;
             match (cluster.state(subcluster), cluster.host) {
                 (Subcluster::Normal, Some(host)) => self.set_data(unit, index, layer, host + in_cluster),
-                (Subcluster::ZeroPlain, _) => self.set(unit, index, Place::Zero { layer: index }),
+                (Subcluster::ZeroPlain, _) => self.set(unit, index, UnitPlace::Zero { layer: index }),
                 (Subcluster::UnallocatedPlain, _) => self.pass_down(unit, index),
                 (Subcluster::UnallocatedAlloc, _) => match self.chain.below_layer(index, self.guest(unit)) {
-                    Next::Nobody => self.set(unit, index, Place::Ask { layer: index }),
+                    Next::Nobody => self.set(unit, index, UnitPlace::Ask { layer: index }),
                     Next::Layer | Next::Split => self.pass_down(unit, index),
                 },
                 (Subcluster::ZeroAlloc | Subcluster::Normal, _) => {
-                    self.set(unit, index, Place::Ask { layer: index });
+                    self.set(unit, index, UnitPlace::Ask { layer: index });
                 }
             }
         }
@@ -210,8 +212,8 @@ impl<'a> Draft<'a> {
     fn set_data(&mut self, unit: usize, index: usize, layer: &Inner, host: HostOffset) {
         let bytes = 1 << self.chain.unit_bits;
         let place = match layer.medium.metadata_at(host, bytes) {
-            None => Place::Data { layer: index, unit: host.0 >> self.chain.unit_bits },
-            Some(_) => Place::Ask { layer: index },
+            None => UnitPlace::Data { layer: index, unit: host.0 >> self.chain.unit_bits },
+            Some(_) => UnitPlace::Ask { layer: index },
         };
         self.set(unit, index, place);
     }
@@ -220,16 +222,16 @@ impl<'a> Draft<'a> {
     fn pass_down(&mut self, unit: usize, index: usize) {
         match self.chain.below_layer(index, self.guest(unit)) {
             Next::Layer => {}
-            Next::Nobody => self.set(unit, index, Place::Nothing { layer: index }),
-            Next::Split => self.set(unit, index, Place::Walk),
+            Next::Nobody => self.set(unit, index, UnitPlace::Nothing { layer: index }),
+            Next::Split => self.set(unit, index, UnitPlace::Walk),
         }
     }
 
-    fn set(&mut self, unit: usize, index: usize, place: Place) {
+    fn set(&mut self, unit: usize, index: usize, place: UnitPlace) {
         let Some(word) = self.words.get_mut(unit).filter(|word| **word == OPEN) else { return };
         // A word without room for the offset is left to the layer's own map.
         let encoded = self.chain.shape.encode(place);
-        *word = encoded.or_else(|| self.chain.shape.encode(Place::Ask { layer: index })).unwrap_or(0);
+        *word = encoded.or_else(|| self.chain.shape.encode(UnitPlace::Ask { layer: index })).unwrap_or(0);
     }
 
     /// Narrows the open range to the units that are open.

@@ -8,7 +8,7 @@ use map_cache::{ColumnShape, Field, Packing};
 
 /// Where one unit of the chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum UnitPlace {
     /// No layer knows of it. The number is that of the last layer asked.
     Nothing { layer: usize },
     /// The layer says that it reads as zeroes; no space is reserved for them.
@@ -55,31 +55,31 @@ impl WordShape {
     }
 
     /// The word of a place; `None` if the offset has no room in it. Layers are below [`LAYERS_MAX`].
-    pub(crate) fn encode(self, place: Place) -> Option<u64> {
+    pub(crate) fn encode(self, place: UnitPlace) -> Option<u64> {
         let plain = |kind: u64, layer: usize| kind | (layer as u64) << 2;
         Some(match place {
-            Place::Nothing { layer } => plain(NOTHING, layer),
-            Place::Zero { layer } => plain(ZERO, layer),
-            Place::Ask { layer } => plain(ASK, layer),
-            Place::Walk => WALK,
-            Place::Data { unit, .. } if unit >> self.host_bits != 0 => return None,
-            Place::Data { layer, unit } => (layer as u64 + 1) << self.host_bits | unit,
+            UnitPlace::Nothing { layer } => plain(NOTHING, layer),
+            UnitPlace::Zero { layer } => plain(ZERO, layer),
+            UnitPlace::Ask { layer } => plain(ASK, layer),
+            UnitPlace::Walk => WALK,
+            UnitPlace::Data { unit, .. } if unit >> self.host_bits != 0 => return None,
+            UnitPlace::Data { layer, unit } => (layer as u64 + 1) << self.host_bits | unit,
         })
     }
 
     /// The place that a word stands for.
     #[inline]
-    pub(crate) fn decode(self, word: u64) -> Place {
+    pub(crate) fn decode(self, word: u64) -> UnitPlace {
         let owner = word >> self.host_bits;
         if owner != 0 {
-            return Place::Data { layer: (owner - 1) as usize, unit: word & ((1 << self.host_bits) - 1) };
+            return UnitPlace::Data { layer: (owner - 1) as usize, unit: word & ((1 << self.host_bits) - 1) };
         }
         let layer = (word >> 2) as usize;
         match word & 3 {
-            NOTHING => Place::Nothing { layer },
-            ZERO => Place::Zero { layer },
-            ASK => Place::Ask { layer },
-            _ => Place::Walk,
+            NOTHING => UnitPlace::Nothing { layer },
+            ZERO => UnitPlace::Zero { layer },
+            ASK => UnitPlace::Ask { layer },
+            _ => UnitPlace::Walk,
         }
     }
 
@@ -101,12 +101,12 @@ mod tests {
             for layer in [0, 1, 499, LAYERS_MAX - 1] {
                 let unit = host_end.min((1 << HOST_BITS_MAX) - 1).saturating_sub(1);
                 for place in [
-                    Place::Nothing { layer },
-                    Place::Zero { layer },
-                    Place::Ask { layer },
-                    Place::Walk,
-                    Place::Data { layer, unit: 0 },
-                    Place::Data { layer, unit },
+                    UnitPlace::Nothing { layer },
+                    UnitPlace::Zero { layer },
+                    UnitPlace::Ask { layer },
+                    UnitPlace::Walk,
+                    UnitPlace::Data { layer, unit: 0 },
+                    UnitPlace::Data { layer, unit },
                 ] {
                     let word = shape.encode(place).unwrap();
                     assert_eq!(shape.decode(word), place, "{shape:?}");
@@ -118,15 +118,15 @@ mod tests {
     #[test]
     fn a_host_offset_without_room_is_refused() {
         let shape = WordShape::new(u64::MAX);
-        assert_eq!(shape.encode(Place::Data { layer: 0, unit: 1 << HOST_BITS_MAX }), None);
+        assert_eq!(shape.encode(UnitPlace::Data { layer: 0, unit: 1 << HOST_BITS_MAX }), None);
     }
 
     #[test]
     fn consecutive_units_of_a_file_are_consecutive_words() {
         let shape = WordShape::new(1 << 20);
-        let word = |unit| shape.encode(Place::Data { layer: 7, unit }).unwrap();
+        let word = |unit| shape.encode(UnitPlace::Data { layer: 7, unit }).unwrap();
         assert_eq!(shape.next(word(9)), word(10));
-        let nothing = shape.encode(Place::Nothing { layer: 7 }).unwrap();
+        let nothing = shape.encode(UnitPlace::Nothing { layer: 7 }).unwrap();
         assert_eq!(shape.next(nothing), nothing);
     }
 }

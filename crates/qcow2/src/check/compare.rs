@@ -1,6 +1,6 @@
 //! Refcounts on disk against references found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, TryReserveError};
 
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use qcow2_layout::{HostOffset, RefcountTableEntry, refcount_get, refcount_set};
@@ -168,7 +168,7 @@ impl Pass<'_> {
                 if batch.is_empty() {
                     break;
                 }
-                reading.push_back(reader.clone().read_each(batch, cluster_size, |_, bytes| bytes));
+                reading.push_back(reader.clone().read_each(batch, cluster_size, copy_of));
             }
             let Some(batch) = reading.next().await else { break };
             for ((index, at), bytes) in batch {
@@ -177,11 +177,12 @@ impl Pass<'_> {
                 }
                 self.compare_without_block(from, index * entries)?;
                 match bytes {
-                    Ok(bytes) if is_zero(&bytes) => {
+                    Ok(Ok(bytes)) if is_zero(&bytes) => {
                         self.found_zeroes(at.0).await;
                         self.compare_zero_block(index * entries)?;
                     }
-                    Ok(bytes) => self.compare_with_block(index * entries, &bytes)?,
+                    Ok(Ok(bytes)) => self.compare_with_block(index * entries, &bytes)?,
+                    Ok(Err(error)) => self.unreadable(Owner::RefcountBlock, at.0, &error),
                     Err(error) => self.unreadable(Owner::RefcountBlock, at.0, &error),
                 }
                 from = (index + 1) * entries;
@@ -304,6 +305,14 @@ impl Pass<'_> {
     pub(crate) fn refcount_on_disk(&self, cluster: u64) -> u64 {
         self.comparison.mismatch(cluster).unwrap_or_else(|| self.claims.count(cluster).min(2))
     }
+}
+
+/// What was read, for another thread.
+fn copy_of(_: (u64, HostOffset), bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

@@ -1,18 +1,18 @@
-//! Parting what shares a place and must not, by copying: data that lies on metadata, an L2 table that leads from two places of the
-//! disk to one, data that two places of the disk share without being counted for both. Each keeps the bytes it had.
+//! Parting what shares a place and must not, by copying. Three things are parted: data that lies on metadata; an L2 table that two L1
+//! entries of different index lead to; a data cluster that two guest clusters lead to. Each keeps the bytes it had.
 //!
-//! What more than one snapshot sees at the same place of the disk is shared as it should be, and stays so. So is what is counted for
-//! all that lead to it: COPIED is not set there, and who writes makes a copy.
+//! Sharing between snapshots is not touched: there the same guest cluster leads to one data cluster. Sharing that the refcount covers is
+//! not touched either: COPIED is not set, so the next write copies.
 //!
-//! A round is one change of the kind that compacting makes, behind everything that the file has, so nothing of it is written over:
+//! A round is one change as in compacting. Its copies lie behind everything that the file has, so nothing is overwritten:
 //!
 //! copies, refcounts of the new places ->| entries, without COPIED, that lead there ->|
 //!
-//! Where the refcount blocks do not reach behind the end, the structure is written anew with room for the copies, and counts what is shared
-//! for all that lead to it: then that is sound as it is.
+//! If the refcount blocks do not reach behind the end, the refcount structure is written anew with room for the copies. It then counts
+//! every reference, shared clusters too, and those are sound without a copy.
 //!
-//! A crash leaves the old state, or some entries that lead to their copies, which are counted. What is counted too often then, the
-//! rest of the repair lowers.
+//! A crash leaves the old state, or some entries that lead to their copies, which are counted. Refcounts of the old places are too high
+//! then; the rest of the repair lowers them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -193,7 +193,8 @@ impl Pass<'_> {
                 "what shares a place stays, because something leads beyond the end of the file: copies there would be taken for it",
             );
         }
-        let ciphered = kind != Shared::Table && self.header.crypt != CryptMethod::None;
+        // As it was before LUKS, data is encrypted for its place on the disk.
+        let ciphered = kind != Shared::Table && self.header.crypt == CryptMethod::Luks;
         ciphered.then_some("data that shares a place stays, because it is encrypted for that place")
     }
 

@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::table_io::read_bytes;
 
 /// Bytes of tables that one calculation reads: enough to outweigh waking a thread.
-const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BYTES: u64 = 256 << 10;
 /// Batches under way at a time: two threads have the next one before the last is counted. With the largest clusters 8 MiB.
 pub(super) const BATCHES_AT_ONCE: usize = 4;
 
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         self,
         places: Vec<(u64, P)>,
         len: u64,
-        look: impl Fn(P, IoBuf) -> T + Clone + Send + 'static,
+        look: impl Fn(P, &[u8]) -> T + Clone + Send + 'static,
     ) -> Vec<(P, io::Result<T>)>
     where
         P: Copy + Send + 'static,
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
             async move {
                 let looked = match early {
                     Some(looked) => Ok(looked),
-                    None => read_bytes(file, offset, len).await.map(|bytes| look(place, bytes)),
+                    None => read_bytes(file, offset, len).await.map(|bytes| look(place, &bytes)),
                 };
                 (place, looked)
             }
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         &self,
         places: &[(u64, P)],
         len: u64,
-        look: impl Fn(P, IoBuf) -> T + Send + 'static,
+        look: impl Fn(P, &[u8]) -> T + Send + 'static,
     ) -> Vec<Option<T>> {
         let Some(Helpers { file, host }) = &self.helpers else { return Vec::new() };
         if !file.capabilities().cached {
@@ -85,11 +85,9 @@ impl<'a> Reader<'a> {
         }
         let (done, result) = futures_channel::oneshot::channel();
         let (file, places) = (Arc::clone(file), places.to_vec());
-        let read = move |(offset, place): (u64, P)| {
-            let mut buf = IoBuf::try_uninit(usize::try_from(len).ok()?)?;
-            file.try_read(offset, &mut buf).then(|| look(place, buf))
-        };
         let calculation = move || {
+            let Some(mut buf) = usize::try_from(len).ok().and_then(IoBuf::try_uninit) else { return };
+            let read = |(offset, place): (u64, P)| file.try_read(offset, &mut buf).then(|| look(place, &buf));
             // Nobody waits any more if the check was dropped.
             let _ = done.send(places.into_iter().map(read).collect());
         };

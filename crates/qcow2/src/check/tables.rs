@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use qcow2_layout::{Cluster, EntryError, HostOffset, L1Entry, L2Entry};
-use storage::IoBuf;
 
 use super::CheckError;
 use super::claims::Claim;
@@ -224,7 +223,7 @@ impl Pass<'_> {
     /// Reads these tables, several at a time, and counts what they lead to, one after another.
     async fn read_l2_tables(&mut self, tables: Vec<L2Table>) -> Result<(), CheckError> {
         let (reader, geometry) = (self.reader.clone(), self.geometry);
-        let look = move |table: L2Table, bytes: IoBuf| summary(&bytes, table.guest, &geometry);
+        let look = move |table: L2Table, bytes: &[u8]| summary(bytes, table.guest, &geometry);
         let mut reading = FuturesOrdered::new();
         let mut tables = tables.into_iter();
         loop {

@@ -1,12 +1,11 @@
 //! Defragmenting: data in the guest's order on the medium, from the front of the file on.
 //!
-//! The place of each cluster follows from the tables: the first one that the guest has gets the lowest place, the next one the next, around
-//! metadata, which stays where it is. What only snapshots have comes behind what the disk has. Compressed clusters stay too: each needs a
-//! request of its own wherever it is, and more than one lies in a cluster.
+//! The place of each cluster follows from the tables: the first data cluster of the guest gets the lowest place, the next one the next,
+//! around metadata, which stays. Data of snapshots alone comes behind that of the disk. Compressed clusters stay too: each
+//! needs a request of its own wherever it is, and several share a host cluster.
 //!
-//! A round takes the first clusters that are not at their places. What other data is at these places goes behind them first, as one
-//! change; in the next round the places are free, and the clusters move there, as another. So each cluster moves twice at most for each
-//! time that it is in the way, and nothing is written over that anything leads to.
+//! A round takes the first clusters that are not at their places. If other data is at these places, one change moves it behind them;
+//! the next round finds the places free and moves the clusters there. Nothing is overwritten that anything leads to.
 
 use std::collections::{BTreeMap, BTreeSet};
 

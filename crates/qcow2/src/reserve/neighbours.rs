@@ -49,7 +49,7 @@ struct End {
 
 /// What a guest cluster is to get.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Offer {
     /// The place that was kept.
     Kept(Held),
     /// So many new ones, and so many more to keep.
@@ -63,23 +63,23 @@ impl Neighbours {
     }
 
     /// What is to be had for up to `wanted` clusters from `guest` on.
-    pub(super) fn place(&mut self, guest: u64, wanted: u64) -> Place {
+    pub(super) fn place(&mut self, guest: u64, wanted: u64) -> Offer {
         self.now += 1;
         let before = self.kept.range(..=guest).next_back();
         let around = before.filter(|(start, kept)| guest - **start < kept.held.run.len);
         if let Some(start) = around.map(|(&start, _)| start)
             && let Some(kept) = self.kept.remove(&start)
         {
-            return Place::Kept(self.take(kept, start, guest, wanted));
+            return Offer::Kept(self.take(kept, start, guest, wanted));
         }
         let next = self.kept.range(guest..).next().map_or(u64::MAX, |(&start, _)| start - guest);
         let wanted = wanted.min(next);
         let Some(at) = self.ends.iter().position(|end| end.guest == guest) else {
-            return Place::New { wanted, ahead: 0, row: wanted };
+            return Offer::New { wanted, ahead: 0, row: wanted };
         };
         let row = self.ends.remove(at).map_or(0, |end| end.row);
         let most = self.ahead_max.min(self.len_max.saturating_sub(self.len)).min(next - wanted);
-        Place::New { wanted, ahead: row.min(most), row: row + wanted }
+        Offer::New { wanted, ahead: row.min(most), row: row + wanted }
     }
 
     /// Takes for `guest` of what was kept from `start` on; what lies before and behind it is kept further.
@@ -170,8 +170,8 @@ mod tests {
     /// Allocates from an endless file, as the reserve does; gives the first cluster.
     fn allocate(neighbours: &mut Neighbours, end: &mut u64, guest: u64, wanted: u64) -> Run {
         match neighbours.place(guest, wanted) {
-            Place::Kept(held) => held.run,
-            Place::New { wanted, ahead, row } => {
+            Offer::Kept(held) => held.run,
+            Offer::New { wanted, ahead, row } => {
                 let run = Run::used(*end, wanted);
                 *end += wanted + ahead;
                 match ahead {
@@ -252,6 +252,6 @@ mod tests {
         assert_eq!(neighbours.keep(8, held(10, 3), 1), Some(held(10, 3)));
         assert_eq!(neighbours.keep(13, held(10, 3), 1), Some(held(10, 3)));
         assert_eq!(neighbours.keep(8, held(10, 2), 1), None);
-        assert_eq!(neighbours.place(6, 9), Place::New { wanted: 2, ahead: 0, row: 2 });
+        assert_eq!(neighbours.place(6, 9), Offer::New { wanted: 2, ahead: 0, row: 2 });
     }
 }

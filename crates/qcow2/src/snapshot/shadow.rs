@@ -144,15 +144,12 @@ impl Shadow {
         for word in l1 {
             let Some(table) = image.l1_entry_of(*word)?.table else { continue };
             let mut entries = image.map.read_table(&image.medium, table).await?;
-            let mut entry = L1Entry {
-                table: Some(table),
-                copied: image.space.refcounts.get(table.0 >> bits).await? == 1,
-            };
+            let at = table.0 >> bits;
+            let mut entry = L1Entry { table: Some(table), copied: image.space.refcounts.get(at).await? == 1 };
             if image.set_copied(&mut entries).await? {
                 let offset = self.place(1).await?;
                 self.write_l2(offset, &entries).await?;
-                let old = table.0 >> bits;
-                image.lower_or_free(old..old + 1, &mut self.freed).await?;
+                image.lower_or_free(at..at + 1, &mut self.freed).await?;
                 entry = L1Entry { table: Some(HostOffset(offset)), copied: true };
             }
             *word = entry.encode();

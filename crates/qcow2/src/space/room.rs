@@ -8,7 +8,7 @@ use crate::allocator::Run;
 use crate::l1::L1Table;
 use crate::medium::Medium;
 use crate::refcount::RefcountTable;
-use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Place};
+use crate::room::{Aside, ENTRY_BYTES, PAGE_ENTRIES, Piece};
 use crate::space::Space;
 
 /// What is reserved at a time where clusters are small, in bytes: at most so much is given to the file and not used until it is closed.
@@ -25,7 +25,7 @@ impl Space {
         index: u64,
         at: HostOffset,
     ) -> Result<(), Error> {
-        self.take_room(medium, Place::Table(index), at, medium.geometry.cluster_size()).await
+        self.take_room(medium, Piece::Table(index), at, medium.geometry.cluster_size()).await
     }
 
     /// Takes the room that L1 entry `index` needs in its table.
@@ -39,16 +39,16 @@ impl Space {
         let first = page * PAGE_ENTRIES;
         let len = (l1.len() as u64).saturating_sub(first).min(PAGE_ENTRIES) * ENTRY_BYTES;
         let at = HostOffset(l1.offset() + first * ENTRY_BYTES);
-        self.take_room(medium, Place::L1Page(page), at, len).await
+        self.take_room(medium, Piece::L1Page(page), at, len).await
     }
 
     /// Takes the room of refcount block `index`, if there is such a block.
     pub(crate) async fn take_room_of_block(&self, medium: &Medium, index: u64) -> Result<(), Error> {
-        if self.room.has(Place::Block(index)) {
+        if self.room.has(Piece::Block(index)) {
             return Ok(());
         }
         match self.refcounts.table_entry(index)? {
-            Some(at) => self.take_room(medium, Place::Block(index), at, medium.geometry.cluster_size()).await,
+            Some(at) => self.take_room(medium, Piece::Block(index), at, medium.geometry.cluster_size()).await,
             None => Ok(()),
         }
     }
@@ -67,7 +67,7 @@ impl Space {
         let first = page * PAGE_ENTRIES;
         let len = (capacity - first).min(PAGE_ENTRIES) * ENTRY_BYTES;
         let at = HostOffset(at + first * ENTRY_BYTES);
-        self.take_room(medium, Place::RefcountPage(page), at, len).await
+        self.take_room(medium, Piece::RefcountPage(page), at, len).await
     }
 
     /// Clusters for a refcount table that leads to block `index`, and for the blocks that count them.
@@ -129,14 +129,14 @@ impl Space {
         }
     }
 
-    async fn take_room(&self, medium: &Medium, place: Place, at: HostOffset, len: u64) -> Result<(), Error> {
-        if self.room.has(place) {
+    async fn take_room(&self, medium: &Medium, piece: Piece, at: HostOffset, len: u64) -> Result<(), Error> {
+        if self.room.has(piece) {
             return Ok(());
         }
         let _one_at_a_time = self.room.one_at_a_time.lock().await;
-        if !self.room.has(place) {
+        if !self.room.has(piece) {
             fill_holes(medium, at, len).await?;
-            self.room.note(place);
+            self.room.note(piece);
         }
         Ok(())
     }

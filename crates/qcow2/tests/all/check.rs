@@ -3,17 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::common;
+use crate::on_reactor::reactor_run;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use common::broken::{KINDS, Kind, Places, set_word, word};
 use common::faulty::Faulty;
 use common::recorder::{Recorder, crash_states};
 use common::{at, load, qemu_check, qemu_img, run, save};
-use qcow2::{CheckReport, Finding, Progress, Repair, check};
+use qcow2::{Calculation, CheckReport, Finding, Host, Progress, Repair, Work, check, check_in_parallel};
 use qcow2_layout::{Header, Incompatible};
 use serde_json::Value;
-use storage::MemoryStorage;
+use storage::{MemoryStorage, Storage};
 
 const COPIED: u64 = 1 << 63;
 
@@ -591,6 +593,39 @@ fn for_each_case(mut each: impl FnMut(&Case, &Damage, &Path)) {
 #[test]
 fn broken_images_get_qemus_verdict() {
     for_each_case(assert_verdict);
+}
+
+/// A thread for each calculation.
+#[derive(Debug)]
+struct Threads;
+
+impl Host for Threads {
+    fn spawn(&self, work: Work) {
+        reactor::spawn(work).detach();
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        Box::pin(reactor::blocking(calculation))
+    }
+}
+
+#[test]
+fn the_same_is_told_on_one_thread_and_on_several() {
+    let host: Arc<dyn Host> = Arc::new(Threads);
+    for_each_case(|case, _, _| {
+        let memory = MemoryStorage::from_bytes(&case.broken);
+        let (report, findings) = checked(&memory, Repair::None);
+        let file: Arc<dyn Storage> = Arc::new(memory);
+        let mut told = Vec::new();
+        let mut hear = |progress: Progress<'_>| {
+            if let Progress::Found(finding) = progress {
+                told.push(finding.clone());
+            }
+        };
+        let parallel = reactor_run(check_in_parallel(&file, &host, Repair::None, &mut hear)).unwrap();
+        assert_eq!((parallel, few(&told)), (report, few(&findings)), "{}", case.label);
+        assert_eq!(told, findings, "{}", case.label);
+    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::harness;
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use harness::compacting::{compact, contents};
@@ -601,7 +602,7 @@ fn amended(
 ) -> (String, BTreeSet<String>) {
     let (order, recording) = order_beside(target, work, async |file| {
         for step in steps {
-            amend(file, step, &mut |_, _| std::ops::ControlFlow::Continue(())).await.expect("nothing fails");
+            amend(file, step, &mut |_, _| ControlFlow::Continue(())).await.expect("nothing fails");
         }
     });
     let seen = after_crashes(target, &recording, async |_, image| told_of_header(image).await);
@@ -818,18 +819,22 @@ fn compact_puts_data_in_order() {
     let ordered = CompactOptions { defragment: true, ..ZEROES };
     assert_eq!(
         compact_row("c4k", &ops, ordered),
-        "| data refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | length |"
+        "| freed refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | length |"
     );
 }
 
-/// A repair of an image in which `patch` broke something: what the disk holds stays in each crash state, and the next repair finishes.
-fn repair_row(patch: impl FnOnce(&mut Content)) -> String {
+/// A repair of an image in which `patch` broke something, so that the disk has at `there` what it has from its beginning, `len` bytes of
+/// it: that stays in each crash state, and the next repair finishes.
+fn repair_row(there: u64, len: u64, patch: impl FnOnce(&mut Content)) -> String {
     let ops = [write(0, 16 * K), write(2 * M, 8 * K), Op::Flush];
-    let mut broken = with_free_clusters("c4k", &ops).world(1).current(0);
+    let sound = with_free_clusters("c4k", &ops);
+    let mut before = contents(&sound, &sound.world(1));
+    let (there, len) = (usize::try_from(there).unwrap(), usize::try_from(len).unwrap());
+    before[0].copy_within(..len, there);
+    let mut broken = sound.world(1).current(0);
     patch(&mut broken);
     let target = Qcow2Target::patched(config("c4k"), |base| *base = broken);
     let world = target.world(1);
-    let before = contents(&target, &world);
     let repair = |world: &World| {
         let done = sim::run(world, 1, async |_| {
             qcow2::check(&world.open(0), Repair::All, &mut |_: Progress<'_>| {}).await
@@ -863,7 +868,7 @@ fn first_l2_table(image: &Content) -> u64 {
 
 #[test]
 fn repair_parts_shared_data() {
-    let order = repair_row(|image| {
+    let order = repair_row(4 * K, 4 * K, |image| {
         let (table, mut entry) = (first_l2_table(image), [0; 8]);
         image.read(table, &mut entry);
         image.write(table + 8, &entry);
@@ -873,12 +878,12 @@ fn repair_parts_shared_data() {
 
 #[test]
 fn repair_parts_shared_tables() {
-    let order = repair_row(|image| {
+    let order = repair_row(4 * M, 2 * M, |image| {
         let (l1, mut entry) = (judge::header(image).unwrap().l1_table_offset.0, [0; 8]);
         image.read(l1, &mut entry);
         image.write(l1 + 16, &entry);
     });
-    assert_eq!(order, "header | L2 refcount-block | L1 | data refcount-block | L2 | L1 L2 | header |");
+    assert_eq!(order, "header | L2 refcount-block | L1 | data refcount-block | L2 | L2 L1 | header |");
 }
 
 #[test]

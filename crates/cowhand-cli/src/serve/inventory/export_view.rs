@@ -58,6 +58,10 @@ impl Export for ExportView {
         !self.shown.writable
     }
 
+    fn writes_through(&self) -> bool {
+        self.shown.writethrough || self.behind().writes_through()
+    }
+
     fn block_sizes(&self) -> BlockSizes {
         self.behind().block_sizes()
     }
@@ -119,6 +123,10 @@ impl Export for ExportView {
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
         self.behind().flush()
+    }
+
+    fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
+        self.behind().hand_to_kernel()
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> IoFuture<'_, Result<(), Error>> {

@@ -1,4 +1,4 @@
-//! Exports: nodes that NBD clients can reach.
+//! Exports: nodes that clients can reach.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::QmpError;
-use export::{ExportEntry, NotRemoved, Removal};
+use export::{ExportEntry, Exports, NotRemoved, Removal};
 use futures_util::future::select;
-use graph::{DiskNode, Hold, User};
+use graph::{Disk, DiskNode, Hold, User};
 use serde_json::json;
 
 use super::Inventory;
 use super::export_view::{ExportView, Shown};
+use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
 
 /// How long requests of clients that were disconnected wait for limits, before they are let go: as good as none.
@@ -30,10 +31,41 @@ pub struct ExportRecord {
     pub disk: Arc<DiskNode>,
     /// What clients call it, and what they do with it.
     pub entry: Arc<ExportEntry>,
+    /// How they reach it.
+    pub door: ExportDoor,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
     /// Keep both from being removed.
     holds: RefCell<Vec<Hold>>,
+}
+
+/// How clients reach an export.
+#[derive(Debug)]
+pub enum ExportDoor {
+    /// At the sockets of the NBD server, by name.
+    Nbd,
+    /// At a socket of its own.
+    VhostUserBlk(VhostDoor),
+}
+
+impl ExportDoor {
+    /// QEMU's word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Nbd => "nbd",
+            Self::VhostUserBlk(_) => "vhost-user-blk",
+        }
+    }
+}
+
+impl ExportRecord {
+    /// The socket for virtual machines, if it has one.
+    pub fn vhost_door(&self) -> Option<&VhostDoor> {
+        match &self.door {
+            ExportDoor::VhostUserBlk(door) => Some(door),
+            ExportDoor::Nbd => None,
+        }
+    }
 }
 
 /// An export to be.
@@ -52,16 +84,30 @@ pub struct NewExport {
 }
 
 impl Inventory {
-    /// Lets clients reach a disk.
+    /// Lets NBD clients reach a disk.
     ///
     /// # Errors
     /// When the id or the name is in use, or the name cannot be one.
     pub fn add_export(&self, export: NewExport) -> Result<(), QmpError> {
-        let NewExport { id, node, name, description, shown } = export;
+        check_name(&export.name).map_err(|failure| QmpError::generic(failure.to_string()))?;
+        let (name, description) = (export.name.clone(), export.description.clone());
+        self.export_through(export, |_, view| {
+            let added = self.server.exports().add(name, description, view);
+            let entry = added.map_err(|error| QmpError::generic(error.to_string()))?;
+            Ok((entry, ExportDoor::Nbd))
+        })
+    }
+
+    /// Makes an export of what `open` adds to a door; everything else is looked at before.
+    pub(super) fn export_through(
+        &self,
+        export: NewExport,
+        open: impl FnOnce(&Disk, Arc<ExportView>) -> Result<(Arc<ExportEntry>, ExportDoor), QmpError>,
+    ) -> Result<(), QmpError> {
+        let NewExport { id, node, shown, .. } = export;
         if self.export(&id).is_some() {
             return Err(QmpError::generic(format!("there is an export with id {id:?} already")));
         }
-        check_name(&name).map_err(|failure| QmpError::generic(failure.to_string()))?;
         let disk = self.disk(&node)?;
         if shown.writable && disk.disk.read_only() {
             return Err(QmpError::generic(format!(
@@ -72,10 +118,9 @@ impl Inventory {
         let holds = [&node, &disk.name].map(|name| self.graph.hold(name, user.clone()));
         let holds = holds.into_iter().collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown));
-        let added = self.server.exports().add(name, description, view);
-        let entry = added.map_err(|error| QmpError::generic(error.to_string()))?;
+        let (entry, door) = open(&disk.disk, view)?;
         let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
-        let record = ExportRecord { id, node, disk, entry, shutting_down, holds };
+        let record = ExportRecord { id, node, disk, entry, door, shutting_down, holds };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }
@@ -91,13 +136,16 @@ impl Inventory {
         if record.shutting_down.get() {
             return Err(QmpError::generic(format!("export {id:?} is shutting down already")));
         }
-        match self.server.exports().remove(record.entry.name(), how) {
+        match self.behind(&record.door).remove(record.entry.name(), how) {
             Ok(_) => {}
             Err(error @ NotRemoved::InUse { .. }) => {
                 let text = format!("{error}; mode hard disconnects them");
                 return Err(QmpError::generic(text));
             }
             Err(error) => return Err(QmpError::generic(error.to_string())),
+        }
+        if let Some(door) = record.vhost_door() {
+            door.close();
         }
         record.shutting_down.set(true);
         if record.entry.connections() == 0 {
@@ -111,6 +159,21 @@ impl Inventory {
         })
         .detach();
         Ok(())
+    }
+
+    /// What a door leads to.
+    fn behind(&self, door: &ExportDoor) -> &Exports {
+        match door {
+            ExportDoor::Nbd => self.server.exports(),
+            ExportDoor::VhostUserBlk(_) => self.vhost.exports(),
+        }
+    }
+
+    /// Tells the clients of a disk that it has another size.
+    pub fn tell_resized(&self, disk: &Arc<DiskNode>) {
+        let exports = self.exports();
+        let its = exports.iter().filter(|export| Arc::ptr_eq(&export.disk, disk));
+        its.for_each(|export| export.entry.tell_resized());
     }
 
     /// Waits for the last client's end. Nobody is to wait for the limits of a disk that has no clients any more.

@@ -58,7 +58,11 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
         let labels = [("export", export.entry.name()), ("disk", &export.disk.name)];
         let counted = export.entry.counters().snapshot();
         all.add(
-            gauge("cowhand_export_connections", In::Things, "NBD clients of an export"),
+            gauge(
+                "cowhand_export_connections",
+                In::Things,
+                "Clients of an export: NBD connections, virtual machines",
+            ),
             &labels,
             f64::from(export.entry.connections()),
         );
@@ -77,6 +81,11 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
             &labels,
             counted.dropped as f64,
         );
+        let help = "Requests that went to the disk as part of another one";
+        for (direction, merged) in [("read", counted.merged_reads), ("write", counted.merged_writes)] {
+            let family = counter("cowhand_export_merged_requests", In::Things, help);
+            all.add(family, &[&labels[..], &[("direction", direction)]].concat(), merged as f64);
+        }
     }
     all
 }

@@ -62,6 +62,8 @@ pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
     let node = inventory.disk(name)?;
     let options = ResizeOptions { shrink: arguments.is_on("x-shrink"), ..ResizeOptions::default() };
     let resized = node.disk.resize(arguments.whole("size")?, options).await;
+    // Also where it failed half-way: what guests are told is what there is.
+    inventory.tell_resized(&node);
     resized.map_err(|error| QmpError::because(format!("cannot resize {name}"), &error))?;
     Ok(json!({}))
 }

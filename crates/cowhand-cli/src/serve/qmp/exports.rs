@@ -1,5 +1,6 @@
 //! block-export-add, block-export-del, query-block-exports.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
@@ -9,9 +10,45 @@ use serde_json::{Value, json};
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
+use crate::serve::inventory::vhost_user::NewVhostDoor;
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
 pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    match arguments.text("type")? {
+        "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
+        _ => add_nbd(inventory, arguments),
+    }
+}
+
+/// QEMU's defaults, too: one queue, blocks of 512 bytes.
+fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
+    // Not the id of another export.
+    inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
+    let missing = || QmpError::generic("argument 'addr.path' is missing");
+    let socket = PathBuf::from(arguments.maybe_object("addr").ok_or_else(missing)?.text("path")?);
+    let shown = Shown {
+        writable: arguments.is_on("writable"),
+        bitmaps: Vec::new(),
+        allocation_depth: false,
+        writethrough: arguments.is_on("writethrough"),
+    };
+    // The schema has their bounds.
+    let door = NewVhostDoor {
+        socket,
+        queues: arguments.maybe_whole("num-queues").and_then(|n| u16::try_from(n).ok()).unwrap_or(1),
+        logical_block_size: arguments
+            .maybe_whole("logical-block-size")
+            .map_or(512, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        serial: arguments.maybe_text("serial").map(str::to_owned),
+        merge: arguments.maybe_switch("request-merging").unwrap_or(true),
+    };
+    inventory.add_vhost_export((id, node), shown, door)?;
+    inventory.accept_front_ends();
+    Ok(json!({}))
+}
+
+fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let node_name = arguments.text("node-name")?;
     // Not the id of another export.
     let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
@@ -50,18 +87,22 @@ pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value,
     Ok(json!({}))
 }
 
-/// All exports. `connections` and `name` are ours.
+/// All exports. `connections`, `name`, `writable` and `socket` are ours.
 pub fn query(inventory: &Inventory) -> Value {
     let export = |record: &Rc<crate::serve::inventory::exports::ExportRecord>| {
-        json!({
+        let mut shown = json!({
             "id": record.id,
-            "type": "nbd",
+            "type": record.door.name(),
             "node-name": record.node,
             "shutting-down": record.shutting_down.get(),
             "name": record.entry.name(),
             "writable": !record.entry.disk().read_only(),
             "connections": record.entry.connections(),
-        })
+        });
+        if let Some(door) = record.vhost_door() {
+            shown["socket"] = json!(door.path().to_string_lossy());
+        }
+        shown
     };
     inventory.exports().iter().map(export).collect()
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
+use export::Snapshot;
 use graph::DiskNode;
 use graph::front::{Kind, KindStatistics};
 use qcow2::{ChainStatus, Status};
@@ -46,15 +47,18 @@ fn stats(inventory: &Inventory, node: &Arc<DiskNode>) -> Value {
         add_kind(&mut stats, word, statistics.of(kind));
     }
     let exports = inventory.exports();
-    let invalid: u64 = exports
-        .iter()
-        .filter(|export| Arc::ptr_eq(&export.disk, node))
-        .map(|export| export.entry.counters().snapshot().invalid)
-        .sum();
+    let its = exports.iter().filter(|export| Arc::ptr_eq(&export.disk, node));
+    let counted: Vec<_> = its.map(|export| export.entry.counters().snapshot()).collect();
+    let sum = |of: fn(&Snapshot) -> u64| counted.iter().map(of).sum::<u64>();
+    let invalid = sum(|counted| counted.invalid);
+    let merged = [sum(|counted| counted.merged_reads), sum(|counted| counted.merged_writes)];
     let in_flight: u64 = Kind::ALL.into_iter().map(|kind| statistics.of(kind).in_flight).sum();
     stats.insert("in_flight".to_owned(), json!(in_flight));
     stats.insert("invalid_operations".to_owned(), json!(invalid));
-    for (name, value) in [("rd_merged", 0), ("wr_merged", 0), ("unmap_merged", 0), ("wr_highest_offset", 0)] {
+    let [reads, writes] = merged;
+    for (name, value) in
+        [("rd_merged", reads), ("wr_merged", writes), ("unmap_merged", 0), ("wr_highest_offset", 0)]
+    {
         stats.insert(name.to_owned(), json!(value));
     }
     stats.insert("account_invalid".to_owned(), json!(true));

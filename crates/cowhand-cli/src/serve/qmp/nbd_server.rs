@@ -30,15 +30,8 @@ pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
         None | Some(0) => usize::MAX,
         Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
     };
-    let listening = Listening::start(&endpoint, inventory.socket_mode, Vec::new()).map_err(|failure| {
-        let mut text = failure.to_string().replace("\n  because", "");
-        if inventory.sandbox == Sandbox::On && failure.is_forbidden() {
-            text.push_str(
-                " (the sandbox lets sockets be made only in directories given with --allow-path; give it, or --sandbox off)",
-            );
-        }
-        QmpError::generic(text)
-    })?;
+    let listening = Listening::start(&endpoint, inventory.socket_mode, Vec::new())
+        .map_err(|failure| inventory.no_socket(&failure))?;
     inventory.doors.open(listening, tls, most);
     inventory.doors.accept();
     Ok(json!({}))
@@ -50,7 +43,7 @@ pub fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
         return Err(QmpError::generic("the NBD server does not listen"));
     }
     for export in inventory.exports() {
-        if !export.shutting_down.get() {
+        if export.vhost_door().is_none() && !export.shutting_down.get() {
             inventory.remove_export(&export.id, Removal::Hard)?;
         }
     }

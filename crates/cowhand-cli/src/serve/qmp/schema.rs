@@ -189,15 +189,34 @@ const EXPORT: Kind = Kind::Union {
         optional("writethrough", Kind::Switch),
         optional("fixed-iothread", Kind::Switch),
     ],
-    variants: &[Variant {
-        tag: "nbd",
-        members: &[
-            optional("name", Kind::Text),
-            optional("description", Kind::Text),
-            optional("bitmaps", Kind::List(&BITMAP)),
-            optional("allocation-depth", Kind::Switch),
-        ],
-    }],
+    variants: &[
+        Variant {
+            tag: "nbd",
+            members: &[
+                optional("name", Kind::Text),
+                optional("description", Kind::Text),
+                optional("bitmaps", Kind::List(&BITMAP)),
+                optional("allocation-depth", Kind::Switch),
+            ],
+        },
+        Variant {
+            tag: "vhost-user-blk",
+            members: &[
+                required("addr", Kind::Ref(&SOCKET)),
+                optional("logical-block-size", Kind::Whole(32768)),
+                optional("num-queues", Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64)),
+                optional("serial", Kind::Text),
+                optional("request-merging", Kind::Switch),
+            ],
+        },
+    ],
+};
+
+/// Where virtual machines connect.
+static SOCKET: Kind = Kind::Union {
+    tag: "type",
+    common: &[],
+    variants: &[Variant { tag: "unix", members: &[required("path", Kind::Text)] }],
 };
 
 const BOUNDS: Kind = Kind::List(&NUMBER);

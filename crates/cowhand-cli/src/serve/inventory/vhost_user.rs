@@ -1,0 +1,123 @@
+//! Disks that virtual machines reach over vhost-user-blk: each export has a socket of its own.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use control::QmpError;
+use door_vhost_user_blk::{DeviceOptions, Server, VhostExport};
+use reactor::Task;
+
+use super::Inventory;
+use super::export_view::Shown;
+use super::exports::{ExportDoor, NewExport};
+use crate::failure::Failure;
+use crate::serve::endpoint::Endpoint;
+use crate::serve::exports::shown_serial;
+use crate::serve::listening::Listening;
+use crate::serve::sandbox::Sandbox;
+
+/// An export's socket, and who accepts there.
+#[derive(Debug)]
+pub struct VhostDoor {
+    server: Arc<Server>,
+    export: Arc<VhostExport>,
+    open: RefCell<Option<(Listening, Vec<Task<()>>)>>,
+    path: PathBuf,
+}
+
+/// A socket for virtual machines, and how they see the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewVhostDoor {
+    /// Where front-ends connect.
+    pub socket: PathBuf,
+    /// Queues at most.
+    pub queues: u16,
+    /// Bytes of a logical block.
+    pub logical_block_size: u32,
+    /// The guest's serial number of the disk; the export's id if not said.
+    pub serial: Option<String>,
+    /// Contiguous requests go to the disk as one.
+    pub merge: bool,
+}
+
+impl VhostDoor {
+    /// Where front-ends connect.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Starts accepting, if it has not begun. Runs on a loop.
+    pub fn accept(&self) {
+        let mut open = self.open.borrow_mut();
+        let Some((listening, tasks)) = open.as_mut().filter(|(_, tasks)| tasks.is_empty()) else { return };
+        for listener in &listening.listeners {
+            let (server, export) = (Arc::clone(&self.server), Arc::clone(&self.export));
+            tasks.push(reactor::spawn(server.accept(listener.clone(), export)));
+        }
+    }
+
+    /// No more front-ends come in, and the socket's name is gone; who is in stays.
+    pub fn close(&self) {
+        self.open.borrow_mut().take();
+    }
+}
+
+impl Inventory {
+    /// Lets virtual machines reach a disk at a socket. They can when somebody has said [`Inventory::accept_front_ends`].
+    ///
+    /// # Errors
+    /// When the id is in use, the options fit no device, or the socket cannot be had.
+    pub fn add_vhost_export(
+        &self,
+        (id, node): (String, String),
+        shown: Shown,
+        door: NewVhostDoor,
+    ) -> Result<(), QmpError> {
+        let NewVhostDoor { socket, queues, logical_block_size, serial, merge } = door;
+        let serial = serial.unwrap_or_else(|| shown_serial(&id).to_owned());
+        let options = DeviceOptions { queues, logical_block_size, serial, merge };
+        let new = NewExport { id: id.clone(), node, name: id.clone(), description: String::new(), shown };
+        self.export_through(new, |disk, view| {
+            options.check(disk.size()).map_err(|error| QmpError::generic(error.to_string()))?;
+            let mode = self.socket_mode;
+            let listening = Listening::start(&Endpoint::Socket(socket.clone()), mode, Vec::new());
+            let listening = listening.map_err(|failure| self.no_socket(&failure))?;
+            let path = std::path::absolute(&socket).unwrap_or_else(|_| socket.clone());
+            let export = self.vhost.add(id, view, options);
+            let export = export.map_err(|error| QmpError::generic(error.to_string()))?;
+            let open = RefCell::new(Some((listening, Vec::new())));
+            let entry = Arc::clone(export.entry());
+            let door = VhostDoor { server: Arc::clone(&self.vhost), export, open, path };
+            Ok((entry, ExportDoor::VhostUserBlk(door)))
+        })
+    }
+
+    /// Front-ends of all exports may come in. Runs on a loop.
+    pub fn accept_front_ends(&self) {
+        self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::accept);
+    }
+
+    /// Nobody comes in any more, over no protocol; names of sockets are removed.
+    pub fn close_doors(&self) {
+        self.doors.close();
+        self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);
+    }
+
+    /// Names of sockets that are removed at the end.
+    pub fn front_end_sockets(&self) -> Vec<PathBuf> {
+        let exports = self.exports();
+        exports.iter().filter_map(|export| Some(export.vhost_door()?.path().to_owned())).collect()
+    }
+
+    /// Why a socket cannot be had, and what to do about it.
+    pub fn no_socket(&self, failure: &Failure) -> QmpError {
+        let mut text = failure.to_string().replace("\n  because", "");
+        if self.sandbox == Sandbox::On && failure.is_forbidden() {
+            text.push_str(
+                " (the sandbox lets sockets be made only in directories given with --allow-path; give it, or --sandbox off)",
+            );
+        }
+        QmpError::generic(text)
+    }
+}

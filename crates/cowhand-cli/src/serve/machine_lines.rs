@@ -1,0 +1,55 @@
+//! Lines to paste: how virtual machine monitors reach a disk over vhost-user-blk.
+
+use std::path::Path;
+
+use super::paste::quote;
+use super::socket_path::file_name;
+
+/// The lines for the socket of one export: the name of a monitor, and what to add to its command line. All of them share the guest's
+/// memory with us, which has to be said, too.
+pub fn lines(socket: &Path, id: &str) -> Vec<(&'static str, String)> {
+    let path = socket.to_string_lossy();
+    let id = format!("vub-{}", file_name(id));
+    let doubled = path.replace(',', ",,");
+    let chardev = quote(&format!("socket,id={id},path={doubled},reconnect=1"));
+    let disk = quote(&format!("vhost_user=on,socket={path},num_queues=1,queue_size=128"));
+    let device = quote(&format!("block,socket={path}"));
+    let drive = serde_json::json!({ "drive_id": id, "socket": path, "is_root_device": false });
+    let url = quote(&format!("http://localhost/drives/{id}"));
+    vec![
+        (
+            "QEMU",
+            format!(
+                "-object memory-backend-memfd,id=mem,size=1G,share=on -m 1G -machine memory-backend=mem -chardev {chardev} -device vhost-user-blk-pci,chardev={id}"
+            ),
+        ),
+        ("cloud-hypervisor", format!("--memory size=1G,shared=on --disk {disk}")),
+        ("crosvm", format!("--vhost-user {device}")),
+        (
+            "Firecracker",
+            format!("curl --unix-socket firecracker.sock -X PUT {url} -d {}", quote(&drive.to_string())),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_quoted_for_the_shell_and_for_the_monitor() {
+        let lines = lines(Path::new("/run/a b,c.sock"), "disk");
+        let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["QEMU", "cloud-hypervisor", "crosvm", "Firecracker"]);
+        assert!(
+            lines[0].1.contains("'socket,id=vub-disk,path=/run/a b,,c.sock,reconnect=1'"),
+            "{}",
+            lines[0].1
+        );
+        assert!(
+            lines[3]
+                .1
+                .contains(r#"'{"drive_id":"vub-disk","socket":"/run/a b,c.sock","is_root_device":false}'"#)
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! One front-end's connection: its messages, in order, and the rings that they start and stop.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use buffer::{IoBuf, IoBytes};
+use export::repeats::{self, Level};
+use export::{NoPlace, Place};
+use futures_util::future::{Either, select};
+use reactor::net::Stream;
+
+use crate::channel::Channel;
+use crate::limits::PREDECESSOR_PATIENCE;
+use crate::message::{self, HEADER_BYTES, Header, Message, MessageError};
+use crate::server::{Server, VhostExport};
+use crate::session::{Answer, Refused, Session};
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("connection closed by the front-end")]
+    Gone,
+    #[error("another front-end uses the disk")]
+    Busy,
+    #[error("{0}")]
+    NoPlace(NoPlace),
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    #[error("{name}: {why}")]
+    Refused { name: &'static str, why: Refused },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl End {
+    /// Somebody has to know of it.
+    fn is_fault(&self) -> bool {
+        !matches!(self, Self::Gone)
+    }
+}
+
+/// Serves one front-end to its end, and the end of all that it asked for.
+pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, export: Arc<VhostExport>) {
+    let entry = Arc::clone(&export.entry);
+    let leaving = {
+        let (stream, entry) = (Rc::clone(&stream), Arc::clone(&entry));
+        reactor::spawn(async move {
+            entry.leaving().wait().await;
+            // Whatever waits for this front-end, in either direction, ends.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        })
+    };
+    let end = match place(&export, &stream).await {
+        Ok(place) => {
+            tracing::info!(export = entry.name(), "front-end uses export");
+            let end = talk(&server, &stream, &export).await;
+            // Who comes next repeats what was in flight: not before all of it has ended.
+            drop(place);
+            end
+        }
+        Err(end) => end,
+    };
+    drop(leaving);
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+    if end.is_fault() {
+        let text = format!("export {:?}: the connection of a front-end ends: {end}", entry.name());
+        repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
+    } else {
+        tracing::info!(export = entry.name(), reason = %end, "connection ends");
+    }
+}
+
+/// The only place at the export. The front-end before may be on its way out: it is waited for.
+async fn place(export: &VhostExport, stream: &Stream) -> Result<Place, End> {
+    let patience = pin!(reactor::sleep(PREDECESSOR_PATIENCE));
+    let gone = pin!(stream.hung_up());
+    let mut given_up = select(patience, gone);
+    loop {
+        match Place::take(Arc::clone(&export.entry), 1) {
+            Ok(place) => return Ok(place),
+            Err(gone @ NoPlace::TakenAway(_)) => return Err(End::NoPlace(gone)),
+            Err(NoPlace::Full { .. }) => {}
+        }
+        match select(pin!(export.entry.unused()), given_up).await {
+            Either::Left((_, waiting)) => given_up = waiting,
+            Either::Right((Either::Left(_), _)) => return Err(End::Busy),
+            Either::Right((Either::Right(_), _)) => return Err(End::Gone),
+        }
+    }
+}
+
+/// Answers messages until there are no more; then stops every ring.
+async fn talk(server: &Arc<Server>, stream: &Stream, export: &Arc<VhostExport>) -> End {
+    let channel = Rc::new(Channel::default());
+    let told = reactor::spawn(Rc::clone(&channel).tell_of_sizes(Arc::clone(export)));
+    let mut session = Session::new(server, export, channel);
+    let end = loop {
+        if let Err(end) = answer_next(&mut session, stream).await {
+            break end;
+        }
+    };
+    told.cancel().await;
+    session.stop_all().await;
+    end
+}
+
+async fn answer_next(session: &mut Session, stream: &Stream) -> Result<(), End> {
+    let mut fds = Vec::new();
+    let head = receive(stream, HEADER_BYTES, &mut fds).await?;
+    let header = Header::decode(head.first_chunk().copied().unwrap_or_default())?;
+    let payload = receive(stream, header.payload_bytes, &mut fds).await?;
+    let asked = Message::decode(header.request, &payload)?;
+    tracing::debug!(?asked, fds = fds.len(), "message");
+    let name = message::name(header.request);
+    let answered = session.handle(asked, payload.len(), fds).await;
+    let acknowledged = header.needs_reply && session.acknowledges();
+    match answered {
+        Ok(Answer::Payload(payload)) => send(stream, header.request, &payload).await?,
+        Ok(Answer::WithFd(payload, fd)) => {
+            stream.send_with_fds_now(&message::answer(header.request, &payload), &[fd.as_fd()])?;
+        }
+        Ok(Answer::None) if acknowledged => send(stream, header.request, &message::number(0)).await?,
+        Ok(Answer::None) => {}
+        // The front-end decides what comes of it.
+        Err(why) if acknowledged => {
+            let entry = &session.export().entry;
+            let text = format!("export {:?}: {name} is refused: {why}", entry.name());
+            repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
+            send(stream, header.request, &message::number(1)).await?;
+        }
+        Err(why) => return Err(End::Refused { name, why }),
+    }
+    Ok(())
+}
+
+async fn send(stream: &Stream, request: u32, payload: &[u8]) -> io::Result<()> {
+    stream.send_all(IoBytes::copy_from(&message::answer(request, payload)).into()).await
+}
+
+/// Exactly `len` bytes: descriptors come with the message that they belong to. Those of one message are at most 16, the kernel closes more.
+async fn receive(stream: &Stream, len: usize, fds: &mut Vec<OwnedFd>) -> Result<Vec<u8>, End> {
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let (count, buf) = stream.recv_with_fds(IoBuf::zeroed(len - bytes.len()), fds).await;
+        match count? {
+            0 => return Err(End::Gone),
+            count => bytes.extend_from_slice(&buf[..count]),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,46 @@
+//! Bounds of this door, with their reasons.
+
+use std::time::Duration;
+
+/// Queues that a front-end may have: one for each of a guest's processors up to 64.
+pub const QUEUES_MAX: u16 = 64;
+
+/// Entries of a ring at most: the limit of virtio's split rings.
+pub const RING_ENTRIES_MAX: u16 = 1 << 15;
+
+/// Parts of a request's data that a driver is told to use at most: a ring of 128 entries has room for them with header and status.
+pub const SEGMENTS_MAX: u32 = 126;
+
+/// Descriptors of one request that are looked at: the kernel takes 1024 parts in one call; header and status are two more.
+pub const CHAIN_DESCRIPTORS_MAX: usize = 1026;
+
+/// Bytes of one request at most: as many as NBD clients may ask for.
+pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes that requests merged into one have at most: a step of a loop's time.
+pub const MERGED_BYTES_MAX: u64 = export::STEP_BYTES;
+
+/// Ranges of one discard or write-zeroes request.
+pub const RANGES_MAX: u32 = 16;
+
+/// Sectors of one such range: 1 GiB, so that one request cannot take the disk for minutes where zeroes have to be written.
+pub const RANGE_SECTORS_MAX: u32 = 1 << 21;
+
+/// Regions of guest memory: as many as a machine has slots for DIMMs (QEMU: 256).
+pub const MEMORY_SLOTS_MAX: usize = 256;
+
+/// Payload of a message: the largest has 16 regions of memory or 256 bytes of configuration.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Bytes of a memory region that holds records of requests in flight: 64 queues of the largest rings.
+pub const INFLIGHT_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the log of dirty pages: one bit for each page of 256 TiB.
+pub const LOG_BYTES_MAX: u64 = 8 << 30;
+
+/// How long a front-end waits for the end of the one before it, before it is refused: one that reconnects may be faster than the end
+/// of its old connection is noticed.
+pub const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Front-ends that wait or are served, of all exports.
+pub const FRONT_ENDS_MAX: usize = 1024;

@@ -1,0 +1,164 @@
+//! The door: its exports, and the front-ends that come in.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use export::{ClientCosts, Door, DuplicateName, Export, ExportEntry, Exports, Loops, Seat, Served, peer};
+use parking_lot::Mutex;
+use reactor::net::{Listener, Stream};
+use tracing::Instrument;
+
+use crate::connection;
+use crate::limits::{FRONT_ENDS_MAX, QUEUES_MAX};
+use crate::request::SECTOR_BYTES;
+
+/// How a disk is shown to guests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Queues that a front-end may use, 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Bytes of a logical block: a power of two, 512 to 32768.
+    pub logical_block_size: u32,
+    /// What the guest is told as the disk's serial number; 20 bytes of it.
+    pub serial: String,
+    /// Contiguous requests that come together go to the disk as one.
+    pub merge: bool,
+}
+
+/// Options that no device can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// How many queues.
+    #[error("num-queues is {0}; 1 to {QUEUES_MAX} are allowed")]
+    Queues(u16),
+    /// Bytes of a block.
+    #[error("logical-block-size is {0}; powers of two from 512 to 32768 are allowed")]
+    Block(u32),
+    /// The disk ends inside a block.
+    #[error("the disk has {size} bytes, which is no multiple of logical-block-size {block}")]
+    Size {
+        /// Bytes of the disk.
+        size: u64,
+        /// Bytes of a block.
+        block: u32,
+    },
+}
+
+impl DeviceOptions {
+    /// Whether a disk of `size` bytes can be shown so.
+    ///
+    /// # Errors
+    /// For the first option that cannot be.
+    pub fn check(&self, size: u64) -> Result<(), OptionsError> {
+        let block = self.logical_block_size;
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            return Err(OptionsError::Queues(self.queues));
+        }
+        if !block.is_power_of_two() || !(512..=32768).contains(&block) {
+            return Err(OptionsError::Block(block));
+        }
+        // Of a block of one sector the rest is told to be out of reach (docs/serving.md).
+        if u64::from(block) > SECTOR_BYTES && !size.is_multiple_of(u64::from(block)) {
+            return Err(OptionsError::Size { size, block });
+        }
+        Ok(())
+    }
+}
+
+/// A disk that front-ends can reach.
+#[derive(Debug)]
+pub struct VhostExport {
+    pub(crate) entry: Arc<ExportEntry>,
+    pub(crate) options: DeviceOptions,
+    /// Whether the driver of the last front-end had the write cache on.
+    pub(crate) cache: Mutex<Option<bool>>,
+}
+
+impl VhostExport {
+    /// The export behind it.
+    pub fn entry(&self) -> &Arc<ExportEntry> {
+        &self.entry
+    }
+}
+
+/// What all front-ends share.
+#[derive(Debug)]
+pub struct Server {
+    door: Door,
+    /// The loop that the next device's first queue lives on.
+    next_loop: AtomicUsize,
+}
+
+impl Server {
+    /// A server without exports whose front-ends live on `loops`, as long as these run.
+    pub fn new(loops: &Arc<Loops>) -> Arc<Self> {
+        Arc::new(Self { door: Door::new(loops, Exports::new()), next_loop: AtomicUsize::new(0) })
+    }
+
+    /// What is served.
+    pub fn exports(&self) -> &Exports {
+        self.door.exports()
+    }
+
+    /// What its clients cost.
+    pub fn client_costs(&self) -> ClientCosts {
+        self.door.costs()
+    }
+
+    /// Front-ends and queues that are served now.
+    pub fn clients(&self) -> usize {
+        self.door.clients()
+    }
+
+    /// Offers `disk` as `name`.
+    ///
+    /// # Errors
+    /// When the name is in use.
+    pub fn add(
+        &self,
+        name: impl Into<String>,
+        disk: Arc<dyn Export>,
+        options: DeviceOptions,
+    ) -> Result<Arc<VhostExport>, DuplicateName> {
+        let entry = self.door.exports().add(name, "", disk)?;
+        Ok(Arc::new(VhostExport { entry, options, cache: Mutex::default() }))
+    }
+
+    /// Accepts front-ends of one export at `listener` for ever. Runs on any event loop, also one that serves nobody; dropping it ends the
+    /// listening.
+    pub async fn accept(self: Arc<Self>, listener: Listener, export: Arc<VhostExport>) {
+        let welcome = |stream| self.begin(stream, &export);
+        self.door.accept(&listener, FRONT_ENDS_MAX, welcome).await;
+    }
+
+    fn begin(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>) {
+        let (server, export) = (Arc::clone(self), Arc::clone(export));
+        self.door.give(move |_seat| {
+            let span = tracing::info_span!("vhost-user-blk", peer = peer::name(&stream));
+            let stream = Rc::new(stream);
+            let hang_up = Rc::clone(&stream);
+            let served = async move { connection::serve(server, stream, export).await };
+            Served { hang_up, work: Box::pin(served.instrument(span)) }
+        });
+    }
+
+    /// The loop of a new device's first queue; its next queues are on the loops behind it.
+    pub(crate) fn first_loop(&self) -> usize {
+        self.next_loop.fetch_add(1, Ordering::Relaxed) % self.door.loops().count()
+    }
+
+    /// Starts queue number `queue` of a device on its loop.
+    pub(crate) fn give_queue(
+        &self,
+        first_loop: usize,
+        queue: usize,
+        begin: impl FnOnce(&Seat) -> Served + Send + 'static,
+    ) {
+        self.door.give_to((first_loop + queue) % self.door.loops().count(), begin);
+    }
+
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+}

@@ -1,0 +1,44 @@
+//! Disks over vhost-user-blk: a machine of our own (`black_box::vhost_user`) against the daemon.
+
+#![forbid(unsafe_code)]
+
+mod crashes;
+mod hostile;
+mod steering;
+mod talk;
+
+use std::path::PathBuf;
+
+use black_box::peer::qemu_img;
+use black_box::server::Start;
+use black_box::{Scratch, Server};
+
+/// A disk, and a socket for a machine.
+struct Place {
+    scratch: Scratch,
+    disk: String,
+    socket: PathBuf,
+}
+
+impl Place {
+    /// A new disk of 64 MiB.
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let (disk, socket) = (scratch.name("disk.qcow2"), scratch.file("v.sock"));
+        qemu_img(["create", "-q", "-f", "qcow2", &disk, "64M"]).ok();
+        Self { scratch, disk, socket }
+    }
+
+    /// Serves it, with these options of the drive and arguments.
+    fn serve(&self, options: &str, more: &[&str]) -> Server {
+        let drive = format!("file={}{options}", self.disk);
+        let start = Start::new(["--vhost-user-blk"]).arg(&self.socket).args(more).arg(drive);
+        start.listen().unwrap_or_else(|error| panic!("{}", error.0))
+    }
+}
+
+/// Bytes that tell where they belong.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = black_box::Random::new(seed);
+    (0..len / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
+}
