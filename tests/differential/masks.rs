@@ -34,6 +34,10 @@ pub fn of_file(mut value: Value) -> Value {
     let more =
         ["children", "filename", "actual-size", "full-backing-filename", "date-sec", "date-nsec", "icount"];
     strip(&mut value, &more);
+    // Random, and what this machine did at that moment.
+    strip(&mut value, &["uuid", "iters", "master-key-iters"]);
+    // Since 9.0.
+    strip(&mut value, &["detached-header"]);
     // Since 8.0 plain files have something of their own, which says nothing of the image.
     sorted(value)
 }

@@ -78,6 +78,20 @@ pub fn create() -> Vec<Line> {
         "create -f raw -o help",
         "create -f qcow2 new.qcow2 1M 2M",
         "create --object secret,id=a,data=b -f qcow2 new.qcow2 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,iter-time=10 new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -q -o key-secret=s,iter-time=10,size=2M new.luks",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,iter-time=10,cipher-alg=aes-128,hash-alg=sha1 new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o iter-time=10,cipher-mode=cbc,ivgen-alg=essiv,key-secret=s new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,iter-time=10,preallocation=full new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,iter-time=10 new.luks 1000",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,preallocation=some new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,cipher-alg=rot-13 new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s,detached-header=on new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o encrypt.key-secret=s new.luks 1M",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s new.luks",
+        "create --object secret,id=s,data=b -f luks -o key-secret=s -b base.qcow2 -F qcow2 new.luks 1M",
+        "create -f luks -o key-secret=s new.luks 1M",
+        "create -f luks new.luks 1M",
     ]));
     lines
 }
@@ -135,6 +149,11 @@ pub fn convert() -> Vec<Line> {
         "convert -U -O raw data.qcow2 new.img",
         "convert -O qcow2 data.qcow2 base.qcow2",
         "convert --object secret,id=a,data=b -O raw data.qcow2 new.img",
+        "convert --object secret,id=s,data=b -O luks -o key-secret=s,iter-time=10 data.qcow2 new.img",
+        "convert --object secret,id=s,data=b -O luks -o key-secret=s,iter-time=10 odd.qcow2 new.img",
+        "convert --object secret,id=s,data=b -O luks -o key-secret=s -c data.qcow2 new.img",
+        "convert --object secret,id=s,data=b -O luks -o key-secret=s -B base.qcow2 -F qcow2 mid.qcow2 new.img",
+        "convert -O luks data.qcow2 new.img",
         "convert -O raw -c data.qcow2 new.img",
         "convert -O raw missing.qcow2 new.img",
         "convert -O nonsense data.qcow2 new.img",
@@ -187,6 +206,7 @@ pub fn dd() -> Vec<Line> {
         combined(&[&["dd", "dd -O qcow2"], &sources, &parts]).into_iter().map(Line::same).collect();
     lines.extend(same(&[
         "dd -f qcow2 -O raw if=data.qcow2 of=new.img",
+        "dd -O luks if=data.qcow2 of=new.img",
         "dd -U if=data.qcow2 of=new.img",
         "dd --image-opts if=driver=qcow2,file.filename=data.qcow2 of=new.img",
         "dd if=missing.qcow2 of=new.img",

@@ -147,7 +147,7 @@ fn options_are_done_in_their_order_and_what_is_not_done_here_is_refused_by_name(
         (&late, "--export nbd,id=e,node-name=n"),
         (&["--export", "fuse,id=e,node-name=n,mountpoint=x"], "fuse"),
         (&["--export", "vduse-blk,id=e,node-name=n,name=x"], "vduse-blk"),
-        (&["--object", "secret_keyring,id=a,serial=1"], "secret_keyring"),
+        (&["--object", "secret_keyring,id=a,serial=1"], "key 1 of the kernel's keyrings"),
         (&["--object", "iothread,id=a"], "iothread"),
         (&["--chardev", "stdio,id=c"], "--chardev stdio"),
         (&["--monitor", "c"], "\"c\""),

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bitmaps;
 mod ledger;
 mod load;
 mod moments;

@@ -1,6 +1,6 @@
-//! A persistent bitmap that misses writes says so before it is used.
+//! Bitmaps over the control socket and over NBD: made, changed, kept up to date, read by QEMU afterwards.
 
-use black_box::peer::qemu_img;
+use black_box::peer::{dirty, dirty_by_qemu, qemu_img};
 use black_box::{Run, Server, cowhand};
 use serde_json::{Value, json};
 
@@ -22,106 +22,175 @@ fn flags(name: &str, flags: &[&str]) -> (String, Vec<String>) {
     (name.to_owned(), flags.iter().map(|flag| (*flag).to_owned()).collect())
 }
 
-/// A user took incremental backups by two bitmaps. A server of ours wrote to the disk, said nothing, and the next
-/// increment was refused weeks later, when the full backup that it needed could not be made up for any more.
+fn dirty_by_us(server: &Server, export: &str, bitmap: &str) -> Vec<(u64, u64)> {
+    let context = format!("--map=qemu:dirty-bitmap:{bitmap}");
+    dirty(&Run::new("nbdinfo").args(["--json", &context, &server.uri(export)]).json())
+}
+
+/// What a query tells of the bitmaps of node "b", by name.
+fn told(qmp: &mut black_box::qmp::Qmp, name: &str) -> Option<Value> {
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    let node = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == "b").cloned()?;
+    let bitmaps = node["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
+    bitmaps.into_iter().find(|bitmap| bitmap["name"] == name)
+}
+
+fn export(bitmaps: &[&str]) -> Value {
+    json!({ "type": "nbd", "id": "e", "node-name": "b", "name": "b", "writable": true, "bitmaps": bitmaps })
+}
+
+/// A user took incremental backups by two bitmaps. A server of ours wrote to the disk, and the next increment had to be a full backup.
 #[test]
-fn the_first_write_tells_the_log_and_clients_which_bitmaps_it_puts_out_of_date() {
-    let mut steered = Steered::new();
-    let path = create(&steered.scratch, "b.qcow2", "16M");
-    for words in [["--add", "inc"], ["--add", "other"], ["--add", "frozen"], ["--disable", "frozen"]] {
+fn what_clients_write_is_in_bitmaps_when_qemu_reads_them() {
+    let steered = Steered::new();
+    let path = create(&steered.scratch, "b.qcow2", "64M");
+    for words in [["--add", "inc"], ["--add", "frozen"], ["--disable", "frozen"]] {
         qemu_img(["bitmap", words[0], &path, words[1]]).ok();
     }
     let mut qmp = steered.talk();
     qmp.ok("blockdev-add", qcow2("b", &path));
-    let export = json!({ "type": "nbd", "id": "e", "node-name": "b", "writable": true });
-    qmp.ok("block-export-add", export);
+    let fine = json!({ "node": "b", "name": "fine", "granularity": 4096, "persistent": true });
+    qmp.ok("block-dirty-bitmap-add", fine);
+    qmp.ok("block-export-add", export(&["inc", "frozen", "fine"]));
     let mut client = steered.server.client("b");
-    client.read(0, 4096).expect("a read");
-    let bitmaps = |qmp: &mut black_box::qmp::Qmp| -> Vec<(String, Vec<String>)> {
-        let nodes = qmp.ok("query-named-block-nodes", json!({}));
-        let node = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == "b").cloned();
-        let image = node.expect("b")["image"]["format-specific"]["data"]["bitmaps"].clone();
-        image.as_array().expect("bitmaps").iter().map(name_and_flags).collect()
+    client.write((1 << 20) + 5, &[1; 10]).expect("a write");
+    client.write_zeroes(8 << 20, 100 << 10, 0).expect("zeroes");
+    client.write(30 << 20, &[2; 1 << 20]).expect("a write");
+    let inc = [(1 << 20, 64 << 10), (8 << 20, 128 << 10), (30 << 20, 1 << 20)];
+    let fine = [(1 << 20, 4 << 10), (8 << 20, 100 << 10), (30 << 20, 1 << 20)];
+    assert_eq!(dirty_by_us(&steered.server, "b", "inc"), inc);
+    assert_eq!(dirty_by_us(&steered.server, "b", "fine"), fine);
+    assert_eq!(dirty_by_us(&steered.server, "b", "frozen"), []);
+    let now = told(&mut qmp, "fine").expect("it is there");
+    let expected = json!({
+        "name": "fine", "count": (4 << 10) + (100 << 10) + (1 << 20), "granularity": 4096,
+        "recording": true, "busy": true, "persistent": true,
+    });
+    assert_eq!(now, expected);
+    drop(client);
+    steered.server.stop();
+    assert_eq!(
+        shown_by_qemu(&path),
+        [flags("inc", &["auto"]), flags("frozen", &[]), flags("fine", &["auto"])]
+    );
+    assert_eq!(dirty_by_qemu(&path, "inc"), inc);
+    assert_eq!(dirty_by_qemu(&path, "fine"), fine);
+    assert_eq!(dirty_by_qemu(&path, "frozen"), []);
+    qemu_img(["check", "-q", &path]).ok();
+}
+
+#[test]
+fn bitmaps_are_made_changed_and_removed_as_qemu_does_it() {
+    let steered = Steered::new();
+    let path = create(&steered.scratch, "b.qcow2", "16M");
+    let mut qmp = steered.talk();
+    qmp.ok("blockdev-add", qcow2("b", &path));
+    qmp.ok("block-export-add", export(&[]));
+    let which = |name: &str| json!({ "node": "b", "name": name });
+    let add = |qmp: &mut black_box::qmp::Qmp, name: &str, more: Value| {
+        let mut arguments = which(name);
+        arguments.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+        qmp.ok("block-dirty-bitmap-add", arguments);
     };
-    let before = vec![flags("inc", &["auto"]), flags("other", &["auto"]), flags("frozen", &[])];
-    assert_eq!(bitmaps(&mut qmp), before);
-    assert!(!steered.server.stderr().contains("out of date"), "nothing was written yet");
-    for number in 0..20_u8 {
-        client.write(u64::from(number) << 16, &[number; 4096]).expect("a write");
+    add(&mut qmp, "m", json!({ "granularity": 65536 }));
+    add(&mut qmp, "p", json!({ "persistent": true, "disabled": true }));
+    let mut client = steered.server.client("b");
+    let count =
+        |qmp: &mut black_box::qmp::Qmp, name: &str| told(qmp, name).expect("it is there")["count"].clone();
+    client.write(0, &[1; 512]).expect("a write");
+    assert_eq!((count(&mut qmp, "m"), count(&mut qmp, "p")), (json!(65536), json!(0)));
+    qmp.ok("block-dirty-bitmap-enable", which("p"));
+    qmp.ok("block-dirty-bitmap-disable", which("m"));
+    client.write(1 << 20, &[1; 512]).expect("a write");
+    assert_eq!((count(&mut qmp, "m"), count(&mut qmp, "p")), (json!(65536), json!(65536)));
+    qmp.ok("block-dirty-bitmap-merge", json!({ "node": "b", "target": "p", "bitmaps": ["m"] }));
+    assert_eq!(count(&mut qmp, "p"), json!(131_072));
+    let sum = |qmp: &mut black_box::qmp::Qmp, name: &str| {
+        qmp.ok("x-debug-block-dirty-bitmap-sha256", which(name))["sha256"].clone()
+    };
+    let before = sum(&mut qmp, "m");
+    qmp.ok("block-dirty-bitmap-clear", which("m"));
+    assert_ne!(sum(&mut qmp, "m"), before);
+    let sources = json!([{ "node": "b", "name": "p" }]);
+    qmp.ok("block-dirty-bitmap-merge", json!({ "node": "b", "target": "m", "bitmaps": sources }));
+    assert_eq!(sum(&mut qmp, "m"), sum(&mut qmp, "p"));
+    for (command, arguments, word) in [
+        ("block-dirty-bitmap-add", which("p"), "already"),
+        ("block-dirty-bitmap-add", json!({ "node": "b", "name": "x", "granularity": 1000 }), "power of two"),
+        ("block-dirty-bitmap-add", json!({ "node": "a", "name": "", "persistent": true }), "name"),
+        ("block-dirty-bitmap-clear", which("none"), "no bitmap"),
+        ("block-dirty-bitmap-merge", json!({ "node": "b", "target": "p", "bitmaps": ["m", "none"] }), "none"),
+        ("x-debug-block-dirty-bitmap-sha256", which("none"), "no bitmap"),
+    ] {
+        let refused = qmp.refused(command, arguments);
+        assert!(refused.contains(word), "{command}: {refused}");
     }
-    let told = qmp.event("X_BLOCK_DIRTY_BITMAPS_INVALIDATED");
-    let expected = json!({ "device": "b", "node-name": "b", "bitmaps": ["inc", "other"], "count": 2 });
-    assert_eq!(told["data"], expected);
-    steered
-        .server
-        .wait_until(|server| server.stderr().contains("out of date").then_some(()))
-        .expect("a warning");
-    let after =
-        vec![flags("inc", &["in-use", "auto"]), flags("other", &["in-use", "auto"]), flags("frozen", &[])];
-    assert_eq!(bitmaps(&mut qmp), after);
+    qmp.ok("block-dirty-bitmap-remove", which("m"));
+    assert!(told(&mut qmp, "m").is_none());
+    qmp.ok("block_resize", json!({ "node-name": "b", "size": 32 << 20 }));
     drop(client);
     qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
     qmp.event("BLOCK_EXPORT_DELETED");
-    qmp.ok("blockdev-del", json!({ "node-name": "b" }));
-    assert_eq!(shown_by_qemu(&path), after);
-    // What is out of date already is no news.
-    qmp.ok("blockdev-add", qcow2("b", &path));
-    qmp.ok("block-export-add", json!({ "type": "nbd", "id": "e", "node-name": "b", "writable": true }));
-    steered.server.client("b").write(0, &[1; 512]).expect("a write");
-    let log = steered.server.stderr();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("out of date")).collect();
-    assert_eq!(warnings.len(), 1, "{log}");
-    for part in ["WARN", "b.qcow2", "\"inc\", \"other\""] {
-        assert!(warnings[0].contains(part), "{part}: {}", warnings[0]);
-    }
-    assert!(!warnings[0].contains("frozen"), "{}", warnings[0]);
+    qmp.ok("block-export-add", export(&["p"]));
+    let busy = qmp.refused("block-dirty-bitmap-remove", which("p"));
+    assert!(busy.contains("\"e\""), "{busy}");
     steered.server.stop();
+    assert_eq!(dirty_by_qemu(&path, "p"), [(0, 64 << 10), (1 << 20, 64 << 10)]);
+}
+
+/// The names of bitmaps beside "first", which alone finds room in memory: bits of 512 bytes on a disk of 1 TiB.
+fn too_many(path: &str, names: &[&str]) {
+    for name in [&["first"], names].concat() {
+        qemu_img(["bitmap", "--add", "-g", "512", path, name]).ok();
+    }
 }
 
 /// The event would come with the next look at the disks, a second later: the disk was gone by then, and the news with it.
 #[test]
-fn a_disk_that_is_removed_at_once_still_tells_of_its_bitmaps() {
+fn a_disk_that_is_removed_at_once_still_tells_of_bitmaps_that_are_not_kept_up_to_date() {
     let steered = Steered::new();
-    let path = create(&steered.scratch, "b.qcow2", "16M");
-    qemu_img(["bitmap", "--add", &path, "inc"]).ok();
+    let path = create(&steered.scratch, "b.qcow2", "1T");
+    too_many(&path, &["inc", "other"]);
     let mut qmp = steered.talk();
-    for _ in 0..3 {
-        qmp.ok("blockdev-add", qcow2("b", &path));
-        qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "b", "name": "s" }));
-        qmp.ok("blockdev-del", json!({ "node-name": "b" }));
-        assert_eq!(qmp.event("X_BLOCK_DIRTY_BITMAPS_INVALIDATED")["data"]["bitmaps"], json!(["inc"]));
-        qemu_img(["bitmap", "--remove", &path, "inc"]).ok();
-        qemu_img(["snapshot", "-d", "s", &path]).ok();
-        qemu_img(["bitmap", "--add", &path, "inc"]).ok();
-    }
+    qmp.ok("blockdev-add", qcow2("b", &path));
+    qmp.ok("blockdev-snapshot-internal-sync", json!({ "device": "b", "name": "s" }));
+    let inc = told(&mut qmp, "inc").expect("it is told");
+    assert_eq!((&inc["inconsistent"], &inc["recording"]), (&json!(true), &json!(false)));
+    qmp.ok("blockdev-del", json!({ "node-name": "b" }));
+    let news = &qmp.event("X_BLOCK_DIRTY_BITMAPS_INVALIDATED")["data"];
+    assert_eq!(*news, json!({ "device": "b", "node-name": "b", "bitmaps": ["inc", "other"], "count": 2 }));
+    let log = steered.server.stderr();
+    assert!(log.contains("out of date") && log.contains("larger granularity"), "{log}");
+    let lost = ["in-use", "auto"];
+    assert_eq!(shown_by_qemu(&path), [flags("first", &["auto"]), flags("inc", &lost), flags("other", &lost)]);
     steered.server.stop();
 }
 
 #[test]
 fn names_of_bitmaps_cost_a_log_line_of_bounded_length() {
     let scratch = black_box::Scratch::new();
-    let path = create(&scratch, "a.qcow2", "1M");
-    let names: Vec<String> = (0..40).map(|number| format!("{number:03}{}", "n".repeat(1000))).collect();
-    for name in &names {
-        qemu_img(["bitmap", "--add", &path, name]).ok();
-    }
+    let path = create(&scratch, "a.qcow2", "1T");
+    let names: Vec<String> = (0..10).map(|number| format!("{number:03}{}", "n".repeat(1000))).collect();
+    too_many(&path, &names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut server = Server::start([&path]);
     server.client("a").write(0, &[1; 512]).expect("a write");
     server.wait_until(|server| server.stderr().contains("out of date").then_some(())).expect("a warning");
     let log = server.stderr();
     let line = log.lines().find(|line| line.contains("out of date")).expect("it is there");
-    assert!(line.contains("and 32 more") && line.len() < 10_000, "{} bytes", line.len());
+    assert!(line.contains("and 2 more") && line.len() < 10_000, "{} bytes", line.len());
     server.stop();
 }
 
 #[test]
-fn a_tool_that_changes_an_image_tells_of_its_bitmaps() {
+fn a_tool_that_changes_an_image_keeps_its_bitmaps() {
     let scratch = black_box::Scratch::new();
     let path = create(&scratch, "a.qcow2", "1M");
     qemu_img(["bitmap", "--add", &path, "inc"]).ok();
-    let outcome = cowhand(["snapshot", "-c", "s", &path]).outcome();
-    assert!(outcome.status.success() && outcome.stderr.contains("\"inc\""), "{outcome}");
-    assert_eq!(shown_by_qemu(&path), [flags("inc", &["in-use", "auto"])]);
-    let listed: Run = cowhand(["snapshot", "-l", &path]);
-    assert_eq!(listed.outcome().stderr, "");
+    for words in [["snapshot", "-c", "s"], ["snapshot", "-a", "s"], ["snapshot", "-d", "s"]] {
+        let outcome = cowhand([&words[..], &[&path]].concat()).outcome();
+        assert!(outcome.status.success() && outcome.stderr.is_empty(), "{outcome}");
+        assert_eq!(shown_by_qemu(&path), [flags("inc", &["auto"])]);
+    }
+    // Going back to a snapshot may have changed anything.
+    assert_eq!(dirty_by_qemu(&path, "inc"), [(0, 1 << 20)]);
 }

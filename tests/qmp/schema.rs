@@ -9,7 +9,9 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 28] = [
+const NOT_HERE: [&str; 30] = [
+    "block-export-add(vhost-user-blk).addr(unix).abstract",
+    "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
@@ -34,6 +36,9 @@ const NOT_HERE: [&str; 28] = [
     "object-add(secret).iv",
     "object-add(secret).keyid",
     "object-add(secret).loaded",
+    "object-add(secret_keyring).iv",
+    "object-add(secret_keyring).keyid",
+    "object-add(secret_keyring).loaded",
     "object-add(tls-creds-x509).loaded",
     "object-add(tls-creds-x509).passwordid",
     "object-add(tls-creds-x509).priority",
@@ -86,10 +91,13 @@ fn is_known_of_blkdebug(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 16] = [
+const OURS: [&str; 19] = [
     "BLOCK_IO_ERROR.qom-path",
+    "block-export-add(vhost-user-blk).request-merging",
+    "block-export-add(vhost-user-blk).serial",
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
+    "blockdev-add(luks).header",
     "blockdev-add(nbd).remote-timeout",
     "blockdev-add(nbd).server.host",
     "blockdev-add(nbd).server.path",

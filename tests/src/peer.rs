@@ -57,6 +57,20 @@ pub fn converted(image: &str, format: &str, more: &[&str], into: &Path) -> Vec<u
     std::fs::read(into).expect("cannot read what qemu-img wrote")
 }
 
+/// The dirty ranges, offset and length, of what `nbdinfo --json --map` says of a bitmap.
+pub fn dirty(map: &Value) -> Vec<(u64, u64)> {
+    let number = |extent: &Value, name: &str| extent[name].as_u64().expect("a number");
+    let dirty = map.as_array().expect("a list").iter().filter(|extent| extent["type"] == 1);
+    dirty.map(|extent| (number(extent, "offset"), number(extent, "length"))).collect()
+}
+
+/// What qemu-nbd says of a bitmap of a qcow2 image that nobody has open.
+pub fn dirty_by_qemu(path: &str, bitmap: &str) -> Vec<(u64, u64)> {
+    let context = format!("--map=qemu:dirty-bitmap:{bitmap}");
+    let server = ["--", "[", "qemu-nbd", "-r", "-f", "qcow2", "-B", bitmap, path, "]"];
+    dirty(&Run::new("nbdinfo").args(["--json", &context]).args(server).json())
+}
+
 /// Version of QEMU, major number first.
 pub fn qemu_version() -> (u32, u32) {
     let text = qemu_img(["--version"]).ok();

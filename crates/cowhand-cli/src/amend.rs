@@ -218,10 +218,8 @@ impl Job<'_> {
         image: &Qcow2,
         header: &Header,
     ) -> Result<(), Failure> {
-        // An encrypted image has both: it was opened with a password.
-        let (Some(area), Some(id)) = (qcow2::luks_area(header), &self.options.layer.key_secret) else {
-            return Ok(());
-        };
+        let Some(area) = qcow2::luks_area(header) else { return Ok(()) };
+        let id = self.options.layer.key_secret.as_deref();
         change.make(image, area, id, self.args.force).await.map_err(|error| self.failed(&*error))
     }
 

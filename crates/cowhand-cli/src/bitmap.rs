@@ -11,7 +11,7 @@ use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
 use qcow2::Qcow2;
-use qcow2::bitmap::{Bitmap, BitmapChange};
+use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 
 use self::steps::{Step, Steps};
 use crate::copying;
@@ -116,12 +116,16 @@ async fn act(args: &Args, disk: &Disk, source: Option<&Disk>, options: &DiskOpti
             format!("cannot {step} bitmap {name:?} of {}", options.filename.display())
         };
         let change = match step {
-            Step::Add => BitmapChange::Add { granularity_bytes: args.granularity, recording: true },
+            Step::Add => BitmapChange::Add(NewBitmap {
+                granularity_bytes: args.granularity,
+                recording: true,
+                persistent: true,
+            }),
             Step::Remove => BitmapChange::Remove,
             Step::Clear => BitmapChange::Clear,
             Step::Enable => BitmapChange::Record(true),
             Step::Disable => BitmapChange::Record(false),
-            Step::Merge(name) => BitmapChange::Merge(find(&source, name, &what).await?),
+            Step::Merge(name) => BitmapChange::Merge(find(&source, name, &what)?),
         };
         image.change_bitmap(&args.name, change).await.map_err(|error| Failure::because(what(), &error))?;
     }
@@ -134,10 +138,9 @@ fn image_of(disk: &Disk) -> Result<Qcow2, Failure> {
 }
 
 /// The bitmap to merge, if it can be trusted.
-async fn find(image: &Qcow2, name: &str, what: &impl Fn() -> String) -> Result<Arc<Bitmap>, Failure> {
-    let found = image.bitmaps().await.map_err(|error| Failure::because(what(), &error))?;
-    let found = found.into_iter().find(|bitmap| bitmap.name() == name);
-    found.map(Arc::new).ok_or_else(|| {
+fn find(image: &Qcow2, name: &str, what: &impl Fn() -> String) -> Result<Arc<Bitmap>, Failure> {
+    let found = image.bitmaps().into_iter().find(|bitmap| bitmap.name() == name);
+    found.ok_or_else(|| {
         let file = image.file().name();
         Failure::explained(what(), format!("{file} has no bitmap {name:?}, or an inconsistent one"))
     })

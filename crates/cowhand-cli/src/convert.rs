@@ -69,7 +69,7 @@ pub struct Args {
     #[command(flatten)]
     opening: OpenArgs,
 
-    /// Format of TARGET: qcow2 or raw
+    /// Format of TARGET: qcow2, raw or luks
     #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
     target_format: Format,
 
@@ -191,7 +191,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         None => joined(&opened),
     };
     let plan = Plan::of(args, source.size(), sources.len(), has_backing, memory)?;
-    let bitmaps = reactor.run(bitmaps::of(args, &opened, &plan))?;
+    let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
         reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
         return Ok(ExitCode::SUCCESS);
@@ -213,10 +213,11 @@ impl Args {
             let what = format!("-S is {sparse}; allowed: multiples of 512 up to 16M, and 0");
             return Err(Failure::new(what));
         }
-        if self.compress && self.target_format == Format::Raw {
-            return Err(Failure::new(
-                "-c: a raw image has no compressed clusters; convert to qcow2 (-O qcow2)",
-            ));
+        if self.compress && self.target_format != Format::Qcow2 {
+            let format = self.target_format;
+            return Err(Failure::new(format!(
+                "-c: a {format} image has no compressed clusters; convert to qcow2 (-O qcow2)",
+            )));
         }
         if self.compress && self.sparse == Some(0) {
             return Err(Failure::new(

@@ -40,6 +40,8 @@ Examples:
   cowhand create -o cluster_size=128k,extended_l2=on disk.qcow2 1.5T
   cowhand create -b base.qcow2 -F qcow2 overlay.qcow2
   cowhand create -f raw -o preallocation=falloc disk.raw 4G
+  cowhand create --object secret,id=key,file=password.txt -o encrypt.format=luks,encrypt.key-secret=key disk.qcow2 20G
+  cowhand create --object secret,id=key,file=password.txt -f luks -o key-secret=key disk.luks 20G
   cowhand create --suggest 1T --use database
   cowhand create --suggest 40G -b base.qcow2 -F qcow2 overlay.qcow2"
 )]
@@ -52,7 +54,7 @@ pub struct Args {
     #[arg(value_name = "SIZE")]
     size: Option<String>,
 
-    /// Format of the image: qcow2 or raw
+    /// Format of the image: qcow2, raw or luks
     #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
     format: Format,
 
@@ -140,8 +142,9 @@ pub fn check_creatable(name: &Path) -> Result<(), Failure> {
 
 /// Says what to create, and creates nothing.
 fn suggested(args: &Args, size: &str, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    if args.format == Format::Raw {
-        return Err(Failure::new("a raw image has no clusters, so there is nothing to suggest"));
+    if args.format != Format::Qcow2 {
+        let what = format!("a {} image has no clusters, so there is nothing to suggest", args.format);
+        return Err(Failure::new(what));
     }
     let disk_bytes = parse_size(size).map_err(|error| Failure::because("cannot suggest anything", &error))?;
     let mut image = NewImage::parse(&[], args.format).map_err(|error| Failure::new(error.to_string()))?;
@@ -172,10 +175,11 @@ fn suggested(args: &Args, size: &str, out: &mut dyn Write) -> Result<ExitCode, F
 
 fn set_backing(args: &Args, image: &mut NewImage) -> Result<(), Failure> {
     let options = &mut image.options;
-    if (args.backing.is_some() || args.backing_format.is_some()) && image.format == Format::Raw {
-        return Err(Failure::new(
-            "a raw image has no backing file; leave -b and -F out, or create a qcow2 image",
-        ));
+    if (args.backing.is_some() || args.backing_format.is_some()) && image.format != Format::Qcow2 {
+        let format = image.format;
+        return Err(Failure::new(format!(
+            "a {format} image has no backing file; leave -b and -F out, or create a qcow2 image",
+        )));
     }
     options.backing_file = args.backing.clone().or(options.backing_file.take());
     let format = args.backing_format.map(|format| format.name().to_owned());

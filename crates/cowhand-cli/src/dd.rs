@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Format>,
 
-    /// Format of the new image: qcow2 or raw
+    /// Format of the new image: qcow2 or raw (luks is refused: dd takes no password for it)
     #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
     target_format: Format,
 
@@ -64,6 +64,12 @@ struct Operands {
 /// Copies.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let operands = Operands::parse(&args.operands)?;
+    if args.target_format == Format::Luks {
+        let what = "dd makes no LUKS file: a new one needs a password (-o key-secret=ID), and dd has no -o";
+        return Err(
+            Failure::new(what).with_hint("cowhand convert -O luks copies a disk into a new LUKS file")
+        );
+    }
     let memory = Memory::default();
     let rules = memory.rules(args.opening.policy()?);
     let input = pipe::source(operands.input.as_ref(), &rules.fd_sets)?;

@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod amend;
+mod ask;
 pub mod bench;
 pub mod bitmap;
 pub mod cache;
@@ -68,6 +69,7 @@ pub fn main() -> ExitCode {
         }
         None => run_own(&words, &mut out),
     };
+    objects::warn_of_swap();
     let outcome = outcome.and_then(|code| {
         out.flush()?;
         Ok(code)
@@ -81,7 +83,10 @@ pub fn main() -> ExitCode {
 /// What `words` say, `cowhand` before them.
 fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match Cli::try_parse_from(words) {
-        Ok(cli) => objects::add_all(&cli.objects).and_then(|()| run(cli.command, out)),
+        Ok(cli) => objects::add_all(&cli.objects).and_then(|()| {
+            ask::on_terminal();
+            run(cli.command, out)
+        }),
         Err(error) => Ok(failure::usage(&error, cli::usage_code(words))),
     }
 }

@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     size: Option<u64>,
 
-    /// Format of the new image: qcow2 or raw
+    /// Format of the new image: qcow2, raw or luks
     #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "raw")]
     target: Format,
 
@@ -181,7 +181,7 @@ fn bitmaps(disk: &Disk, target: &CreateOptions) -> Option<u64> {
     let image = disk.image().filter(|image| image.geometry().version >= Version::V3)?;
     debug_assert_eq!(image.size(), target.size);
     let bitmaps = disk.bitmaps();
-    target.measure_bitmaps(bitmaps.iter().map(|(bitmap, _)| (bitmap.name(), bitmap.granularity_bytes())))
+    target.measure_bitmaps(bitmaps.iter().map(|bitmap| (bitmap.name(), bitmap.granularity_bytes())))
 }
 
 fn measure(
@@ -194,9 +194,11 @@ fn measure(
             let sizes = options.measure(content)?;
             (sizes.required, sizes.fully_allocated)
         }
-        // Of those that are no bytes as they are none is made, which [`NewImage::parse`] says.
         _ => {
+            // Of a LUKS file the header and the key material stand before the disk.
+            let before = options.encrypt.map_or(0, storage_luks::area_bytes);
             let size = options.size.checked_next_multiple_of(SECTOR_BYTES);
+            let size = size.and_then(|size| size.checked_add(before));
             let size = size.filter(|size| i64::try_from(*size).is_ok());
             let size = size.ok_or_else(|| format!("size is {}; allowed: below 2^63", options.size))?;
             (size, size)

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Once;
 
 use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets, TlsCredentials};
@@ -10,47 +11,66 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use storage_luks::Secret;
 use tls::ClientFiles;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 
 /// Objects of QEMU that hold secrets or limits and are not here.
-const REFUSED: [(&str, &str); 4] = [
-    ("secret_keyring", "keys of the kernel's keyring are not supported; give secret,id=ID,file=PATH"),
+const REFUSED: [(&str, &str); 3] = [
     ("tls-creds-anon", "TLS without certificates lets anybody on the way read along; give tls-creds-x509"),
     ("tls-creds-psk", "shared keys are not supported for TLS; give tls-creds-x509"),
     ("throttle-group", "limits are options of a drive here: throttling.group=NAME"),
 ];
+
+/// Where systemd puts the credentials of a unit: passwords, which are looked for by id.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Adds all of them to the process's secrets and credentials.
 ///
 /// # Errors
 /// For the first that is of another type, or cannot be read. Its text is not shown: it may hold a password.
 pub fn add_all(objects: &[OsString]) -> Result<(), Failure> {
-    if !objects.is_empty() {
+    if !objects.is_empty() || std::env::var_os(CREDENTIALS).is_some() {
         leave_no_core_dump()?;
     }
     objects.iter().try_for_each(|object| add(object))
 }
 
 /// Keys and passwords stay in memory while disks are open, and must not be in a file when the program crashes.
-fn leave_no_core_dump() -> Result<(), Failure> {
+///
+/// # Errors
+/// When the system does not let us.
+pub fn leave_no_core_dump() -> Result<(), Failure> {
     // No dump has so little room, and the kernel starts no program that would take one (core(5)); a limit of 0 does not keep it from that.
     let limit = Rlimit { current: Some(1), maximum: Some(1) };
     setrlimit(Resource::Core, limit)
         .map_err(|error| Failure::because("cannot keep passwords out of core dumps", &error))
 }
 
+/// Says, once, if passwords or keys could not be locked in memory. They are used all the same.
+pub fn warn_of_swap() {
+    static SAID: Once = Once::new();
+    if let Some(why) = storage_luks::why_unlocked() {
+        SAID.call_once(|| {
+            warn(&format!(
+                "passwords and keys are not locked in memory ({why}): they may be swapped; allow more with ulimit -l, or LimitMEMLOCK= of \
+                 a unit"
+            ));
+        });
+    }
+}
+
 fn add(object: &OsStr) -> Result<(), Failure> {
     let mut parts = split_commas(object.as_bytes());
     let kind = parts.next().unwrap_or_default();
     let kind = kind.strip_prefix(b"qom-type=").unwrap_or(&kind);
-    match kind {
-        b"secret" => add_secret(parts),
-        b"tls-creds-x509" => add_credentials(parts),
+    let kind = String::from_utf8_lossy(kind);
+    match &*kind {
+        "secret" | "secret_keyring" => add_secret(&kind, parts),
+        "tls-creds-x509" => add_credentials(parts),
         kind => {
-            let kind = String::from_utf8_lossy(kind);
             let refused = REFUSED.iter().find(|(name, _)| *name == kind);
             let reason = refused.map_or(
-                "allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64] and tls-creds-x509,id=ID,endpoint=client,dir=DIR",
+                "allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64], secret_keyring,id=ID,serial=NUMBER and \
+                 tls-creds-x509,id=ID,endpoint=client,dir=DIR",
                 |(_, why)| why,
             );
             Err(Failure::new(format!("--object {kind}: {reason}")))
@@ -104,37 +124,49 @@ fn add_credentials(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> 
     TlsCredentials::default().add(&id, &files).map_err(|error| Failure::because("--object", &error))
 }
 
-fn add_secret(parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {
+fn add_secret(kind: &str, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Failure> {
     let (mut id, mut options) = (None, SecretOptions::default());
     for part in parts {
-        set(&part, &mut id, &mut options)?;
+        set(kind, &part, &mut id, &mut options)?;
     }
-    let id = id.ok_or_else(|| Failure::new("--object secret: it has no id=ID"))?;
+    let id = id.ok_or_else(|| Failure::new(format!("--object {kind}: it has no id=ID")))?;
     Secrets::default().add(&id, options).map_err(|error| Failure::because("--object", &error))
 }
 
-fn set(part: &[u8], id: &mut Option<String>, options: &mut SecretOptions) -> Result<(), Failure> {
+fn set(kind: &str, part: &[u8], id: &mut Option<String>, options: &mut SecretOptions) -> Result<(), Failure> {
     let equals = part.iter().position(|&byte| byte == b'=');
     let Some((name, value)) = equals.map(|at| (&part[..at], part[at + 1..].to_vec())) else {
-        return Err(Failure::new("--object secret: a part between commas has no value; write NAME=VALUE"));
+        let what = format!("--object {kind}: a part between commas has no value; write NAME=VALUE");
+        return Err(Failure::new(what));
     };
+    let is_key = kind == "secret_keyring";
     match name {
         b"id" => *id = Some(String::from_utf8_lossy(&value).into_owned()),
-        b"data" => options.data = Some(Secret::new(value)),
-        b"file" => options.file = Some(PathBuf::from(OsString::from_vec(value))),
+        b"serial" if is_key => {
+            let serial = str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+            let bad = || {
+                Failure::new(format!(
+                    "--object {kind}: serial is no number of a key; allowed: 1 to {}",
+                    i32::MAX
+                ))
+            };
+            options.serial = Some(serial.filter(|&serial| serial > 0).ok_or_else(bad)?);
+        }
+        b"data" if !is_key => options.data = Some(Secret::new(value)),
+        b"file" if !is_key => options.file = Some(PathBuf::from(OsString::from_vec(value))),
         b"format" => {
             options.base64 = match value.as_slice() {
                 b"raw" => false,
                 b"base64" => true,
-                _ => return Err(Failure::new("--object secret: format is neither raw nor base64")),
+                _ => return Err(Failure::new(format!("--object {kind}: format is neither raw nor base64"))),
             }
         }
         b"keyid" | b"iv" => options.keyid = true,
         name => {
             let name = String::from_utf8_lossy(name);
-            let allowed = "id, data, file, format";
+            let allowed = if is_key { "id, serial, format" } else { "id, data, file, format" };
             return Err(Failure::new(format!(
-                "--object secret: unknown option {name:?}; allowed: {allowed}"
+                "--object {kind}: unknown option {name:?}; allowed: {allowed}"
             )));
         }
     }

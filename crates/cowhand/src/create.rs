@@ -23,11 +23,11 @@ use crate::request::Job;
 pub struct NewImage {
     /// Its format.
     pub format: Format,
-    /// What is to be in it. A raw image has no more than `size` and `preallocation`.
+    /// What is to be in it. A raw image and a LUKS file have no more than `size` and `preallocation`.
     pub options: CreateOptions,
     /// What happens to a file that is there already.
     pub existing: Existing,
-    /// How a qcow2 image is encrypted, and its first password; `None`: it is not.
+    /// How a qcow2 image is encrypted, and its first password; `None`: it is not. A LUKS file needs it.
     pub encryption: Option<NewVolume>,
 }
 
@@ -107,6 +107,7 @@ async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
 
 async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<(), Error> {
     match image.format {
+        Format::Luks => fill_luks(&file.storage, image).await,
         Format::Raw => fill_raw(&file.storage, image.options.size, image.options.preallocation)
             .await
             .map_err(|error| Error::of_system(file.storage.name(), error)),
@@ -125,6 +126,27 @@ async fn fill(file: &Target, data: Option<&Target>, image: &NewImage) -> Result<
             Err(Error::of_system(file.storage.name(), error))
         }
     }
+}
+
+async fn fill_luks(file: &FileStorage, image: &NewImage) -> Result<(), Error> {
+    let refused = |what: &str| {
+        Error::of_system(file.name(), io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()))
+    };
+    let Some(volume) = &image.encryption else {
+        return Err(refused("a LUKS file needs its cipher and its first password (NewImage::encryption)"));
+    };
+    let size = image.options.size.checked_next_multiple_of(SECTOR_BYTES);
+    let size = size.ok_or_else(|| refused("the size is beyond 64 bits"))?;
+    let allocation = match image.options.preallocation {
+        Preallocation::Off => None,
+        Preallocation::Falloc => Some(Allocation::Reserve),
+        Preallocation::Full => Some(Allocation::Write),
+        Preallocation::Metadata => {
+            return Err(refused("a LUKS file has no metadata that could be preallocated"));
+        }
+    };
+    volume.write_file(file, size, allocation, &OnLoop).await?;
+    Ok(())
 }
 
 async fn fill_raw(file: &FileStorage, size: u64, preallocation: Preallocation) -> io::Result<()> {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use block::{Block, Error};
 use qcow2::Qcow2;
-use qcow2::bitmap::Bitmap;
 
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
@@ -50,8 +49,8 @@ pub(crate) struct Layers {
     /// Some layer's data may be in memory: reads are worth a try that does not wait. With O_DIRECT all the way
     /// down a try only repeats what the read that follows it does.
     pub(crate) cached: bool,
-    /// Those of the top that were consistent when it was opened.
-    pub(crate) bitmaps: Vec<Arc<Bitmap>>,
+    /// The image whose bitmaps the disk has: the top, or what filters are over.
+    pub(crate) bitmaps: Option<Qcow2>,
     /// From the upper to the lower.
     pub(crate) list: Vec<Arc<Layer>>,
 }
@@ -61,8 +60,8 @@ pub(crate) struct Layers {
 #[derive(Debug)]
 pub struct OpenedLayers {
     pub(crate) list: Vec<Arc<Layer>>,
-    /// As a disk over them has them.
-    pub(crate) bitmaps: Vec<Arc<Bitmap>>,
+    /// The image whose bitmaps a disk over them has.
+    pub(crate) bitmaps: Option<Qcow2>,
     /// The image, as it was named.
     pub(crate) path: PathBuf,
     /// What was asked for.
@@ -78,7 +77,7 @@ pub struct RemovedLayers(Vec<Arc<Layer>>);
 
 impl Layers {
     /// `top`, whose layers are in `list`, perhaps among others.
-    pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Vec<Arc<Bitmap>>) -> Self {
+    pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Option<Qcow2>) -> Self {
         let of = |block: Arc<dyn Block>| list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block)).cloned();
         let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
         Self { cached: top.capabilities().cached, top, bitmaps, list }

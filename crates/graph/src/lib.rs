@@ -40,5 +40,5 @@ pub use crate::nodes::{
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
 pub use crate::runtime::{ReopenError, RuntimeOptions};
-pub use crate::secrets::{SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
+pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

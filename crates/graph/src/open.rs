@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use block::Block;
-use qcow2::bitmap::Bitmap;
 use qcow2::{Budget, Qcow2};
 use storage::Storage;
 
@@ -68,7 +67,7 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };
-    let bitmaps = bitmaps_of(&*top).await?;
+    let bitmaps = bitmaps_of(&*top);
     Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
 }
 
@@ -110,12 +109,9 @@ pub(crate) async fn open_layers(
     Ok(list)
 }
 
-/// The bitmaps that a disk over `top` has.
-pub(crate) async fn bitmaps_of(top: &dyn Block) -> Result<Vec<Arc<Bitmap>>, qcow2::Error> {
-    match top.downcast_ref::<Qcow2>() {
-        Some(image) => Ok(image.bitmaps().await?.into_iter().map(Arc::new).collect()),
-        None => Ok(Vec::new()),
-    }
+/// The image whose bitmaps a disk over `top` has.
+pub(crate) fn bitmaps_of(top: &dyn Block) -> Option<Qcow2> {
+    top.downcast_ref::<Qcow2>().cloned()
 }
 
 /// An image file by itself: for tools that look at metadata without opening the disk.

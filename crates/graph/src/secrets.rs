@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use storage_luks::{Secret, base64};
+use storage_luks::{Secret, base64, read_key};
 use thiserror::Error;
 
 /// Bytes of a secret at most: passwords are short, and a wrong file is not read whole.
@@ -15,9 +16,31 @@ pub const SECRET_BYTES_MAX: usize = 2 << 20;
 /// Where systemd puts the credentials of a unit.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
+/// A password file is read into so much room at first: most have less.
+const FILE_BYTES_FIRST: usize = 4096;
+
+/// Somebody who can be asked for passwords.
+pub trait Ask: fmt::Debug + Send + Sync {
+    /// The password of the image called `image`. Takes as long as a person does, and holds up the thread.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    fn password(&self, image: &str) -> io::Result<Secret>;
+}
+
 /// Secrets by id. Clones are the same table; the default is the process's.
 #[derive(Clone)]
-pub struct Secrets(Arc<Mutex<BTreeMap<String, Secret>>>);
+pub struct Secrets(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    /// By the id that was given.
+    by_id: BTreeMap<String, Secret>,
+    /// Who is asked for a password that has no id.
+    asked: Option<Arc<dyn Ask>>,
+    /// What was answered, by the image's name: an image that is opened again is not asked for again.
+    answers: BTreeMap<String, Secret>,
+}
 
 /// A secret that is not there, or cannot be made.
 #[derive(Debug, Error)]
@@ -44,7 +67,25 @@ pub enum SecretError {
         /// Its file.
         path: PathBuf,
         /// Why not.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// A key of the kernel's keyrings cannot be read.
+    #[error("cannot read secret {id:?} from key {serial} of the kernel's keyrings: {source}")]
+    Key {
+        /// Which.
+        id: String,
+        /// The key's number.
+        serial: i32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Somebody was asked, and did not answer.
+    #[error("no password was given for {image}: {source}")]
+    NoAnswer {
+        /// The image.
+        image: String,
+        /// Why not.
+        source: io::Error,
     },
     /// More than a password has.
     #[error("secret {id:?} has more than {SECRET_BYTES_MAX} bytes")]
@@ -59,7 +100,7 @@ pub enum SecretError {
         id: String,
     },
     /// Neither or both of `data` and `file`.
-    #[error("secret {id:?} needs data=TEXT or file=PATH, one of them")]
+    #[error("secret {id:?} needs data=TEXT or file=PATH, one of them (a secret_keyring: serial=NUMBER)")]
     Source {
         /// Which.
         id: String,
@@ -74,13 +115,15 @@ pub enum SecretError {
     },
 }
 
-/// How a secret is given (QEMU's object `secret`).
+/// How a secret is given (QEMU's objects `secret` and `secret_keyring`).
 #[derive(Clone, Default)]
 pub struct SecretOptions {
     /// `data`: itself.
     pub data: Option<Secret>,
     /// `file`: the file that holds it, all its bytes.
     pub file: Option<PathBuf>,
+    /// `serial` of `secret_keyring`: the kernel's key that holds it, read now.
+    pub serial: Option<i32>,
     /// `format=base64`: its bytes in base64.
     pub base64: bool,
     /// `keyid`: another secret deciphers it. Refused.
@@ -96,7 +139,7 @@ impl Default for Secrets {
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.lock().keys()).finish()
+        f.debug_set().entries(self.0.lock().by_id.keys()).finish()
     }
 }
 
@@ -112,7 +155,7 @@ impl Secrets {
     /// When there is one of that name, or it cannot be made.
     pub fn add(&self, id: &str, options: SecretOptions) -> Result<(), SecretError> {
         let secret = options.read(id)?;
-        let mut table = self.0.lock();
+        let table = &mut self.0.lock().by_id;
         if table.contains_key(id) {
             return Err(SecretError::Twice { id: id.into() });
         }
@@ -122,7 +165,32 @@ impl Secrets {
 
     /// Forgets it. Disks that were opened with it stay open. Says whether it was there.
     pub fn remove(&self, id: &str) -> bool {
-        self.0.lock().remove(id).is_some()
+        self.0.lock().by_id.remove(id).is_some()
+    }
+
+    /// From now on `asked` is asked for the password of an image that has none by id; nobody, if it is `None`.
+    pub fn ask(&self, asked: Option<Arc<dyn Ask>>) {
+        self.0.lock().asked = asked;
+    }
+
+    /// The password of the image called `image`: the secret called `id`, or what somebody who is asked answers. `None` where there is no id
+    /// and nobody to be asked.
+    ///
+    /// # Errors
+    /// When there is no such secret, or no answer.
+    pub fn password(&self, image: &str, id: Option<&str>) -> Result<Option<Secret>, SecretError> {
+        if let Some(id) = id {
+            return self.get(id).map(Some);
+        }
+        let (asked, answer) = {
+            let known = self.0.lock();
+            (known.asked.clone(), known.answers.get(image).cloned())
+        };
+        let (Some(asked), None) = (asked, &answer) else { return Ok(answer) };
+        let answered = asked.password(image);
+        let password = answered.map_err(|source| SecretError::NoAnswer { image: image.into(), source })?;
+        self.0.lock().answers.insert(image.into(), password.clone());
+        Ok(Some(password))
     }
 
     /// The secret called `id`; if nobody gave one, the systemd credential of that name.
@@ -130,7 +198,7 @@ impl Secrets {
     /// # Errors
     /// When there is neither.
     pub fn get(&self, id: &str) -> Result<Secret, SecretError> {
-        if let Some(secret) = self.0.lock().get(id) {
+        if let Some(secret) = self.0.lock().by_id.get(id) {
             return Ok(secret.clone());
         }
         let is_name = !id.is_empty() && !id.contains('/') && id != "." && id != "..";
@@ -153,9 +221,11 @@ impl SecretOptions {
             let what = "it is enciphered with another one (keyid), which is not supported; give file=PATH or a systemd credential";
             return Err(SecretError::Unsupported { id: id.into(), what });
         }
-        let secret = match (self.data, self.file) {
-            (Some(data), None) => data,
-            (None, Some(path)) => read_file(id, path)?,
+        let secret = match (self.data, self.file, self.serial) {
+            (Some(data), None, None) => data,
+            (None, Some(path), None) => read_file(id, path)?,
+            (None, None, Some(serial)) => read_key(serial, SECRET_BYTES_MAX)
+                .map_err(|source| SecretError::Key { id: id.into(), serial, source })?,
             _ => return Err(SecretError::Source { id: id.into() }),
         };
         if secret.bytes().len() > SECRET_BYTES_MAX {
@@ -170,8 +240,7 @@ impl SecretOptions {
 
 fn read_file(id: &str, path: PathBuf) -> Result<Secret, SecretError> {
     use std::io::Read;
-    // Room for all at once: a buffer that grows would leave copies.
-    let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1);
+    let mut secret = Secret::zeroed(FILE_BYTES_FIRST);
     let mut len = 0;
     let failed = |source| SecretError::Read { id: id.into(), path: path.clone(), source };
     let mut file = std::fs::File::open(&path).map_err(failed)?;
@@ -183,14 +252,23 @@ fn read_file(id: &str, path: PathBuf) -> Result<Secret, SecretError> {
         if len > SECRET_BYTES_MAX {
             return Err(SecretError::TooLong { id: id.into() });
         }
+        if len == secret.bytes().len() {
+            let mut longer = Secret::zeroed(2 * len);
+            longer.bytes_mut()[..len].copy_from_slice(secret.bytes());
+            secret = longer;
+        }
     }
-    Ok(Secret::new(secret.bytes()[..len].to_vec()))
+    secret.truncate(len);
+    Ok(secret)
 }
 
 /// The bytes of base64 text. White space is left out, as QEMU does.
 fn decoded(text: &[u8]) -> Option<Secret> {
-    let digits: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    base64::decode(Secret::new(digits).bytes())
+    let mut digits = Secret::zeroed(text.len());
+    let kept = text.iter().filter(|byte| !byte.is_ascii_whitespace());
+    let kept = digits.bytes_mut().iter_mut().zip(kept).map(|(digit, byte)| *digit = *byte).count();
+    digits.truncate(kept);
+    base64::decode(digits.bytes())
 }
 
 #[cfg(test)]
@@ -229,7 +307,10 @@ mod tests {
         let given = |options| secrets.add("sec0", options).map_err(|error| error.to_string());
         assert_eq!(
             given(SecretOptions::default()),
-            Err("secret \"sec0\" needs data=TEXT or file=PATH, one of them".into())
+            Err(
+                "secret \"sec0\" needs data=TEXT or file=PATH, one of them (a secret_keyring: serial=NUMBER)"
+                    .into()
+            )
         );
         assert!(
             given(SecretOptions { data: data("YWJj*"), base64: true, ..SecretOptions::default() }).is_err()
@@ -241,7 +322,61 @@ mod tests {
         let twice = given(SecretOptions { data: data("x"), ..SecretOptions::default() });
         assert_eq!(twice, Err("there is a secret \"sec0\" already".into()));
         assert_eq!(format!("{secrets:?}"), "{\"sec0\"}");
+        assert_eq!(secrets.get("sec0").unwrap().bytes(), b"abc123\n");
         assert!(secrets.remove("sec0") && !secrets.remove("sec0"));
         assert!(matches!(secrets.get("sec0"), Err(SecretError::Missing { .. })));
+    }
+
+    #[test]
+    fn a_long_file_is_read_whole_and_one_that_is_too_long_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("password");
+        for (len, fits) in [
+            (4095, true),
+            (4096, true),
+            (100_000, true),
+            (SECRET_BYTES_MAX, true),
+            (SECRET_BYTES_MAX + 1, false),
+        ] {
+            let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            std::fs::write(&file, &bytes).unwrap();
+            let options = SecretOptions { file: Some(file.clone()), ..SecretOptions::default() };
+            match options.read("long") {
+                Ok(secret) => assert!(fits && secret.bytes() == bytes, "{len}"),
+                Err(error) => {
+                    assert!(!fits && matches!(error, SecretError::TooLong { .. }), "{len}: {error}")
+                }
+            }
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct Answers(std::sync::atomic::AtomicUsize);
+
+    impl Ask for Answers {
+        fn password(&self, image: &str) -> io::Result<Secret> {
+            let asked = self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            match image {
+                "mute" => Err(io::ErrorKind::UnexpectedEof.into()),
+                image => Ok(Secret::new(format!("{image} {asked}").into_bytes())),
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_is_asked_for_once_and_only_where_somebody_can_be_asked() {
+        let secrets = Secrets::new();
+        assert!(secrets.password("a", None).unwrap().is_none());
+        let answers = Arc::new(Answers::default());
+        secrets.ask(Some(Arc::clone(&answers) as Arc<dyn Ask>));
+        let password = |image| secrets.password(image, None).map(|secret| secret.unwrap().bytes().to_vec());
+        for (image, expected) in [("a", "a 0"), ("b", "b 1"), ("a", "a 0")] {
+            assert_eq!(password(image).unwrap(), expected.as_bytes());
+        }
+        assert!(matches!(secrets.password("a", Some("x")), Err(SecretError::Missing { .. })));
+        assert!(matches!(password("mute"), Err(SecretError::NoAnswer { .. })));
+        secrets.ask(None);
+        assert_eq!(password("b").unwrap(), b"b 1");
+        assert!(secrets.password("c", None).unwrap().is_none());
     }
 }

@@ -1,12 +1,13 @@
 //! Hashes that headers name.
 
 use pbkdf2::pbkdf2_hmac;
+use secret::wiped_stack;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 use zeroize::Zeroize;
 
 use crate::error::shortened;
-use crate::{LuksError, Secret};
+use crate::{DERIVATION_STACK_BYTES, LuksError, Secret};
 
 /// The hash of a header: keys are made and key material is spread with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +87,11 @@ impl Hash {
     pub fn pbkdf2(self, password: &[u8], salt: &[u8], iterations: u32, len: usize) -> Secret {
         let mut key = Secret::zeroed(len);
         let out = key.bytes_mut();
-        match self {
+        wiped_stack::<DERIVATION_STACK_BYTES, _>(|| match self {
             Self::Sha1 => pbkdf2_hmac::<Sha1>(password, salt, iterations, out),
             Self::Sha256 => pbkdf2_hmac::<Sha256>(password, salt, iterations, out),
             Self::Sha512 => pbkdf2_hmac::<Sha512>(password, salt, iterations, out),
-        }
+        });
         key
     }
 }

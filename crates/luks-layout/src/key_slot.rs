@@ -1,9 +1,11 @@
 //! Key slots: the disk's key, spread and ciphered with a key that is made of a password.
 
+use secret::wiped_stack;
+
 use crate::split::{merge, split};
 use crate::{
-    Cipher, DIGEST_BYTES, Hash, Header, LuksError, SALT_BYTES, SECTOR_BYTES, SLOTS, STRIPES, Secret,
-    SectorCipher,
+    Cipher, DERIVATION_STACK_BYTES, DIGEST_BYTES, Hash, Header, LuksError, SALT_BYTES, SECTOR_BYTES, SLOTS,
+    STRIPES, Secret, SectorCipher,
 };
 
 /// Key material begins at multiples of this, as in QEMU's headers.
@@ -98,7 +100,8 @@ impl Header {
         let slot = KeySlot { active: true, iterations: new.iterations, salt: new.salt, ..self.slots[index] };
         let cipher = self.slot_cipher(&slot, new.password)?;
         let len = self.cipher.key_bytes() * slot.stripes as usize;
-        split(self.hash, key.bytes(), &mut material.bytes_mut()[..len]);
+        let plain = &mut material.bytes_mut()[..len];
+        wiped_stack::<DERIVATION_STACK_BYTES, _>(|| split(self.hash, key.bytes(), plain));
         cipher.encipher(0, material.bytes_mut());
         self.slots[index] = slot;
         Ok(material)
@@ -117,7 +120,9 @@ impl Header {
     ) -> Result<Option<Secret>, LuksError> {
         self.slot_cipher(slot, password)?.decipher(0, material.bytes_mut());
         let len = self.cipher.key_bytes() * slot.stripes as usize;
-        let key = merge(self.hash, &material.bytes()[..len], self.cipher.key_bytes());
+        let plain = &material.bytes()[..len];
+        let key =
+            wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.cipher.key_bytes()));
         let digest = self.digest_of(&key);
         Ok(is_same(digest.bytes(), &self.digest).then_some(key))
     }

@@ -3,7 +3,8 @@
 //! Pure: bytes come in and go out; who reads and writes them is `storage-luks`. Version 1 of the format is read and
 //! written (LUKS On-Disk Format Specification 1.2.3), version 2 is read ([`luks2`]). Ciphers: AES in XTS and CBC mode.
 //!
-//! What is secret ([`Secret`], [`SectorCipher`]) is overwritten when it is dropped, and has no `Debug` that shows it.
+//! What is secret ([`Secret`], [`SectorCipher`]) lies in locked pages, is overwritten when it is dropped, and has no `Debug` that shows it. What
+//! calculations with it leave on the stack is overwritten at their end.
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +16,11 @@ mod hash;
 mod header;
 mod key_slot;
 pub mod luks2;
-mod secret;
 mod sectors;
 mod split;
+
+/// Of the stack is overwritten behind a derivation of keys: it goes a few KiB deep.
+const DERIVATION_STACK_BYTES: usize = 32 << 10;
 
 pub use calibrate::{ITERATIONS_MIN, calibrate};
 pub use cipher::{Algorithm, Cipher, Iv, Mode, SectorSize};

@@ -8,11 +8,10 @@ use crate::{Hash, Secret};
 pub(crate) fn split(hash: Hash, key: &[u8], material: &mut [u8]) {
     let Some(last) = material.len().checked_sub(key.len()) else { return };
     let (random, last) = material.split_at_mut(last);
-    let mut mixed = mix(hash, random, key.len());
+    let mixed = mix(hash, random, key.len());
     for ((last, mixed), key) in last.iter_mut().zip(mixed.bytes()).zip(key) {
         *last = mixed ^ key;
     }
-    mixed.bytes_mut().zeroize();
 }
 
 /// The key of `key_bytes` that was spread over `material`.

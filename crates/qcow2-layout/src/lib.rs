@@ -32,7 +32,7 @@ pub use geometry::{
 pub use header::{
     BACKING_FORMAT_BYTES_MAX, BACKING_NAME_BYTES_MAX, BitmapsExtension, Compression, CryptMethod,
     CryptoExtension, Extensions, HEADER_BYTES_V2, HEADER_BYTES_V3, HEADER_BYTES_V3_MIN, Header, HeaderError,
-    L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, SNAPSHOTS_MAX,
+    L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RecordExtension, SNAPSHOTS_MAX,
 };
 pub use l1::L1Entry;
 pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster};

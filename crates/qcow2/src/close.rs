@@ -10,6 +10,7 @@ use sync::atomic::Ordering;
 
 use crate::Error;
 use crate::image::Inner;
+use crate::pause::Pause;
 
 impl Inner {
     /// See [`crate::Qcow2::close`].
@@ -20,16 +21,17 @@ impl Inner {
         }
         // A change of the disk as a whole closes the gate too, and opens it again.
         let _managing = self.turns.managing.lock().await;
-        self.turns.gate.close().await.for_ever();
-        let result = self.write_everything().await;
+        let pause = self.pause_for_ever().await;
+        let result = self.write_everything(&pause).await;
         // Nothing of ours may reach the file once the caller has let go of it, also after a failure.
         self.turns.committer.idle().await;
         self.space.frees.idle().await;
         result
     }
 
-    async fn write_everything(self: &Arc<Self>) -> Result<(), Error> {
+    async fn write_everything(self: &Arc<Self>, pause: &Pause<'_>) -> Result<(), Error> {
         self.stop_if_corrupt("the image is corrupt; what was not flushed before is not written").await?;
+        let bitmaps = self.store_bitmaps_at_the_end(pause).await;
         self.space.empty_reserve(&self.medium, true).await;
         self.settle().await?;
         // The barrier for data that was written in place, too.
@@ -38,7 +40,8 @@ impl Inner {
         // Behind the barrier: the medium knows that nothing is there.
         self.space.cut_tail(&self.medium, &self.header).await?;
         self.header.clear_reserve_mark(&self.medium).await?;
-        self.header.clear_dirty(&self.medium).await
+        self.header.clear_dirty(&self.medium).await?;
+        bitmaps
     }
 
     /// Corruption that was noticed up to now is in the header when this fails.

@@ -72,10 +72,8 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.prepare_header_for_first_change().await?;
             let packed = self.pack_all(&data).await?;
-            let pass = image.enter().await?;
-            image.check_inside(range)?;
+            let pass = image.enter_to_change(range).await?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);
@@ -125,9 +123,7 @@ impl Compressing {
         }
         let result = async {
             image.check_writable()?;
-            image.prepare_header_for_first_change().await?;
-            let pass = image.enter().await?;
-            image.check_inside(range)?;
+            let pass = image.enter_to_change(range).await?;
             let (owner, pass, tail) = (Arc::clone(image), pass.detach(), Arc::clone(&self.tail));
             let write = HandedOver::new(&*image.medium.host, async move {
                 let _pass = owner.turns.gate.attach(pass);

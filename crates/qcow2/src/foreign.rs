@@ -104,10 +104,8 @@ impl Inner {
         if memory.is_empty() {
             return Ok(());
         }
-        self.prepare_header_for_first_change().await?;
-        let pass = self.enter().await?;
         let range = GuestRange::at(offset, memory.len() as u64);
-        self.check_inside(range)?;
+        let pass = self.enter_to_change(range).await?;
         if let Some(host) = self.place_of(range)? {
             let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
             return self.write_in_place(pass, host, range.len(), write).await;

@@ -37,7 +37,7 @@ pub(crate) struct FileHeader {
     pub(crate) prepared_for_data: AtomicBool,
     /// The same for a change that no guest sees: of the metadata alone.
     pub(crate) prepared_for_metadata: AtomicBool,
-    /// Bitmaps that our first change put out of date, by name. Only `prepare_header_now` adds to them, under the header's lock.
+    /// Bitmaps that our first change put out of date, by name. Only [`FileHeader::tell_of_bitmaps`] adds to them.
     pub(crate) bitmaps_out_of_date: Mutex<BTreeSet<String>>,
     /// The header says that the image is corrupt, or should.
     pub(crate) corrupt_marked: AtomicBool,
@@ -66,17 +66,12 @@ impl FileHeader {
         self.lazy_refcounts.load(Ordering::Relaxed)
     }
 
-    /// [`crate::image::Inner::prepare_header_for_first_change`], by somebody who is inside.
+    /// [`crate::image::Inner::prepare_header_for_first_change`] of an image without bitmaps that record changes, by somebody who is inside.
     pub(crate) async fn prepare_header_now(&self, medium: &Medium) -> Result<(), Error> {
         let mut header = self.lock().await;
         if self.prepared_for_data.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut marked = Vec::new();
-        let (file, blame) = (&*medium.file, &medium.blame);
-        let result = crate::bitmap::mark_in_use(file, &header, &medium.geometry, blame, &mut marked).await;
-        self.tell_of_bitmaps(medium, marked);
-        result?;
         self.prepare(medium, &mut header).await?;
         self.prepared_for_data.store(true, Ordering::Release);
         Ok(())
@@ -104,9 +99,8 @@ impl FileHeader {
     }
 
     /// The backups that go by these bitmaps miss what is written from now on: the backup's owner must be told, once.
-    fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
+    pub(crate) fn tell_of_bitmaps(&self, medium: &Medium, mut marked: Vec<String>) {
         let mut told = self.bitmaps_out_of_date.lock();
-        // A try that failed has told already.
         marked.retain(|name| told.insert(name.clone()));
         if !marked.is_empty() {
             tracing::warn!("{}: {}", medium.blame.name(), crate::bitmap::out_of_date(&marked));

@@ -8,6 +8,7 @@ use sync::{ArcSwapOption, RwLock};
 
 use crate::Error;
 use crate::below::Lower;
+use crate::bitmap::Tracking;
 use crate::compressed::Decompressed;
 use crate::gate::Pass;
 use crate::guest_range::GuestRange;
@@ -34,6 +35,7 @@ pub struct Qcow2 {
 pub(crate) struct Inner {
     pub(crate) medium: Medium,
     pub(crate) header: FileHeader,
+    pub(crate) tracking: Tracking,
     pub(crate) map: Map,
     pub(crate) space: Space,
     pub(crate) turns: Turns,
@@ -115,12 +117,15 @@ impl Inner {
     }
 
     /// What the header must say before the first change of the image: with lazy refcounts the dirty
-    /// bit, for bitmaps that they are out of date from now on. Durable when this returns, with everything
+    /// bit, for bitmaps that record changes that they are in use. Durable when this returns, with everything
     /// that was read when the image was opened.
     #[inline]
     pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
-        if self.header.prepared_for_data.load(Ordering::Acquire) {
+        if self.was_changed() {
             return Ok(());
+        }
+        if self.tracking.must_be_marked() {
+            return self.begin_tracking().await;
         }
         let image = Arc::clone(self);
         self.medium
@@ -129,6 +134,12 @@ impl Inner {
                 image.header.prepare_header_now(&image.medium).await
             })
             .await
+    }
+
+    /// Whether anything was changed since the image was opened, so that the medium says what a reader must know of that.
+    #[inline]
+    pub(crate) fn was_changed(&self) -> bool {
+        self.header.prepared_for_data.load(Ordering::Acquire)
     }
 
     /// Sets the corrupt bit, once: the next program that opens the image must know.

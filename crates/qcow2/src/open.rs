@@ -16,6 +16,7 @@ use sync::atomic::AtomicU64;
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::below::Lower;
+use crate::bitmap::Tracking;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::check::leaks::{self, GivenBack};
@@ -150,6 +151,7 @@ pub(crate) async fn open_with(
     let inner = assemble(files, data, header, geometry, tables, options, host)?;
     let image = Qcow2 { inner: Arc::new(inner) };
     image.inner.count_tables();
+    image.inner.load_bitmaps().await?;
     if options.writable {
         image.inner.header.clear_unknown_autoclear(&image.inner.medium).await?;
     }
@@ -306,6 +308,7 @@ fn assemble(
             health: Health::default(),
         },
         header: FileHeader::new(header, lazy_refcounts),
+        tracking: Tracking::default(),
         options,
     })
 }

@@ -51,6 +51,9 @@ pub struct Options {
     /// from the cluster size (16 MiB, at least 128 clusters, at most 4,096 and what one refcount block counts). Images of version 2 have none
     /// unless it is given: their header cannot tell of it.
     pub allocation_reserve: Option<u64>,
+    /// Bytes of the disk that bitmaps may have as dirty for nothing after a crash, beside the regions that changed last: when the record of
+    /// changes has so many, bitmaps are stored and it begins anew. `None` is 8 GiB, or 1/128 of a disk where that is more.
+    pub bitmap_slack: Option<u64>,
 }
 
 impl Default for Options {
@@ -68,6 +71,7 @@ impl Default for Options {
             pass_discard_other: false,
             discard_no_unref: false,
             allocation_reserve: None,
+            bitmap_slack: None,
         }
     }
 }

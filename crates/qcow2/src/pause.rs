@@ -14,7 +14,8 @@ use crate::image::{Inner, Qcow2};
 #[derive(Debug)]
 #[must_use = "requests wait until a pause is dropped"]
 pub(crate) struct Pause<'a> {
-    _closed: Closed<'a>,
+    /// `None` where the gate stays closed.
+    _closed: Option<Closed<'a>>,
 }
 
 /// Nobody is inside an image, and nobody changes it as a whole, until this is dropped: another backing layer can be put below it.
@@ -98,7 +99,13 @@ impl Inner {
         self.commit().await?;
         let closed = self.turns.gate.close().await;
         self.settle().await?;
-        Ok(Pause { _closed: closed })
+        Ok(Pause { _closed: Some(closed) })
+    }
+
+    /// Waits until the requests inside have left; nobody enters any more. Writes nothing. For one who manages the image.
+    pub(crate) async fn pause_for_ever(&self) -> Pause<'_> {
+        self.turns.gate.close().await.for_ever();
+        Pause { _closed: None }
     }
 
     /// Writes everything, refcounts of freed clusters too. Nobody may be inside.

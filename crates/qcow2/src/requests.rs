@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use block::ReadKind;
-use qcow2_layout::{BitmapFlags, Geometry, Header, Version};
+use qcow2_layout::{BitmapEntry, BitmapFlags, Geometry, Header, Version};
 use storage::{IoBuf, IoVec, Storage};
-use sync::atomic::Ordering;
 
-use crate::bitmap::Bitmap;
+use crate::bitmap::{Bitmap, Dirtiness};
 use crate::cache_sizes::CacheSizes;
 use crate::chain::Chain;
 use crate::image::Qcow2;
@@ -45,21 +44,38 @@ impl Qcow2 {
         self.inner.header.lock().await.clone()
     }
 
-    /// The bitmaps whose content can be trusted: those that were stored by the last program that wrote to the
-    /// image. Reads the directory.
-    pub async fn bitmaps(&self) -> Result<Vec<Bitmap>, Error> {
-        let entries = crate::bitmap::list(&*self.inner.medium.file, &*self.inner.header.lock().await).await?;
-        let stored = entries.into_iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE));
-        let bitmap = |entry| {
-            Bitmap::new(entry, Arc::clone(&self.inner.medium.file), self.inner.medium.geometry, self.size())
-        };
-        Ok(stored.map(bitmap).collect())
+    /// The bitmaps whose content can be trusted: those that are kept up to date, in the file or in memory alone, and those that were
+    /// stored by the last program that wrote to the image. What is read of one is how it is then; after [`Qcow2::change_bitmap`] there is
+    /// another one in its place.
+    pub fn bitmaps(&self) -> Vec<Arc<Bitmap>> {
+        self.inner.tracking.now().usable.clone()
     }
 
-    /// Whether the disk was changed since it was opened, so that bitmaps that record changes are out
-    /// of date.
+    /// The persistent bitmaps whose content cannot be trusted, and that can only be removed.
+    pub fn inconsistent_bitmaps(&self) -> Vec<BitmapEntry> {
+        let now = self.inner.tracking.now();
+        let inconsistent = |entry: &&BitmapEntry| entry.flags.contains(BitmapFlags::IN_USE);
+        now.entries.iter().filter(inconsistent).cloned().collect()
+    }
+
+    /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no such bitmap, or not any more.
+    ///
+    /// # Errors
+    /// When the range is not inside the disk, the image is closed, or bits that are not in memory cannot be read.
+    pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
+        // Bits in the file stay where they are as long as somebody is inside.
+        let _pass = self.inner.enter().await?;
+        self.inner.check_range(offset, len).map(drop)?;
+        let now = self.inner.tracking.now();
+        match now.usable.iter().find(|bitmap| bitmap.name() == name) {
+            Some(bitmap) => bitmap.status(offset, len).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether anything was changed since the image was opened: then the file says that bitmaps which record changes are in use.
     pub fn was_changed(&self) -> bool {
-        self.inner.header.prepared_for_data.load(Ordering::Acquire)
+        self.inner.was_changed()
     }
 
     /// Names of the persistent bitmaps that the first change made here put out of date; empty before it.

@@ -1,6 +1,7 @@
 //! What an open image does and holds, for people and programs that watch it.
 
 use map_cache::Counters;
+use sync::atomic::Ordering;
 
 use crate::cache_sizes::CacheSizes;
 use crate::chain::{Chain, ChainStatus};
@@ -31,6 +32,8 @@ pub struct Status {
     pub free_clusters: u64,
     /// Clusters leaked because giving them back failed.
     pub leaked_clusters: u64,
+    /// How often bitmaps could not be stored, or their record be made, for want of room.
+    pub bitmaps_put_off: u64,
     /// The corrupt bit was set since the image was opened.
     pub corrupt: bool,
 }
@@ -58,6 +61,7 @@ impl Qcow2 {
             budget_bytes_max: self.inner.map.budget.bytes_max(),
             free_clusters,
             leaked_clusters: self.inner.space.frees.leaked(),
+            bitmaps_put_off: self.inner.tracking.put_off.load(Ordering::Relaxed),
             corrupt: self.inner.medium.health.is_corrupt(),
         }
     }

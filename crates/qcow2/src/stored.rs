@@ -96,9 +96,7 @@ impl Inner {
     /// Writes what is not in memory, as [`Inner::write`] does.
     async fn write_payload(self: &Arc<Self>, offset: u64, data: Payload) -> Result<(), Error> {
         self.check_writable()?;
-        self.prepare_header_for_first_change().await?;
-        let pass = self.enter().await?;
-        self.check_inside(GuestRange::at(offset, data.len()))?;
+        let pass = self.enter_to_change(GuestRange::at(offset, data.len())).await?;
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);

@@ -35,10 +35,8 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
-        self.prepare_header_for_first_change().await?;
-        let pass = self.enter().await?;
         let range = GuestRange::at(offset, data.len() as u64);
-        self.check_inside(range)?;
+        let pass = self.enter_to_change(range).await?;
         if let Some(host) = self.place_of(range)? {
             let write = async move |medium: &dyn Storage| medium.write(host.0, data).await;
             return self.write_in_place(pass, host, range.len(), write).await;

@@ -37,12 +37,10 @@ impl Inner {
     /// See [`crate::Qcow2::zero`].
     pub(crate) async fn zero(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
         self.check_writable()?;
-        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
-                let _pass = image.enter().await?;
-                image.check_inside(range)?;
+                let _pass = image.enter_to_change(range).await?;
                 image.zero_range(range, options).await
             })
             .await
@@ -109,12 +107,10 @@ impl Inner {
         if !self.discards().discard || whole.is_empty() {
             return Ok(());
         }
-        self.prepare_header_for_first_change().await?;
         let image = Arc::clone(self);
         self.medium
             .to_the_end(async move {
-                let _pass = image.enter().await?;
-                image.check_inside(range)?;
+                let _pass = image.enter_to_change(range).await?;
                 // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
                 // backing file's old content back. Nothing is the right thing to do.
                 if image.medium.geometry.version == Version::V2 && image.has_backing() {

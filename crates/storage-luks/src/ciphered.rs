@@ -92,11 +92,10 @@ impl Shared {
         offset.is_multiple_of(self.sector_bytes()) && len.is_multiple_of(self.sector_bytes())
     }
 
-    /// Whole sectors.
+    /// Whole sectors. What the last one lacks in the file below is zeroes there.
     fn length(&self) -> u64 {
         let length = self.below.length().saturating_sub(self.part.start);
-        let length = self.part.len.unwrap_or(length).min(length);
-        length - length % self.sector_bytes()
+        self.part.len.unwrap_or(length).min(length).next_multiple_of(self.sector_bytes())
     }
 
     /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.
@@ -262,6 +261,13 @@ impl Storage for CipherStorage {
 
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.shared.grow_to(length))
+    }
+
+    fn extend_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let (_, length) = self.shared.sectors(length, 0)?;
+            self.shared.below.grow_to(self.shared.part.start + length).await
+        })
     }
 
     /// A length that is no whole number of sectors is refused: the rest of its last sector would read as zeroes no more.

@@ -27,5 +27,6 @@ pub use luks_layout::{
     area_bytes, base64, luks2,
 };
 pub use new_volume::{ITER_TIME_DEFAULT, NewVolume};
+pub use secret::{read_key, why_unlocked};
 pub use unlock::{Unlocked, unlock};
 pub use volume::{DataPlace, OpenedVolume, VolumeHeader, open_volume, read_volume};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use block::{Blame, Error};
 use luks_layout::{Cipher, Hash, Header, LuksError, NewHeader, NewSlot, SECTOR_BYTES, Secret, calibrate};
-use storage::{IoBytes, Storage};
+use storage::{Allocation, IoBytes, Storage};
 
 use crate::around::{Around, calculated};
 use crate::header::refused;
@@ -13,8 +13,8 @@ use crate::header::refused;
 /// How long a password takes to be tried, unless said otherwise: as QEMU has it.
 pub const ITER_TIME_DEFAULT: Duration = Duration::from_millis(2000);
 
-/// The digest of the key takes this part of the time of a password.
-const DIGEST_PART: u32 = 8;
+/// Trying a password is its key slot and the digest of the key: nine parts of its time, of which the digest has one, as QEMU shares it.
+const PARTS: u32 = 9;
 
 /// What a new volume is to be.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ struct Made {
 }
 
 impl NewVolume {
-    /// Writes a header with one key at `offset` of `file`: key material first, then the header itself, behind a flush. There must be
+    /// Writes a header with one key at `offset` of `file`: key material and the end of the header, then, behind a flush, its first sector. There must be
     /// [`crate::area_bytes`] of room. Costs a little more than `iter_time`.
     ///
     /// # After a crash
@@ -52,11 +52,48 @@ impl NewVolume {
         let place = offset + u64::from(header.slots[0].material_sector) * SECTOR_BYTES;
         let bytes = IoBytes::copy_from(material.bytes());
         file.write(place, bytes.into()).await.map_err(blame.io("writing a key slot"))?;
+        // The header lies in two sectors, and only the first one says that there is a header.
+        let encoded = header.encode();
+        let (first, second) = encoded.split_at(SECTOR_BYTES as usize);
+        let rest = IoBytes::copy_from(second);
+        let written = file.write(offset + SECTOR_BYTES, rest.into()).await;
+        written.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing a key slot"))?;
-        let bytes = IoBytes::copy_from(&header.encode());
+        let bytes = IoBytes::copy_from(first);
         file.write(offset, bytes.into()).await.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing the LUKS header"))?;
         Ok(header)
+    }
+
+    /// Makes a LUKS file of `file`, whatever it holds: header, key material, and `disk_bytes` behind them, of which nobody has written any:
+    /// they read as noise. `allocation` says whether space is reserved for them. `disk_bytes` is whole sectors.
+    ///
+    /// # After a crash
+    /// There is what was there before, no LUKS header, or all of it.
+    pub async fn write_file(
+        &self,
+        file: &dyn Storage,
+        disk_bytes: u64,
+        allocation: Option<Allocation>,
+        around: &dyn Around,
+    ) -> Result<Header, Error> {
+        let blame = Blame::new(file.name());
+        let start = luks_layout::area_bytes(self.cipher);
+        let length = start.checked_add(disk_bytes).filter(|&length| i64::try_from(length).is_ok());
+        let length = length.ok_or_else(|| {
+            blame.invalid(format!(
+                "the disk has {disk_bytes} bytes; allowed: at most {}",
+                i64::MAX as u64 - start
+            ))
+        })?;
+        // An old header must be gone before anything is written that does not belong to it.
+        file.shorten_to(0).await.map_err(blame.io("emptying the file"))?;
+        file.flush().await.map_err(blame.io("emptying the file"))?;
+        file.grow_to(length).await.map_err(blame.io("making the file longer"))?;
+        if let Some(how) = allocation.filter(|_| disk_bytes > 0) {
+            file.allocate(start, disk_bytes, how).await.map_err(blame.io("reserving space"))?;
+        }
+        self.write(file, 0, around).await
     }
 
     fn make(&self) -> Result<Made, NotMade> {
@@ -67,7 +104,7 @@ impl NewVolume {
             hash: self.hash,
             key: &key,
             digest_salt: random()?,
-            digest_iterations: iterations(self.hash, len, self.iter_time / DIGEST_PART),
+            digest_iterations: iterations(self.hash, len, self.iter_time / PARTS),
             uuid: random()?,
         };
         let mut header = Header::new(&new)?;
@@ -84,7 +121,7 @@ pub(crate) fn fill_slot(
     password: &Secret,
     iter_time: Duration,
 ) -> Result<Secret, NotMade> {
-    let iterations = iterations(header.hash, header.cipher.key_bytes(), iter_time);
+    let iterations = iterations(header.hash, header.cipher.key_bytes(), iter_time / PARTS * (PARTS - 1));
     let new = NewSlot { password, iterations, salt: random()? };
     let material = random_secret(header.material_bytes(&header.slots[slot]))?;
     Ok(header.fill_slot(slot, key, &new, material)?)

@@ -84,7 +84,7 @@ pub(crate) async fn open_slot(
     let place = area.offset + u64::from(entry.material_sector) * SECTOR_BYTES;
     let (result, bytes) = file.read(place, IoBuf::uninit(header.material_bytes(&entry))).await;
     result.map_err(blame.io("reading a key slot"))?;
-    let (header, password, material) = (header.clone(), password.clone(), Secret::new(bytes.to_vec()));
+    let (header, password, material) = (header.clone(), password.clone(), Secret::copy_of(&bytes));
     let opened = move || header.open_slot(&entry, &password, material);
     let opened = calculated(around, opened).await.map_err(blame.io("deriving a key"))?;
     opened.map_err(|error| refused(&blame, &error))

@@ -165,6 +165,11 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// length is by now.
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
+    /// As [`Storage::grow_to`], where it does not matter what is added reads as: nothing is written for that.
+    fn extend_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        self.grow_to(length)
+    }
+
     /// Makes the length at most `length`; what is cut off is lost. The only operation that shortens. The caller keeps
     /// its own requests away from what is cut off.
     fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;

@@ -38,7 +38,7 @@ pub(super) async fn look_at(image: &Qcow2, medium: &Medium) {
     let header = image.header().await;
     let _ = qcow2::snapshot::list(medium, &header).await;
     let end = image.size().min(READ_BYTES_MAX);
-    for bitmap in image.bitmaps().await.unwrap_or_default() {
+    for bitmap in image.bitmaps() {
         let mut at = 0;
         while at < end {
             let Ok(status) = bitmap.status(at, end - at).await else { break };

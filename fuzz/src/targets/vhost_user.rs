@@ -87,7 +87,10 @@ fn ring(input: &mut Input<'_>) {
     }
     let features = RingFeatures { indirect: input.flag(), event_index: input.flag() };
     let entries = 1u32 << (input.byte() % 7);
-    let put = |at: u64, bytes: &[u8]| drop(rustix::io::pwrite(&fd, bytes, at));
+    let put = |at: u64, bytes: &[u8]| {
+        // Inside the file.
+        let _ = rustix::io::pwrite(&fd, bytes, at);
+    };
     // Headers of each kind, for descriptors to name.
     for (at, kind) in (0x4000..).step_by(16).zip([0u32, 1, 4, 8, 11, 13, 77]) {
         put(at, &[&kind.to_le_bytes()[..], &[0; 4], &input.number(2).to_le_bytes()].concat());

@@ -104,7 +104,7 @@ fn measure(bench: &Bench, case: &Case, image: &Path, raw: &Path) -> Result<Vec<M
     let seconds = bench.effort.seconds.ceil() as u32;
     for round in 0..bench.effort.rounds {
         for Measured { kind, series } in &mut all {
-            let served = Served { image, raw, direct: case.direct, options: "" };
+            let served = Served { image, raw, direct: case.direct, options: "", password: None };
             let server = Server::start(bench, *kind, &served)?;
             let before = server.cpu_seconds();
             let rate = fio::run(&server.uri(), case.load, seconds, round + 1)?.iops;

@@ -38,6 +38,8 @@ pub struct Served<'a> {
     pub direct: bool,
     /// Options that only cowhand knows, each with a comma before it.
     pub options: &'a str,
+    /// The file of its password, where it is encrypted.
+    pub password: Option<&'a Path>,
 }
 
 /// A running program that listens at a Unix socket.
@@ -123,19 +125,33 @@ impl Server {
 }
 
 fn command(bench: &Bench, kind: Kind, served: &Served<'_>, socket: &Path) -> Command {
-    let &Served { image, raw, direct, options } = served;
+    let &Served { image, raw, direct, options, password } = served;
+    let object = password.map(|file| format!("secret,id=key,file={}", file.display()));
     let cache = if direct { "none" } else { "writeback" };
     match kind {
         Kind::Cowhand => {
             let mut command = Command::new(&bench.cowhand);
             command.args(["serve", "--export", "bench", "--shared", "8", "--socket"]).arg(socket);
-            command.arg(format!("file={},cache={cache}{options}", image.display()));
+            let mut drive = format!("file={},cache={cache}{options}", image.display());
+            if let Some(object) = object {
+                command.args(["--object", &object]);
+                drive.push_str(",encrypt.key-secret=key");
+            }
+            command.arg(drive);
             command
         }
         Kind::QemuNbd => {
             let mut command = Command::new("qemu-nbd");
-            command.args(["-f", "qcow2", "-x", "bench", "-e", "8", "-t", "--aio=io_uring"]);
-            command.arg(format!("--cache={cache}")).arg("-k").arg(socket).arg(image);
+            command.args(["-x", "bench", "-e", "8", "-t", "--aio=io_uring"]);
+            command.arg(format!("--cache={cache}")).arg("-k").arg(socket);
+            match object {
+                Some(object) => {
+                    let drive =
+                        format!("driver=qcow2,encrypt.key-secret=key,file.filename={}", image.display());
+                    command.args(["--object", &object, "--image-opts"]).arg(drive);
+                }
+                None => drop(command.args(["-f", "qcow2"]).arg(image)),
+            }
             command
         }
         Kind::NbdkitFile => {

@@ -6,6 +6,7 @@ mod cache_size;
 mod chain;
 mod cold;
 mod counters;
+mod encrypted;
 mod growth;
 mod modes;
 mod order;
@@ -49,6 +50,7 @@ pub const TABLES: &[Entry] = &[
     entry("H", modes::run),
     entry("I", bulk::run),
     entry("J", growth::run),
+    entry("R", encrypted::run),
     on_request("K", throttle::run),
     on_request("L", tools::run),
     on_request("counters", counters::run),

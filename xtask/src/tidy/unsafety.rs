@@ -10,6 +10,7 @@ const ROOMS: [(&str, &str); 6] = [
     ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
+    ("crates/secret/src/", "pages that are locked, and the kernel's keyrings"),
     ("fuzz/src/memory.rs", "an allocator that refuses on purpose"),
 ];
 

@@ -74,7 +74,7 @@ impl Wanted {
 
 impl Change {
     /// Makes the change in the key slots at `area` of `image`, which is closed and still locked. `opened_with` is the password's id with
-    /// which it was opened.
+    /// which it was opened, if it had one.
     ///
     /// # Errors
     /// When a password is not there or opens nothing, a slot is not as it must be, or no key would be left and that is not `forced`.
@@ -82,13 +82,14 @@ impl Change {
         &self,
         image: &Qcow2,
         area: Area,
-        opened_with: &str,
+        opened_with: Option<&str>,
         forced: bool,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let (file, secrets) = (&**image.file(), Secrets::default());
         match self {
             Self::Add { secret, slot, iter_time } => {
-                let (old, new) = (secrets.get(opened_with)?, secrets.get(secret)?);
+                let (old, new) = (secrets.password(file.name(), opened_with)?, secrets.get(secret)?);
+                let old = old.ok_or("the password that opens the image is not known")?;
                 add_key(file, area, &old, &new, *slot, *iter_time, &OnLoop).await?;
             }
             Self::RemoveSlot(slot) => {

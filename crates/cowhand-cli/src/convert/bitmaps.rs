@@ -5,8 +5,8 @@ use std::sync::Arc;
 use graph::Disk;
 use graph::probe::Format;
 use qcow2::Qcow2;
-use qcow2::bitmap::{Bitmap, BitmapChange};
-use qcow2_layout::{BitmapFlags, Version};
+use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
+use qcow2_layout::Version;
 
 use super::Args;
 use super::plan::Plan;
@@ -16,7 +16,7 @@ use crate::failure::{Failure, warn};
 ///
 /// # Errors
 /// When source or target cannot have bitmaps, or one of them is inconsistent and not to be left out.
-pub async fn of(args: &Args, sources: &[Arc<Disk>], plan: &Plan) -> Result<Vec<Arc<Bitmap>>, Failure> {
+pub fn of(args: &Args, sources: &[Arc<Disk>], plan: &Plan) -> Result<Vec<Arc<Bitmap>>, Failure> {
     if !args.bitmaps {
         return Ok(Vec::new());
     }
@@ -35,9 +35,8 @@ pub async fn of(args: &Args, sources: &[Arc<Disk>], plan: &Plan) -> Result<Vec<A
     if !args.no_create {
         check_target(args, plan, image.size())?;
     }
-    check_consistent(args, &image).await?;
-    let stored = image.bitmaps().await.map_err(|error| Failure::because("--bitmaps", &error))?;
-    Ok(stored.into_iter().map(Arc::new).collect())
+    check_consistent(args, &image)?;
+    Ok(image.bitmaps())
 }
 
 const VERSION_2: &str = "version 2 (compat=0.10) has none";
@@ -61,11 +60,8 @@ fn check_target(args: &Args, plan: &Plan, source_bytes: u64) -> Result<(), Failu
     }
 }
 
-async fn check_consistent(args: &Args, image: &Qcow2) -> Result<(), Failure> {
-    let header = image.header().await;
-    let entries = qcow2::bitmap::list(&**image.file(), &header).await;
-    let entries = entries.map_err(|error| Failure::because("--bitmaps", &error))?;
-    for entry in entries.iter().filter(|entry| entry.flags.contains(BitmapFlags::IN_USE)) {
+fn check_consistent(args: &Args, image: &Qcow2) -> Result<(), Failure> {
+    for entry in image.inconsistent_bitmaps() {
         match args.skip_broken_bitmaps {
             true => warn(&format!("bitmap {:?} is inconsistent; it is left out", entry.name)),
             false => {
@@ -94,9 +90,12 @@ pub async fn copy(bitmaps: &[Arc<Bitmap>], disk: &Disk) -> Result<(), Failure> {
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot copy bitmap {name:?} to {}", disk.root().name()), error)
         };
-        let granularity_bytes = Some(bitmap.granularity_bytes());
-        let add = BitmapChange::Add { granularity_bytes, recording: bitmap.is_recording() };
-        image.change_bitmap(name, add).await.map_err(|error| failed(&error))?;
+        let new = NewBitmap {
+            granularity_bytes: Some(bitmap.granularity_bytes()),
+            recording: bitmap.is_recording(),
+            persistent: true,
+        };
+        image.change_bitmap(name, BitmapChange::Add(new)).await.map_err(|error| failed(&error))?;
         let merge = BitmapChange::Merge(Arc::clone(bitmap));
         image.change_bitmap(name, merge).await.map_err(|error| failed(&error))?;
     }

@@ -57,7 +57,9 @@ impl Plan {
         }
         let over_backing = image.options.backing_file.is_some();
         let scope = if over_backing && has_backing { Scope::Layers(1) } else { Scope::Everything };
-        let is_blank = (!args.no_create && !over_backing) || args.target_is_zero;
+        // A new LUKS file reads as noise.
+        let is_zero = image.format != Format::Luks && !over_backing;
+        let is_blank = (!args.no_create && is_zero) || args.target_is_zero;
         let content = if is_blank { Content::Zeroes } else { Content::Unknown };
         Ok(Self { image, size, scope, content, memory })
     }
@@ -100,10 +102,11 @@ fn set_backing(args: &Args, image: &mut NewImage, count: usize) -> Result<(), Fa
             None => Ok(()),
         };
     };
-    if image.format == Format::Raw {
-        return Err(Failure::new(
-            "a raw image has no backing file; leave -B and -F out, or convert to qcow2",
-        ));
+    if image.format != Format::Qcow2 {
+        let format = image.format;
+        return Err(Failure::new(format!(
+            "a {format} image has no backing file; leave -B and -F out, or convert to qcow2",
+        )));
     }
     if options.backing_format.is_none() {
         return Err(Failure::new(format!("backing file {name} needs its format (-F qcow2 or -F raw)")));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use graph::probe::Format;
 use graph::{SecretError, Secrets};
 use storage_luks::{Algorithm, Cipher, Hash, ITER_TIME_DEFAULT, Iv, Mode, NewVolume};
 
@@ -45,11 +46,20 @@ impl Encryption {
         })
     }
 
-    /// How data is ciphered.
+    /// How data of a new image of `format` is ciphered.
     ///
     /// # Errors
     /// When a part is missing that the others need.
-    pub fn cipher(&self) -> Result<Cipher, BadOption> {
+    pub fn cipher(&self, format: Format) -> Result<Cipher, BadOption> {
+        let cipher = Cipher { algorithm: self.algorithm, mode: self.mode, iv: self.iv };
+        if format == Format::Luks {
+            return match self.key_secret {
+                Some(_) => Ok(cipher),
+                None => {
+                    Err(BadOption("a LUKS file needs -o key-secret=ID, the secret with its password".into()))
+                }
+            };
+        }
         match &self.key_secret {
             Some(id) if !self.format => {
                 let what = "an image is encrypted with encrypt.format=luks";
@@ -65,7 +75,7 @@ impl Encryption {
             Some(_) if self.iv_hash && self.iv != Iv::EssivSha256 => {
                 Err(BadOption("-o encrypt.ivgen-hash-alg: it goes with encrypt.ivgen-alg=essiv".into()))
             }
-            Some(_) => Ok(Cipher { algorithm: self.algorithm, mode: self.mode, iv: self.iv }),
+            Some(_) => Ok(cipher),
         }
     }
 

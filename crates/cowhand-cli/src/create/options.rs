@@ -2,9 +2,11 @@
 //!
 //! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
 
-use std::collections::BTreeMap;
+mod assignments;
+
 use std::fmt;
 
+pub use self::assignments::{Assignments, assignments, split_commas};
 use super::encryption::{Encryption, named};
 use graph::probe::Format;
 use graph::size::parse_size;
@@ -45,8 +47,30 @@ struct Known {
     name: &'static str,
     sets: Sets,
     help: &'static str,
-    /// Raw images have it too.
-    raw: bool,
+    formats: Formats,
+}
+
+/// Which formats have an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Formats {
+    All,
+    Qcow2,
+    /// Options of encryption: of a LUKS file without the prefix ([`ENCRYPT`]).
+    Encrypted,
+}
+
+/// What names of options of encryption begin with where they are a part of an image.
+const ENCRYPT: &str = "encrypt.";
+
+impl Known {
+    /// What it is called in an image of `format`; `None`: it has none.
+    fn name_in(&self, format: Format) -> Option<&'static str> {
+        match (self.formats, format) {
+            (Formats::All, _) | (_, Format::Qcow2) => Some(self.name),
+            (Formats::Encrypted, Format::Luks) => self.name.strip_prefix(ENCRYPT),
+            (Formats::Qcow2 | Formats::Encrypted, _) => None,
+        }
+    }
 }
 
 /// What an option takes, and how that is put into the image to be made.
@@ -68,13 +92,17 @@ impl Sets {
 }
 
 const fn known(name: &'static str, sets: Sets, help: &'static str) -> Known {
-    Known { name, sets, help, raw: false }
+    Known { name, sets, help, formats: Formats::Qcow2 }
+}
+
+const fn encrypted(name: &'static str, sets: Sets, help: &'static str) -> Known {
+    Known { name, sets, help, formats: Formats::Encrypted }
 }
 
 /// Every option that is known.
 const KNOWN: [Known; 20] = [
     Known {
-        raw: true,
+        formats: Formats::All,
         ..known(
             "size",
             Sets::Size(|image, bytes| image.size = Some(bytes)),
@@ -82,13 +110,13 @@ const KNOWN: [Known; 20] = [
         )
     },
     Known {
-        raw: true,
+        formats: Formats::All,
         ..known(
             "preallocation",
             Sets::Word("off|metadata|falloc|full", |image, word| {
                 preallocation(word, image.format).map(|kind| image.options.preallocation = kind)
             }),
-            "what is reserved at once (raw: not metadata)",
+            "what is reserved at once (raw, luks: not metadata)",
         )
     },
     known(
@@ -152,7 +180,7 @@ const KNOWN: [Known; 20] = [
         Sets::Switch(|options, on| options.data_file_raw = on),
         "keep that file readable as a raw image",
     ),
-    known(
+    encrypted(
         "encrypt.format",
         Sets::Word("luks", |image, word| {
             Encryption::of(image).format = word == "luks";
@@ -160,7 +188,7 @@ const KNOWN: [Known; 20] = [
         }),
         "encrypt the data (needs encrypt.key-secret)",
     ),
-    known(
+    encrypted(
         "encrypt.key-secret",
         Sets::Word("ID", |image, id| {
             Encryption::of(image).key_secret = Some(id.to_owned());
@@ -168,7 +196,7 @@ const KNOWN: [Known; 20] = [
         }),
         "the secret (--object secret,id=ID) with the password",
     ),
-    known(
+    encrypted(
         "encrypt.cipher-alg",
         Sets::Word("aes-128|aes-192|aes-256", |image, word| {
             Encryption::of(image).algorithm = named(&Algorithm::NAMED, word)?;
@@ -176,7 +204,7 @@ const KNOWN: [Known; 20] = [
         }),
         "cipher (default aes-256)",
     ),
-    known(
+    encrypted(
         "encrypt.cipher-mode",
         Sets::Word("xts|cbc", |image, word| {
             Encryption::of(image).mode = named(&Mode::NAMED, word)?;
@@ -184,7 +212,7 @@ const KNOWN: [Known; 20] = [
         }),
         "its mode (default xts)",
     ),
-    known(
+    encrypted(
         "encrypt.ivgen-alg",
         Sets::Word("plain|plain64|essiv", |image, word| {
             Encryption::of(image).iv = named(&Iv::NAMED, word)?;
@@ -192,7 +220,7 @@ const KNOWN: [Known; 20] = [
         }),
         "what a sector's number is made to (default plain64)",
     ),
-    known(
+    encrypted(
         "encrypt.ivgen-hash-alg",
         Sets::Word("sha256", |image, word| {
             Encryption::of(image).iv_hash = true;
@@ -200,7 +228,7 @@ const KNOWN: [Known; 20] = [
         }),
         "with which hash (essiv only)",
     ),
-    known(
+    encrypted(
         "encrypt.hash-alg",
         Sets::Word("sha1|sha256|sha512", |image, word| {
             Encryption::of(image).hash = Hash::of_name(word).ok()?;
@@ -208,7 +236,7 @@ const KNOWN: [Known; 20] = [
         }),
         "hash that passwords become keys with (default sha256)",
     ),
-    known(
+    encrypted(
         "encrypt.iter-time",
         Sets::Word("MILLISECONDS", |image, word| {
             Encryption::of(image).iter_time_ms = word.parse().ok().filter(|&ms| ms > 0)?;
@@ -218,8 +246,14 @@ const KNOWN: [Known; 20] = [
     ),
 ];
 
+const DETACHED_HEADER: &str = "detached-header";
+
 /// Options of qemu-img that are understood and refused, with the reason.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: [(&str, &str); 4] = [
+    (
+        DETACHED_HEADER,
+        "a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
+    ),
     (
         "encryption",
         "it is the format before LUKS, which is weak; give encrypt.format=luks,encrypt.key-secret=ID",
@@ -233,8 +267,8 @@ pub fn help(format: Format) -> String {
     if voice::is_qemu() {
         return qemu_help(format);
     }
-    let lines = options_of(format).map(|known| {
-        let (name, takes) = (known.name, known.sets.takes());
+    let lines = options_of(format).map(|(name, known)| {
+        let takes = known.sets.takes();
         format!("  {:<40} {}\n", format!("{name}={takes}"), known.help)
     });
     format!("Creation options of {format} (-o name=value,...):\n{}", lines.collect::<String>())
@@ -242,22 +276,26 @@ pub fn help(format: Format) -> String {
 
 /// The list in qemu-img's form: by name, with types.
 fn qemu_help(format: Format) -> String {
-    let line = |known: &Known| {
+    let line = |(name, known): (&str, &Known)| {
         let takes = match known.sets {
             Sets::Size(_) => "size",
             Sets::Switch(_) => "bool (on/off)",
-            Sets::Word(..) if known.name == "refcount_bits" => "num",
+            Sets::Word(..) if ["refcount_bits", "iter-time"].contains(&name) => "num",
             Sets::Word(..) => "str",
         };
-        format!("  {:<22} - {}\n", format!("{}=<{takes}>", known.name), known.help)
+        format!("  {:<22} - {}\n", format!("{name}=<{takes}>"), known.help)
     };
     let mut lines: Vec<_> = options_of(format).map(line).collect();
     lines.sort_unstable();
     format!("Supported {format} options:\n{}", lines.concat())
 }
 
-fn options_of(format: Format) -> impl Iterator<Item = &'static Known> {
-    KNOWN.iter().filter(move |known| known.raw || format == Format::Qcow2)
+/// Options of images of `format`, with the names that they have there.
+fn options_of(format: Format) -> impl Iterator<Item = (&'static str, &'static Known)> {
+    // Such a file is LUKS: nobody says so once more.
+    let is_said = move |name: &str| format == Format::Luks && name == "format";
+    let named = move |known: &'static Known| Some((known.name_in(format)?, known));
+    KNOWN.iter().filter_map(named).filter(move |(name, _)| !is_said(name))
 }
 
 /// Whether the user asks for the list instead.
@@ -271,12 +309,10 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        if format == Format::Luks {
-            let what =
-                "LUKS files are opened, not made; a qcow2 image is encrypted with -o encrypt.format=luks";
-            return Err(BadOption(what.into()));
-        }
         let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
+        if format == Format::Luks {
+            Encryption::of(&mut image);
+        }
         for part in texts.iter().flat_map(|text| split_commas(text)) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(BadOption(format!(
@@ -286,7 +322,7 @@ impl NewImage {
             image.set(name, value)?;
         }
         if let Some(encryption) = &image.encryption {
-            image.options.encrypt = Some(encryption.cipher()?);
+            image.options.encrypt = Some(encryption.cipher(format)?);
         }
         Ok(image)
     }
@@ -308,16 +344,24 @@ impl NewImage {
 }
 
 fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
-    if let Some(known) = options_of(format).find(|known| known.name == name) {
+    if let Some((_, known)) = options_of(format).find(|(known, _)| *known == name) {
         return Ok(known);
     }
-    if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
+    let is_refused = |refused: &str| match format {
+        Format::Luks => name == refused,
+        _ => name.starts_with(refused) && refused != DETACHED_HEADER,
+    };
+    if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| is_refused(refused)) {
         return Err(BadOption(format!("-o {name}: {reason}")));
+    }
+    if KNOWN.iter().any(|known| known.name == name && name.starts_with(ENCRYPT)) && format == Format::Luks {
+        let alone = name.trim_start_matches(ENCRYPT);
+        return Err(BadOption(format!("-o {name} is for qcow2 images; in a LUKS file it is {alone}")));
     }
     if KNOWN.iter().any(|known| known.name == name) {
         return Err(BadOption(format!("-o {name} is for qcow2 images, not for {format}")));
     }
-    let nearest = nearest(name, options_of(format).map(|known| known.name)).join(", ");
+    let nearest = nearest(name, options_of(format).map(|(name, _)| name)).join(", ");
     let hint =
         if nearest.is_empty() { "-o help lists all".to_owned() } else { format!("did you mean {nearest}?") };
     Err(BadOption(format!("-o {name}: unknown option; {hint}")))
@@ -349,31 +393,6 @@ fn preallocation(value: &str, format: Format) -> Option<Preallocation> {
     let all = [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
     let kind = all.into_iter().find(|kind| kind.name() == value)?;
     (format == Format::Qcow2 || kind != Preallocation::Metadata).then_some(kind)
-}
-
-/// Options and their values, as they were written.
-pub type Assignments = BTreeMap<String, String>;
-
-/// What `-o` arguments say, in order; a later value replaces an earlier one.
-pub fn assignments(texts: &[String]) -> Assignments {
-    let parts = texts.iter().flat_map(|text| split_commas(text));
-    parts
-        .filter_map(|part| part.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .collect()
-}
-
-/// Parts between single commas; a doubled one stands for itself.
-pub fn split_commas(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        if letter == ',' && letters.next_if_eq(&',').is_none() {
-            parts.push(String::new());
-        } else if let Some(part) = parts.last_mut() {
-            part.push(letter);
-        }
-    }
-    parts
 }
 
 #[cfg(test)]
@@ -470,5 +489,47 @@ mod tests {
         assert!(parse("preallocation=metadata").is_err());
         assert_eq!(parse("compat=1.1"), Err("-o compat is for qcow2 images, not for raw".to_owned()));
         assert!(!help(Format::Raw).contains("compat") && help(Format::Qcow2).contains("cluster_size=SIZE"));
+    }
+
+    #[test]
+    fn luks_files_have_the_options_of_encryption_by_their_short_names() {
+        let parse = |text: &str| NewImage::parse(&[text.to_owned()], Format::Luks).map_err(|error| error.0);
+        let image = parse(
+            "size=1M,preallocation=full,key-secret=s,cipher-alg=aes-128,cipher-mode=cbc,ivgen-alg=essiv,\
+             ivgen-hash-alg=sha256,hash-alg=sha512,iter-time=10",
+        )
+        .unwrap();
+        let encryption = image.encryption.unwrap();
+        assert_eq!(image.options.encrypt.unwrap().to_string(), "aes-128-cbc-essiv:sha256");
+        assert_eq!((encryption.hash, encryption.iter_time_ms), (Hash::Sha512, 10));
+        let table = [
+            ("size=1M", "a LUKS file needs -o key-secret=ID, the secret with its password"),
+            (
+                "encrypt.cipher-alg=aes-128",
+                "-o encrypt.cipher-alg is for qcow2 images; in a LUKS file it is cipher-alg",
+            ),
+            ("compat=1.1", "-o compat is for qcow2 images, not for luks"),
+            (
+                "preallocation=metadata",
+                "-o preallocation is \"metadata\"; allowed: off, metadata, falloc, full",
+            ),
+            (
+                "cipher-alg=twofish-256",
+                "-o cipher-alg is \"twofish-256\"; allowed: aes-128, aes-192, aes-256",
+            ),
+            (
+                "detached-header=on",
+                "-o detached-header: a header in a file of its own is not made here; cryptsetup luksFormat --header makes one",
+            ),
+            ("key-sekret=s", "-o key-sekret: unknown option; did you mean key-secret?"),
+        ];
+        for (text, error) in table {
+            assert_eq!(parse(text).map(drop), Err(error.to_owned()), "{text}");
+        }
+        let help = help(Format::Luks);
+        assert!(
+            help.contains("  key-secret=ID ") && !help.contains("encrypt.") && !help.contains("format="),
+            "{help}"
+        );
     }
 }

@@ -31,7 +31,8 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
     reactor.run(async {
         let disk = open(&options, &rules).await.map_err(|error| failed(&error))?;
         let size = new_size(&args.size, disk.size())
-            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size));
+            .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size))
+            .map(|size| whole_sectors(&disk, size));
         let done = match size {
             Ok(size) => resize_disk(&disk, size, options_of(args))
                 .await
@@ -42,6 +43,14 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
         let closed = disk.close().await.map_err(|error| failed(&error));
         done.and_then(|size| closed.map(|()| made(size)))
     })
+}
+
+/// A ciphered disk has whole sectors.
+fn whole_sectors(disk: &Disk, size: u64) -> u64 {
+    match disk.root().driver() == Format::Luks.name() {
+        true => size.next_multiple_of(SECTOR_BYTES),
+        false => size,
+    }
 }
 
 /// Opens the disk. qemu-img takes a file without a header for a raw one, and so do we under its name: nothing is written that could
@@ -104,13 +113,14 @@ async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), 
         Preallocation::Falloc => Some(Allocation::Reserve),
         Preallocation::Full => Some(Allocation::Write),
         Preallocation::Metadata => {
-            return Err("a raw image has no metadata that could be preallocated".into());
+            return Err(format!("a {} image has no metadata that could be preallocated", raw.driver).into());
         }
     };
     let length = raw.offset.checked_add(size).ok_or("the size and the offset together are beyond 64 bits")?;
     raw.storage.shorten_to(length).await?;
     // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
-    raw.storage.grow_to(length).await?;
+    // To what is added to a LUKS file nothing is written: it reads as noise, as in every new one.
+    raw.storage.extend_to(length).await?;
     if let Some(how) = how.filter(|_| size > old) {
         raw.storage.allocate(raw.offset + old, size - old, how).await?;
     }

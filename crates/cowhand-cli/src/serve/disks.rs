@@ -10,6 +10,7 @@ use super::settings::{Export, Settings};
 use crate::create::make_if_missing;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
+use crate::{ask, objects};
 
 /// A disk that was opened for an export.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct OpenedDisk {
     pub created: bool,
 }
 
-/// Opens all disks, in order.
+/// Opens all disks, in order. Asks for passwords that nobody gave, where there is a terminal; from then on nobody is asked.
 ///
 /// # Errors
 /// For the first that cannot be created or opened.
@@ -32,7 +33,11 @@ pub fn open_all(
     rules: &OpenRules,
 ) -> Result<Vec<OpenedDisk>, Failure> {
     let create = settings.create.as_ref();
-    settings.exports.iter().map(|export| open(reactor, export, create, rules)).collect()
+    let opened = settings.exports.iter().map(|export| open(reactor, export, create, rules)).collect();
+    // Clients wait from here on: no command may wait for a person.
+    ask::nobody();
+    objects::warn_of_swap();
+    opened
 }
 
 fn open(

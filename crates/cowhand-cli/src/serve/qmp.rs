@@ -2,6 +2,7 @@
 
 pub mod bitmaps;
 pub mod blockdev;
+pub mod dirty_bitmaps;
 pub mod errors;
 pub mod exports;
 pub mod fd_sets;
@@ -50,6 +51,7 @@ impl Steering {
             "query-block-exports" => return Ok(exports::query(inventory)),
             "qom-get" => return objects::get(inventory, arguments),
             "qom-list" => return objects::list(inventory, arguments),
+            "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
             "quit" => {
                 self.quit.trigger();
@@ -60,6 +62,9 @@ impl Steering {
         let change = inventory.graph.change().await;
         if self.quit.is_triggered() {
             return Err(QmpError::generic("the program is ending"));
+        }
+        if let Some(done) = dirty_bitmaps::change(inventory, &command.name, arguments).await {
+            return done;
         }
         match command.name.as_str() {
             "blockdev-add" => blockdev::add(inventory, &change, &command.arguments).await,

@@ -198,7 +198,7 @@ fn a_password_that_is_wrong_or_not_there_is_said_once() {
         (
             &["--object", "secret_keyring,id=sec0,serial=1"],
             &drive,
-            "--object secret_keyring: keys of the kernel's keyring are not supported; give secret,id=ID,file=PATH",
+            "cannot read secret \"sec0\" from key 1 of the kernel's keyrings: Required key not available (os error 126)",
         ),
         (
             &["--object", "secret,id=sec0,data=hunter2,keyid=k,iv=x"],
@@ -366,12 +366,6 @@ fn a_luks_file_is_a_disk_as_it_is_for_qemu() {
     );
     let ran = bench.cowhand(&["map", "driver=luks,key-secret=sec0,file.filename=plain.raw"]);
     assert!(ran.err.contains("there is no LUKS header: the first six bytes are not LUKS"), "{}", ran.err);
-    let ran = cowhand(&bench, &["create", "-f", "luks", "x.luks", "1M"]);
-    assert!(
-        ran.err.contains("LUKS files are opened, not made") && !bench.path("x.luks").exists(),
-        "{}",
-        ran.err
-    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod amend;
+mod ask;
 mod before_luks;
 mod bitmap;
 mod cache;
@@ -20,6 +21,9 @@ mod flatten;
 mod hints;
 mod info;
 mod io;
+mod key_memory;
+mod keyring;
+mod luks;
 mod luks_files;
 mod manual;
 mod map;

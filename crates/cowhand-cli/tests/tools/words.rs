@@ -8,14 +8,17 @@ use cowhand_cli::cli::Cli;
 use cowhand_cli::compat::PROGRAMS;
 
 /// Options of fio, nbdcopy and qemu-img, in the lines to paste.
-const OF_OTHERS: [&str; 11] = [
+const OF_OTHERS: [&str; 14] = [
     "bs",
+    "header",
     "image-opts",
     "iodepth",
     "ioengine",
     "name",
     "object",
+    "pbkdf-memory",
     "progress",
+    "resume-only",
     "runtime",
     "rw",
     "time_based",

@@ -3,59 +3,65 @@
 use std::sync::Arc;
 
 use block::{Blame, Error};
-use qcow2::bitmap::{Bitmap, Dirtiness};
+use qcow2::bitmap::{Bitmap, BitmapChange, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{Qcow2, ResizeOptions};
-use qcow2_layout::SnapshotEntry;
+use qcow2_layout::{BitmapEntry, SnapshotEntry};
 
 use super::Disk;
 use crate::front::{Charge, Kind};
 
+const NO_BITMAPS: &str = "only a qcow2 image has bitmaps: what a raw disk holds is tracked nowhere";
 const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 
 impl Disk {
     /// Names of the bitmaps that [`Disk::bitmap_status`] knows.
     pub fn bitmap_names(&self) -> Vec<String> {
-        self.layers.load().bitmaps.iter().map(|bitmap| bitmap.name().to_owned()).collect()
+        self.bitmaps().iter().map(|bitmap| bitmap.name().to_owned()).collect()
     }
 
-    /// The bitmaps that were consistent when the disk was opened, each with whether it is out of date now.
-    pub fn bitmaps(&self) -> Vec<(Arc<Bitmap>, bool)> {
-        let changed = self.was_changed();
-        let with = |bitmap: &Arc<Bitmap>| (Arc::clone(bitmap), changed && bitmap.is_recording());
-        self.layers.load().bitmaps.iter().map(with).collect()
+    /// The bitmaps whose content can be trusted, as they are now; see [`qcow2::Qcow2::bitmaps`].
+    pub fn bitmaps(&self) -> Vec<Arc<Bitmap>> {
+        self.layers.load().bitmaps.as_ref().map_or_else(Vec::new, Qcow2::bitmaps)
+    }
+
+    /// The persistent bitmaps that can only be removed.
+    pub fn inconsistent_bitmaps(&self) -> Vec<BitmapEntry> {
+        self.layers.load().bitmaps.as_ref().map_or_else(Vec::new, Qcow2::inconsistent_bitmaps)
     }
 
     /// Names of the persistent bitmaps that the first change put out of date; empty before it.
     pub fn bitmaps_out_of_date(&self) -> Vec<String> {
-        self.image().map_or_else(Vec::new, |image| image.bitmaps_out_of_date())
+        self.layers.load().bitmaps.as_ref().map_or_else(Vec::new, Qcow2::bitmaps_out_of_date)
     }
 
-    fn was_changed(&self) -> bool {
-        self.image().is_some_and(|image| image.was_changed())
+    /// Whether the image's file says that bitmaps which record changes are in use.
+    pub fn bitmaps_in_use(&self) -> bool {
+        self.layers.load().bitmaps.as_ref().is_some_and(Qcow2::was_changed)
     }
 
-    /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no
-    /// such bitmap, or not any more: one that records changes is out of date once there are some.
+    /// Makes, changes or removes the bitmap called `name`; see [`qcow2::Qcow2::change_bitmap`].
+    ///
+    /// # Errors
+    /// Also when the disk is no qcow2 image.
+    pub async fn change_bitmap(&self, name: &str, change: BitmapChange) -> Result<(), Error> {
+        let image = self.layers.load().bitmaps.clone();
+        let image = image.ok_or_else(|| Blame::new(self.root().name()).unsupported(NO_BITMAPS))?;
+        image.change_bitmap(name, change).await
+    }
+
+    /// What the bitmap called `name` says of `offset`, for at most `len` bytes; `None` if there is no such bitmap, or not any more.
     pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
-        if self.bitmap(name).is_none() {
-            return Ok(None);
-        }
         self.front.note(Kind::Status, offset, len);
         let inside = self.front.begin(Kind::Status, Charge::Free).await;
-        // The disk may stand on something else since the request came.
-        let status = match self.bitmap(name) {
-            Some(bitmap) => bitmap.status(offset, len).await.map(Some),
+        // What the disk stands on when the request begins.
+        let image = self.layers.load().bitmaps.clone();
+        let status = match image {
+            Some(image) => image.bitmap_status(name, offset, len).await,
             None => Ok(None),
         };
         let bytes = status.as_ref().map_or(0, |status| status.map_or(0, |status| status.len));
         inside.end(status, bytes)
-    }
-
-    /// The bitmap called `name`, unless it is out of date.
-    fn bitmap(&self, name: &str) -> Option<Arc<Bitmap>> {
-        let known = self.bitmaps().into_iter().find(|(bitmap, _)| bitmap.name() == name);
-        known.filter(|(_, out_of_date)| !out_of_date).map(|(bitmap, _)| bitmap)
     }
 
     /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2

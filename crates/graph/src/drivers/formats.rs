@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::{Files, Qcow2};
-use qcow2_layout::Header;
+use qcow2_layout::{CryptMethod, Header};
 use storage::Storage;
 
 use super::{FORMATS, FormatDriver, FormatHeader};
@@ -84,7 +84,12 @@ async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {
         let source = OptionError::NotEncrypted { asked: asked.name() };
         return Err(OpenError::Options { path: path(), source });
     }
-    let password = options.key_secret.as_deref().map(|id| secrets.get(id)).transpose();
+    let id = options.key_secret.as_deref();
+    // The image says whether there is a password to be asked for.
+    let password = match header.is_some_and(|header| header.crypt != CryptMethod::None) {
+        true => secrets.password(file.name(), id),
+        false => id.map(|id| secrets.get(id)).transpose(),
+    };
     let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
     let engine = options.qcow2.for_engine(writable, options.discard);
     if engine.writable && header.is_some_and(qcow2::is_dirty) {

@@ -68,8 +68,9 @@ async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     }
     let path = || PathBuf::from(file.name());
     let refused = |source| OpenError::Options { path: path(), source };
-    let id = options.key_secret.as_deref().ok_or_else(|| refused(OptionError::NoPassword))?;
-    let password = secrets.get(id).map_err(|source| OpenError::Secret { path: path(), source })?;
+    let password = secrets.password(file.name(), options.key_secret.as_deref());
+    let password = password.map_err(|source| OpenError::Secret { path: path(), source })?;
+    let password = password.ok_or_else(|| refused(OptionError::NoPassword))?;
     let fixed = header.is_fixed();
     let opened = open_volume(header_file, header, &password, tasks).await?;
     let plain = opened.plain(Arc::clone(&file), Arc::new(tasks.clone()))?;

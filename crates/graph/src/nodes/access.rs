@@ -66,7 +66,7 @@ impl Graph {
         }
         let edge = at.checked_sub(1).map_or(Edge::Root, |of| Edge::Backing { of });
         let again = Box::pin(files.open_again(layer, writable, &self.rules)).await.map_err(failed)?;
-        let found = Found::again(edge, again).await?;
+        let found = Found::again(edge, again);
         let replaced = Box::pin(self.exchange(&node, &old, edge, found, async || Ok(()))).await?;
         raised.keep();
         if !writable {

@@ -123,10 +123,7 @@ impl Graph {
         let failed = |source| NodeError::Open { path: path.clone(), source: Box::new(source) };
         let tasks = BackgroundTasks::new(Arc::clone(&self.rules.map_budget));
         let list = open_layers(&options, &self.rules, &tasks).await.map_err(failed)?;
-        let bitmaps = match list.first() {
-            Some(top) => bitmaps_of(&*top.block).await.map_err(|error| failed(error.into()))?,
-            None => Vec::new(),
-        };
+        let bitmaps = list.first().and_then(|top| bitmaps_of(&*top.block));
         Ok(OpenedLayers { list, bitmaps, path, tree, links })
     }
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Block, Error};
-use qcow2::bitmap::Bitmap;
 use qcow2::{HeldStill, Qcow2};
 
 pub use self::error::ReplaceError;
@@ -69,7 +68,8 @@ struct Plan {
     /// Images whose backing layer changes, the lower ones first, each with its new one.
     backings: Vec<(Qcow2, Option<Arc<dyn Block>>)>,
     top: Arc<dyn Block>,
-    bitmaps: Vec<Arc<Bitmap>>,
+    /// The image whose bitmaps the disk has.
+    bitmaps: Option<Qcow2>,
     /// What the disk is taken to have been asked for.
     asked: Asked,
 }

@@ -210,6 +210,7 @@ impl Qcow2Options {
             pass_discard_other: self.pass_discard_other,
             discard_no_unref: self.discard_no_unref,
             allocation_reserve: self.allocation_reserve,
+            bitmap_slack: None,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! From a password to the key of a key slot: PBKDF2, or Argon2, which takes memory.
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
+use secret::wiped_stack;
 use zeroize::Zeroize;
 
 use super::member::Member;
-use crate::{Hash, LuksError, Secret};
+use crate::{DERIVATION_STACK_BYTES, Hash, LuksError, Secret};
 
 /// Memory that trying a password may take, in KiB: what cryptsetup asks for at most unless it is told otherwise. More is refused before
 /// it is asked for.
@@ -114,9 +115,12 @@ impl Kdf {
                 let params =
                     Params::new(*memory_kib, *passes, *lanes, None).map_err(|_| no_memory.clone())?;
                 let mut key = Secret::zeroed(len);
-                Argon2::new(algorithm, Version::V0x13, params)
-                    .hash_password_into_with_memory(password.bytes(), salt, key.bytes_mut(), &mut memory.0)
-                    .map_err(|_| no_memory)?;
+                let hasher = Argon2::new(algorithm, Version::V0x13, params);
+                let made = wiped_stack::<DERIVATION_STACK_BYTES, _>(|| {
+                    let (password, key) = (password.bytes(), key.bytes_mut());
+                    hasher.hash_password_into_with_memory(password, salt, key, &mut memory.0)
+                });
+                made.map_err(|_| no_memory)?;
                 Ok(key)
             }
         }

@@ -1,10 +1,12 @@
 //! Key slots of LUKS2 (specification, 3.2.2): what they need, and the disk's key that a password gets out of one.
 
+use secret::wiped_stack;
+
 use super::kdf::Kdf;
 use super::member::Member;
 use super::metadata::{Digest, Header};
 use crate::split::merge;
-use crate::{Cipher, Hash, LuksError, SECTOR_BYTES, STRIPES, Secret, SectorCipher};
+use crate::{Cipher, DERIVATION_STACK_BYTES, Hash, LuksError, SECTOR_BYTES, STRIPES, Secret, SectorCipher};
 
 /// Bytes of a disk's key: of AES-128 in CBC mode, and of AES-256 in XTS mode.
 const KEY_BYTES: (u64, u64) = (16, 64);
@@ -118,7 +120,8 @@ impl KeySlot {
         let key = self.kdf.derive(password, self.cipher.key_bytes())?;
         SectorCipher::new(self.cipher, &key)?.decipher(0, material.bytes_mut());
         let len = self.key_bytes * self.stripes as usize;
-        let key = merge(self.hash, &material.bytes()[..len], self.key_bytes);
+        let plain = &material.bytes()[..len];
+        let key = wiped_stack::<DERIVATION_STACK_BYTES, _>(|| merge(self.hash, plain, self.key_bytes));
         Ok(digest.is_of(&key).then_some(key))
     }
 }

@@ -92,6 +92,9 @@ impl Header {
         if let Some(crypto) = self.extensions.crypto {
             check_table("the LUKS header", crypto.offset, crypto.len, cluster_size)?;
         }
+        if let Some(record) = self.extensions.record {
+            record.check(cluster_size)?;
+        }
         match self.extensions.bitmaps {
             Some(bitmaps) => bitmaps.check(cluster_size),
             None => Ok(()),

@@ -12,10 +12,17 @@ const FEATURE_NAMES: u32 = 0x6803_f857;
 const BITMAPS: u32 = 0x2385_2875;
 const CRYPTO: u32 = 0x0537_be77;
 const DATA_FILE: u32 = 0x4441_5441;
+/// Cowhand's own: "cowb". QEMU keeps extensions that it does not know.
+const RECORD: u32 = 0x636f_7762;
 
 const BITMAPS_BYTES: usize = 24;
 /// Where in the extension the place of the directory is.
 const DIRECTORY_OFFSET_AT: usize = 16;
+const RECORD_BYTES: usize = 24;
+/// log2 of the guest bytes that one bit of a record stands for.
+const RECORD_REGION_BITS: std::ops::RangeInclusive<u32> = 9..=62;
+/// Most bytes of a record: what is covered of 65,535 bitmaps, and 2^27 regions.
+const RECORD_BYTES_MAX: u64 = 16 << 20;
 /// Where a version 3 header says how long it is.
 const HEADER_LENGTH_AT: usize = 100;
 const CRYPTO_BYTES: usize = 16;
@@ -34,6 +41,8 @@ pub struct Extensions {
     /// Persistent bitmaps. Only there while the autoclear bit vouches for them; without the bit the
     /// extension is outdated, and is dropped when the header is written again.
     pub bitmaps: Option<BitmapsExtension>,
+    /// What was changed since the bitmaps were stored. Only there while its autoclear bit vouches for it, and dropped as `bitmaps` is.
+    pub record: Option<RecordExtension>,
     /// Type and data of every extension that is not known here, in order.
     pub unknown: Vec<(u32, Vec<u8>)>,
 }
@@ -47,6 +56,20 @@ pub struct BitmapsExtension {
     pub directory_size: u64,
     /// Start of the directory, cluster aligned.
     pub directory_offset: HostOffset,
+}
+
+/// Where the record of changes is: what bitmaps that are "in use" miss.
+///
+/// First a bit for each bitmap of the directory (the lowest of the first byte is the first bitmap's), set if the record is of it; then,
+/// from the next multiple of 512 bytes on, a bit for each region of the disk, set before anything in it is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordExtension {
+    /// First byte, cluster aligned.
+    pub offset: HostOffset,
+    /// Bytes, both parts together; a multiple of 512.
+    pub len: u64,
+    /// log2 of the guest bytes in a region.
+    pub region_bits: u32,
 }
 
 /// Where the LUKS header is.
@@ -111,6 +134,7 @@ impl Extensions {
             CRYPTO => self.crypto = Some(CryptoExtension::decode(data)?),
             FEATURE_NAMES => self.features = FeatureName::decode_table(data),
             BITMAPS => self.bitmaps = BitmapsExtension::decode(data, context)?,
+            RECORD => self.record = RecordExtension::decode(data, context),
             _ => self.unknown.push((kind, data.to_vec())),
         }
         Ok(())
@@ -134,6 +158,9 @@ impl Extensions {
         if let Some(bitmaps) = &self.bitmaps {
             append(&mut out, BITMAPS, &bitmaps.encode());
         }
+        if let Some(record) = &self.record {
+            append(&mut out, RECORD, &record.encode());
+        }
         for (kind, data) in &self.unknown {
             append(&mut out, *kind, data);
         }
@@ -145,15 +172,7 @@ impl Extensions {
 impl BitmapsExtension {
     /// Where in the first cluster, `first`, of a version 3 image the eight bytes are that say where the bitmap directory is.
     pub fn directory_offset_at(first: &[u8]) -> Option<u64> {
-        let mut at = usize::try_from(be32(first, HEADER_LENGTH_AT)?).ok()?;
-        loop {
-            let len = usize::try_from(be32(first, at.checked_add(4)?)?).ok()?;
-            match be32(first, at)? {
-                END => return None,
-                BITMAPS if len == BITMAPS_BYTES => return Some((at + 8 + DIRECTORY_OFFSET_AT) as u64),
-                _ => at = at.checked_add(8)?.checked_add(len.checked_next_multiple_of(8)?)?,
-            }
-        }
+        data_at(first, BITMAPS, BITMAPS_BYTES).map(|at| (at + DIRECTORY_OFFSET_AT) as u64)
     }
 
     fn decode(data: &[u8], context: Context) -> Result<Option<Self>, HeaderError> {
@@ -201,6 +220,47 @@ impl BitmapsExtension {
     }
 }
 
+impl RecordExtension {
+    /// Where in the first cluster, `first`, of a version 3 image the eight bytes are that say where the record is.
+    pub fn offset_at(first: &[u8]) -> Option<u64> {
+        data_at(first, RECORD, RECORD_BYTES).map(|at| at as u64)
+    }
+
+    /// A record that makes no sense is none: the bitmaps are inconsistent then, as for everybody else.
+    fn decode(data: &[u8], context: Context) -> Option<Self> {
+        let record =
+            Self { offset: HostOffset(be64(data, 0)?), len: be64(data, 8)?, region_bits: be32(data, 16)? };
+        let is_sound = data.len() == RECORD_BYTES
+            && be32(data, 20)? == 0
+            && context.autoclear.contains(Autoclear::BITMAP_RECORD)
+            && context.autoclear.contains(Autoclear::BITMAPS)
+            && record.check(context.cluster_size).is_ok();
+        is_sound.then_some(record)
+    }
+
+    pub(super) fn check(&self, cluster_size: u64) -> Result<(), HeaderError> {
+        let sound = self.offset.0 != 0
+            && RECORD_REGION_BITS.contains(&self.region_bits)
+            && (512..=RECORD_BYTES_MAX).contains(&self.len)
+            && self.len.is_multiple_of(512);
+        match sound {
+            true => super::decode::check_table("the record of changes", self.offset, self.len, cluster_size),
+            false => {
+                Err(HeaderError::Reserved { field: "extension of the record of changes", found: self.len })
+            }
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(RECORD_BYTES);
+        out.extend(self.offset.0.to_be_bytes());
+        out.extend(self.len.to_be_bytes());
+        out.extend(self.region_bits.to_be_bytes());
+        out.extend(0u32.to_be_bytes());
+        out
+    }
+}
+
 impl CryptoExtension {
     fn decode(data: &[u8]) -> Result<Self, HeaderError> {
         match (be64(data, 0), be64(data, 8), data.len()) {
@@ -215,7 +275,20 @@ impl CryptoExtension {
 }
 
 fn is_known(kind: u32) -> bool {
-    matches!(kind, BACKING_FORMAT | DATA_FILE | CRYPTO | FEATURE_NAMES | BITMAPS)
+    matches!(kind, BACKING_FORMAT | DATA_FILE | CRYPTO | FEATURE_NAMES | BITMAPS | RECORD)
+}
+
+/// Where in the first cluster, `first`, of a version 3 image the data of an extension is that has `len` bytes.
+fn data_at(first: &[u8], kind: u32, expected: usize) -> Option<usize> {
+    let mut at = usize::try_from(be32(first, HEADER_LENGTH_AT)?).ok()?;
+    loop {
+        let len = usize::try_from(be32(first, at.checked_add(4)?)?).ok()?;
+        match be32(first, at)? {
+            END => return None,
+            found if found == kind && len == expected => return Some(at + 8),
+            _ => at = at.checked_add(8)?.checked_add(len.checked_next_multiple_of(8)?)?,
+        }
+    }
 }
 
 /// Calls `each` with type and data of every extension, up to the end mark or the end of the area.

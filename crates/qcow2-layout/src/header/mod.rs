@@ -8,7 +8,7 @@ mod extension;
 use std::fmt;
 
 pub use error::HeaderError;
-pub use extension::{BitmapsExtension, CryptoExtension, Extensions};
+pub use extension::{BitmapsExtension, CryptoExtension, Extensions, RecordExtension};
 
 use crate::{Autoclear, Compatible, Geometry, GeometryError, HostOffset, Incompatible, Version};
 

@@ -8,7 +8,7 @@ use qcow2_layout::{
 };
 
 use super::Bitmap;
-use super::draft::{Draft, table_entries_for};
+use super::draft::{Afterwards, Draft, table_entries_for};
 use crate::image::Inner;
 use crate::medium::Medium;
 use crate::pause::Pause;
@@ -17,17 +17,23 @@ use crate::{Error, Qcow2};
 /// Granularity of a new bitmap, unless it is given: a cluster, within these limits in bytes.
 const GRANULARITY_DEFAULT: std::ops::RangeInclusive<u64> = 4096..=65536;
 
+/// A bitmap to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewBitmap {
+    /// Bytes of the disk that one bit stands for, a power of two from 512 to 2^31; `None` is a cluster, at least 4 KiB and at
+    /// most 64 KiB.
+    pub granularity_bytes: Option<u64>,
+    /// Whether changes are to set its bits.
+    pub recording: bool,
+    /// Whether it is kept in the image file; otherwise it is gone when the image is closed.
+    pub persistent: bool,
+}
+
 /// What to do with a bitmap of an image.
 #[derive(Clone, Debug)]
 pub enum BitmapChange {
     /// Make it, with no bit set.
-    Add {
-        /// Bytes of the disk that one bit stands for, a power of two from 512 to 2^31; `None` is a cluster, at least 4 KiB and at
-        /// most 64 KiB.
-        granularity_bytes: Option<u64>,
-        /// Whether writes are to set its bits.
-        recording: bool,
-    },
+    Add(NewBitmap),
     /// Remove it. The only change of a bitmap that is inconsistent.
     Remove,
     /// Clear all its bits.
@@ -39,9 +45,9 @@ pub enum BitmapChange {
 }
 
 impl Qcow2 {
-    /// Changes the persistent bitmap called `name`. Requests are held back meanwhile; the disk stays as it is, and other bitmaps
-    /// stay consistent. Durable when it returns. Costs the directory anew, and of the bitmap what changes: a merge reads both
-    /// bitmaps, a cluster of each at a time.
+    /// Changes the bitmap called `name`. Requests are held back meanwhile; the disk stays as it is, and other bitmaps
+    /// stay consistent. Durable when it returns, unless the bitmap is in memory alone. Costs the directory anew, and of the bitmap what changes: a merge reads both
+    /// bitmaps, a cluster of each at a time; bitmaps that record changes are stored as they are.
     ///
     /// A copy of a bitmap in another image of the same size is [`BitmapChange::Add`] and then [`BitmapChange::Merge`].
     ///
@@ -60,6 +66,13 @@ impl Qcow2 {
 impl Inner {
     async fn change_bitmap(self: &Arc<Self>, name: String, change: BitmapChange) -> Result<(), Error> {
         self.check_writable()?;
+        let in_memory = match &change {
+            BitmapChange::Add(new) => !new.persistent,
+            _ => self.tracking.now().find(&name).is_some_and(|live| !live.spec.persistent),
+        };
+        if in_memory {
+            return self.change_in_memory(name, change).await;
+        }
         if self.medium.geometry.version == Version::V2 {
             return Err(self.medium.blame.unsupported(
                 "an image of version 2 (compat=0.10) has no persistent bitmaps; `cowhand amend -o compat=1.1` makes it version 3",
@@ -68,48 +81,35 @@ impl Inner {
         self.managed(async move |image| {
             image.header.prepare_for_metadata(&image.medium).await?;
             let pause = image.pause().await?;
-            let mut draft = Draft::of(&image, &pause).await?;
             let size = image.size();
-            let result = match draft.apply(&name, change, size).await {
-                Ok(()) => draft.take_effect(size).await,
-                Err(error) => Err(error),
-            };
-            draft.end(result).await
+            let work = async |draft: &mut Draft<'_>| draft.apply(&name, change, size).await;
+            image.draft(&pause, size, Afterwards::AsBefore, work).await
         })
         .await
     }
-}
 
-impl Inner {
     /// Removes all bitmaps, also those that are inconsistent; gives their names.
     pub(crate) async fn remove_bitmaps(self: &Arc<Self>, pause: &Pause<'_>) -> Result<Vec<String>, Error> {
-        let mut draft = Draft::of(self, pause).await?;
-        let removed = std::mem::take(&mut draft.entries);
+        let removed = self.tracking.now().entries.clone();
         if removed.is_empty() {
             return Ok(Vec::new());
         }
-        let result = match draft.free_bitmaps(&removed).await {
-            Ok(()) => draft.take_effect(self.size()).await,
-            Err(error) => Err(error),
+        let work = async |draft: &mut Draft<'_>| {
+            for entry in std::mem::take(&mut draft.entries) {
+                draft.free_bitmap(&entry).await?;
+            }
+            Ok(())
         };
-        draft.end(result).await?;
+        self.draft(pause, self.size(), Afterwards::AsBefore, work).await?;
         Ok(removed.into_iter().map(|entry| entry.name).collect())
     }
 }
 
 impl Draft<'_> {
-    async fn free_bitmaps(&mut self, entries: &[BitmapEntry]) -> Result<(), Error> {
-        for entry in entries {
-            self.free_bitmap(entry).await?;
-        }
-        Ok(())
-    }
-
     async fn apply(&mut self, name: &str, change: BitmapChange, size: u64) -> Result<(), Error> {
+        self.touched.insert(name.to_owned());
         match change {
-            BitmapChange::Add { granularity_bytes, recording } => {
-                self.add(name, granularity_bytes, recording, size).await
-            }
+            BitmapChange::Add(new) => self.add(name, new, size).await,
             BitmapChange::Remove => {
                 let index = self.find(name)?;
                 let removed = self.entries.remove(index);
@@ -126,6 +126,7 @@ impl Draft<'_> {
             BitmapChange::Record(on) => {
                 let (index, mut entry) = self.consistent(name)?;
                 entry.flags.set(BitmapFlags::AUTO, on);
+                self.check_recording(&entry, size)?;
                 self.put(index, entry);
                 Ok(())
             }
@@ -136,38 +137,27 @@ impl Draft<'_> {
         }
     }
 
-    async fn add(
-        &mut self,
-        name: &str,
-        granularity_bytes: Option<u64>,
-        recording: bool,
-        size: u64,
-    ) -> Result<(), Error> {
-        let blame = &self.image.medium.blame;
-        if !(1..=BITMAP_NAME_BYTES_MAX).contains(&name.len()) || name.contains('\0') {
-            return Err(blame.invalid(format!(
-                "the name of a bitmap has {} bytes; must be 1 to {BITMAP_NAME_BYTES_MAX}, none of them 0",
-                name.len()
-            )));
+    /// Refuses another bitmap that records changes where there are too many of them.
+    fn check_recording(&self, entry: &BitmapEntry, size: u64) -> Result<(), Error> {
+        let is_new = self.now.find(&entry.name).is_none();
+        match is_new && entry.flags.contains(BitmapFlags::AUTO) {
+            true => self.image.check_room_for(size, entry.granularity_bits, &self.now.live),
+            false => Ok(()),
         }
-        if self.entries.iter().any(|entry| entry.name == name) {
+    }
+
+    async fn add(&mut self, name: &str, new: NewBitmap, size: u64) -> Result<(), Error> {
+        let blame = &self.image.medium.blame;
+        check_name(&self.image.medium, name)?;
+        if self.entries.iter().any(|entry| entry.name == name) || self.now.find(name).is_some() {
             return Err(blame.invalid(format!("there is a bitmap {name:?} already")));
         }
         if self.entries.len() >= BITMAPS_MAX as usize {
             return Err(blame.invalid(format!("the image has {BITMAPS_MAX} bitmaps, the most there can be")));
         }
-        let cluster = self.image.medium.geometry.cluster_size();
-        let default = cluster.clamp(*GRANULARITY_DEFAULT.start(), *GRANULARITY_DEFAULT.end());
-        let granularity = granularity_bytes.unwrap_or(default);
-        // Below 64.
-        let granularity_bits = granularity.trailing_zeros() as u8;
-        if !granularity.is_power_of_two() || !BITMAP_GRANULARITY_BITS.contains(&granularity_bits) {
-            return Err(blame.invalid(format!(
-                "the granularity is {granularity}; must be a power of two from 512 to 2147483648 (2G)"
-            )));
-        }
+        let granularity_bits = new.granularity_bits(&self.image.medium)?;
         let mut flags = BitmapFlags::default();
-        flags.set(BitmapFlags::AUTO, recording);
+        flags.set(BitmapFlags::AUTO, new.recording);
         let mut entry = BitmapEntry {
             table_offset: HostOffset(0),
             table_entries: 0,
@@ -176,13 +166,14 @@ impl Draft<'_> {
             name: name.to_owned(),
             extra: Vec::new(),
         };
+        self.check_recording(&entry, size)?;
         let words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
         self.write_table(&mut entry, &words).await?;
         self.entries.push(entry);
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Result<usize, Error> {
+    pub(super) fn find(&self, name: &str) -> Result<usize, Error> {
         let found = self.entries.iter().position(|entry| entry.name == name);
         found.ok_or_else(|| self.image.medium.blame.invalid(format!("there is no bitmap {name:?}")))
     }
@@ -200,6 +191,34 @@ impl Draft<'_> {
         if let Some(place) = self.entries.get_mut(index) {
             *place = entry;
         }
+    }
+}
+
+impl NewBitmap {
+    /// log2 of the granularity, if it is one.
+    pub(super) fn granularity_bits(&self, medium: &Medium) -> Result<u8, Error> {
+        let cluster = medium.geometry.cluster_size();
+        let default = cluster.clamp(*GRANULARITY_DEFAULT.start(), *GRANULARITY_DEFAULT.end());
+        let granularity = self.granularity_bytes.unwrap_or(default);
+        // Below 64.
+        let granularity_bits = granularity.trailing_zeros() as u8;
+        if !granularity.is_power_of_two() || !BITMAP_GRANULARITY_BITS.contains(&granularity_bits) {
+            return Err(medium.blame.invalid(format!(
+                "the granularity is {granularity}; must be a power of two from 512 to 2147483648 (2G)"
+            )));
+        }
+        Ok(granularity_bits)
+    }
+}
+
+/// Whether a bitmap may be called `name`.
+pub(super) fn check_name(medium: &Medium, name: &str) -> Result<(), Error> {
+    match (1..=BITMAP_NAME_BYTES_MAX).contains(&name.len()) && !name.contains('\0') {
+        true => Ok(()),
+        false => Err(medium.blame.invalid(format!(
+            "the name of a bitmap has {} bytes; must be 1 to {BITMAP_NAME_BYTES_MAX}, none of them 0",
+            name.len()
+        ))),
     }
 }
 

@@ -1,14 +1,18 @@
 //! Bitmaps on their way into an image: tables and bits in new places, then a new directory, then one write of the header that
 //! leads to it. Nothing that the old directory leads to is changed before that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use qcow2_layout::{
     Autoclear, BITMAP_BYTES_MAX, BITMAP_DIRECTORY_BYTES_MAX, BITMAP_TABLE_ENTRIES_MAX, BitmapEntry,
-    BitmapTableEntry, BitmapsExtension, HostOffset, encode_bitmap_directory,
+    BitmapFlags, BitmapTableEntry, BitmapsExtension, HostOffset, RecordExtension, encode_bitmap_directory,
 };
 
-use super::read_directory;
+use super::live::Live;
+use super::record::{Record, RecordShape};
+use super::records_and_is_consistent;
+use super::tracking::Bitmaps;
 use crate::Error;
 use crate::allocator::Run;
 use crate::free::Free;
@@ -17,53 +21,219 @@ use crate::medium::Medium;
 use crate::overlap::Section;
 use crate::pause::Pause;
 use crate::table_io::{encode_words, read_words};
+use sync::atomic::Ordering;
+
+/// What becomes of the image when bitmaps are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// It goes on as it is.
+    AsBefore,
+    /// It changes: bitmaps that record changes are marked, and a record is made of what they will miss.
+    Changes,
+    /// It is closed.
+    Closed,
+}
 
 /// What the directory is to say, and what was written and given up for it.
 pub(crate) struct Draft<'a> {
     pub(super) image: &'a Arc<Inner>,
+    /// As they will be when they are stored: "in use" are those that are inconsistent.
     pub(super) entries: Vec<BitmapEntry>,
-    /// The directory that counts now.
+    /// Names of those whose bits are not those in memory.
+    pub(super) touched: BTreeSet<String>,
+    /// What there is in memory now.
+    pub(super) now: Arc<Bitmaps>,
+    /// The directory, and the record, that count now.
     old: Option<BitmapsExtension>,
-    /// Clusters allocated for the new one.
+    old_record: Option<RecordExtension>,
+    /// Clusters allocated for the new ones.
     taken: Vec<Run>,
-    /// Clusters that only the old one leads to.
+    /// Clusters that only the old ones lead to.
     freed: Vec<Free>,
 }
 
-impl<'a> Draft<'a> {
-    /// The bitmaps as they are. Nobody changes them while the pause lasts.
-    pub(crate) async fn of(image: &'a Arc<Inner>, _pause: &Pause<'_>) -> Result<Self, Error> {
-        let header = image.header.lock().await;
-        let medium = &image.medium;
-        let entries = read_directory(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
-        let old = header.extensions.bitmaps;
-        Ok(Self { image, entries, old, taken: Vec::new(), freed: Vec::new() })
-    }
+/// What leads to everything new, and what is in memory then.
+struct Next {
+    directory: Option<BitmapsExtension>,
+    record: Option<RecordExtension>,
+    bitmaps: Bitmaps,
+    /// Names of bitmaps that miss changes from now on.
+    missing: Vec<String>,
+}
 
-    /// Makes the directory count, and the disk `size` bytes long. Durable when this returns.
-    pub(crate) async fn take_effect(&mut self, size: u64) -> Result<(), Error> {
-        let new = self.write_directory().await?;
-        let image = self.image;
-        // Refcounts; and the barrier for everything that was written here.
-        image.commit().await?;
-        let change = |header: &mut qcow2_layout::Header| {
-            header.extensions.bitmaps = new;
-            header.autoclear.set(Autoclear::BITMAPS, new.is_some());
-            header.size = size;
+impl Inner {
+    /// Has `work` change the bitmaps, and stores them with what changed since they were stored, for a disk of `size` bytes. All or nothing;
+    /// durable when this returns. Nobody changes bitmaps while the pause lasts.
+    pub(crate) async fn draft(
+        self: &Arc<Self>,
+        _pause: &Pause<'_>,
+        size: u64,
+        afterwards: Afterwards,
+        work: impl AsyncFnOnce(&mut Draft<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let header = self.header.lock().await.clone();
+        let now = self.tracking.now();
+        let mut draft = Draft {
+            image: self,
+            entries: now.entries.clone(),
+            touched: BTreeSet::new(),
+            now,
+            old: header.extensions.bitmaps,
+            old_record: header.extensions.record,
+            taken: Vec::new(),
+            freed: Vec::new(),
         };
-        image.header.rewrite(&image.medium, change).await?;
-        let overlap = &image.medium.overlap;
-        if let Some(old) = self.old {
-            overlap.remove(old.directory_offset.0, Section::BitmapDirectory);
-        }
-        if let Some(new) = new {
-            overlap.add(new.directory_offset.0, new.directory_size, Section::BitmapDirectory);
+        let result = async {
+            draft.store_bits().await?;
+            work(&mut draft).await?;
+            draft.take_effect(size, afterwards).await
+        };
+        let result = result.await;
+        draft.end(result).await
+    }
+}
+
+impl Draft<'_> {
+    /// Writes the bits that are in memory and not in the file. Clusters of them that do not change stay where they are.
+    async fn store_bits(&mut self) -> Result<(), Error> {
+        let now = Arc::clone(&self.now);
+        for live in now.recording() {
+            let index = self.find(&live.spec.name)?;
+            let Some(mut entry) = self.entries.get(index).cloned() else { continue };
+            let mut words = self.table(&entry).await?;
+            let mut changed = false;
+            let size = 1 << self.image.medium.geometry.cluster_bits;
+            let (mut bits, mut stored) = (vec![0; size], vec![0; size]);
+            for (at, word) in (0u64..).zip(&mut words) {
+                live.bits.copy_to(at * size as u64, &mut bits);
+                live.stored.copy_to(at * size as u64, &mut stored);
+                if bits == stored {
+                    continue;
+                }
+                changed = true;
+                self.free_bits(self.entry_of(&entry, *word)?)?;
+                *word = match bits.iter().all(|byte| *byte == 0xff) {
+                    true => BitmapTableEntry::Ones.encode(),
+                    false => self.write_bits(&bits).await?.encode(),
+                };
+            }
+            if changed {
+                self.give_up(entry.table_offset, u64::from(entry.table_entries) * 8);
+                self.write_table(&mut entry, &words).await?;
+                self.put(index, entry);
+            }
         }
         Ok(())
     }
 
+    /// Makes all of it count, and the disk `size` bytes long. Durable when this returns.
+    async fn take_effect(&mut self, size: u64, afterwards: Afterwards) -> Result<(), Error> {
+        let image = self.image;
+        let next = self.next(size, afterwards).await?;
+        // Refcounts; and the barrier for everything that was written here.
+        image.commit().await?;
+        // Who adds to the old record has done so, and the next one finds the new one.
+        let _writing = image.tracking.writing.lock().await;
+        let change = |header: &mut qcow2_layout::Header| {
+            header.extensions.bitmaps = next.directory;
+            header.extensions.record = next.record;
+            header.autoclear.set(Autoclear::BITMAPS, next.directory.is_some());
+            header.autoclear.set(Autoclear::BITMAP_RECORD, next.record.is_some());
+            header.size = size;
+        };
+        image.header.rewrite(&image.medium, change).await?;
+        let overlap = &image.medium.overlap;
+        let places = |directory: Option<BitmapsExtension>, record: Option<RecordExtension>| {
+            let directory = directory.map(|place| (place.directory_offset.0, place.directory_size));
+            directory.into_iter().chain(record.map(|record| (record.offset.0, record.len)))
+        };
+        for (at, _) in places(self.old, self.old_record) {
+            overlap.remove(at, Section::BitmapDirectory);
+        }
+        for (at, len) in places(next.directory, next.record) {
+            overlap.add(at, len, Section::BitmapDirectory);
+        }
+        image.size.store(size, Ordering::Relaxed);
+        next.bitmaps.recording().for_each(|live| live.stored.set_all_of(&live.bits));
+        image.put_bitmaps(next.bitmaps);
+        image.header.tell_of_bitmaps(&image.medium, next.missing);
+        Ok(())
+    }
+
+    /// Writes what the header is to lead to.
+    async fn next(&mut self, size: u64, afterwards: Afterwards) -> Result<Next, Error> {
+        let live = self.live_afterwards(size).await?;
+        let in_use = match afterwards {
+            Afterwards::AsBefore => self.image.was_changed(),
+            Afterwards::Changes => true,
+            Afterwards::Closed => false,
+        };
+        let mut known = self.entries.clone();
+        let (mut covered, mut missing) = (vec![false; known.len()], Vec::new());
+        let names: BTreeSet<&str> =
+            live.iter().filter(|live| live.spec.persistent).map(|live| live.spec.name.as_str()).collect();
+        let recording = known.iter_mut().zip(&mut self.entries).zip(&mut covered);
+        for ((known, entry), covered) in recording.filter(|((known, _), _)| {
+            in_use && known.flags.contains(BitmapFlags::AUTO) && !known.flags.contains(BitmapFlags::IN_USE)
+        }) {
+            entry.flags.set(BitmapFlags::IN_USE, true);
+            *covered = names.contains(known.name.as_str());
+            if !*covered {
+                known.flags.set(BitmapFlags::IN_USE, true);
+                missing.push(known.name.clone());
+            }
+        }
+        let (extension, record) = match covered.contains(&true) {
+            true => self.write_record(size, &covered).await?,
+            false => (None, None),
+        };
+        if let Some(old) = self.old_record {
+            self.give_up(old.offset, old.len);
+        }
+        let directory = self.write_directory().await?;
+        let bitmaps = Bitmaps { entries: known, live, record, ..Bitmaps::default() };
+        Ok(Next { directory, record: extension, bitmaps, missing })
+    }
+
+    /// What is in memory afterwards: bitmaps that stay as they are, those that record changes from now on, and those in memory alone.
+    async fn live_afterwards(&self, size: u64) -> Result<Vec<Arc<Live>>, Error> {
+        let no_memory = || self.image.medium.blame.no_memory("a bitmap");
+        let mut live: Vec<Arc<Live>> = Vec::new();
+        for old in self.now.live.iter().filter(|live| !live.spec.persistent) {
+            live.push(match old.spec.size == size {
+                true => Arc::clone(old),
+                false => Arc::new(old.remade(size, old.spec.recording).map_err(|_| no_memory())?),
+            });
+        }
+        for entry in self.entries.iter().filter(|entry| records_and_is_consistent(entry)) {
+            let kept = self.now.recording().find(|live| live.spec.name == entry.name);
+            match kept.filter(|live| live.spec.size == size && !self.touched.contains(&entry.name)) {
+                Some(kept) => live.push(Arc::clone(kept)),
+                None => live.extend(self.image.load(entry, size, &live).await?.map(Arc::new)),
+            }
+        }
+        Ok(live)
+    }
+
+    /// Writes a record in which nothing is, of the bitmaps that are `covered`.
+    async fn write_record(
+        &mut self,
+        size: u64,
+        covered: &[bool],
+    ) -> Result<(Option<RecordExtension>, Option<Arc<Record>>), Error> {
+        let shape = RecordShape::new(size, covered.len());
+        let clusters = self.image.medium.geometry.clusters_for(shape.len());
+        let offset = self.place(clusters).await?;
+        let medium = &self.image.medium;
+        medium.write_table(offset.0, &shape.empty(covered), Section::BitmapDirectory).await?;
+        let record = Record::new(offset, shape, self.image.options.bitmap_slack);
+        let record = record.map_err(|_| medium.blame.no_memory("the record of changes"))?;
+        let extension = RecordExtension { offset, len: shape.len(), region_bits: shape.region_bits };
+        Ok((Some(extension), Some(Arc::new(record))))
+    }
+
     /// Frees what the header does not lead to: after success the old places, otherwise the new ones, unless it may lead to either.
-    pub(crate) async fn end(self, result: Result<(), Error>) -> Result<(), Error> {
+    async fn end(self, result: Result<(), Error>) -> Result<(), Error> {
         match &result {
             Ok(()) => self.image.reclaim(self.freed),
             Err(_) if self.image.medium.check_not_stopped().is_ok() => {

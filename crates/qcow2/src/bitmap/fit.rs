@@ -3,27 +3,26 @@
 use std::sync::Arc;
 
 use qcow2_layout::BitmapEntry;
-use sync::atomic::Ordering;
 
 use super::change::check_consistent;
-use super::draft::{Draft, table_entries_for};
+use super::draft::{Afterwards, Draft, table_entries_for};
 use crate::Error;
 use crate::image::Inner;
 use crate::pause::Pause;
 
 impl Inner {
-    /// Whether the image has bitmaps.
-    pub(crate) async fn has_bitmaps(&self) -> bool {
-        self.header.lock().await.extensions.bitmaps.is_some()
+    /// Whether the image has bitmaps, in the file or in memory.
+    pub(crate) fn has_bitmaps(&self) -> bool {
+        let now = self.tracking.now();
+        !(now.entries.is_empty() && now.live.is_empty())
     }
 
     /// Whether every bitmap can be made to fit a disk of `size` bytes.
-    pub(crate) async fn check_bitmaps_can_fit(&self, size: u64) -> Result<(), Error> {
-        for entry in super::list(&*self.medium.file, &*self.header.lock().await).await? {
-            check_consistent(&self.medium, &entry)?;
-            table_entries_for(&self.medium, &entry, size)?;
-        }
-        Ok(())
+    pub(crate) fn check_bitmaps_can_fit(&self, size: u64) -> Result<(), Error> {
+        self.tracking.now().entries.iter().try_for_each(|entry| {
+            check_consistent(&self.medium, entry)?;
+            table_entries_for(&self.medium, entry, size).map(drop)
+        })
     }
 
     /// The disk has `new` bytes instead of `old`, and all bitmaps fit it: both by one write of the header.
@@ -33,14 +32,7 @@ impl Inner {
         old: u64,
         new: u64,
     ) -> Result<(), Error> {
-        let mut draft = Draft::of(self, pause).await?;
-        let result = match draft.fit(old, new).await {
-            Ok(()) => draft.take_effect(new).await,
-            Err(error) => Err(error),
-        };
-        draft.end(result).await?;
-        self.size.store(new, Ordering::Relaxed);
-        Ok(())
+        self.draft(pause, new, Afterwards::AsBefore, async |draft| draft.fit(old, new).await).await
     }
 }
 
@@ -50,6 +42,7 @@ impl Draft<'_> {
     async fn fit(&mut self, old: u64, new: u64) -> Result<(), Error> {
         for index in 0..self.entries.len() {
             let Some(entry) = self.entries.get(index).cloned() else { break };
+            self.touched.insert(entry.name.clone());
             let entry = self.fit_one(entry, old, new).await?;
             self.put(index, entry);
         }

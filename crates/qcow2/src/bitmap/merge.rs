@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use qcow2_layout::{BitmapEntry, BitmapTableEntry};
 
-use super::Bitmap;
 use super::draft::Draft;
+use super::reading::Bitmap;
 use crate::Error;
+use crate::medium::Medium;
 
 impl Draft<'_> {
     /// Sets the bits of `entry` for everything that `source` has as dirty. Clusters of bits that do not change stay where
@@ -19,13 +20,7 @@ impl Draft<'_> {
         source: &Bitmap,
         size: u64,
     ) -> Result<(), Error> {
-        if source.size != size {
-            return Err(self.image.medium.blame.invalid(format!(
-                "bitmap {:?} is of a disk of {} bytes, this one has {size}: they cannot be merged",
-                source.name(),
-                source.size
-            )));
-        }
+        check_size(&self.image.medium, source, size)?;
         let target = self.opened(&entry, size);
         let mut words = self.table(&entry).await?;
         let mut changed = false;
@@ -82,6 +77,18 @@ impl Draft<'_> {
     }
 }
 
+/// Refuses a bitmap of a disk of another size.
+pub(super) fn check_size(medium: &Medium, source: &Bitmap, size: u64) -> Result<(), Error> {
+    match source.size == size {
+        true => Ok(()),
+        false => Err(medium.blame.invalid(format!(
+            "bitmap {:?} is of a disk of {} bytes, this one has {size}: they cannot be merged",
+            source.name(),
+            source.size
+        ))),
+    }
+}
+
 /// Cluster `at` of the bits of `target`, which stands for `window`, with those of `source`; `None` if it has them.
 async fn with_bits_of(
     source: &Bitmap,
@@ -90,7 +97,7 @@ async fn with_bits_of(
     window: Range<u64>,
 ) -> Result<Option<Vec<u8>>, Error> {
     let mut merged: Option<Vec<u8>> = None;
-    let granularity = u32::from(target.entry.granularity_bits);
+    let granularity = target.granularity_bytes().trailing_zeros();
     let mut guest = window.start;
     while guest < window.end {
         let said = source.status(guest, window.end - guest).await?;

@@ -9,8 +9,11 @@ use super::report::{Finding, Owner};
 use crate::table_io::{PIECE_BYTES, read_bytes};
 
 impl Pass<'_> {
-    /// Claims the directory, and of every bitmap the table and the clusters with its bits.
+    /// Claims the record of changes, the directory, and of every bitmap the table and the clusters with its bits.
     pub(super) async fn count_bitmaps(&mut self) -> Result<(), CheckError> {
+        if let Some(record) = self.header.extensions.record {
+            self.claim(Owner::ChangeRecord, record.offset.0, record.len, 1)?;
+        }
         let Some(extension) = self.header.extensions.bitmaps else { return Ok(()) };
         let (offset, len) = (extension.directory_offset.0, extension.directory_size);
         if self.claim(Owner::BitmapDirectory, offset, len, 1)? != Claim::Good {

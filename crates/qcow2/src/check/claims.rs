@@ -119,7 +119,8 @@ impl Claims {
             | Owner::Luks
             | Owner::BitmapDirectory
             | Owner::BitmapTable
-            | Owner::BitmapData => &mut self.references,
+            | Owner::BitmapData
+            | Owner::ChangeRecord => &mut self.references,
         };
         counts.add(cluster, times)?;
         Ok(overlap)
@@ -196,7 +197,7 @@ fn groups(clusters: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
 }
 
 /// Code 0 means that no metadata claimed the cluster.
-const OWNERS: [Owner; 11] = [
+const OWNERS: [Owner; 12] = [
     Owner::Data,
     Owner::Header,
     Owner::L1,
@@ -206,6 +207,7 @@ const OWNERS: [Owner; 11] = [
     Owner::BitmapDirectory,
     Owner::BitmapTable,
     Owner::BitmapData,
+    Owner::ChangeRecord,
     Owner::RefcountTable,
     Owner::RefcountBlock,
 ];

@@ -38,7 +38,9 @@ pub(crate) enum GivenBack {
 /// Whether `header` says that clusters may be counted and unused. Where it says that refcounts are wrong altogether, or has
 /// features that nobody here knows, which may own clusters, nothing is done.
 pub(crate) fn may_have_leaks(header: &Header) -> bool {
-    header.compatible.contains(Compatible::RESERVE)
+    let was_not_closed =
+        header.compatible.contains(Compatible::RESERVE) || header.extensions.record.is_some();
+    was_not_closed
         && header.autoclear.unknown().is_empty()
         && !header.incompatible.contains(Incompatible::DIRTY)
         && !header.incompatible.contains(Incompatible::CORRUPT)

@@ -116,6 +116,8 @@ pub enum Owner {
     BitmapTable,
     /// A bitmap's bits.
     BitmapData,
+    /// What bitmaps miss since they were stored.
+    ChangeRecord,
     /// The refcount table.
     RefcountTable,
     /// A refcount block.
@@ -134,6 +136,7 @@ impl fmt::Display for Owner {
             Owner::BitmapDirectory => "the bitmap directory",
             Owner::BitmapTable => "a bitmap table",
             Owner::BitmapData => "bitmap data",
+            Owner::ChangeRecord => "the record of changes",
             Owner::RefcountTable => "the refcount table",
             Owner::RefcountBlock => "a refcount block",
         })

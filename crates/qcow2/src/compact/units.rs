@@ -1,7 +1,7 @@
 //! What one place of the file leads to: header fields, entries of directories and of the refcount table.
 
 use qcow2_layout::{
-    BitmapEntry, BitmapTableEntry, BitmapsExtension, HostOffset, decode_bitmap_directory,
+    BitmapEntry, BitmapTableEntry, BitmapsExtension, HostOffset, RecordExtension, decode_bitmap_directory,
     decode_snapshots_dropping_extra,
 };
 
@@ -19,13 +19,14 @@ const SNAPSHOTS_OFFSET_AT: u64 = 64;
 
 /// What is moved in one round, the first that has something to be moved. Nothing of one kind lies in what another of that kind
 /// leads to.
-pub(super) const KINDS: [Owner; 7] = [
+pub(super) const KINDS: [Owner; 8] = [
     Owner::L1,
     Owner::SnapshotTable,
     Owner::RefcountTable,
     Owner::BitmapDirectory,
     Owner::BitmapTable,
     Owner::BitmapData,
+    Owner::ChangeRecord,
     Owner::RefcountBlock,
 ];
 
@@ -160,6 +161,7 @@ pub(super) async fn units(pass: &mut Pass<'_>, kind: Owner) -> Result<Vec<Unit>,
         Owner::BitmapDirectory => bitmap_directory(pass).await?.into_iter().collect(),
         Owner::BitmapTable => bitmap_tables(pass).await?,
         Owner::BitmapData => bitmap_data(pass).await?,
+        Owner::ChangeRecord => change_record(pass).await?.into_iter().collect(),
         // The LUKS header of an image whose data is encrypted, which is not moved; data and L2 tables have many that lead to them.
         Owner::SnapshotTable | Owner::Luks | Owner::Header | Owner::L2 | Owner::Data => Vec::new(),
     })
@@ -187,6 +189,13 @@ async fn bitmap_directory(pass: &mut Pass<'_>) -> Result<Option<Unit>, CompactEr
     let pointer = BitmapsExtension::directory_offset_at(&first);
     let (start, len) = (bitmaps.directory_offset.0, bitmaps.directory_size);
     Ok(pointer.map(|pointer| Unit { pointer, start, len }))
+}
+
+async fn change_record(pass: &mut Pass<'_>) -> Result<Option<Unit>, CompactError> {
+    let Some(record) = pass.header.extensions.record else { return Ok(None) };
+    let first = read(pass, "read the header", 0, pass.geometry.cluster_size()).await?;
+    let pointer = RecordExtension::offset_at(&first);
+    Ok(pointer.map(|pointer| Unit { pointer, start: record.offset.0, len: record.len }))
 }
 
 async fn bitmap_tables(pass: &mut Pass<'_>) -> Result<Vec<Unit>, CompactError> {

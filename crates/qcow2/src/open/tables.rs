@@ -158,6 +158,9 @@ fn place_tables(
     if let Some(bitmaps) = header.extensions.bitmaps {
         places.push(bitmaps.directory_offset.0, bitmaps.directory_size, Section::BitmapDirectory)?;
     }
+    if let Some(record) = header.extensions.record {
+        places.push(record.offset.0, record.len, Section::BitmapDirectory)?;
+    }
     if let Some(luks) = header.extensions.crypto {
         places.push(luks.offset.0, luks.len, Section::MainHeader)?;
     }

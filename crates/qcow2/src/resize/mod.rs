@@ -54,7 +54,7 @@ impl Inner {
     /// See [`crate::Qcow2::resize`].
     pub(crate) async fn resize(self: &Arc<Self>, size: u64, options: ResizeOptions) -> Result<(), Error> {
         self.check_writable()?;
-        let bitmaps = options.bitmaps && self.has_bitmaps().await;
+        let bitmaps = options.bitmaps && self.has_bitmaps();
         let options = ResizeOptions { bitmaps, ..options };
         // With bitmaps that stay true what the disk has must not change: it does not, up to the smaller of its sizes.
         if !bitmaps {
@@ -99,7 +99,7 @@ impl Inner {
         match options.bitmaps {
             true => {
                 self.check_snapshots_know_their_size().await?;
-                self.check_bitmaps_can_fit(size).await
+                self.check_bitmaps_can_fit(size)
             }
             false => self.check_size_may_change().await,
         }
@@ -118,10 +118,11 @@ impl Inner {
     /// What no size can be changed with: snapshots that do not remember theirs, and bitmaps that others may read.
     pub(crate) async fn check_size_may_change(&self) -> Result<(), Error> {
         self.check_snapshots_know_their_size().await?;
-        if self.has_bitmaps().await {
-            return Err(self.medium.blame.unsupported(
-                "the image has persistent bitmaps, which would no longer fit the disk; remove them first",
-            ));
+        if self.has_bitmaps() {
+            return Err(self
+                .medium
+                .blame
+                .unsupported("the disk has bitmaps, which would no longer fit it; remove them first"));
         }
         Ok(())
     }

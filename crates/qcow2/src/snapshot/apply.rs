@@ -22,6 +22,7 @@ impl Inner {
                 image.check_covered(size)?;
             }
             let pause = image.pause().await?;
+            image.note_everything(&pause).await?;
             let change = async |shadow: &mut Shadow| shadow.go_back(snapshots, &snapshot, size).await;
             image.change_tables(&pause, change).await
         })

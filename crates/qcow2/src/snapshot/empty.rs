@@ -32,6 +32,7 @@ impl Inner {
             let snapshots = image.snapshots().await?;
             let size = image.size();
             let pause = image.pause().await?;
+            image.note_everything(&pause).await?;
             let change = async |shadow: &mut Shadow| {
                 let mut l1 =
                     image.map.l1.words().map_err(|_| image.medium.blame.no_memory("the L1 table"))?;

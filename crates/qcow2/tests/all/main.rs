@@ -2,6 +2,7 @@
 
 mod amend;
 mod bitmaps;
+mod bitmaps_tracked;
 mod caches;
 mod chain;
 mod chain_support;

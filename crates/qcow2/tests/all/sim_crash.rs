@@ -30,6 +30,7 @@ fn run(name: &str, states: u64, steps: usize) {
         let asked = Cell::new(seed);
         let mut judge = |state: &sim::CrashState| {
             asked.set(asked.get() + 1);
+            target.keeps_its_bitmaps(state)?;
             if asked.get().is_multiple_of(GIVEN_BACK_ONE_IN) {
                 target.gives_the_reserve_back(state)?;
             }
@@ -128,6 +129,8 @@ configurations! {
     c16k_subclusters_data_file: 4000, 40;
     c16k_subclusters_raw_data_file: 4000, 40;
     c4k_bitmap_reserve: 3000, 40;
+    c4k_bitmap_snapshotted: 2000, 40;
+    c512_bitmap_resized_reserve: 2000, 40;
     c4k_second_writer: 3000, 40;
     c512_second_writer_resized: 3000, 40;
     c4k_second_writer_raw_data_file: 3000, 40;

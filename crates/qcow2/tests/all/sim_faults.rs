@@ -151,6 +151,8 @@ configurations! {
     c16k_subclusters_data_file: 6, 30;
     c16k_subclusters_raw_data_file: 6, 30;
     c4k_bitmap_reserve: 6, 30;
+    c4k_bitmap_snapshotted: 4, 30;
+    c512_bitmap_resized_reserve: 4, 30;
     c4k_second_writer: 6, 30;
     c512_second_writer_resized: 6, 30;
     c4k_second_writer_raw_data_file: 6, 30;

@@ -124,6 +124,8 @@ configurations! {
     c16k_subclusters_data_file: 68;
     c16k_subclusters_raw_data_file: 68;
     c4k_bitmap_reserve: 68;
+    c4k_bitmap_snapshotted: 40;
+    c512_bitmap_resized_reserve: 40;
     c4k_second_writer: 68;
     c512_second_writer_resized: 68;
     c4k_second_writer_raw_data_file: 68;

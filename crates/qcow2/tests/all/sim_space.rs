@@ -87,6 +87,8 @@ configurations! {
     c512_snapshotted: 12, 40;
     c4k_snapshotted_and_resized: 12, 40;
     c4k_snapshotted_and_resized_reserve: 12, 40;
+    c4k_bitmap: 6, 30;
+    c4k_bitmap_reserve: 6, 30;
     c4k_compressed_snapshotted: 8, 40;
     c16k_subclusters_snapshotted_reserve: 8, 40;
 }

@@ -4,12 +4,11 @@ use crate::harness;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use harness::compacting::{compact, contents};
 use harness::judge::{self, Piece};
 use harness::{Qcow2Target, config};
-use qcow2::bitmap::BitmapChange;
+use qcow2::bitmap::{BitmapChange, NewBitmap};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{
     Amendment, CompactOptions, ErrorKind, Options, Progress, Qcow2, Repair, ResizeOptions, ZeroOptions, amend,
@@ -52,6 +51,7 @@ fn told(recording: &Recording, cluster: u64) -> String {
         Some(Piece::Data) => "data",
         Some(Piece::Snapshot) => "snapshot",
         Some(Piece::Bitmap) => "bitmap-directory",
+        Some(Piece::Record) => "record",
         None => "freed",
     };
     let mut told: Vec<String> = Vec::new();
@@ -339,10 +339,33 @@ fn lazy_refcounts_turned_on() {
 }
 
 #[test]
-fn bitmap_in_use_mark() {
+fn bitmaps_before_the_first_change() {
+    // The record is freed in the end, and the old directory's place is the data's.
     assert_eq!(
         row("c4k_bitmap", &[write(64 * K, 4096), Op::Flush]),
-        "bitmap-directory | length data refcount-block | L2 | length"
+        "| length freed refcount-block | header | punch data freed | data refcount-block | L2 | \
+         bitmap-directory refcount-block | header | punch freed refcount-block | length"
+    );
+}
+
+#[test]
+fn bitmap_record_of_another_region() {
+    assert_eq!(
+        row("c4k_bitmap", &[write(0, 4096), write(4096, 4096), write(64 * K, 4096), Op::Flush]),
+        "| length freed refcount-block | header | punch data freed | data freed | data refcount-block | L2 | \
+         bitmap-directory refcount-block | header | punch freed refcount-block | length"
+    );
+}
+
+#[test]
+fn bitmaps_stored_when_the_record_is_full() {
+    let writes: Vec<Op> = (0..6).map(|at| write(at * 256 * K, 4096)).chain([Op::Flush]).collect();
+    // The directory and the record that were made first are where data is in the end.
+    assert_eq!(
+        row("c4k_bitmap", &writes),
+        "| length data bitmap-directory refcount-block | header | punch data data | data | data | data | data refcount-block | \
+         L2 | freed refcount-block | header | punch data freed | data freed | data refcount-block | L2 | \
+         bitmap-directory length bitmap-directory refcount-block | header | punch freed refcount-block | length"
     );
 }
 
@@ -498,7 +521,7 @@ fn after_crashes(
 /// Size, and of each bitmap its name, granularity, whether it records, and how much is dirty from the start on and altogether.
 async fn bitmaps_of(image: &Qcow2) -> String {
     let mut said = format!("{}K", image.size() / K);
-    for bitmap in image.bitmaps().await.expect("the directory is sound") {
+    for bitmap in image.bitmaps() {
         let (mut at, mut dirty) = (0, 0);
         while at < image.size() {
             let range = bitmap.status(at, image.size() - at).await.expect("the bits are there");
@@ -529,9 +552,10 @@ fn all_dirty() -> Qcow2Target {
 fn bitmap_change() {
     let target = all_dirty();
     let (order, recording) = order_with(&target, async |image| {
-        let add = BitmapChange::Add { granularity_bytes: Some(512), recording: false };
+        let new = NewBitmap { granularity_bytes: Some(512), recording: false, persistent: true };
+        let add = BitmapChange::Add(new);
         image.change_bitmap("new", add).await.unwrap();
-        let source = Arc::new(image.bitmaps().await.unwrap().remove(0));
+        let source = image.bitmaps().remove(0);
         image.change_bitmap("new", BitmapChange::Merge(source)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Record(false)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Clear).await.unwrap();

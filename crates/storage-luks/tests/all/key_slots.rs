@@ -17,7 +17,7 @@ fn area() -> Area {
     Area { offset: PLACE, len: area_bytes(Cipher::DEFAULT) }
 }
 
-fn secret(text: &str) -> Secret {
+pub fn secret(text: &str) -> Secret {
     Secret::new(text.as_bytes().to_vec())
 }
 

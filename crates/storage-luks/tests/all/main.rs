@@ -1,10 +1,11 @@
-//! Key slots and volumes on a medium that loses what was not flushed.
+//! Key slots, volumes and new files on a medium that loses what was not flushed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod key_slots;
 #[path = "../../../luks-layout/tests/all/luks2_sample.rs"]
 mod luks2_sample;
+mod new_file;
 mod parts_of_sectors;
 mod volumes;
 

@@ -63,7 +63,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
 fn row(bench: &Bench, name: &'static str, kind: Kind, image: &Path, options: &str) -> Result<Row, String> {
     let seconds = (bench.effort.seconds * 4.0).ceil() as u32;
     let begin = std::time::Instant::now();
-    let served = Served { image, raw: image, direct: true, options };
+    let served = Served { image, raw: image, direct: true, options, password: None };
     let server = Server::start(bench, kind, &served)?;
     let start = begin.elapsed().as_secs_f64();
     let load = Load { rw: "randread", block: "4k", depth: DEPTH, jobs: 1, disk_bytes: TIB };

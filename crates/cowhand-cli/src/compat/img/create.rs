@@ -30,6 +30,19 @@ const QCOW2: [(&str, Option<&str>); 22] = [
     ("extent_size_hint", None),
 ];
 
+/// Options of LUKS files, likewise.
+const LUKS: [(&str, Option<&str>); 9] = [
+    ("size", Some("")),
+    ("key-secret", None),
+    ("cipher-alg", None),
+    ("cipher-mode", None),
+    ("ivgen-alg", None),
+    ("ivgen-hash-alg", None),
+    ("hash-alg", None),
+    ("iter-time", None),
+    ("preallocation", None),
+];
+
 /// "Formatting NAME, fmt=..." for an image of `size` bytes, with the options as they were `given`.
 pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments) -> String {
     let mut line = format!("Formatting '{}', fmt={}", file.display(), image.format);
@@ -47,6 +60,7 @@ pub fn formatting(file: &Path, image: &NewImage, size: u64, given: &Assignments)
     };
     let names: &[_] = match image.format {
         graph::probe::Format::Qcow2 => &QCOW2,
+        graph::probe::Format::Luks => &LUKS,
         // Of the others only raw ones are made.
         _ => &[("size", Some("")), ("preallocation", None)],
     };
@@ -101,6 +115,10 @@ mod tests {
                 format!("Formatting 'x', fmt=qcow2 {expected}")
             );
         }
+        assert_eq!(
+            line(Format::Luks, "iter-time=10,preallocation=off,cipher-mode=cbc,key-secret=s", None),
+            "Formatting 'x', fmt=luks size=1000 key-secret=s cipher-mode=cbc iter-time=10 preallocation=off"
+        );
         assert_eq!(
             line(Format::Raw, "preallocation=full", None),
             "Formatting 'x', fmt=raw size=1000 preallocation=full"

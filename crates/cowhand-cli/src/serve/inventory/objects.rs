@@ -25,7 +25,10 @@ pub enum ObjectKind {
     /// Holds a group also while no disk is in it.
     ThrottleGroup(Arc<ThrottleGroup>),
     /// A password, which is in the graph's secrets.
-    Secret,
+    Secret {
+        /// It was read from the kernel's keyring.
+        in_keyring: bool,
+    },
     /// Where certificates lie.
     TlsCredentials {
         /// Holds `ca-cert.pem`, and `server-cert.pem` with `server-key.pem` or `client-cert.pem` with `client-key.pem`.
@@ -61,7 +64,8 @@ impl ObjectKind {
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::ThrottleGroup(_) => "throttle-group",
-            Self::Secret => "secret",
+            Self::Secret { in_keyring: false } => "secret",
+            Self::Secret { in_keyring: true } => "secret_keyring",
             Self::TlsCredentials { .. } => "tls-creds-x509",
         }
     }
@@ -103,7 +107,7 @@ impl Inventory {
     pub fn remove_object(&self, id: &str) -> Result<(), QmpError> {
         let object = self.object(id)?;
         self.graph.check_group_unused(&object.id).map_err(|error| self.refused(&error))?;
-        if matches!(object.kind, ObjectKind::Secret) {
+        if matches!(object.kind, ObjectKind::Secret { .. }) {
             self.graph.rules().secrets.remove(&object.id);
         }
         if matches!(object.kind, ObjectKind::TlsCredentials { endpoint: Endpoint::Client, .. }) {

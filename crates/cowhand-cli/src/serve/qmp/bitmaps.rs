@@ -3,6 +3,7 @@
 
 use control::{EventSpec, Kind, required};
 use graph::{Disk, DiskNode};
+use qcow2_layout::BitmapFlags;
 use serde_json::{Value, json};
 
 use super::schema::NUMBER;
@@ -40,15 +41,20 @@ pub fn tell(inventory: &Inventory, node: &DiskNode) {
     inventory.events.emit(NAME, &data);
 }
 
-/// The first bitmaps of a disk, as Qcow2BitmapInfo. Those that were inconsistent when it was opened are not known.
+/// The first persistent bitmaps of a disk, as Qcow2BitmapInfo.
 pub fn values(disk: &Disk) -> Value {
-    disk.bitmaps()
-        .into_iter()
-        .take(NAMES_MAX)
-        .map(|(bitmap, out_of_date)| {
-            let flags = [("in-use", out_of_date), ("auto", bitmap.is_recording())];
-            let flags: Vec<&str> = flags.into_iter().filter_map(|(name, set)| set.then_some(name)).collect();
-            json!({ "name": bitmap.name(), "granularity": bitmap.granularity_bytes(), "flags": flags })
-        })
-        .collect()
+    let in_use = disk.bitmaps_in_use();
+    let info = |name: &str, granularity: u64, flags: [(&str, bool); 2]| {
+        let flags: Vec<&str> = flags.into_iter().filter_map(|(name, set)| set.then_some(name)).collect();
+        json!({ "name": name, "granularity": granularity, "flags": flags })
+    };
+    let usable = disk.bitmaps().into_iter().filter(|bitmap| bitmap.is_persistent()).map(|bitmap| {
+        let auto = bitmap.is_recording();
+        info(bitmap.name(), bitmap.granularity_bytes(), [("in-use", auto && in_use), ("auto", auto)])
+    });
+    let inconsistent = disk.inconsistent_bitmaps().into_iter().map(|entry| {
+        let auto = entry.flags.contains(BitmapFlags::AUTO);
+        info(&entry.name, 1 << entry.granularity_bits, [("in-use", true), ("auto", auto)])
+    });
+    usable.chain(inconsistent).take(NAMES_MAX).collect()
 }

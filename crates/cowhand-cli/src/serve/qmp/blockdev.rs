@@ -60,7 +60,8 @@ pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Resu
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
     let node = inventory.disk(name)?;
-    let options = ResizeOptions { shrink: arguments.is_on("x-shrink"), ..ResizeOptions::default() };
+    let options =
+        ResizeOptions { shrink: arguments.is_on("x-shrink"), bitmaps: true, ..ResizeOptions::default() };
     let resized = node.disk.resize(arguments.whole("size")?, options).await;
     // Also where it failed half-way: what guests are told is what there is.
     inventory.tell_resized(&node);

@@ -36,16 +36,20 @@ pub fn add(inventory: &Inventory, given: &Map<String, Value>) -> Result<Value, Q
             group.set_limits(limits);
             ObjectKind::ThrottleGroup(group)
         }
-        "secret" => {
+        kind @ ("secret" | "secret_keyring") => {
+            crate::objects::leave_no_core_dump().map_err(|failure| QmpError::generic(failure.to_string()))?;
+            // The schema has bounded it.
+            let serial = arguments.maybe_whole("serial").and_then(|serial| i32::try_from(serial).ok());
             let options = SecretOptions {
                 data: arguments.maybe_text("data").map(|data| Secret::new(data.as_bytes().to_vec())),
                 file: arguments.maybe_text("file").map(PathBuf::from),
                 base64: arguments.maybe_text("format") == Some("base64"),
+                serial,
                 keyid: false,
             };
             let added = inventory.graph.rules().secrets.add(&id, options);
             added.map_err(|error| QmpError::generic(error.to_string()))?;
-            ObjectKind::Secret
+            ObjectKind::Secret { in_keyring: kind == "secret_keyring" }
         }
         _ => add_credentials(&id, arguments)?,
     };
@@ -127,7 +131,7 @@ pub fn list(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qm
             json!([{ "name": "type", "type": "string" }, { "name": "limits", "type": "ThrottleLimits" }])
         }
         // What it holds is for nobody.
-        ObjectKind::Secret => json!([{ "name": "type", "type": "string" }]),
+        ObjectKind::Secret { .. } => json!([{ "name": "type", "type": "string" }]),
         ObjectKind::TlsCredentials { .. } => json!([
             { "name": "type", "type": "string" },
             { "name": "dir", "type": "string" },

@@ -1,5 +1,7 @@
 //! query-block, query-named-block-nodes: what is open.
 
+use std::sync::Arc;
+
 use block::{Block, layers};
 use graph::options::{DetectZeroes, DiskOptions};
 use graph::{DiskNode, Node, NodeKind};
@@ -8,6 +10,7 @@ use serde_json::{Map, Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
 
 use super::bitmaps;
+use super::dirty_bitmaps;
 use super::limits::limits_value;
 use super::snapshots::snapshot_value;
 use crate::serve::inventory::Inventory;
@@ -19,7 +22,8 @@ const LAYERS_SHOWN_MAX: usize = 32;
 pub async fn devices(inventory: &Inventory) -> Value {
     let mut devices = Vec::new();
     for node in inventory.graph.disks() {
-        let inserted = disk_value(&node.name, &node, &snapshots(&node).await);
+        let mut inserted = disk_value(&node.name, &node, &snapshots(&node).await);
+        add_bitmaps(inventory, &node, &mut inserted).await;
         devices.push(json!({
             "device": node.name,
             "qdev": node.name,
@@ -57,7 +61,9 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
     match &node.kind {
         NodeKind::Disk(disk) => {
             let snapshots = snapshots(disk).await;
-            values.push(disk_value(&node.name, disk, &snapshots));
+            let mut value = disk_value(&node.name, disk, &snapshots);
+            add_bitmaps(inventory, disk, &mut value).await;
+            values.push(value);
             for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
                 (value["drv"], value["part-of"]) = (json!("file"), json!(node.name));
@@ -83,6 +89,14 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             "write_threshold": 0,
             "cache": { "writeback": true, "direct": false, "no-flush": false },
         })),
+    }
+}
+
+/// What QEMU tells of bitmaps: nothing where there are none.
+async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Value) {
+    let infos = dirty_bitmaps::infos(inventory, node).await;
+    if !infos.is_empty() {
+        value["dirty-bitmaps"] = Value::Array(infos);
     }
 }
 

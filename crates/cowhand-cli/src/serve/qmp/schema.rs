@@ -7,6 +7,7 @@ use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
 use super::bitmaps;
+use super::dirty_bitmaps;
 use super::node_options::{LimitName, count, find, kind, limits, members};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
@@ -146,6 +147,13 @@ pub static OBJECT: Kind = Kind::Union {
             ],
         },
         Variant {
+            tag: "secret_keyring",
+            members: &[
+                required("serial", Kind::Whole(i32::MAX as u64)),
+                optional("format", Kind::Choice(&["raw", "base64"])),
+            ],
+        },
+        Variant {
             tag: "tls-creds-x509",
             members: &[
                 required("dir", Kind::Text),
@@ -174,7 +182,8 @@ pub static ADDRESS: Kind = Kind::Union {
     ],
 };
 
-const BITMAP: Kind = Kind::Either(&[
+/// A bitmap: of the node that is meant anyway, or of another one.
+pub(super) const BITMAP: Kind = Kind::Either(&[
     &Kind::Text,
     &Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
 ]);
@@ -283,6 +292,13 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("id", Kind::Text),
         optional("name", Kind::Text),
     ),
+    dirty_bitmaps::ADD,
+    dirty_bitmaps::REMOVE,
+    dirty_bitmaps::CLEAR,
+    dirty_bitmaps::ENABLE,
+    dirty_bitmaps::DISABLE,
+    dirty_bitmaps::MERGE,
+    command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "block-export-add", arguments: EXPORT },
     command!(
         "block-export-del",

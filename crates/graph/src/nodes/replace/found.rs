@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use block::{Block, Raw};
 use qcow2::Qcow2;
-use qcow2::bitmap::Bitmap;
 
 use super::{Edge, Put, ReplaceError};
 use crate::drive::OptionTree;
@@ -22,7 +21,8 @@ pub(in crate::nodes) struct Found {
     pub(super) list: Vec<Arc<Layer>>,
     /// If it is put over what is there: the image that gets that as its backing layer.
     pub(super) over: Option<Qcow2>,
-    pub(super) bitmaps: Vec<Arc<Bitmap>>,
+    /// The image whose bitmaps the disk gets.
+    pub(super) bitmaps: Option<Qcow2>,
     pub(super) asked: Option<Asked>,
     pub(super) links: Links,
     /// A node that goes.
@@ -50,7 +50,7 @@ impl Graph {
             Put::Layer(at) => {
                 let block = block::layers(Arc::clone(&old.top)).nth(at);
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
-                let bitmaps = bitmaps_of(&*block).await.map_err(ReplaceError::Before)?;
+                let bitmaps = bitmaps_of(&*block);
                 let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
                 Ok(Found { block: Some(block), bitmaps, asked, ..Found::default() })
             }
@@ -66,7 +66,7 @@ impl Graph {
                     closes_below: true,
                     files: None,
                 };
-                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { Vec::new() };
+                let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
                 Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..Found::default() })
             }
         }
@@ -105,13 +105,13 @@ fn opened_at(edge: Edge, opened: OpenedLayers) -> Result<Found, ReplaceError> {
 
 impl Found {
     /// `layer`, which is what is at `edge` already, opened in another way.
-    pub(in crate::nodes) async fn again(edge: Edge, layer: Layer) -> Result<Self, ReplaceError> {
+    pub(in crate::nodes) fn again(edge: Edge, layer: Layer) -> Self {
         let bitmaps = match edge {
-            Edge::Root => bitmaps_of(&*layer.block).await.map_err(ReplaceError::Before)?,
-            Edge::Backing { .. } => Vec::new(),
+            Edge::Root => bitmaps_of(&*layer.block),
+            Edge::Backing { .. } => None,
         };
         let block = Some(Arc::clone(&layer.block));
-        Ok(Self { block, list: vec![Arc::new(layer)], bitmaps, is_there: true, ..Self::default() })
+        Self { block, list: vec![Arc::new(layer)], bitmaps, is_there: true, ..Self::default() }
     }
 }
 

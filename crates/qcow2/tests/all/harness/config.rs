@@ -511,6 +511,25 @@ pub const CONFIGS: &[Config] = &[
         reserve: 16,
         ..PLAIN
     },
+    Config {
+        name: "c4k_bitmap_snapshotted",
+        create: "cluster_size=4k",
+        size: 2 * M,
+        own: &[(0, 12 * K), (M, 200 * K)],
+        bitmap: true,
+        snapshotted: true,
+        ..PLAIN
+    },
+    Config {
+        name: "c512_bitmap_resized_reserve",
+        create: "cluster_size=512",
+        size: 512 * K,
+        own: &[(0, 3000), (100 * K, 20 * K)],
+        bitmap: true,
+        resized: true,
+        reserve: 24,
+        ..PLAIN
+    },
     Config { name: "c512_reserve", create: "cluster_size=512", size: 192 * K, reserve: 24, ..PLAIN },
     Config {
         name: "c512_table_grows_reserve",
@@ -748,6 +767,7 @@ impl Config {
             discard_no_unref: discard == Discard::NoUnref,
             lazy_refcounts: turned.then_some(!self.lazy),
             allocation_reserve: Some(reserve * self.cluster()),
+            bitmap_slack: Some(super::bitmaps::SLACK_BYTES),
             overlap_check: if turned { OverlapCheck::ALL } else { OverlapCheck::default() },
             ..Options::default()
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use qcow2_layout::{
-    Autoclear, BitmapFlags, BitmapTableEntry, Compatible, Geometry, Header, Incompatible, L1Entry, L2Entry,
+    Autoclear, BitmapTableEntry, Compatible, Geometry, Header, Incompatible, L1Entry, L2Entry,
     RefcountTableEntry, decode_bitmap_directory, decode_snapshots, refcount_get,
 };
 use sim::Content;
@@ -44,6 +44,7 @@ pub enum Piece {
     Data,
     Snapshot,
     Bitmap,
+    Record,
 }
 
 /// The header.
@@ -81,50 +82,6 @@ pub fn check(file: &Content, frozen: &[Frozen]) -> Result<(), String> {
         }
     }
     Walk::of(file, &header, None)?.compare(&header)
-}
-
-/// Bitmaps that record writes are marked as in use in every image in which anything was written since `before`,
-/// and nothing else of any bitmap ever changes.
-pub fn bitmaps_are_right_or_marked(before: &Content, file: &Content) -> Result<(), String> {
-    let (header, now) = (header(before)?, header(file)?);
-    let (Some(old), Some(new)) = (header.extensions.bitmaps, now.extensions.bitmaps) else {
-        return Err("the bitmaps are gone".into());
-    };
-    if old != new || !now.autoclear.contains(Autoclear::BITMAPS) {
-        return Err(format!("bitmaps were {old:?} and are {new:?}, {:?}", now.autoclear));
-    }
-    let geometry = header.geometry().map_err(|error| error.to_string())?;
-    let place = old.directory_offset.0..old.directory_offset.0 + old.directory_size;
-    let entries = |content: &Content| {
-        let mut bytes = vec![0; old.directory_size as usize];
-        content.read(place.start, &mut bytes);
-        decode_bitmap_directory(&bytes, old.count, &geometry).map_err(|error| error.to_string())
-    };
-    let written = differs_outside(before, file, &[0..geometry.cluster_size(), place.clone()]);
-    for (mut was, is) in entries(before)?.into_iter().zip(entries(file)?) {
-        let records = was.flags.contains(BitmapFlags::AUTO);
-        if records && is.flags.contains(BitmapFlags::IN_USE) {
-            was.flags.set(BitmapFlags::IN_USE, true);
-        }
-        if was != is {
-            return Err(format!("a bitmap was {was:?} and is {is:?}"));
-        }
-        if let (true, false, Some(at)) = (records, is.flags.contains(BitmapFlags::IN_USE), written) {
-            return Err(format!("{at:#x} was written, and a bitmap that records writes looks as if it knew"));
-        }
-    }
-    Ok(())
-}
-
-/// The first page in which the two differ, `except` in ranges.
-fn differs_outside(one: &Content, other: &Content, except: &[std::ops::Range<u64>]) -> Option<u64> {
-    let length = one.length().max(other.length());
-    (0..length).step_by(512).find(|&at| {
-        let (mut left, mut right) = ([0; 512], [0; 512]);
-        one.read(at, &mut left);
-        other.read(at, &mut right);
-        left != right && !except.iter().any(|range| range.contains(&at))
-    })
 }
 
 /// Everything that the snapshots of an image are made of.
@@ -275,6 +232,9 @@ impl<'a> Walk<'a> {
         let Some(bitmaps) = header.extensions.bitmaps else { return Ok(()) };
         if !header.autoclear.contains(Autoclear::BITMAPS) {
             return Ok(());
+        }
+        if let Some(record) = header.extensions.record {
+            self.refer(record.offset.0, record.len, Piece::Record, || "record of changes".into())?;
         }
         self.refer(bitmaps.directory_offset.0, bitmaps.directory_size, Piece::Bitmap, || {
             "bitmap directory".into()

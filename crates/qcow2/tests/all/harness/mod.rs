@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of this")]
 
 pub mod base;
+pub mod bitmaps;
 pub mod compacting;
 pub mod config;
 pub mod judge;

@@ -59,6 +59,11 @@ impl Qcow2Target {
         Self { config, base: Arc::new(base), bench: RefCell::default() }
     }
 
+    /// Guest ranges that hold stamped data from the start, in the order of their versions.
+    pub fn preloads(&self) -> &[(u64, u64)] {
+        &self.base.preloads
+    }
+
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -272,7 +277,7 @@ impl Target for Qcow2Target {
 
     async fn check(&self, world: &World) -> Result<u64, String> {
         if self.config.bitmap {
-            judge::bitmaps_are_right_or_marked(&self.base.disks[0].1, &world.current(0))?;
+            self.bitmaps_are_true(world).await?;
         }
         let leaks = self.checked(world).await?;
         // The table moves with every snapshot that comes or goes.
@@ -342,7 +347,9 @@ impl Subject for Disk {
     async fn manage(&self, operation: Management) -> Result<(), Error> {
         match operation {
             Management::Resize(size) => {
-                self.0.resize(size, ResizeOptions { shrink: true, ..ResizeOptions::default() }).await
+                let options =
+                    ResizeOptions { shrink: true, bitmaps: self.2.bitmap, ..ResizeOptions::default() };
+                self.0.resize(size, options).await
             }
             Management::SnapshotCreate(number) => {
                 let new = NewSnapshot { name: named(number), ..NewSnapshot::default() };
@@ -370,7 +377,8 @@ impl Subject for Disk {
     }
 
     fn background_errors(&self) -> u64 {
-        self.0.status().leaked_clusters + self.1.get()
+        let status = self.0.status();
+        status.leaked_clusters + status.bitmaps_put_off + self.1.get()
     }
 
     async fn close(&self) -> Result<(), Error> {

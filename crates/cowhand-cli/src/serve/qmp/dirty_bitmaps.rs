@@ -1,0 +1,221 @@
+//! block-dirty-bitmap-add, -remove, -clear, -enable, -disable and -merge, x-debug-block-dirty-bitmap-sha256, and what queries tell of them.
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
+use graph::DiskNode;
+use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
+use qcow2_layout::BitmapEntry;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::schema::{BITMAP, NUMBER};
+use crate::serve::inventory::Inventory;
+
+/// Bitmaps that one answer tells of; an image may have 65,535.
+const TOLD_MAX: usize = 1024;
+
+/// Which bitmap is meant.
+const WHICH: [Argument; 2] = [required("node", Kind::Text), required("name", Kind::Text)];
+
+/// Makes one.
+pub const ADD: CommandSpec = CommandSpec {
+    name: "block-dirty-bitmap-add",
+    arguments: Kind::Object(&[
+        required("node", Kind::Text),
+        required("name", Kind::Text),
+        optional("granularity", NUMBER),
+        optional("persistent", Kind::Switch),
+        optional("disabled", Kind::Switch),
+    ]),
+};
+
+/// Removes it.
+pub const REMOVE: CommandSpec =
+    CommandSpec { name: "block-dirty-bitmap-remove", arguments: Kind::Object(&WHICH) };
+
+/// Clears all its bits.
+pub const CLEAR: CommandSpec =
+    CommandSpec { name: "block-dirty-bitmap-clear", arguments: Kind::Object(&WHICH) };
+
+/// Lets changes set its bits.
+pub const ENABLE: CommandSpec =
+    CommandSpec { name: "block-dirty-bitmap-enable", arguments: Kind::Object(&WHICH) };
+
+/// Lets them not.
+pub const DISABLE: CommandSpec =
+    CommandSpec { name: "block-dirty-bitmap-disable", arguments: Kind::Object(&WHICH) };
+
+/// Sets the bits that others have.
+pub const MERGE: CommandSpec = CommandSpec {
+    name: "block-dirty-bitmap-merge",
+    arguments: Kind::Object(&[
+        required("node", Kind::Text),
+        required("target", Kind::Text),
+        required("bitmaps", Kind::List(&BITMAP)),
+    ]),
+};
+
+/// Does the command `name`, if it is one of these that change a bitmap.
+///
+/// # Errors
+/// When there is no such bitmap, somebody uses it, or it cannot be changed so.
+pub async fn change(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    let done = match name {
+        "block-dirty-bitmap-add" => add(inventory, arguments).await,
+        "block-dirty-bitmap-remove" => one(inventory, arguments, BitmapChange::Remove).await,
+        "block-dirty-bitmap-clear" => one(inventory, arguments, BitmapChange::Clear).await,
+        "block-dirty-bitmap-enable" => one(inventory, arguments, BitmapChange::Record(true)).await,
+        "block-dirty-bitmap-disable" => one(inventory, arguments, BitmapChange::Record(false)).await,
+        "block-dirty-bitmap-merge" => merge(inventory, arguments).await,
+        _ => return None,
+    };
+    Some(done.map(|()| json!({})))
+}
+
+async fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
+    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+    let new = NewBitmap {
+        granularity_bytes: arguments.maybe_whole("granularity"),
+        recording: !arguments.is_on("disabled"),
+        persistent: arguments.is_on("persistent"),
+    };
+    done(&node, name, "make", BitmapChange::Add(new)).await
+}
+
+async fn one(inventory: &Inventory, arguments: Arguments<'_>, change: BitmapChange) -> Result<(), QmpError> {
+    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+    check_idle(inventory, &node, name)?;
+    if !matches!(change, BitmapChange::Remove) {
+        find(&node, name)?;
+    }
+    done(&node, name, "change", change).await
+}
+
+/// Everything is looked at before the first bitmap is merged: what can be known to fail fails before anything has changed.
+async fn merge(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), QmpError> {
+    let (node, target) = (inventory.disk(arguments.text("node")?)?, arguments.text("target")?);
+    check_idle(inventory, &node, target)?;
+    let size = find(&node, target)?.size();
+    let mut sources = Vec::new();
+    for source in arguments.list("bitmaps") {
+        let (from, name) = match source.as_str() {
+            Some(name) => (Arc::clone(&node), name),
+            None => {
+                let source =
+                    Arguments(source.as_object().ok_or_else(|| QmpError::generic("no bitmap is named"))?);
+                (inventory.disk(source.text("node")?)?, source.text("name")?)
+            }
+        };
+        check_idle(inventory, &from, name)?;
+        let found = find(&from, name)?;
+        if found.size() != size {
+            let (found, name) = (found.size(), found.name());
+            return Err(QmpError::generic(format!(
+                "bitmap {name:?} is of a disk of {found} bytes; the target's has {size}"
+            )));
+        }
+        sources.push(found);
+    }
+    for source in sources {
+        done(&node, target, "merge into", BitmapChange::Merge(source)).await?;
+    }
+    Ok(())
+}
+
+async fn done(node: &DiskNode, name: &str, doing: &str, change: BitmapChange) -> Result<(), QmpError> {
+    let changed = node.disk.change_bitmap(name, change).await;
+    changed.map_err(|error| {
+        QmpError::because(format!("cannot {doing} bitmap {name:?} of node {:?}", node.name), &error)
+    })
+}
+
+/// The SHA-256 of all bits, 64 a word, as QEMU calculates it.
+///
+/// # Errors
+/// When there is no such bitmap, or it cannot be read.
+pub async fn sha256(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (node, name) = (inventory.disk(arguments.text("node")?)?, arguments.text("name")?);
+    let mut digest = Sha256::new();
+    let bitmap = find(&node, name)?;
+    let read = bitmap.each_word(|word| digest.update(word.to_le_bytes())).await;
+    read.map_err(|error| QmpError::because(format!("cannot read bitmap {name:?}"), &error))?;
+    let mut text = String::new();
+    for byte in digest.finalize() {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(json!({ "sha256": text }))
+}
+
+/// The bitmap called `name`, whose content can be trusted.
+fn find(node: &DiskNode, name: &str) -> Result<Arc<Bitmap>, QmpError> {
+    if let Some(found) = node.disk.bitmaps().into_iter().find(|bitmap| bitmap.name() == name) {
+        return Ok(found);
+    }
+    let inconsistent = node.disk.inconsistent_bitmaps().iter().any(|entry| entry.name == name);
+    Err(QmpError::generic(match inconsistent {
+        true => format!(
+            "bitmap {name:?} of node {:?} is inconsistent: it missed changes, and can only be removed",
+            node.name
+        ),
+        false => format!("node {:?} has no bitmap {name:?}", node.name),
+    }))
+}
+
+/// Refuses to change what clients of an export are reading.
+fn check_idle(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result<(), QmpError> {
+    match exported_by(inventory, node, name) {
+        Some(export) => Err(QmpError::generic(format!(
+            "bitmap {name:?} of node {:?} is shown by export {export:?}: remove that first",
+            node.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
+    let shows = |export: &&Rc<crate::serve::inventory::exports::ExportRecord>| {
+        Arc::ptr_eq(&export.disk, node) && export.entry.disk().bitmaps().iter().any(|shown| shown == name)
+    };
+    inventory.exports().iter().find(shows).map(|export| export.id.clone())
+}
+
+/// The bitmaps of a disk, as BlockDirtyInfo. Costs reading those that are not in memory.
+pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
+    let mut infos = Vec::new();
+    for bitmap in node.disk.bitmaps().iter().take(TOLD_MAX) {
+        let count = bitmap.dirty_bytes().await.unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            0
+        });
+        infos.push(json!({
+            "name": bitmap.name(),
+            "count": count,
+            "granularity": bitmap.granularity_bytes(),
+            "recording": bitmap.is_recording(),
+            "busy": exported_by(inventory, node, bitmap.name()).is_some(),
+            "persistent": bitmap.is_persistent(),
+        }));
+    }
+    let inconsistent = |entry: &BitmapEntry| {
+        json!({
+            "name": entry.name,
+            "count": 0,
+            "granularity": 1u64 << entry.granularity_bits,
+            "recording": false,
+            "busy": false,
+            "persistent": true,
+            "inconsistent": true,
+        })
+    };
+    let left = TOLD_MAX - infos.len();
+    infos.extend(node.disk.inconsistent_bitmaps().iter().take(left).map(inconsistent));
+    infos
+}

@@ -1,0 +1,205 @@
+//! Bitmaps read into memory when an image is opened, with what a crash left of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use block::ErrorKind;
+use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry};
+
+use super::draft::table_entries_for;
+use super::live::{Live, LiveSpec};
+use super::reading::Bitmap;
+use super::record::RecordShape;
+use super::tracking::Bitmaps;
+use super::{read_directory, records_and_is_consistent};
+use crate::Error;
+use crate::image::Inner;
+use crate::table_io::{check_place, read_bytes, read_words};
+
+/// Memory for the bits of all bitmaps of an image that record changes; twice as much with the copy of what the file has. A bitmap of 1 TiB
+/// with a granularity of 64 KiB takes 2 MiB. Those that do not fit are not kept up to date.
+const LIVE_BYTES_MAX: u64 = 256 << 20;
+/// Likewise their number: each costs every change a look. A manager has one or two for each chain of backups.
+const LIVE_MAX: usize = 1024;
+
+/// What a crash left of the changes that bitmaps miss.
+struct Left {
+    shape: RecordShape,
+    bytes: Vec<u8>,
+}
+
+impl Inner {
+    /// Reads the directory, and into memory those bitmaps that changes are to be noted in. When the image is opened.
+    pub(crate) async fn load_bitmaps(&self) -> Result<(), Error> {
+        let header = self.header.lock().await.clone();
+        let medium = &self.medium;
+        let mut entries = read_directory(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let left = self.read_record(entries.len()).await?;
+        let mut bitmaps = Bitmaps::default();
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let missed = left.as_ref().filter(|left| {
+                entry.flags.contains(BitmapFlags::IN_USE) && RecordShape::covers(&left.bytes, index)
+            });
+            if missed.is_some() {
+                entry.flags.set(BitmapFlags::IN_USE, false);
+            }
+            let wanted = missed.is_some() || self.options.writable;
+            let loaded = match wanted {
+                true => self.load(entry, self.size(), &bitmaps.live).await?,
+                false => None,
+            };
+            match (loaded, missed) {
+                (Some(live), Some(left)) => {
+                    for range in left
+                        .shape
+                        .ranges(&left.bytes, self.size())
+                        .into_iter()
+                        .filter(|range| !range.is_empty())
+                    {
+                        live.mark(range);
+                    }
+                    bitmaps.recovered = true;
+                    bitmaps.live.push(Arc::new(live));
+                }
+                (Some(live), None) => bitmaps.live.push(Arc::new(live)),
+                // Without what it misses it cannot be trusted.
+                (None, Some(_)) => entry.flags.set(BitmapFlags::IN_USE, true),
+                (None, None) => {}
+            }
+        }
+        if bitmaps.recovered {
+            tracing::info!(
+                "{}: was not closed; bitmaps have what changed since they were stored, and at most a little more",
+                medium.blame.name()
+            );
+        }
+        self.put_bitmaps(Bitmaps { entries, ..bitmaps });
+        Ok(())
+    }
+
+    /// What a crash left, if it fits the disk and lies in the file.
+    async fn read_record(&self, bitmaps: usize) -> Result<Option<Left>, Error> {
+        let Some(record) = self.header.lock().await.extensions.record else { return Ok(None) };
+        let medium = &self.medium;
+        let (what, file) = ("the record of changes", &*medium.file);
+        let in_file = check_place(file, &medium.blame, what, record.offset.0, record.len).is_ok();
+        match RecordShape::of(&record, self.size(), bitmaps).filter(|_| in_file) {
+            Some(shape) => {
+                let bytes = read_bytes(file, record.offset.0, record.len).await;
+                let bytes = bytes.map_err(medium.blame.io("reading the record of changes"))?.to_vec();
+                Ok(Some(Left { shape, bytes }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The bitmap of `entry`, of a disk of `size` bytes, if changes are to be noted in it, beside those in memory. `None` also if it is damaged
+    /// or too large, which is told.
+    pub(super) async fn load(
+        &self,
+        entry: &BitmapEntry,
+        size: u64,
+        beside: &[Arc<Live>],
+    ) -> Result<Option<Live>, Error> {
+        if !records_and_is_consistent(entry) {
+            return Ok(None);
+        }
+        let loaded = match self.check_room_for(size, entry.granularity_bits, beside) {
+            Ok(()) => self.read_live(entry, size).await,
+            Err(error) => Err(error),
+        };
+        match loaded {
+            Ok(live) => Ok(Some(live)),
+            // The medium may have it the next time.
+            Err(error) if error.kind() == ErrorKind::Io => Err(error),
+            Err(error) => {
+                tracing::warn!("bitmap {:?} is not kept up to date: {error}", entry.name);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Refuses another bitmap in memory where there are too many, or too large ones.
+    pub(super) fn check_room_for(
+        &self,
+        size: u64,
+        granularity_bits: u8,
+        beside: &[Arc<Live>],
+    ) -> Result<(), Error> {
+        if beside.len() >= LIVE_MAX {
+            let what = format!("{LIVE_MAX} bitmaps record changes, the most there can be");
+            return Err(self.medium.blame.invalid(what));
+        }
+        let taken: u64 = beside.iter().map(|live| live.bits.len() / 8).sum();
+        let bytes = size.div_ceil(1 << granularity_bits) / 8;
+        if taken.saturating_add(bytes) > LIVE_BYTES_MAX {
+            return Err(self.medium.blame.invalid(format!(
+                "bitmaps that record changes take {taken} bytes of memory, and this one {bytes}; at most {LIVE_BYTES_MAX} are \
+                 allowed together: choose a larger granularity"
+            )));
+        }
+        Ok(())
+    }
+
+    async fn read_live(&self, entry: &BitmapEntry, size: u64) -> Result<Live, Error> {
+        let medium = &self.medium;
+        let needed = table_entries_for(medium, entry, size)?;
+        if needed != entry.table_entries as usize {
+            let (found, name) = (entry.table_entries, &entry.name);
+            let what = format!("bitmap {name:?} has {found} table entries; must be {needed}");
+            return Err(medium.blame.corrupt(what));
+        }
+        let spec = LiveSpec {
+            name: entry.name.clone(),
+            granularity_bits: entry.granularity_bits,
+            persistent: true,
+            recording: true,
+            size,
+        };
+        let live = Live::new(spec).map_err(|_| medium.blame.no_memory("a bitmap"))?;
+        let (what, bytes) = ("the table of a bitmap", u64::from(entry.table_entries) * 8);
+        let words = read_words(&*medium.file, &medium.blame, what, entry.table_offset.0, bytes).await?;
+        let stored = Bitmap::new(entry.clone(), Arc::clone(&medium.file), medium.geometry, size);
+        let bits = medium.geometry.cluster_size() * 8;
+        for (index, word) in (0u64..).zip(words) {
+            match BitmapTableEntry::decode(word, &medium.geometry) {
+                Ok(BitmapTableEntry::Zeroes) => {}
+                Ok(BitmapTableEntry::Ones) => {
+                    live.bits.set(index * bits, index * bits + bits - 1);
+                    live.stored.set(index * bits, index * bits + bits - 1);
+                }
+                Ok(BitmapTableEntry::Data(_)) | Err(_) => {
+                    let bytes = stored.cluster(index).await?;
+                    live.bits.set_bytes(index * bits / 8, &bytes);
+                    live.stored.set_bytes(index * bits / 8, &bytes);
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    /// Other bitmaps from now on, with all that can be read of them. Nobody is inside.
+    pub(super) fn put_bitmaps(&self, mut bitmaps: Bitmaps) {
+        let live: HashMap<&str, &Arc<Live>> =
+            bitmaps.recording().map(|live| (live.spec.name.as_str(), live)).collect();
+        let mut usable = Vec::with_capacity(bitmaps.entries.len());
+        for entry in bitmaps.entries.iter().filter(|entry| !entry.flags.contains(BitmapFlags::IN_USE)) {
+            usable.push(Arc::new(match live.get(entry.name.as_str()) {
+                Some(live) => Bitmap::in_memory(Arc::clone(live)),
+                None => Bitmap::new(
+                    entry.clone(),
+                    Arc::clone(&self.medium.file),
+                    self.medium.geometry,
+                    self.size(),
+                ),
+            }));
+        }
+        let in_memory = bitmaps.live.iter().filter(|live| !live.spec.persistent);
+        usable.extend(in_memory.map(|live| Arc::new(Bitmap::in_memory(Arc::clone(live)))));
+        bitmaps.usable = usable;
+        self.tracking.put(bitmaps);
+    }
+}

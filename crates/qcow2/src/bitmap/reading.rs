@@ -1,0 +1,224 @@
+//! A bitmap as others read it, wherever its bits are.
+
+use std::sync::Arc;
+
+use block::Blame;
+use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry};
+use storage::{IoBuf, Storage};
+use sync::Mutex;
+
+use super::live::Live;
+use crate::Error;
+use crate::table_io::is_in_file;
+
+/// One bitmap. What is not in memory is read as it is asked for: nothing of it is kept but the cluster that was read last.
+#[derive(Debug)]
+pub struct Bitmap {
+    bits: Bits,
+    pub(super) size: u64,
+}
+
+#[derive(Debug)]
+enum Bits {
+    InMemory(Arc<Live>),
+    InFile(InFile),
+}
+
+#[derive(Debug)]
+struct InFile {
+    entry: BitmapEntry,
+    file: Arc<dyn Storage>,
+    geometry: Geometry,
+    blame: Blame,
+    latest: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
+}
+
+/// Whether a range was written since the bitmap was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirtiness {
+    /// Bytes, never 0.
+    pub len: u64,
+    /// Whether any of them was written, at the bitmap's granularity.
+    pub dirty: bool,
+}
+
+impl Bitmap {
+    pub(crate) fn new(entry: BitmapEntry, file: Arc<dyn Storage>, geometry: Geometry, size: u64) -> Self {
+        let blame = Blame::new(file.name());
+        let bits = Bits::InFile(InFile { entry, file, geometry, blame, latest: Mutex::new(None) });
+        Self { bits, size }
+    }
+
+    /// A bitmap in memory, with the bits that are set from now on.
+    pub(crate) fn in_memory(live: Arc<Live>) -> Self {
+        Self { size: live.spec.size, bits: Bits::InMemory(live) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match &self.bits {
+            Bits::InMemory(live) => &live.spec.name,
+            Bits::InFile(stored) => &stored.entry.name,
+        }
+    }
+
+    fn granularity_bits(&self) -> u8 {
+        match &self.bits {
+            Bits::InMemory(live) => live.spec.granularity_bits,
+            Bits::InFile(stored) => stored.entry.granularity_bits,
+        }
+    }
+
+    /// Bytes of the disk that one bit stands for.
+    pub fn granularity_bytes(&self) -> u64 {
+        1 << self.granularity_bits()
+    }
+
+    /// Bytes of the disk that it is of.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether every write of the disk is to set bits.
+    pub fn is_recording(&self) -> bool {
+        match &self.bits {
+            Bits::InMemory(live) => live.spec.recording,
+            Bits::InFile(stored) => stored.entry.flags.contains(BitmapFlags::AUTO),
+        }
+    }
+
+    /// Whether it is in the image file, too.
+    pub fn is_persistent(&self) -> bool {
+        match &self.bits {
+            Bits::InMemory(live) => live.spec.persistent,
+            Bits::InFile(_) => true,
+        }
+    }
+
+    /// What the bitmap says of `offset`, for at most `len` bytes. Ends at the end of one cluster of
+    /// the bitmap at the latest. `offset` lies inside the disk, and `len` is not 0.
+    ///
+    /// # Errors
+    /// When bits that are not in memory cannot be read.
+    pub async fn status(&self, offset: u64, len: u64) -> Result<Dirtiness, Error> {
+        let end = (offset + len).min(self.size);
+        let granularity = u32::from(self.granularity_bits());
+        let (first, last) = (offset >> granularity, (end - 1) >> granularity);
+        let (dirty, same) = match &self.bits {
+            Bits::InMemory(live) => live.bits.run(first, last),
+            Bits::InFile(stored) => stored.run(first, last).await?,
+        };
+        Ok(Dirtiness { len: (((first + same) << granularity).min(end)) - offset, dirty })
+    }
+
+    /// All its bits, 64 a word, the first being the lowest, in order to `take`. Costs reading what is not in memory.
+    ///
+    /// # Errors
+    /// As [`Bitmap::status`].
+    pub async fn each_word(&self, mut take: impl FnMut(u64)) -> Result<(), Error> {
+        let bits = self.size.div_ceil(self.granularity_bytes());
+        let words = bits.div_ceil(64);
+        let stored = match &self.bits {
+            Bits::InMemory(live) => {
+                (0..words).for_each(|index| take(live.bits.word(index)));
+                return Ok(());
+            }
+            Bits::InFile(stored) => stored,
+        };
+        let per_cluster = stored.geometry.cluster_size() / 8;
+        for cluster in 0..words.div_ceil(per_cluster) {
+            let bytes = stored.cluster(cluster).await?;
+            let left = words - cluster * per_cluster;
+            // A cluster has at most 2^18 words.
+            let here = bytes.as_chunks::<8>().0.iter().take(left.min(per_cluster) as usize);
+            for (index, word) in (cluster * per_cluster..).zip(here) {
+                let inside = match bits - index * 64 {
+                    behind @ 1..64 => (1u64 << behind) - 1,
+                    _ => u64::MAX,
+                };
+                take(u64::from_le_bytes(*word) & inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the disk whose bits are set: whole bits, also where the disk ends inside one.
+    ///
+    /// # Errors
+    /// As [`Bitmap::status`].
+    pub async fn dirty_bytes(&self) -> Result<u64, Error> {
+        let mut bits = 0;
+        self.each_word(|word| bits += u64::from(word.count_ones())).await?;
+        Ok(bits << self.granularity_bits())
+    }
+
+    /// Cluster `index` of the bits of one that is in the file.
+    pub(super) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
+        match &self.bits {
+            Bits::InFile(stored) => stored.cluster(index).await,
+            // Nobody asks: what is changed cluster by cluster is in the file.
+            Bits::InMemory(_) => Ok(Arc::default()),
+        }
+    }
+}
+
+impl InFile {
+    async fn run(&self, first: u64, last: u64) -> Result<(bool, u64), Error> {
+        let bits_per_cluster = self.geometry.cluster_size() * 8;
+        let cluster = first / bits_per_cluster;
+        let last = last.min(cluster * bits_per_cluster + bits_per_cluster - 1);
+        let bits = self.cluster(cluster).await?;
+        let bit = |at: u64| {
+            let at = at % bits_per_cluster;
+            bits.get((at / 8) as usize).is_some_and(|byte| byte >> (at % 8) & 1 == 1)
+        };
+        let dirty = bit(first);
+        Ok((dirty, (first..=last).take_while(|&at| bit(at) == dirty).count() as u64))
+    }
+
+    async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some((latest, bits)) = &*self.latest.lock()
+            && *latest == index
+        {
+            return Ok(Arc::clone(bits));
+        }
+        let bits = Arc::new(self.read_cluster(index).await?);
+        *self.latest.lock() = Some((index, Arc::clone(&bits)));
+        Ok(bits)
+    }
+
+    fn check_in_file(&self, what: &str, at: u64, len: u64) -> Result<(), Error> {
+        if is_in_file(&*self.file, self.geometry.cluster_size(), at, len) {
+            return Ok(());
+        }
+        let (name, length) = (&self.entry.name, self.file.length());
+        let detail =
+            format!("{what} of bitmap {name:?} lies at {at:#x}, past the end of the file ({length:#x})");
+        Err(self.blame.corrupt(detail))
+    }
+
+    async fn read_cluster(&self, index: u64) -> Result<Vec<u8>, Error> {
+        let (size, name) = (1 << self.geometry.cluster_bits, &self.entry.name);
+        if index >= u64::from(self.entry.table_entries) {
+            return Err(self.blame.corrupt(format!("bitmap {name:?} is shorter than the disk")));
+        }
+        let place = self.entry.table_offset.0 + index * 8;
+        self.check_in_file("the table", place, 8)?;
+        let (result, word) = self.file.read(place, IoBuf::uninit(8)).await;
+        result.map_err(self.blame.io("reading a bitmap's table"))?;
+        let (words, _) = word.as_chunks::<8>();
+        let word = words.first().map_or(0, |word| u64::from_be_bytes(*word));
+        let entry = BitmapTableEntry::decode(word, &self.geometry)
+            .map_err(|error| self.blame.corrupt(format!("bitmap {name:?}: {error}")))?;
+        match entry {
+            BitmapTableEntry::Zeroes => Ok(vec![0; size]),
+            BitmapTableEntry::Ones => Ok(vec![0xff; size]),
+            BitmapTableEntry::Data(at) => {
+                self.check_in_file("a cluster", at.0, size as u64)?;
+                let (result, bits) = self.file.read(at.0, IoBuf::uninit(size)).await;
+                result.map_err(self.blame.io("reading a bitmap"))?;
+                Ok(bits.to_vec())
+            }
+        }
+    }
+}

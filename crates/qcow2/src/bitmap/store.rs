@@ -1,0 +1,164 @@
+//! When bitmaps that record changes are stored: before the first change, when the record of changes is full, and at the end.
+
+use std::sync::Arc;
+
+use block::ErrorKind;
+
+use super::draft::Afterwards;
+use super::mark_in_use;
+use super::tracking::Bitmaps;
+use crate::Error;
+use crate::gate::Pass;
+use crate::guest_range::GuestRange;
+use crate::image::Inner;
+use crate::pause::Pause;
+use sync::atomic::Ordering;
+
+impl Inner {
+    /// Waits for the right to change a range. What must be on the medium before that is: what the header says of a
+    /// changed image, and that bitmaps miss this range. It is noted in all bitmaps that record changes.
+    #[inline]
+    pub(crate) async fn enter_to_change(self: &Arc<Self>, range: GuestRange) -> Result<Pass<'_>, Error> {
+        loop {
+            self.prepare_header_for_first_change().await?;
+            let pass = self.enter().await?;
+            self.check_inside(range)?;
+            if self.tracking.note(range) {
+                return Ok(pass);
+            }
+            drop(pass);
+            self.record_change(range).await?;
+        }
+    }
+
+    /// Puts a range into the record of changes. Durable when it returns; bitmaps may be stored, and the record begun anew, right after it.
+    async fn record_change(self: &Arc<Self>, range: GuestRange) -> Result<(), Error> {
+        let image = Arc::clone(self);
+        self.medium
+            .to_the_end(async move {
+                let Some(record) = image.tracking.now().record.clone() else {
+                    return image.begin_tracking().await;
+                };
+                if record.is_full() {
+                    image.begin_record_anew().await?;
+                }
+                image.add_to_record(range).await
+            })
+            .await
+    }
+
+    /// Requests that come at the same time share one write.
+    async fn add_to_record(&self, range: GuestRange) -> Result<(), Error> {
+        let wanted = self.tracking.now().record.clone();
+        if let Some(record) = &wanted {
+            record.want(range);
+        }
+        let _writing = self.tracking.writing.lock().await;
+        match (&wanted, &self.tracking.now().record) {
+            (Some(wanted), Some(record)) if Arc::ptr_eq(wanted, record) && !record.has(range) => {
+                record.add_wanted(&self.medium).await
+            }
+            // Somebody did it; or it is another record, and the caller looks again.
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the medium say, before the first change, that bitmaps which record changes are in use, and gives it the record of what they
+    /// miss. Where there is no room for that they are marked in place: then a crash leaves them inconsistent.
+    pub(crate) async fn begin_tracking(self: &Arc<Self>) -> Result<(), Error> {
+        self.managed(async move |image| {
+            if image.was_changed() && image.tracking.now().record.is_some() {
+                return Ok(());
+            }
+            image.header.prepare_for_metadata(&image.medium).await?;
+            let pause = image.pause().await?;
+            let stored = image.draft(&pause, image.size(), Afterwards::Changes, async |_| Ok(())).await;
+            if let Err(error) = stored {
+                // A medium that fails is told to who changes the disk, and asked again for the next change.
+                if error.kind() == ErrorKind::Io && !error.is_no_space() {
+                    return Err(error);
+                }
+                image.medium.check_not_stopped()?;
+                image.go_on_without_record(&error).await?;
+            }
+            image.header.prepared_for_data.store(true, Ordering::Release);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn go_on_without_record(&self, error: &Error) -> Result<(), Error> {
+        let medium = &self.medium;
+        self.tracking.put_off.fetch_add(1, Ordering::Relaxed);
+        let name = medium.blame.name();
+        tracing::warn!(
+            "{name}: a crash makes its bitmaps inconsistent, there is no record of changes: {error}"
+        );
+        let header = self.header.lock().await.clone();
+        mark_in_use(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
+        medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))?;
+        let now = self.tracking.now();
+        let (entries, live) = (now.entries.clone(), now.live.clone());
+        self.put_bitmaps(Bitmaps { entries, live, unrecorded: true, ..Bitmaps::default() });
+        Ok(())
+    }
+
+    /// Stores bitmaps so that the record can be empty. Where there is no room for that the record grows further.
+    async fn begin_record_anew(self: &Arc<Self>) -> Result<(), Error> {
+        self.managed(async move |image| {
+            let full = |record: &Arc<super::record::Record>| record.is_full();
+            if !image.tracking.now().record.as_ref().is_some_and(full) {
+                return Ok(());
+            }
+            let pause = image.pause().await?;
+            let stored = image.draft(&pause, image.size(), Afterwards::AsBefore, async |_| Ok(())).await;
+            match (stored, &image.tracking.now().record) {
+                (Err(error), Some(record)) if error.is_no_space() => {
+                    tracing::debug!("{}: bitmaps are stored later: {error}", image.medium.blame.name());
+                    record.put_off();
+                    image.tracking.put_off.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
+                (stored, _) => stored,
+            }
+        })
+        .await
+    }
+
+    /// Notes that anything may change, for somebody who holds everybody back.
+    pub(crate) async fn note_everything(&self, _pause: &Pause<'_>) -> Result<(), Error> {
+        let whole = GuestRange { start: 0, end: self.size() };
+        if !self.tracking.note(whole) {
+            self.add_to_record(whole).await?;
+            if !self.tracking.note(whole) {
+                return Err(self.medium.blame.refused("its bitmaps cannot be told of the change"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores bitmaps as they are, for the end. Where there is no room for that the medium keeps the record of what they miss.
+    pub(crate) async fn store_bitmaps_at_the_end(self: &Arc<Self>, pause: &Pause<'_>) -> Result<(), Error> {
+        let now = self.tracking.now();
+        let differs = now.recovered || (self.was_changed() && now.recording().next().is_some());
+        if !differs {
+            return Ok(());
+        }
+        let stored = async {
+            self.header.prepare_for_metadata(&self.medium).await?;
+            self.draft(pause, self.size(), Afterwards::Closed, async |_| Ok(())).await
+        };
+        let stored = stored.await;
+        if let Err(error) = &stored {
+            let left = if now.unrecorded { "they are inconsistent" } else { "as after a crash" };
+            tracing::warn!("{}: bitmaps are not stored, {left}: {error}", self.medium.blame.name());
+        }
+        match stored {
+            Err(error) if error.is_no_space() => {
+                self.tracking.put_off.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            stored => stored,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The bitmaps of an open image, and what they are told of changes.
+//!
+//! A change is noted by a request that is inside, before anything of it happens ([`Tracking::note`]). Whatever else happens to bitmaps
+//! happens while nobody is inside: so a bit that is set before is of a change that has ended, and one that is set afterwards is not lost.
+
+use std::sync::Arc;
+
+use qcow2_layout::BitmapEntry;
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{ArcSwapOption, AsyncMutex};
+
+use super::live::Live;
+use super::reading::Bitmap;
+use super::record::Record;
+use crate::guest_range::GuestRange;
+
+/// The bitmaps of an image.
+///
+/// Law: a bit that is set in memory is set in the file, or its region is in the record on the medium, before what it stands for changes.
+#[derive(Debug)]
+pub(crate) struct Tracking {
+    /// Some bitmap records changes. Changes when `now` does.
+    recording: AtomicBool,
+    /// Changes while nobody is inside.
+    now: ArcSwapOption<Bitmaps>,
+    /// Held while the record is written, and while another one takes its place.
+    pub(crate) writing: AsyncMutex<()>,
+    /// How often they could not be stored for want of room.
+    pub(crate) put_off: AtomicU64,
+}
+
+/// What bitmaps there are.
+#[derive(Debug, Default)]
+pub(crate) struct Bitmaps {
+    /// Those of the image file, in the order of its directory. "In use" are those that are inconsistent.
+    pub(crate) entries: Vec<BitmapEntry>,
+    /// Those that are in memory: all that record changes, and those that are in memory alone.
+    pub(crate) live: Vec<Arc<Live>>,
+    /// All whose bits can be trusted.
+    pub(crate) usable: Vec<Arc<Bitmap>>,
+    /// What the medium has of changes since bitmaps were stored.
+    pub(crate) record: Option<Arc<Record>>,
+    /// The medium says that bitmaps are in use, and has no record of changes: there was no room for it.
+    pub(crate) unrecorded: bool,
+    /// They were put together from a record that a crash left; the file does not have them so.
+    pub(crate) recovered: bool,
+}
+
+impl Bitmaps {
+    /// The persistent ones that record changes.
+    pub(crate) fn recording(&self) -> impl Iterator<Item = &Arc<Live>> {
+        self.live.iter().filter(|live| live.spec.persistent)
+    }
+
+    /// The bitmap in memory called `name`.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Live>> {
+        self.live.iter().find(|live| live.spec.name == name)
+    }
+
+    /// Whether a crash after a change of this range would leave the persistent ones true.
+    #[inline]
+    fn is_safe(&self, range: GuestRange) -> bool {
+        if self.unrecorded {
+            return true;
+        }
+        let stored = || self.recording().all(|live| live.has_stored(range));
+        match &self.record {
+            Some(record) => record.has(range) || stored(),
+            None => self.recording().next().is_none(),
+        }
+    }
+}
+
+impl Default for Tracking {
+    fn default() -> Self {
+        Self {
+            recording: AtomicBool::new(false),
+            now: ArcSwapOption::empty(),
+            writing: AsyncMutex::default(),
+            put_off: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Tracking {
+    /// What there is now.
+    pub(crate) fn now(&self) -> Arc<Bitmaps> {
+        self.now.load_full().unwrap_or_default()
+    }
+
+    /// Other bitmaps from now on. Nobody is inside.
+    pub(crate) fn put(&self, bitmaps: Bitmaps) {
+        let recording = bitmaps.live.iter().any(|live| live.spec.recording);
+        self.now.store(Some(Arc::new(bitmaps)));
+        self.recording.store(recording, Ordering::Relaxed);
+    }
+
+    /// Whether a bitmap in the file has to be marked before the first change.
+    pub(crate) fn must_be_marked(&self) -> bool {
+        self.now().entries.iter().any(super::records_and_is_consistent)
+    }
+
+    /// Notes that a range changes, for somebody who is inside. If it says false, it has not: the medium must have the range in
+    /// its record first, and that is not done by somebody who is inside.
+    #[inline]
+    pub(crate) fn note(&self, range: GuestRange) -> bool {
+        if range.is_empty() || !self.recording.load(Ordering::Relaxed) {
+            return true;
+        }
+        let now = self.now.load();
+        let Some(bitmaps) = &*now else { return true };
+        if !bitmaps.is_safe(range) {
+            return false;
+        }
+        bitmaps.live.iter().filter(|live| live.spec.recording).for_each(|live| live.mark(range));
+        true
+    }
+}
