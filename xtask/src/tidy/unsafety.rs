@@ -4,7 +4,7 @@ use super::sizes::without_tests;
 use super::tree::Tree;
 
 /// Where it is, and why it cannot be elsewhere.
-const ROOMS: [(&str, &str); 6] = [
+const ROOMS: [(&str, &str); 7] = [
     ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
     ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
