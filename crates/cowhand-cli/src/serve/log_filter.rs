@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 22] = [
+const PARTS: [&str; 23] = [
     "bench",
     "block",
     "buffer",
@@ -29,6 +29,7 @@ const PARTS: [&str; 22] = [
     "storage_nbd",
     "sync",
     "throttle",
+    "tls",
 ];
 
 /// The level of what is not named.

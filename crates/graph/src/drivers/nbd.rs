@@ -154,12 +154,6 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
             rule: "both say whose certificates are good; give one of them",
         });
     }
-    if nbd.tls_hostname.is_some() && nbd.tls().is_none() {
-        return Err(OptionError::Shape {
-            option: "file.tls-hostname".to_owned(),
-            problem: "is for an encrypted connection; give tls-creds with it",
-        });
-    }
     Ok(Arc::new(nbd))
 }
 
@@ -247,6 +241,11 @@ impl Target for Nbd {
             let ExportName { server, export, tls } = self.export_name()?;
             let tls = match tls {
                 Some(named) => Some(client_tls(named, &server).await?),
+                None if self.tls_hostname.is_some() => {
+                    let what =
+                        "option file.tls-hostname is for an encrypted connection; give tls-creds with it";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                }
                 None => None,
             };
             let storage = NbdStorage::open(storage_nbd::Options {
