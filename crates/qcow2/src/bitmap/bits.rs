@@ -104,9 +104,19 @@ impl Bits {
 
     /// Sets the bits that `other` has.
     pub(crate) fn set_all_of(&self, other: &Self) {
-        for index in 0..self.len.div_ceil(64) {
-            self.set_word(index, other.word(index));
+        let touched = (0u64..).zip(&other.slots).filter(|(_, slot)| slot.is_touched());
+        for (slot, _) in touched {
+            let first = slot * SLOT_WORDS as u64;
+            (first..first + SLOT_WORDS as u64).for_each(|index| self.set_word(index, other.word(index)));
         }
+    }
+
+    /// Whether certainly none of `bytes` bytes from `first_byte` on has a bit that is set. Costs a look at each slot, not at the bits.
+    pub(crate) fn are_untouched(&self, first_byte: u64, bytes: u64) -> bool {
+        let (first, last) = (first_byte * 8 / SLOT_BITS, ((first_byte + bytes) * 8 - 1) / SLOT_BITS);
+        // A bitmap has at most 2^17 slots.
+        let slots = self.slots.iter().take(last as usize + 1).skip(first as usize);
+        !slots.into_iter().any(Slot::is_touched)
     }
 
     fn set_word(&self, index: u64, word: u64) {
@@ -120,6 +130,10 @@ impl Bits {
 }
 
 impl Slot {
+    fn is_touched(&self) -> bool {
+        self.full.load(Ordering::Relaxed) || self.words.get().is_some()
+    }
+
     #[inline]
     fn set(&self, first: u32, last: u32) {
         if first == 0 && u64::from(last) == SLOT_BITS - 1 {

@@ -105,6 +105,10 @@ impl Draft<'_> {
             let size = 1 << self.image.medium.geometry.cluster_bits;
             let (mut bits, mut stored) = (vec![0; size], vec![0; size]);
             for (at, word) in (0u64..).zip(&mut words) {
+                // What is stored is among them.
+                if live.bits.are_untouched(at * size as u64, size as u64) {
+                    continue;
+                }
                 live.bits.copy_to(at * size as u64, &mut bits);
                 live.stored.copy_to(at * size as u64, &mut stored);
                 if bits == stored {
