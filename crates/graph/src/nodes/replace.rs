@@ -139,7 +139,7 @@ impl Graph {
         let removed = layers.missing(old);
         node.disk.stand_on(layers, &drained);
         node.put_in_force(asked);
-        self.link(&node, &found);
+        self.link(node, &found);
         drop((still, drained));
         let pause = node.disk.front.now().since(begun);
         tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");

@@ -191,6 +191,7 @@ prop_compose! {
             bitmaps: (v3 && bitmaps).then_some(BitmapsExtension {
                 count: 3, directory_size: 96, directory_offset: HostOffset(9 << cluster_bits),
             }),
+            record: None,
             unknown,
         };
         header
