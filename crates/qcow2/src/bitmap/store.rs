@@ -20,14 +20,17 @@ impl Inner {
     #[inline]
     pub(crate) async fn enter_to_change(self: &Arc<Self>, range: GuestRange) -> Result<Pass<'_>, Error> {
         loop {
-            self.prepare_header_for_first_change().await?;
+            // Each once in a while: boxed, they are no part of every request.
+            if !self.was_changed() {
+                Box::pin(self.prepare_header_for_first_change()).await?;
+            }
             let pass = self.enter().await?;
             self.check_inside(range)?;
             if self.tracking.note(range) {
                 return Ok(pass);
             }
             drop(pass);
-            self.record_change(range).await?;
+            Box::pin(self.record_change(range)).await?;
         }
     }
 

@@ -1,5 +1,7 @@
 //! Taking room for metadata before it changes.
 
+use std::io::{self, ErrorKind};
+
 use qcow2_layout::HostOffset;
 use storage::{Allocation, ExtentKind};
 
@@ -116,16 +118,20 @@ impl Space {
             return Ok(());
         }
         let end = (at.0 + AHEAD_BYTES).min(medium.file.length());
-        let whole = medium.file.capabilities().resizable
-            && medium.geometry.cluster_size() <= AHEAD_CLUSTER_MAX
-            && end > at.0 + len
-            && medium.file.allocate(at.0, end - at.0, Allocation::Reserve).await.is_ok();
-        match whole {
-            true => {
+        let is_small = medium.geometry.cluster_size() <= AHEAD_CLUSTER_MAX;
+        if !is_small || end <= at.0 + len || !medium.file.capabilities().resizable {
+            return reserve_range(medium, at, len).await;
+        }
+        match medium.file.allocate(at.0, end - at.0, Allocation::Reserve).await {
+            Ok(()) => {
                 self.room.set_ahead(at.0..end);
                 Ok(())
             }
-            false => reserve_range(medium, at, len).await,
+            // There may be room for what is wanted.
+            Err(error) if is_no_room(&error) || error.kind() == ErrorKind::Unsupported => {
+                reserve_range(medium, at, len).await
+            }
+            Err(error) => Err(medium.blame.io("reserving room for metadata")(error)),
         }
     }
 
@@ -166,13 +172,17 @@ async fn fill_holes(medium: &Medium, start: HostOffset, len: u64) -> Result<(), 
     Ok(())
 }
 
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 /// Takes room for a range that reads as zeroes, by writing them if need be.
 async fn reserve_range(medium: &Medium, at: HostOffset, len: u64) -> Result<(), Error> {
     if !medium.file.capabilities().resizable {
         return Ok(());
     }
     let reserved = match medium.file.allocate(at.0, len, Allocation::Reserve).await {
-        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
             medium.file.allocate(at.0, len, Allocation::Write).await
         }
         reserved => reserved,

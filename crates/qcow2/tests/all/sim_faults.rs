@@ -53,10 +53,13 @@ fn run_with(name: &str, seeds: u64, made: impl Fn(&Qcow2Target, u64) -> (Workloa
         // Making the file longer ahead of writes is a favour as well: they do it themselves otherwise. A cut
         // was asked for, or belongs to the close: the caller must hear that the file is as long as before.
         let mut silent = vec![IoKind::Discard, IoKind::Extent, IoKind::Lengthen];
-        if how == FaultKind::NoSpace && config(name).reserve > 0 {
-            // So is a reserve: where there is no room to count clusters ahead, there is none. What must be told on a full device is a
-            // law of `sim_space.rs`.
-            silent.extend([IoKind::Allocate, IoKind::Read]);
+        // So is room reserved ahead, and a reserve: where there is no room for them, there are none. What must be told on a full device is a
+        // law of `sim_space.rs`.
+        if how == FaultKind::NoSpace {
+            silent.push(IoKind::Allocate);
+            if config(name).reserve > 0 {
+                silent.push(IoKind::Read);
+            }
         }
         let plan = FaultPlan { persistence, order, crash: Some(crash), silent, ..FaultPlan::once(how) };
         match fail_every_io(&target, &workload, seed, &plan) {
