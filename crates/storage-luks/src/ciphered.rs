@@ -95,7 +95,13 @@ impl Shared {
     /// Whole sectors. What the last one lacks in the file below is zeroes there.
     fn length(&self) -> u64 {
         let length = self.below.length().saturating_sub(self.part.start);
-        self.part.len.unwrap_or(length).min(length).next_multiple_of(self.sector_bytes())
+        let length = self.part.len.unwrap_or(length).min(length);
+        match self.sector_bytes() {
+            // qemu-img makes files whose last sector is short, and counts it.
+            SECTOR_BYTES => length.next_multiple_of(SECTOR_BYTES),
+            // To the kernel a part of a larger one is no part of the disk.
+            sector => length / sector * sector,
+        }
     }
 
     /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.

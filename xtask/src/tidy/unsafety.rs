@@ -48,7 +48,7 @@ mod tests {
     fn of(path: &str, text: &str) -> Vec<String> {
         let in_rooms = ROOMS
             .iter()
-            .map(|(room, _)| if room.ends_with('/') { format!("{room}x.rs") } else { room.to_string() });
+            .map(|(room, _)| if room.ends_with(".rs") { room.to_string() } else { format!("{room}/x.rs") });
         let rooms: Vec<String> = in_rooms.collect();
         let mut files: Vec<(&str, &str)> =
             rooms.iter().map(|room| (room.as_str(), "unsafe { a() }")).collect();

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 23] = [
+const PARTS: [&str; 25] = [
     "bench",
     "block",
     "buffer",
@@ -14,6 +14,7 @@ const PARTS: [&str; 23] = [
     "cowhand",
     "cowhand_cli",
     "door_nbd",
+    "door_vhost_user_blk",
     "export",
     "graph",
     "job",
@@ -24,6 +25,7 @@ const PARTS: [&str; 23] = [
     "qcow2",
     "qcow2_layout",
     "reactor",
+    "secret",
     "storage",
     "storage_luks",
     "storage_nbd",

@@ -264,7 +264,7 @@ mod tests {
     fn the_filters_compile_and_name_every_call_once() {
         let processor = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let rules = denied().unwrap();
-        assert_eq!(rules.len(), DENIED.len() + DENIED_HERE.len() + 3);
+        assert_eq!(rules.len(), DENIED.len() + DENIED_HERE.len() + 4);
         assert!(!filter(rules, libc::EPERM, processor).unwrap().is_empty());
     }
 

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
+const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
+
 /// How long a killed process may keep its locks.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -47,7 +50,10 @@ impl Bench {
 
     /// Runs one of QEMU's tools, which must succeed.
     pub fn qemu(&self, tool: &str, words: &[&str]) -> Ran {
-        let ran = self.run(Path::new(tool), words);
+        let mut ran = self.run(Path::new(tool), words);
+        while ran.err.contains(NO_CPU_TIME) {
+            ran = self.run(Path::new(tool), words);
+        }
         assert_eq!(ran.code, 0, "{tool} {words:?}: {}", ran.err);
         ran
     }

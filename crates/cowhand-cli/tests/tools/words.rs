@@ -8,7 +8,7 @@ use cowhand_cli::cli::Cli;
 use cowhand_cli::compat::PROGRAMS;
 
 /// Options of fio, nbdcopy and qemu-img, in the lines to paste.
-const OF_OTHERS: [&str; 14] = [
+const OF_OTHERS: [&str; 16] = [
     "bs",
     "header",
     "image-opts",
@@ -22,7 +22,9 @@ const OF_OTHERS: [&str; 14] = [
     "runtime",
     "rw",
     "time_based",
+    "unix-socket",
     "uri",
+    "vhost-user",
 ];
 
 /// What is said to users; the rest of the documents is about `cargo xtask` and other programs.

@@ -11,8 +11,19 @@ use luks_layout::{
 
 const PASSWORD: &str = "pass, word";
 
+/// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
+const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
+
 /// Runs a program with `input`; its output.
 fn run(program: &str, arguments: &[&str], input: &str) -> Vec<u8> {
+    loop {
+        if let Some(output) = try_to_run(program, arguments, input) {
+            return output;
+        }
+    }
+}
+
+fn try_to_run(program: &str, arguments: &[&str], input: &str) -> Option<Vec<u8>> {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -23,8 +34,11 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Vec<u8> {
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
+    if error.contains(NO_CPU_TIME) {
+        return None;
+    }
     assert!(output.status.success(), "{program} {arguments:?}: {error}");
-    output.stdout
+    Some(output.stdout)
 }
 
 fn secret() -> Secret {

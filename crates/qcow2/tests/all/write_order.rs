@@ -271,8 +271,7 @@ fn new_refcount_block() {
 fn refcount_table_move() {
     assert_eq!(
         row("c512_table_grows", &[write(2 * M, 120 * K), Op::Flush, Op::Flush]),
-        "| length room L2 room refcount-block room refcount-table data room L2 room refcount-block data \
-         room L2 room refcount-block data room L2 room refcount-block data refcount-block refcount-table \
+        "| length room L2 data refcount-block refcount-table \
          | header | L2 L1 | punch freed refcount-block | length"
     );
 }
@@ -915,7 +914,7 @@ fn repair_parts_shared_tables() {
 
 #[test]
 fn autoclear() {
-    let unknown = 1u64 << 63;
+    let unknown = 1u64 << 62;
     let target = Qcow2Target::patched(config("c4k"), |image| image.write(88, &unknown.to_be_bytes()));
     assert_eq!(row_of(&target, &[Op::Read { at: 0, len: 512 }]), "header |");
 }
