@@ -10,7 +10,8 @@ use black_box::{Run, Scratch, Server, peer};
 /// The value of a line of /proc/PID/status, of every thread.
 fn status(pid: u32, name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let texts = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    // A thread may end while the others are looked at.
+    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
     let value = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+/// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
+const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
+
 /// How long a process may take unless said otherwise: far beyond what any needs, short enough to
 /// learn of a hang from the test that hung.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -119,11 +122,20 @@ impl Run {
 
     /// Runs it to its end.
     pub fn outcome(self) -> Outcome {
-        self.outcome_telling(|_| ())
+        loop {
+            let outcome = self.once(|_| ());
+            if !outcome.stderr.contains(NO_CPU_TIME) {
+                return outcome;
+            }
+        }
     }
 
     /// The same; `started` gets its process id at once.
     pub fn outcome_telling(self, started: impl FnOnce(u32)) -> Outcome {
+        self.once(started)
+    }
+
+    fn once(&self, started: impl FnOnce(u32)) -> Outcome {
         let (stdout, stderr) = (temporary(), temporary());
         let mut child = self.spawn(&stdout, &stderr);
         started(child.id());
