@@ -320,8 +320,8 @@ impl Disk {
         inside.end(self.flush_inside().await, 0)
     }
 
-    /// Whoever opens the disk next finds all that completed before this call, also if this process is killed
-    /// ([`qcow2::Qcow2::settle`]). A raw disk keeps nothing in memory.
+    /// The next program that opens the disk finds all that completed before this call, also if this process is killed
+    /// ([`qcow2::Qcow2::hand_to_kernel`]). A raw disk keeps nothing in memory.
     pub async fn hand_to_kernel(&self) -> Result<(), Error> {
         match self.image() {
             Some(image) => image.hand_to_kernel().await,
