@@ -51,7 +51,7 @@ pub struct NamesArgs {
     #[arg(long, value_name = "DIR")]
     allow_path: Vec<PathBuf>,
 
-    /// Also follow names in the image that lead to this NBD server, or to this export of one: nbd://HOST[:PORT][/EXPORT] (may be repeated)
+    /// Also follow names in the image that lead to this NBD server, or to this export of one: nbd://HOST:PORT or nbd://HOST:PORT/EXPORT (may be repeated)
     #[arg(long, value_name = "NAME")]
     allow_name: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Memory shared with a front-end, mapped. All unsafe code of this crate is here and in `sigbus`.
 //!
 //! Others change the bytes at any time. So there is never a reference to them: they are copied out, or are read and written by atomic
-//! operations, each field once. A file can be made shorter by the front-end: [`sigbus`] has what then happens.
+//! operations, each field once. A file can be made shorter by the front-end: `sigbus` has what then happens.
 
 mod sigbus;
 

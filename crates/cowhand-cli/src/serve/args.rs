@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", help_heading = "Disks")]
     pub allow_path: Vec<PathBuf>,
 
-    /// Also follow names in images that lead to this NBD server, or to this export of one: nbd://HOST[:PORT][/EXPORT] (may be repeated)
+    /// Also follow names in images that lead to this NBD server, or to this export of one: nbd://HOST:PORT or nbd://HOST:PORT/EXPORT (may be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Disks")]
     pub allow_name: Vec<String>,
 

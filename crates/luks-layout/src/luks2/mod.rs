@@ -1,6 +1,6 @@
 //! LUKS version 2 (LUKS2 On-Disk Format Specification 1.1): headers read, passwords tried. Nothing of it is written.
 //!
-//! A header has two copies, each of a binary header and an area of JSON under one checksum. A copy that is intact ([`Copy`]) is chosen by its
+//! A header has two copies, each of a binary header and an area of JSON under one checksum. A copy that is intact ([`struct@Copy`]) is chosen by its
 //! sequence number, and what its metadata says becomes a [`Header`], at once, or an error. A copy that is intact is never passed
 //! over for what it says: the older one may know nothing of an operation that is going on.
 
