@@ -36,9 +36,7 @@ impl Inner {
                     return Err(image.medium.blame.invalid(format!("there is no bitmap {name:?}")));
                 }
             }
-            let entries = now.entries.clone();
-            let (record, unrecorded, recovered) = (now.record.clone(), now.unrecorded, now.recovered);
-            image.put_bitmaps(Bitmaps { entries, live, record, unrecorded, recovered, ..Bitmaps::default() });
+            image.put_bitmaps(Bitmaps { live, ..Bitmaps::clone(&now) });
             Ok(())
         })
         .await

@@ -1,15 +1,15 @@
 //! Bitmaps read into memory when an image is opened, with what a crash left of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use block::ErrorKind;
-use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry};
+use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry, HostOffset};
 
 use super::draft::table_entries_for;
 use super::live::{Live, LiveSpec};
 use super::reading::Bitmap;
-use super::record::RecordShape;
+use super::record::{Record, RecordShape};
 use super::tracking::Bitmaps;
 use super::{read_directory, records_and_is_consistent};
 use crate::Error;
@@ -24,8 +24,19 @@ const LIVE_MAX: usize = 1024;
 
 /// What a crash left of the changes that bitmaps miss.
 struct Left {
+    place: HostOffset,
     shape: RecordShape,
     bytes: Vec<u8>,
+}
+
+/// What the header's record of changes is good for, while nothing has changed since the image was opened.
+pub(super) enum Vouching {
+    /// There is none.
+    Nothing,
+    /// It is of the bitmaps in memory, and of no others.
+    ForThoseInMemory(Arc<Record>),
+    /// It does not go on: it must not vouch for anything once the disk changes.
+    NotForLong,
 }
 
 impl Inner {
@@ -38,7 +49,7 @@ impl Inner {
             return Ok(());
         }
         let left = self.read_record(entries.len()).await?;
-        let mut bitmaps = Bitmaps::default();
+        let mut bitmaps = Bitmaps { vouched_for: header.extensions.record.is_some(), ..Bitmaps::default() };
         for (index, entry) in entries.iter_mut().enumerate() {
             let missed = left.as_ref().filter(|left| {
                 entry.flags.contains(BitmapFlags::IN_USE) && RecordShape::covers(&left.bytes, index)
@@ -90,10 +101,31 @@ impl Inner {
             Some(shape) => {
                 let bytes = read_bytes(file, record.offset.0, record.len).await;
                 let bytes = bytes.map_err(medium.blame.io("reading the record of changes"))?.to_vec();
-                Ok(Some(Left { shape, bytes }))
+                Ok(Some(Left { place: record.offset, shape, bytes }))
             }
             None => Ok(None),
         }
+    }
+
+    /// What becomes of the record that the header leads to, where no other can take its place. Nothing has changed since the image was opened.
+    pub(super) async fn record_that_was_left(&self, now: &Bitmaps) -> Result<Vouching, Error> {
+        if self.header.lock().await.extensions.record.is_none() {
+            return Ok(Vouching::Nothing);
+        }
+        let Some(left) = self.read_record(now.entries.len()).await? else { return Ok(Vouching::NotForLong) };
+        // A change that all bitmaps in memory have in the file is not recorded: so the record must be of no others.
+        let in_memory: HashSet<&str> = now.recording().map(|live| live.spec.name.as_str()).collect();
+        let is_of_these = now.entries.iter().enumerate().all(|(index, entry)| {
+            RecordShape::covers(&left.bytes, index) == in_memory.contains(entry.name.as_str())
+        });
+        if !is_of_these {
+            return Ok(Vouching::NotForLong);
+        }
+        let slack_bytes = self.options.bitmap_slack;
+        Ok(match Record::resumed(left.place, left.shape, &left.bytes, slack_bytes) {
+            Ok(record) => Vouching::ForThoseInMemory(Arc::new(record)),
+            Err(_) => Vouching::NotForLong,
+        })
     }
 
     /// The bitmap of `entry`, of a disk of `size` bytes, if changes are to be noted in it, beside those in memory. `None` also if it is damaged

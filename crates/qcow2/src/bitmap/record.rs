@@ -133,6 +133,22 @@ impl Record {
         })
     }
 
+    /// The record at `place` that a crash left, with these `bytes`: it goes on as it is.
+    pub(crate) fn resumed(
+        place: HostOffset,
+        shape: RecordShape,
+        bytes: &[u8],
+        slack_bytes: Option<u64>,
+    ) -> Result<Self, TryReserveError> {
+        let record = Self::new(place, shape, slack_bytes)?;
+        let regions = bytes.get(shape.regions_at as usize..).unwrap_or_default();
+        record.durable.set_bytes(0, regions);
+        // The next write is of all that is wanted.
+        record.wanted.set_bytes(0, regions);
+        record.count.store(record.durable.count(), Ordering::Relaxed);
+        Ok(record)
+    }
+
     /// Whether the medium has all regions that a range touches.
     #[inline]
     pub(crate) fn has(&self, range: GuestRange) -> bool {
@@ -216,5 +232,8 @@ mod tests {
         assert_eq!(shape.ranges(&bytes, 100_000), []);
         bytes[512] = 2;
         assert_eq!(shape.ranges(&bytes, 100_000), [GuestRange { start: 65536, end: 100_000 }]);
+        let record = Record::resumed(HostOffset(0), shape, &bytes, None).unwrap();
+        assert!(!record.has(GuestRange::at(0, 1)) && record.has(GuestRange::at(65536, 1)));
+        assert_eq!((record.count.load(Ordering::Relaxed), record.wanted.count()), (1, 1));
     }
 }

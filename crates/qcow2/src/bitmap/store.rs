@@ -1,10 +1,13 @@
 //! When bitmaps that record changes are stored: before the first change, when the record of changes is full, and at the end.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use block::ErrorKind;
+use qcow2_layout::{Autoclear, BitmapEntry, BitmapFlags, Header};
 
 use super::draft::Afterwards;
+use super::load::Vouching;
 use super::mark_in_use;
 use super::tracking::Bitmaps;
 use crate::Error;
@@ -67,7 +70,8 @@ impl Inner {
     }
 
     /// Has the medium say, before the first change, that bitmaps which record changes are in use, and gives it the record of what they
-    /// miss. Where there is no room for that they are marked in place: then a crash leaves them inconsistent.
+    /// miss. Where there is no room for that the record that was left goes on, or they are marked in place: then a crash leaves them
+    /// inconsistent.
     pub(crate) async fn begin_tracking(self: &Arc<Self>) -> Result<(), Error> {
         self.managed(async move |image| {
             if image.was_changed() && image.tracking.now().record.is_some() {
@@ -82,7 +86,7 @@ impl Inner {
                     return Err(error);
                 }
                 image.medium.check_not_stopped()?;
-                image.go_on_without_record(&error).await?;
+                image.go_on_without_new_record(&error).await?;
             }
             image.header.prepared_for_data.store(true, Ordering::Release);
             Ok(())
@@ -90,20 +94,47 @@ impl Inner {
         .await
     }
 
-    async fn go_on_without_record(&self, error: &Error) -> Result<(), Error> {
+    /// The disk changes, and there is no room for a record that begins now. The record that a crash or a full medium left goes on; without one
+    /// that can, bitmaps are in use and nothing vouches for them.
+    async fn go_on_without_new_record(&self, error: &Error) -> Result<(), Error> {
         let medium = &self.medium;
         self.tracking.put_off.fetch_add(1, Ordering::Relaxed);
-        let name = medium.blame.name();
-        tracing::warn!(
-            "{name}: a crash makes its bitmaps inconsistent, there is no record of changes: {error}"
-        );
+        let now = self.tracking.now();
+        let vouching = self.record_that_was_left(&now).await?;
         let header = self.header.lock().await.clone();
         mark_in_use(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
         medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))?;
-        let now = self.tracking.now();
-        let (entries, live) = (now.entries.clone(), now.live.clone());
-        self.put_bitmaps(Bitmaps { entries, live, unrecorded: true, ..Bitmaps::default() });
+        let name = medium.blame.name();
+        let record = match vouching {
+            Vouching::ForThoseInMemory(record) => {
+                tracing::debug!("{name}: bitmaps are stored later, their record goes on: {error}");
+                Some(record)
+            }
+            Vouching::Nothing => None,
+            Vouching::NotForLong => {
+                self.disown_record().await?;
+                None
+            }
+        };
+        if record.is_none() {
+            tracing::warn!(
+                "{name}: a crash makes its bitmaps inconsistent, there is no record of changes: {error}"
+            );
+        }
+        let (entries, missing) = without_those_that_miss_changes(&now);
+        let (live, unrecorded, recovered) = (now.live.clone(), record.is_none(), now.recovered);
+        self.put_bitmaps(Bitmaps { entries, live, record, unrecorded, recovered, ..Bitmaps::default() });
+        self.header.tell_of_bitmaps(medium, missing);
         Ok(())
+    }
+
+    /// The header leads to no record of changes any more. Durable when this returns; the clusters are leaked.
+    async fn disown_record(&self) -> Result<(), Error> {
+        let disown = |header: &mut Header| {
+            header.extensions.record = None;
+            header.autoclear.set(Autoclear::BITMAP_RECORD, false);
+        };
+        self.header.rewrite(&self.medium, disown).await
     }
 
     /// Stores bitmaps so that the record can be empty. Where there is no room for that the record grows further.
@@ -164,4 +195,18 @@ impl Inner {
             stored => stored,
         }
     }
+}
+
+/// The bitmaps of the file, those "in use" in which changes are not noted from now on although they should be; and the names of these.
+fn without_those_that_miss_changes(now: &Bitmaps) -> (Vec<BitmapEntry>, Vec<String>) {
+    let noted: HashSet<&str> = now.recording().map(|live| live.spec.name.as_str()).collect();
+    let (mut entries, mut missing) = (now.entries.clone(), Vec::new());
+    for entry in &mut entries {
+        let is_true = entry.flags.contains(BitmapFlags::AUTO) && !entry.flags.contains(BitmapFlags::IN_USE);
+        if is_true && !noted.contains(entry.name.as_str()) {
+            entry.flags.set(BitmapFlags::IN_USE, true);
+            missing.push(entry.name.clone());
+        }
+    }
+    (entries, missing)
 }

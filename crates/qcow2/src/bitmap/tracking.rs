@@ -30,7 +30,7 @@ pub(crate) struct Tracking {
 }
 
 /// What bitmaps there are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Bitmaps {
     /// Those of the image file, in the order of its directory. "In use" are those that are inconsistent.
     pub(crate) entries: Vec<BitmapEntry>,
@@ -44,6 +44,8 @@ pub(crate) struct Bitmaps {
     pub(crate) unrecorded: bool,
     /// They were put together from a record that a crash left; the file does not have them so.
     pub(crate) recovered: bool,
+    /// The header leads to a record of changes that is not `record`: it must not stay so when the disk changes.
+    pub(crate) vouched_for: bool,
 }
 
 impl Bitmaps {
@@ -95,9 +97,10 @@ impl Tracking {
         self.recording.store(recording, Ordering::Relaxed);
     }
 
-    /// Whether a bitmap in the file has to be marked before the first change.
+    /// Whether the medium has to say before the first change that bitmaps miss it, or that none is vouched for.
     pub(crate) fn must_be_marked(&self) -> bool {
-        self.now().entries.iter().any(super::records_and_is_consistent)
+        let now = self.now();
+        now.vouched_for || now.entries.iter().any(super::records_and_is_consistent)
     }
 
     /// Notes that a range changes, for somebody who is inside. If it says false, it has not: the medium must have the range in

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+use crate::common::faulty::Faulty;
 use crate::on_reactor;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ async fn made(size: u64, cluster_size: u64) -> Arc<MemoryStorage> {
     file
 }
 
-async fn open(file: &Arc<MemoryStorage>, options: Options) -> Qcow2 {
+async fn open<S: Storage + 'static>(file: &Arc<S>, options: Options) -> Qcow2 {
     let files = Files { file: Arc::clone(file) as Arc<dyn Storage>, data: None, backing: None };
     Qcow2::open(files, options, Arc::new(Loop)).await.unwrap()
 }
@@ -246,6 +247,74 @@ fn a_record_is_of_those_bitmaps_alone_that_were_true_when_it_began() {
         let image = open(&file, writable()).await;
         assert_eq!(dirty(&image, "b").await, [(M, M + 64 * K)]);
         assert!(named(&image, "lost").is_none());
+    });
+}
+
+/// A record that a full device left vouched for bitmaps while the next writer, who found no room for one of its own, recorded nothing: a
+/// backup missed what that writer changed.
+#[test]
+fn without_room_for_a_new_record_the_one_that_was_left_goes_on() {
+    reactor_run(async {
+        let file = made(DISK, 4 * K).await;
+        let image = open(&file, writable()).await;
+        write(&image, 15 * M, 200 * K).await;
+        image.change_bitmap("b", BitmapChange::Add(new(4 * K))).await.unwrap();
+        image.close().await.unwrap();
+        let mut bytes = file.to_bytes();
+        bytes.resize(bytes.len() + (256 * K) as usize, 0);
+        let device = Arc::new(Faulty::device(&bytes));
+        let options = || Options { allocation_reserve: Some(0), ..writable() };
+        let image = open(&device, options()).await;
+        let mut filled = 0;
+        // What was freed for the new record has room for more behind a flush.
+        for _ in 0..4 {
+            while filled < 14 * M && image.write(filled, IoBytes::copy_from(&[7; 4096]).into()).await.is_ok()
+            {
+                filled += 4 * K;
+            }
+            image.flush().await.unwrap();
+        }
+        drop(image);
+        assert!((4 * K..14 * M).contains(&filled), "{filled}");
+        for changed in [15 * M, 15 * M + 128 * K] {
+            let image = open(&device, options()).await;
+            write(&image, changed, 1).await;
+            assert_eq!(image.status().bitmaps_put_off, 1, "there is no room for a new record");
+            drop(image);
+            let image = open(&device, Options::default()).await;
+            let found = dirty(&image, "b").await;
+            let is_dirty = |at: u64| found.iter().any(|(start, end)| (*start..*end).contains(&at));
+            assert!(is_dirty(0) && is_dirty(15 * M) && is_dirty(changed), "{changed}: {found:?}");
+            assert!(!is_dirty(DISK - 4 * K), "{found:?}");
+        }
+    });
+}
+
+/// A record that a crash left went on vouching for a bitmap that could not be read, and in which changes were noted by nobody.
+#[test]
+fn a_record_vouches_for_no_bitmap_that_misses_a_change() {
+    reactor_run(async {
+        let file = made(DISK, 4 * K).await;
+        let image = open(&file, writable()).await;
+        write(&image, 8 * M, 200 * K).await;
+        image.change_bitmap("bad", BitmapChange::Add(new(4 * K))).await.unwrap();
+        write(&image, 8 * M, 1).await;
+        drop(image);
+        let header = qcow2::read_header(&*file).await.unwrap();
+        assert!(header.extensions.record.is_some());
+        let table = qcow2::bitmap::list(&*file, &header).await.unwrap()[0].table_offset;
+        let (result, word) = file.read(table.0, storage::IoBuf::zeroed(8)).await;
+        result.unwrap();
+        let beyond = HostOffset(1 << 40).0.to_be_bytes();
+        file.write(table.0, IoBytes::copy_from(&beyond).into()).await.unwrap();
+        let image = open(&file, writable()).await;
+        assert!(named(&image, "bad").is_none());
+        write(&image, 8 * M + 128 * K, 1).await;
+        drop(image);
+        file.write(table.0, word.freeze().into()).await.unwrap();
+        let image = open(&file, writable()).await;
+        assert!(named(&image, "bad").is_none(), "it misses a change");
+        assert_eq!(image.inconsistent_bitmaps().len(), 1);
     });
 }
 
