@@ -1,7 +1,7 @@
 //! Records of requests in flight, in memory that the front-end keeps while the back-end may die
 //! (vhost-user specification, "Inflight I/O tracking", split virtqueue).
 //!
-//! A request is recorded before it is begun, and its record ends after the driver can see that it is done. Whoever comes next carries
+//! A request is recorded before it is begun, and its record ends after the driver can see that it is done. The next back-end carries
 //! out again what has a record, in the order of the beginnings. The order of the steps is what a kill at any instant leaves.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -165,7 +165,7 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// Makes every write durable that completed before this call.
     fn flush(&self) -> IoFuture<'_, Result<(), Error>>;
 
-    /// Whoever opens the disk next finds all that completed before this call, also if this process is killed; not if the machine fails:
+    /// The next program that opens the disk finds all that completed before this call, also if this process is killed; not if the machine fails:
     /// that takes [`Export::flush`]. It costs as much as a flush where something waits in this process's memory, and nothing elsewhere.
     fn hand_to_kernel(&self) -> IoFuture<'_, Result<(), Error>> {
         self.flush()

@@ -96,7 +96,7 @@ feature_bits! {
         BITMAPS = 0,
         /// The external data file can be read as a raw image.
         RAW_EXTERNAL_DATA = 1,
-        /// Cowhand's own, far from what QEMU numbers: the record of changes is true ([`crate::RecordExtension`]). Whoever does not know
+        /// Cowhand's own, far from what QEMU numbers: the record of changes is true ([`crate::RecordExtension`]). A program that does not know
         /// the bit clears it before the first write, and the record is stale from then on.
         BITMAP_RECORD = 63,
     }

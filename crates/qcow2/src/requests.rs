@@ -170,8 +170,8 @@ impl Qcow2 {
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
-    /// Writes metadata that waits in memory, if there is any: whoever opens the image next finds all that completed before this call, also if
-    /// this process is killed. It costs a flush where something waits, which those who wait at the same time share, and nothing elsewhere:
+    /// Writes metadata that waits in memory, if there is any: the next program that opens the image finds all that completed before this call, also if
+    /// this process is killed. It costs a flush where something waits, shared by requests that wait at the same time, and nothing elsewhere:
     /// data that was written in place is in the kernel's hands already.
     pub async fn hand_to_kernel(&self) -> Result<(), Error> {
         // In this order: what a commit took, and has not written yet, is not dirty any more.

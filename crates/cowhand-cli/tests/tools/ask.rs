@@ -94,7 +94,7 @@ fn a_wrong_password_and_none_at_all_end_it() {
     assert!(ran.code == 1 && ran.out.contains("no password was given for base.qcow2"), "{}", ran.out);
 }
 
-/// The terminal once stayed without echo: whoever pressed Ctrl-C at a question saw nothing of what was typed later.
+/// The terminal once stayed without echo: after Ctrl-C at a question, nothing that was typed could be seen.
 #[test]
 fn a_terminal_is_as_it_was_after_ctrl_c() {
     let bench = chain();

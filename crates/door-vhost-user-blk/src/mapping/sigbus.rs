@@ -3,7 +3,7 @@
 //! The kernel's own copies then fail with EFAULT, which is an I/O error of that request. Our own accesses raise SIGBUS, which would end
 //! the process, and with it all other guests. Files that can be sealed against shrinking are sealed ([`super::Mapping::new`]);
 //! for the others (a file with a name, say) the handler here puts an empty page into the place that was lost: that guest has lost its
-//! memory anyway. A fault anywhere else goes to whoever handled the signal before.
+//! memory anyway. A fault anywhere else goes to the handler that was there before.
 
 use std::io;
 use std::mem::MaybeUninit;

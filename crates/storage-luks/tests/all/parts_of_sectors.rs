@@ -1,4 +1,4 @@
-//! A guest wrote 512 bytes of a sector of 4096, and the machine died while the sector was written: whoever ciphers larger sectors so that one
+//! A guest wrote 512 bytes of a sector of 4096, and the machine died while the sector was written: a program that ciphers larger sectors so that one
 //! changed byte changes what stands beside it loses bytes that were flushed long ago.
 
 use std::sync::Arc;
