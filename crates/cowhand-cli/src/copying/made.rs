@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use graph::options::DiskOptions;
+use graph::options::{Discard, DiskOptions};
+use graph::probe::Format;
 use job::Content;
 use rustix::fs::{Advice, fadvise};
 
@@ -21,6 +22,19 @@ use crate::failure::Failure;
 /// How often what was written is sent to the medium: often enough to keep a disk busy, seldom enough that looking through the file's pages
 /// costs nothing.
 const WRITES_BEHIND: Duration = Duration::from_millis(100);
+
+/// How an image that is being made is opened to be filled.
+pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&String>) -> DiskOptions {
+    let mut options = DiskOptions::of_path(path);
+    let layer = &mut options.layer;
+    layer.format = Some(format);
+    layer.key_secret = key_secret.cloned();
+    layer.discard = Discard::Unmap;
+    layer.qcow2.pass_discard_request = true;
+    // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
+    layer.qcow2.allocation_reserve = Some(0);
+    options
+}
 
 /// An image on its way.
 #[derive(Debug)]

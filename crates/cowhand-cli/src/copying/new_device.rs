@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cowhand::Existing;
-use graph::options::{Discard, DiskOptions};
+use graph::options::DiskOptions;
 use graph::probe::Format;
 use reactor::blocking;
 
+use super::made::to_be_filled;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
@@ -57,15 +58,7 @@ impl NewDevice {
 
     /// How it is opened to be filled.
     pub fn options(&self) -> DiskOptions {
-        let mut options = DiskOptions::of_path(&self.path);
-        let layer = &mut options.layer;
-        layer.format = Some(self.format);
-        layer.key_secret.clone_from(&self.key_secret);
-        layer.discard = Discard::Unmap;
-        layer.qcow2.pass_discard_request = true;
-        // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
-        layer.qcow2.allocation_reserve = Some(0);
-        options
+        to_be_filled(&self.path, self.format, self.key_secret.as_ref())
     }
 
     /// Whether zeroes have to be written: of a raw disk the device has what was there before.

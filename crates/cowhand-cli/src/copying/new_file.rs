@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use cowhand::Existing;
 use graph::names::directory_of;
-use graph::options::{Discard, DiskOptions};
+use graph::options::DiskOptions;
 use graph::probe::Format;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
+use super::made::to_be_filled;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
@@ -81,18 +82,12 @@ impl NewFile {
 
     /// How it is opened to be filled.
     pub fn options(&self) -> DiskOptions {
-        let mut options = DiskOptions::of_path(&self.path);
-        let layer = &mut options.layer;
-        layer.format = Some(self.format);
-        layer.key_secret.clone_from(&self.key_secret);
-        layer.discard = Discard::Unmap;
-        layer.qcow2.pass_discard_request = true;
+        let mut options = to_be_filled(&self.path, self.format, self.key_secret.as_ref());
         // Nobody has it before it is whole, and then it is flushed.
+        let layer = &mut options.layer;
         layer.cache.no_flush = true;
         layer.file.no_flush = true;
         layer.data_file.no_flush = true;
-        // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
-        layer.qcow2.allocation_reserve = Some(0);
         options
     }
 

@@ -25,21 +25,14 @@ pub(crate) async fn placed_l2_tables(pass: &mut Pass<'_>) -> Result<Vec<(u64, u6
     let mut seen = Counts::new(pass.l2_tables.bytes_max());
     let full = pass.full(seen.bytes_max());
     let mut found = Vec::new();
-    for (start, bytes) in l1_tables(pass) {
-        for offset in (start..start + bytes).step_by(PIECE_BYTES as usize) {
-            let len = PIECE_BYTES.min(start + bytes - offset);
-            let Some(piece) = pass.read_piece(Owner::L1, offset, len).await else { continue };
-            for (index, word) in ((offset - start) / 8..).zip(piece.as_chunks::<8>().0) {
-                let entry = L1Entry::decode(u64::from_be_bytes(*word), &pass.geometry);
-                let Some(table) = entry.ok().and_then(|entry| entry.table) else { continue };
-                let cluster = pass.cluster_of(table.0);
-                if seen.add(cluster, 1).map_err(&full)? == 0 {
-                    lists::push(&mut found, (cluster, index))
-                        .map_err(|_| CheckError::NoMemory { what: "the list of L2 tables" })?;
-                }
-            }
+    each_l1_entry(pass, |index, cluster| {
+        if seen.add(cluster, 1).map_err(&full)? == 0 {
+            lists::push(&mut found, (cluster, index))
+                .map_err(|_| CheckError::NoMemory { what: "the list of L2 tables" })?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     Ok(found)
 }
 
@@ -50,7 +43,10 @@ pub(crate) async fn l2_tables(pass: &mut Pass<'_>) -> Result<Vec<u64>, CheckErro
 }
 
 /// Tells of every entry of every L1 table that leads to a table: its index, and the table's cluster.
-pub(crate) async fn each_l1_entry(pass: &mut Pass<'_>, mut seen: impl FnMut(u64, u64)) {
+pub(crate) async fn each_l1_entry(
+    pass: &mut Pass<'_>,
+    mut seen: impl FnMut(u64, u64) -> Result<(), CheckError>,
+) -> Result<(), CheckError> {
     for (start, bytes) in l1_tables(pass) {
         for offset in (start..start + bytes).step_by(PIECE_BYTES as usize) {
             let len = PIECE_BYTES.min(start + bytes - offset);
@@ -58,11 +54,12 @@ pub(crate) async fn each_l1_entry(pass: &mut Pass<'_>, mut seen: impl FnMut(u64,
             for (index, word) in ((offset - start) / 8..).zip(piece.as_chunks::<8>().0) {
                 let entry = L1Entry::decode(u64::from_be_bytes(*word), &pass.geometry);
                 if let Some(table) = entry.ok().and_then(|entry| entry.table) {
-                    seen(index, pass.cluster_of(table.0));
+                    seen(index, pass.cluster_of(table.0))?;
                 }
             }
         }
     }
+    Ok(())
 }
 
 /// Gives entries of L1 tables the word that `new` has for them, by their index.

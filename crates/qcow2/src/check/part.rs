@@ -130,7 +130,7 @@ impl Pass<'_> {
             }
             let mut plan = Plan::default();
             match kind {
-                Shared::Table => self.plan_tables(&mut plan).await,
+                Shared::Table => self.plan_tables(&mut plan).await?,
                 Shared::OnMetadata | Shared::Data => self.plan_data(kind, &mut plan).await?,
             }
             if self.report.check_errors > 0 {
@@ -199,19 +199,21 @@ impl Pass<'_> {
     }
 
     /// Tables that L1 entries of different places lead to.
-    async fn plan_tables(&mut self, plan: &mut Plan) {
+    async fn plan_tables(&mut self, plan: &mut Plan) -> Result<(), CheckError> {
         let mut found: BTreeMap<Use, u32> = BTreeMap::new();
         let shared: BTreeSet<u64> = self.shared_tables();
         each_l1_entry(self, |index, table| {
             if shared.contains(&table) {
                 *found.entry((table, index)).or_default() += 1;
             }
+            Ok(())
         })
-        .await;
+        .await?;
         let len = self.geometry.cluster_size();
         for ((table, index), times) in found {
             plan.shared((self.offset_of(table).0, index), Target { to: 0, len, times });
         }
+        Ok(())
     }
 
     fn shared_tables(&self) -> BTreeSet<u64> {

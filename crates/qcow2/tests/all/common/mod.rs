@@ -8,10 +8,12 @@ pub mod recorder;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 use storage::{IoBytes, MemoryStorage, Storage};
+
+use crate::harness::qemu::tool;
 
 /// Runs an asynchronous block to its end.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
@@ -19,17 +21,9 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     futures_util::FutureExt::now_or_never(future).expect("memory never makes anybody wait")
 }
 
-/// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
-const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
-
 /// Runs a command of QEMU's, whatever it exits with.
 pub fn qemu(directory: &Path, program: &str, arguments: &[&str]) -> Output {
-    loop {
-        let output = Command::new(program).args(arguments).current_dir(directory).output().unwrap();
-        if !String::from_utf8_lossy(&output.stderr).contains(NO_CPU_TIME) {
-            return output;
-        }
-    }
+    tool(program, directory, arguments)
 }
 
 /// Runs `qemu-img`, which must succeed.
