@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use block::{Blame, SECTOR_BYTES};
 use qcow2_layout::{CryptMethod, Header, HostOffset};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 use storage_luks::{
     Algorithm, Area, Around, Cipher, CipherStorage, Iv, Mode, Part, Secret, SectorCipher, unlock,
 };
@@ -108,16 +108,17 @@ pub(crate) async fn read_by_guest(
     host: HostOffset,
     guest: u64,
     mut buf: IoBuf,
+    hints: Hints,
 ) -> (std::io::Result<()>, IoBuf) {
     let sector = cipher.sector_bytes();
     let skip = guest % sector;
     let whole = (skip + buf.len() as u64).next_multiple_of(sector) as usize;
     if whole == buf.len() {
-        let (result, mut buf) = storage.read(host.0, buf).await;
+        let (result, mut buf) = storage.read(host.0, buf, hints).await;
         cipher.decipher(guest / SECTOR_BYTES, &mut buf);
         return (result, buf);
     }
-    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole)).await;
+    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole), hints).await;
     cipher.decipher((guest - skip) / SECTOR_BYTES, &mut sectors);
     let len = buf.len();
     buf.copy_from_slice(&sectors[skip as usize..][..len]);

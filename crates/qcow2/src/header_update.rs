@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::DerefMut;
 
 use qcow2_layout::{Autoclear, Compatible, Header, HostOffset, Incompatible};
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 use sync::atomic::{AtomicBool, Ordering};
 use sync::{AsyncMutex, Mutex};
 
@@ -273,5 +273,5 @@ async fn write_switched(medium: &Medium, header: &Header) -> Result<(), Error> {
 
 async fn write_field(medium: &Medium, at: u64, bytes: &[u8]) -> Result<(), Error> {
     let data = IoVec::from(IoBytes::copy_from(bytes));
-    medium.file.write(at, data).await.map_err(medium.blame.io("writing the header"))
+    medium.file.write(at, data, Hints::NONE).await.map_err(medium.blame.io("writing the header"))
 }

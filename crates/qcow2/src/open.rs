@@ -10,7 +10,7 @@ use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
 };
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 use storage_luks::Secret;
 use sync::atomic::AtomicU64;
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
@@ -79,7 +79,7 @@ pub async fn read_header(file: &dyn Storage) -> Result<Header, Error> {
 /// The first `len` bytes, or all there are.
 async fn read_up_to(file: &dyn Storage, blame: &Blame, len: usize) -> Result<IoBuf, Error> {
     let there = usize::try_from(file.length()).unwrap_or(usize::MAX);
-    let (result, buf) = file.read(0, IoBuf::uninit(len.min(there))).await;
+    let (result, buf) = file.read(0, IoBuf::uninit(len.min(there)), Hints::NONE).await;
     result.map_err(blame.io("reading the header"))?;
     Ok(buf)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{Blame, ErrorKind};
 use futures_executor::block_on;
 use proptest::prelude::*;
-use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
+use storage::{Allocation, Hints, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
 
 use crate::{
     Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
@@ -49,7 +49,7 @@ fn over(below: &Arc<MemoryStorage>, start: u64) -> CipherStorage {
 }
 
 fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {
-    let (result, buf) = block_on(storage.read(offset, IoBuf::uninit(len)));
+    let (result, buf) = block_on(storage.read(offset, IoBuf::uninit(len), Hints::NONE));
     result.unwrap();
     buf.to_vec()
 }
@@ -118,7 +118,7 @@ proptest! {
                     storage.grow_to(offset).await?;
                 }
                 match *step {
-                    Step::Write(offset, len, byte) => storage.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).await,
+                    Step::Write(offset, len, byte) => storage.write(offset, IoBytes::copy_from(&vec![byte; len]).into(), Hints::NONE).await,
                     Step::Zero(offset, len) => storage.zero(offset, len, Zeroing::Keep).await,
                     Step::Allocate(offset, len, true) => storage.allocate(offset, len, Allocation::Write).await,
                     Step::Allocate(offset, len, false) => storage.allocate(offset, len, Allocation::Reserve).await,
@@ -144,13 +144,16 @@ proptest! {
 #[test]
 fn a_try_gives_whole_sectors_and_nothing_else() {
     let storage = over(&Arc::new(MemoryStorage::new(0)), 0);
-    block_on(storage.write(0, IoBytes::copy_from(&[5; 4096]).into())).unwrap();
+    block_on(storage.write(0, IoBytes::copy_from(&[5; 4096]).into(), Hints::NONE)).unwrap();
     let mut buf = [0; 1024];
-    assert!(storage.try_read(512, &mut buf));
+    assert!(storage.try_read(512, &mut buf, Hints::NONE));
     assert_eq!(buf, [5; 1024]);
-    assert!(!storage.try_read(1, &mut buf[..512]));
-    assert!(!storage.try_read(0, &mut buf[..100]));
-    assert!(!storage.try_read(3584, &mut buf), "beyond the end are zeroes, not their plain text");
+    assert!(!storage.try_read(1, &mut buf[..512], Hints::NONE));
+    assert!(!storage.try_read(0, &mut buf[..100], Hints::NONE));
+    assert!(
+        !storage.try_read(3584, &mut buf, Hints::NONE),
+        "beyond the end are zeroes, not their plain text"
+    );
 }
 
 /// A volume whose header gives it a size of its own is no longer, whatever lies behind.
@@ -161,10 +164,10 @@ fn a_part_of_fixed_length_ends_where_it_ends() {
     let storage =
         CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(4096), Arc::new(Alone));
     assert_eq!((storage.length(), storage.capabilities().resizable), (8192, false));
-    block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into())).unwrap();
+    block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into(), Hints::NONE)).unwrap();
     assert_eq!(read(&storage, 8000, 192), [5; 192]);
     let before = below.to_bytes();
-    assert!(block_on(storage.write(8000, IoBytes::copy_from(&[5; 193]).into())).is_err());
+    assert!(block_on(storage.write(8000, IoBytes::copy_from(&[5; 193]).into(), Hints::NONE)).is_err());
     assert!(block_on(storage.grow_to(8193)).is_err());
     assert!(block_on(storage.zero(4096, 8192, Zeroing::Keep)).is_err());
     assert!(below.to_bytes() == before && before[512 + 8192..] == [0; 512 * 39 - 8192]);

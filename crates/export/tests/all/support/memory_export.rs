@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buffer::{IoBuf, IoVec};
 use event_listener::Event;
 use export::{
-    Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, IoFuture, Pace, ReadKind,
-    ZeroFlags,
+    Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, Hints, IoFuture, Pace,
+    ReadKind, ZeroFlags,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -148,7 +148,7 @@ impl Export for MemoryExport {
         vec!["dirty".into()]
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    fn try_read(&self, offset: u64, buf: &mut [u8], _hints: Hints) -> Option<ReadKind> {
         let len = buf.len() as u64;
         if self.is_held(offset, len) || self.is_bad(offset, len) {
             return None;
@@ -164,6 +164,7 @@ impl Export for MemoryExport {
         &'a self,
         offset: u64,
         mut buf: IoBuf,
+        _hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
@@ -188,6 +189,7 @@ impl Export for MemoryExport {
         offset: u64,
         data: IoVec,
         fua: bool,
+        _hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {
