@@ -103,7 +103,7 @@ impl FileHeader {
         let mut told = self.bitmaps_out_of_date.lock();
         marked.retain(|name| told.insert(name.clone()));
         if !marked.is_empty() {
-            tracing::warn!("{}: {}", medium.blame.name(), crate::bitmap::out_of_date(&marked));
+            tracing::warn!("{}: {}", medium.blame.name(), crate::tracking::out_of_date(&marked));
         }
     }
 

@@ -6,11 +6,11 @@ use block::ReadKind;
 use qcow2_layout::{BitmapEntry, BitmapFlags, Geometry, Header, Version};
 use storage::{Hints, IoBuf, IoVec, Storage};
 
-use crate::bitmap::{Bitmap, Dirtiness};
 use crate::cache_sizes::CacheSizes;
 use crate::chain::Chain;
 use crate::image::Qcow2;
 use crate::options::{DiscardOptions, NO_UNREF_NEEDS_V3};
+use crate::tracking::{Bitmap, Dirtiness};
 use crate::{Error, ZeroOptions};
 
 impl Qcow2 {

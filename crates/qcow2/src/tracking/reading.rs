@@ -15,7 +15,7 @@ use crate::table_io::is_in_file;
 #[derive(Debug)]
 pub struct Bitmap {
     bits: Bits,
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Bitmap {
     }
 
     /// Cluster `index` of the bits of one that is in the file.
-    pub(super) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
+    pub(crate) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
         match &self.bits {
             Bits::InFile(stored) => stored.cluster(index).await,
             // Nobody asks: what is changed cluster by cluster is in the file.
