@@ -8,6 +8,8 @@ mod commands;
 mod fd_sets;
 mod hostile;
 mod jobs;
+mod jobs_at_once;
+mod long_chain;
 mod metrics;
 mod neighbours;
 mod options;
