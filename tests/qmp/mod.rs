@@ -16,6 +16,7 @@ mod options;
 mod people;
 mod raw_window;
 mod schema;
+mod shipped_job_faults;
 
 use std::path::PathBuf;
 
