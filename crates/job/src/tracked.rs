@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
@@ -27,6 +28,8 @@ pub struct Tracked {
     synchronous: AtomicBool,
     /// Bytes that guests wrote to the target themselves.
     written_through: AtomicU64,
+    /// Nanoseconds that guests waited for that, and for what the job copied where they wrote.
+    waited_ns: AtomicU64,
     /// Ranges of requests that were dropped.
     uncertain: Mutex<Vec<Range<u64>>>,
     marked: Event,
@@ -72,6 +75,7 @@ impl Tracked {
             locks: RangeLocks::default(),
             synchronous: AtomicBool::new(synchronous),
             written_through: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
             uncertain: Mutex::default(),
             marked: Event::new(),
         })
@@ -107,6 +111,17 @@ impl Tracked {
         self.written_through.load(Ordering::Relaxed)
     }
 
+    /// Nanoseconds that guests' requests took longer, all together, because they went to both sides.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    /// Counts the time since `begun`.
+    fn waited_since(&self, begun: Instant) {
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited_ns.fetch_add(nanos, Ordering::Relaxed);
+    }
+
     /// Hears of the next mark.
     pub(crate) fn marked(&self) -> EventListener {
         self.marked.listen()
@@ -128,10 +143,14 @@ impl Tracked {
         let changed = if self.is_synchronous() {
             let whole = self.dirty.whole(&range);
             // Two writes of one place reach both sides in one order, and the job is not between them.
+            let begun = Instant::now();
             let _alone = self.locks.acquire(whole.start, whole.end, RangeMode::Exclusive).await;
+            self.waited_since(begun);
             match change.on(&*self.over, offset).await {
                 Ok(()) => {
+                    let begun = Instant::now();
                     self.write_through(&range, &change).await;
+                    self.waited_since(begun);
                     pending.range = None;
                     Ok(())
                 }
