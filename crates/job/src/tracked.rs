@@ -12,7 +12,7 @@ use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
 use event_listener::{Event, EventListener};
 use parking_lot::Mutex;
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 use crate::dirty::Dirty;
 
@@ -38,7 +38,7 @@ pub struct Tracked {
 /// A change of the disk.
 #[derive(Clone)]
 enum Change {
-    Write(IoVec),
+    Write(IoVec, Hints),
     Zero(u64, ZeroOptions),
     Discard(u64),
 }
@@ -188,7 +188,7 @@ impl Tracked {
 impl Change {
     fn len(&self) -> u64 {
         match self {
-            Self::Write(data) => data.len() as u64,
+            Self::Write(data, _) => data.len() as u64,
             Self::Zero(len, _) | Self::Discard(len) => *len,
         }
     }
@@ -196,7 +196,7 @@ impl Change {
     fn part(&self, from: u64, len: u64) -> Self {
         match self {
             // Both lie inside the data's length in memory.
-            Self::Write(data) => Self::Write(data.slice(from as usize, (from + len) as usize)),
+            Self::Write(data, hints) => Self::Write(data.slice(from as usize, (from + len) as usize), *hints),
             Self::Zero(_, options) => Self::Zero(len, *options),
             Self::Discard(_) => Self::Discard(len),
         }
@@ -204,7 +204,7 @@ impl Change {
 
     async fn on(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
         match self {
-            Self::Write(data) => block.write(offset, data.clone()).await,
+            Self::Write(data, hints) => block.write(offset, data.clone(), *hints).await,
             Self::Zero(len, options) => block.zero(offset, *len, *options).await,
             Self::Discard(len) => block.discard(offset, *len).await,
         }
@@ -213,7 +213,7 @@ impl Change {
     /// As [`Change::on`] for the copy: it must take every change, and what is discarded reads as the source has it.
     async fn on_copy(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
         match self {
-            Self::Write(_) => self.on(block, offset).await,
+            Self::Write(..) => self.on(block, offset).await,
             Self::Zero(len, options) => {
                 let options = ZeroOptions { fast_only: false, ..*options };
                 block.zero(offset, *len, options).await
@@ -233,8 +233,8 @@ impl Filter for Tracked {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(self.change(offset, Change::Write(data)))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.change(offset, Change::Write(data, hints)))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

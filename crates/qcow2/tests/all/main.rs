@@ -16,6 +16,7 @@ mod exchange;
 mod full_medium;
 mod given_back;
 mod harness;
+mod hints;
 mod jobs;
 mod look_ups;
 mod on_reactor;
