@@ -43,7 +43,10 @@ impl Place {
     fn serve(&self, options: &str, more: &[&str]) -> Server {
         let drive = format!("file={}{options}", self.disk);
         let start = Start::new(["--fuse"]).arg(&self.file).args(more).arg(drive);
-        let server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        // It listens before it mounts.
+        let mounted = |server: &Server| server.stdout().contains("as a file").then_some(());
+        server.wait_until(mounted).expect("it mounts the disk");
         assert!(is_mounted(&self.file), "{}", server.stderr());
         server
     }

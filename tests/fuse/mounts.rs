@@ -152,9 +152,11 @@ fn the_sandbox_holds_over_a_mount() {
     let qmp = place.scratch.name("qmp.sock");
     let server =
         Start::new(["--fuse", place.name(), "--qmp", &qmp, &place.disk]).listen().expect("it serves");
+    let mut commands = black_box::qmp::Qmp::connect(qmp.as_ref());
+    // It answers in the sandbox.
+    commands.ok("query-status", serde_json::json!({}));
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("a process");
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
-    let mut commands = black_box::qmp::Qmp::connect(qmp.as_ref());
     let other = place.scratch.name("other.raw");
     File::create(&other).expect("a file");
     let export = serde_json::json!({ "type": "fuse", "id": "e", "node-name": "disk", "mountpoint": other });

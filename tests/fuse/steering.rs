@@ -43,6 +43,7 @@ fn an_export_of_type_fuse_is_added_and_taken_away_by_command() {
 fn under_qemus_name_the_options_are_qemus() {
     let place = Place::new();
     let names = place.scratch.file("bin");
+    std::fs::create_dir(&names).expect("a directory");
     black_box::program::cowhand(["compat", "install"]).arg(&names).ok();
     let pid_file = place.scratch.name("pid");
     let blockdev = format!("qcow2,node-name=d,file.driver=file,file.filename={}", place.disk);
