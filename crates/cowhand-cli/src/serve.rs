@@ -143,13 +143,7 @@ pub fn serve(
         background.ready()?;
     }
     if settings.sandbox == Sandbox::On {
-        let door = inventory.doors.name();
-        let machines = inventory.front_end_sockets();
-        let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
-        let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
-        // Without commands nothing is opened later.
-        let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
-        sandbox::enter(&names.collect::<Vec<_>>(), reach);
+        give_up_rights(&inventory, settings, &sockets);
     }
     if !settings.quiet {
         // Past the caller's writer, which would try again at the end what nobody reads.
@@ -165,6 +159,17 @@ pub fn serve(
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is not needed any more is given up.
+fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
+    let door = inventory.doors.name();
+    let machines = inventory.front_end_sockets();
+    let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
+    let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
+    // Without commands nothing is opened later.
+    let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
+    sandbox::enter(&names.collect::<Vec<_>>(), reach);
 }
 
 /// The NBD server, without disks yet, on loops that all doors share.
