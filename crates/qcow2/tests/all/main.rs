@@ -17,6 +17,7 @@ mod full_medium;
 mod given_back;
 mod harness;
 mod look_ups;
+mod new_on_device;
 mod on_reactor;
 mod overlap;
 mod prefetch;
