@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 26] = [
     "bench",
     "block",
     "buffer",
@@ -16,6 +16,7 @@ const PARTS: [&str; 25] = [
     "door_nbd",
     "door_vhost_user_blk",
     "export",
+    "filter",
     "graph",
     "job",
     "luks_layout",

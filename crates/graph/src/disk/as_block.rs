@@ -41,6 +41,10 @@ impl Block for Disk {
         Box::pin(Disk::write(self, offset, data, false))
     }
 
+    fn write_compressed(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write_compressed(self, offset, data))
+    }
+
     fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
         Box::pin(Disk::read_into(self, offset, memory, &Unpaced))
     }

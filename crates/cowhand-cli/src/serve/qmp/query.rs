@@ -63,6 +63,10 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             let snapshots = snapshots(disk).await;
             let mut value = disk_value(&node.name(), disk, &snapshots);
             add_bitmaps(inventory, disk, &mut value).await;
+            if let Some(filter) = &node.filter {
+                let below = filter.below().into_iter().map(|(role, name)| (role.to_owned(), json!(name)));
+                value["children"] = Value::Object(below.collect());
+            }
             values.push(value);
             for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
