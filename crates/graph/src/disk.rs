@@ -1,6 +1,7 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
 mod as_block;
+mod compressed;
 mod foreign;
 mod stored;
 mod whole;
@@ -221,26 +222,6 @@ impl Disk {
         self.front.note(Kind::Write, offset, bytes);
         let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
         inside.end(self.write_inside(offset, data, fua, pace).await, bytes)
-    }
-
-    /// As [`Disk::write`]; whole clusters are stored compressed where the image can do that and they get smaller.
-    pub async fn write_compressed(&self, offset: u64, data: IoVec) -> Result<(), Error> {
-        let bytes = data.len() as u64;
-        self.front.note(Kind::Write, offset, bytes);
-        let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
-        inside.end(self.write_compressed_inside(offset, data).await, bytes)
-    }
-
-    async fn write_compressed_inside(&self, offset: u64, data: IoVec) -> Result<(), Error> {
-        self.writable_now()?;
-        self.check_inside(offset, data.len() as u64)?;
-        let layers = self.layers();
-        match layers.compressing() {
-            Some(compressing) => Block::write(compressing, offset, data).await?,
-            // A job's filter, or another one, is over the image.
-            None => layers.top.write_compressed(offset, data).await?,
-        }
-        self.settle(false).await
     }
 
     async fn write_inside(&self, offset: u64, data: IoVec, fua: bool, pace: &impl Pace) -> Result<(), Error> {
