@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error, Filter};
 use buffer::IoVec;
+use storage::Hints;
 
 /// The filter.
 #[derive(Debug)]
@@ -34,14 +35,14 @@ impl Compress {
         }
     }
 
-    async fn write_in_parts(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+    async fn write_in_parts(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         let parts = self.parts(offset, data.len() as u64);
         for (place, (at, len)) in parts.into_iter().enumerate().filter(|(_, (_, len))| *len > 0) {
             // Both lie inside the data's length in memory.
             let part = data.slice((at - offset) as usize, (at - offset + len) as usize);
             match place {
-                1 => self.over.write_compressed(at, part).await?,
-                _ => self.over.write(at, part).await?,
+                1 => self.over.write_compressed(at, part, hints).await?,
+                _ => self.over.write(at, part, hints).await?,
             }
         }
         Ok(())
@@ -57,11 +58,11 @@ impl Filter for Compress {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let (len, size) = (data.len() as u64, self.over.size());
             match offset.checked_add(len) {
-                Some(end) if end <= size => self.write_in_parts(offset, data).await,
+                Some(end) if end <= size => self.write_in_parts(offset, data, hints).await,
                 _ => Err(block::Blame::new(self.over.name()).past_end(offset, len, size)),
             }
         })

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
+use storage::Hints;
 
 use crate::snapshot::{Policy, Snapshot};
 
@@ -55,9 +56,9 @@ impl Filter for CopyBeforeWrite {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         let len = data.len() as u64;
-        Box::pin(self.before(offset, len, async move { self.over.write(offset, data).await }))
+        Box::pin(self.before(offset, len, async move { self.over.write(offset, data, hints).await }))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 /// Bytes that are copied at a time at most, but for whole clusters.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -74,9 +74,9 @@ impl CopyOnRead {
     async fn copy_piece(&self, at: u64, len: u64) -> Result<(), Error> {
         // At most a piece, or a cluster.
         let buf = IoBuf::try_uninit(len as usize).ok_or_else(|| block::no_memory(self.over.name()))?;
-        let (result, buf) = self.over.read(at, buf).await;
+        let (result, buf) = self.over.read(at, buf, Hints::NONE).await;
         match result? {
-            ReadKind::Data => self.over.write(at, buf.freeze().into()).await,
+            ReadKind::Data => self.over.write(at, buf.freeze().into(), Hints::NONE).await,
             ReadKind::Zeroes => self.over.zero(at, len, ZeroOptions { unmap: true, fast_only: false }).await,
         }
     }
@@ -106,15 +106,20 @@ impl Filter for CopyOnRead {
         Capabilities { cached: below.cached && below.read_only, ..below }
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         match self.over.capabilities().read_only {
-            true => self.over.try_read(offset, buf),
+            true => self.over.try_read(offset, buf, hints),
             // It may have to be copied.
             false => None,
         }
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             let end = offset.saturating_add(buf.len() as u64);
             if !self.over.capabilities().read_only
@@ -122,13 +127,13 @@ impl Filter for CopyOnRead {
             {
                 return (Err(error), buf);
             }
-            self.over.read(offset, buf).await
+            self.over.read(offset, buf, hints).await
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         let len = data.len() as u64;
-        Box::pin(self.change(offset, len, async move { self.over.write(offset, data).await }))
+        Box::pin(self.change(offset, len, async move { self.over.write(offset, data, hints).await }))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

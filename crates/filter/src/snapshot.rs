@@ -10,7 +10,7 @@ use buffer::IoBuf;
 use futures_util::FutureExt;
 use job::Dirty;
 use parking_lot::Mutex;
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 /// Bytes that are copied, or read under one lock, at a time at most: a guest's write waits for one piece, not for a whole request.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -154,9 +154,9 @@ impl Snapshot {
         let len = range.end - range.start;
         // At most a piece, or a unit, which a target's cluster limits to some MiB.
         let buf = IoBuf::try_uninit(len as usize).ok_or_else(|| block::no_memory(self.source.name()))?;
-        let (result, buf) = self.source.read(range.start, buf).await;
+        let (result, buf) = self.source.read(range.start, buf, Hints::NONE).await;
         match result? {
-            ReadKind::Data => self.target.write(range.start, buf.freeze().into()).await?,
+            ReadKind::Data => self.target.write(range.start, buf.freeze().into(), Hints::NONE).await?,
             ReadKind::Zeroes => {
                 let options = ZeroOptions { unmap: true, fast_only: false };
                 self.target.zero(range.start, len, options).await?;
@@ -167,7 +167,12 @@ impl Snapshot {
     }
 
     /// Fills `buf` with what was at `offset`, zeroes included, and gives it back.
-    pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
+    pub(crate) async fn read(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
         let len = buf.len() as u64;
         if let Err(error) = self.check(offset, len) {
             return (Err(error), buf);
@@ -182,7 +187,7 @@ impl Snapshot {
             // Both fit a length in memory, `len`.
             let mut part = buf.split_off(done as usize);
             let rest = part.split_off((end - at) as usize);
-            let (result, part) = from.read(at, part).await;
+            let (result, part) = from.read(at, part, hints).await;
             buf.rejoin(part);
             buf.rejoin(rest);
             // A snapshot that broke meanwhile no longer keeps guests from what was read.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
+use storage::Hints;
 
 use crate::copy_before_write::CopyBeforeWrite;
 use crate::snapshot::Snapshot;
@@ -61,11 +62,16 @@ impl Block for SnapshotAccess {
         Capabilities { read_only: true, alignment, cached: false, cluster_bytes }
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(self.snapshot.read(offset, buf))
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(self.snapshot.read(offset, buf, hints))
     }
 
-    fn write(&self, _offset: u64, _data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async { Err(self.refused()) })
     }
 

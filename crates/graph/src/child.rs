@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{IoBuf, IoVec};
+use storage::{Hints, IoBuf, IoVec};
 
 use crate::disk::Disk;
 
@@ -70,23 +70,28 @@ impl Block for Child {
         Some(self.disk.load().root())
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        self.disk.load().try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.disk.load().try_read(offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         let disk = self.disk();
-        Box::pin(async move { disk.read(offset, buf).await })
+        Box::pin(async move { disk.read(offset, buf, hints).await })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.write(offset, data, false).await })
+        Box::pin(async move { disk.write(offset, data, false, hints).await })
     }
 
-    fn write_compressed(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.write_compressed(offset, data).await })
+        Box::pin(async move { disk.write_compressed(offset, data, hints).await })
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

@@ -6,7 +6,7 @@ use block::{Block, Filter, ZeroOptions};
 use filter::{CopyBeforeWrite, CopyOnRead, OnError, Policy, SnapshotAccess};
 use futures_util::future::join_all;
 use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Rng, World};
-use storage::Capabilities;
+use storage::{Capabilities, Hints};
 
 use super::{bytes, raw, read};
 
@@ -45,7 +45,7 @@ fn no_write_overtakes_the_copy_of_what_it_overwrites() {
                     match kind {
                         0 => disk.zero(at, len, ZeroOptions::default()).await.unwrap(),
                         1 => disk.discard(at, len).await.unwrap(),
-                        _ => disk.write(at, bytes(100 + number, len)).await.unwrap(),
+                        _ => disk.write(at, bytes(100 + number, len), Hints::NONE).await.unwrap(),
                     }
                 }
             });
@@ -95,12 +95,13 @@ fn a_dropped_write_leaves_the_snapshot_whole() {
             let disk = filter(&world, Policy::default());
             let snapshot = SnapshotAccess::new(&disk).unwrap();
             let other = Arc::clone(&disk);
-            let dropped = sim.spawn(async move { other.write(4096, bytes(200, UNIT)).await.unwrap() });
+            let dropped =
+                sim.spawn(async move { other.write(4096, bytes(200, UNIT), Hints::NONE).await.unwrap() });
             for _ in 0..seed % 7 {
                 sim.yield_now().await;
             }
             dropped.cancel();
-            join_all((0..3).map(|number| disk.write(number * 8192, bytes(100, 8192)))).await;
+            join_all((0..3).map(|number| disk.write(number * 8192, bytes(100, 8192), Hints::NONE))).await;
             let all = read(&snapshot, 0, SIZE).await;
             assert!(all.iter().zip(0..).all(|(byte, at)| u64::from(*byte) == at / UNIT + 1), "seed {seed}");
         });
@@ -121,9 +122,9 @@ fn a_failed_copy_breaks_the_write_or_the_snapshot_and_never_gives_wrong_bytes() 
             let snapshot = SnapshotAccess::new(&disk).unwrap();
             let mut failed = 0;
             for unit in 0..UNITS {
-                failed += u64::from(disk.write(unit * UNIT, bytes(99, 4096)).await.is_err());
+                failed += u64::from(disk.write(unit * UNIT, bytes(99, 4096), Hints::NONE).await.is_err());
             }
-            let (result, buf) = snapshot.read(0, buffer::IoBuf::uninit(SIZE as usize)).await;
+            let (result, buf) = snapshot.read(0, buffer::IoBuf::uninit(SIZE as usize), Hints::NONE).await;
             match policy {
                 OnError::BreakGuestWrite => {
                     assert_eq!(failed, 1);

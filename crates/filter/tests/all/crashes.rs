@@ -7,7 +7,7 @@ use filter::CopyOnRead;
 use futures_util::future::join_all;
 use qcow2::{CreateOptions, Files, Options, Qcow2, Repair};
 use sim::{Content, CrashOptions, CrashStates, Order, World};
-use storage::Capabilities;
+use storage::{Capabilities, Hints};
 
 use super::{Machine, bytes, raw, read};
 
@@ -48,12 +48,12 @@ fn a_crash_in_a_copy_leaves_what_was_read_and_what_was_written() {
         let ran = sim::run(&world, seed, async |_| {
             let disk = CopyOnRead::new(Arc::new(overlay(&world).await), None);
             // Cluster 1 is written and flushed before reads copy around it; 5 is written beside them.
-            disk.write(CLUSTER, bytes(1, CLUSTER)).await.unwrap();
+            disk.write(CLUSTER, bytes(1, CLUSTER), Hints::NONE).await.unwrap();
             disk.flush().await.unwrap();
             let reads = join_all(
                 [(100, 3 * CLUSTER), (4 * CLUSTER, 4 * CLUSTER)].map(|(at, len)| read(&disk, at, len)),
             );
-            let write = disk.write(5 * CLUSTER + 512, bytes(2, 512));
+            let write = disk.write(5 * CLUSTER + 512, bytes(2, 512), Hints::NONE);
             let (_, written) = futures_util::join!(reads, write);
             written.unwrap();
             disk.flush().await.unwrap();

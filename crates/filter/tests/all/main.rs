@@ -11,7 +11,7 @@ use block::{Block, Raw};
 use buffer::{IoBuf, IoBytes, IoVec};
 use qcow2::{Host, Work};
 use sim::World;
-use storage::Storage;
+use storage::{Hints, Storage};
 
 /// Runs what an image starts beside requests.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub fn bytes(value: u8, len: u64) -> IoVec {
 
 /// What is at `at`.
 pub async fn read(block: &dyn Block, at: u64, len: u64) -> Vec<u8> {
-    let (result, buf) = block.read(at, IoBuf::uninit(len as usize)).await;
+    let (result, buf) = block.read(at, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.unwrap();
     buf.to_vec()
 }

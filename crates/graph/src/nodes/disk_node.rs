@@ -52,11 +52,6 @@ impl DiskNode {
         self.asked.lock().path.clone()
     }
 
-    /// What was asked for.
-    pub(super) fn asked_tree(&self) -> OptionTree {
-        self.asked.lock().tree.clone()
-    }
-
     /// For people who list exports: the file's name.
     pub fn description(&self) -> String {
         self.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())

@@ -184,9 +184,8 @@ impl Graph {
             return Err(fixed(&option));
         }
         let disk = node.disk()?;
-        if described.tree != disk.asked_tree() {
-            let option = "read-only, discard, detect-zeroes or cache";
-            return Err(fixed(option));
+        if !is_opened_as(disk, &described.disk) {
+            return Err(fixed("read-only, discard, detect-zeroes or cache"));
         }
         let mut changes = Vec::new();
         for below in &filter.below {
@@ -298,6 +297,16 @@ impl FilterNode {
         let first = self.below.first().and_then(|below| graph.disk(&below.name.lock().get()).ok());
         first.map_or_else(String::new, |disk| disk.path().to_string_lossy().into_owned())
     }
+}
+
+/// Whether a filter's disk is open as `asked`. One over what cannot be written is read-only, whatever is said.
+fn is_opened_as(disk: &DiskNode, asked: &DiskOptions) -> bool {
+    let Some(is) = disk.options() else { return false };
+    let [mut is, mut asked] = [is.layer, asked.layer.clone()];
+    if disk.disk.root().capabilities().read_only {
+        (is.read_only, asked.read_only) = (true, true);
+    }
+    is == asked
 }
 
 /// Options of a disk that stands on storage: a raw disk over it.
