@@ -14,6 +14,7 @@ mod matrix;
 mod media;
 mod neighbours;
 mod qmp;
+mod remote;
 mod sandbox;
 mod serve;
 mod space;

@@ -35,7 +35,7 @@ pub mod systemd;
 pub mod trace;
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -43,6 +43,7 @@ use control::{Events, QmpError};
 use door_nbd::{Server, ServerOptions, TlsPolicy};
 use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
+use graph::drivers::elsewhere;
 use graph::trace::Recorder;
 use graph::{Change, OpenRules};
 use reactor::{Backend, Reactor};
@@ -120,6 +121,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     open_to_machines(&inventory, &settings)?;
     let reach = Reach::new(&inventory, settings.tls.as_ref());
     if settings.sandbox == Sandbox::On {
+        check_connections(&inventory)?;
         let door = inventory.doors.name();
         let machines = inventory.front_end_sockets();
         let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
@@ -142,6 +144,24 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Drivers whose servers end a connection that was idle for a minute, or after so many requests.
+const CONNECTING_ANEW: [&str; 3] = ["http", "https", "s3"];
+
+/// Refuses a disk that would fail before long: in the sandbox no connection is made.
+fn check_connections(inventory: &Inventory) -> Result<(), Failure> {
+    for node in inventory.graph.disks() {
+        let connects =
+            |name: &str| elsewhere(Path::new(name)).is_some_and(|driver| CONNECTING_ANEW.contains(&driver));
+        let layer = block::layers(node.disk.root()).find(|layer| connects(layer.name()));
+        if let Some(layer) = layer {
+            let what =
+                format!("{} lies on {}, to which connections are made anew", node.name(), layer.name());
+            return Err(Failure::new(what).with_hint("the sandbox forbids that; give --sandbox off"));
+        }
+    }
+    Ok(())
 }
 
 /// The NBD server, without disks yet, on loops that all doors share.

@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn a_head_without_an_end_is_refused_at_its_limit() {
-        let endless = ["HTTP/1.1 200 OK\r\n", &"a: b\r\n".repeat(90), "c: ", &"d".repeat(HEAD_BYTES_MAX)].concat();
+        let endless =
+            ["HTTP/1.1 200 OK\r\n", &"a: b\r\n".repeat(90), "c: ", &"d".repeat(HEAD_BYTES_MAX)].concat();
         assert_eq!(Answer::parse(endless.as_bytes()), Err(AnswerError::TooLong));
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(FIELDS_MAX + 1));
         assert_eq!(Answer::parse(many.as_bytes()), Err(AnswerError::Syntax(httparse::Error::TooManyHeaders)));

@@ -14,5 +14,5 @@ mod validator;
 pub use answer::{Answer, AnswerError, ContentRange, Length};
 pub use basic::basic_authorization;
 pub use request::{FieldError, Fields, Get};
-pub use url::{Origin, Scheme, Url, UrlError};
+pub use url::{Origin, Scheme, Url, UrlError, shown};
 pub use validator::Validator;

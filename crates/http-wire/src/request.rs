@@ -106,8 +106,7 @@ mod tests {
     fn a_weak_etag_is_no_condition_and_a_date_is() {
         let url = Url::parse("http://h/x").unwrap();
         let head = |etag: &str, date: Option<&str>| {
-            let version =
-                Validator { etag: Some(etag.into()), last_modified: date.map(ToOwned::to_owned) };
+            let version = Validator { etag: Some(etag.into()), last_modified: date.map(ToOwned::to_owned) };
             let get = Get { url: &url, first: 0, last: 0, version: Some(&version) };
             String::from_utf8(get.head(&Fields::default())).unwrap()
         };

@@ -192,7 +192,10 @@ mod tests {
                 "/test%24file.text",
                 "",
                 put,
-                vec![("Date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")],
+                vec![
+                    ("Date", "Fri, 24 May 2013 00:00:00 GMT"),
+                    ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+                ],
                 "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
             ),
             (

@@ -81,7 +81,9 @@ pub enum Error {
         status: u16,
     },
     /// A change of the file could not be seen.
-    #[error("{url}: the server names no version of the file (ETag or Last-Modified): a change would go unnoticed")]
+    #[error(
+        "{url}: the server names no version of the file (ETag or Last-Modified): a change would go unnoticed"
+    )]
     NoVersion {
         /// Which file.
         url: Url,

@@ -96,7 +96,8 @@ impl HttpStorage {
         }
         parts.push(rest);
         let places = (offset..).step_by(REQUEST_BYTES_MAX);
-        let fetches = parts.into_iter().zip(places).map(|(part, at)| self.remote.fetch(at, part, Some(&self.file)));
+        let fetches =
+            parts.into_iter().zip(places).map(|(part, at)| self.remote.fetch(at, part, Some(&self.file)));
         let (mut result, mut whole) = (Ok(()), None::<IoBuf>);
         for (fetched, part) in join_all(fetches).await {
             result = result.and(fetched.map(drop));

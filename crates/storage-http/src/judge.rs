@@ -64,9 +64,9 @@ pub(crate) fn judge(asked: Asked<'_>, answer: &Answer) -> Verdict {
             let location = answer.location.as_deref().unwrap_or_default();
             match asked.url.join(location) {
                 Ok(url) => Verdict::Elsewhere(url),
-                Err(allowed) => {
-                    broken(format!("it is said to be at another place, which is no file there; allowed: {allowed}"))
-                }
+                Err(allowed) => broken(format!(
+                    "it is said to be at another place, which is no file there; allowed: {allowed}"
+                )),
             }
         }
         status @ (408 | 429 | 500 | 502 | 503 | 504) => {
@@ -162,9 +162,19 @@ mod tests {
         };
         assert_eq!(part("512-1023/4096", "\"7\"", "Content-Length: 512"), Ok(512));
         for (range, etag, more, refused) in [
-            ("512-1023/4096", "\"8\"", "Content-Length: 512", "was changed while it was open: its ETag is \"8\""),
+            (
+                "512-1023/4096",
+                "\"8\"",
+                "Content-Length: 512",
+                "was changed while it was open: its ETag is \"8\"",
+            ),
             ("512-1023/8192", "\"7\"", "Content-Length: 512", "it has 8192 bytes and had 4096"),
-            ("0-511/4096", "\"7\"", "Content-Length: 512", "the answer has the bytes 0-511; asked for were 512-1023"),
+            (
+                "0-511/4096",
+                "\"7\"",
+                "Content-Length: 512",
+                "the answer has the bytes 0-511; asked for were 512-1023",
+            ),
             ("512-1022/4096", "\"7\"", "Content-Length: 511", "asked for were 512-1023"),
             ("512-1023/*", "\"7\"", "Content-Length: 512", "of how many"),
             ("512-1023/4096", "\"7\"", "Content-Length: 511", "511 bytes for a range of 512"),

@@ -50,13 +50,16 @@ impl Readahead {
         let mut known = self.known.lock();
         let Known { windows, ends } = &mut *known;
         let goes_on = ends.contains(&wanted.start)
-            || windows.iter().any(|window| window.range.contains(&wanted.start) || window.range.end == wanted.start);
+            || windows
+                .iter()
+                .any(|window| window.range.contains(&wanted.start) || window.range.end == wanted.start);
         ends.retain(|end| *end != wanted.start && *end != wanted.end);
         ends.push_back(wanted.end);
         if ends.len() > ENDS_MAX {
             ends.pop_front();
         }
-        let holds = |window: &&Arc<Window>| window.range.start <= wanted.start && wanted.end <= window.range.end;
+        let holds =
+            |window: &&Arc<Window>| window.range.start <= wanted.start && wanted.end <= window.range.end;
         if let Some(window) = windows.iter().find(holds) {
             return Some(Arc::clone(window));
         }

@@ -52,7 +52,10 @@ pub(crate) struct Remote {
 #[derive(Debug)]
 enum Failure {
     Final(Error),
-    Again { error: Error, after: Option<Duration> },
+    Again {
+        error: Error,
+        after: Option<Duration>,
+    },
     /// A connection that was kept had ended: another one may not have.
     KeptInVain,
     Elsewhere(Url),
@@ -137,7 +140,9 @@ impl Remote {
     fn follow(&self, from: &Url, to: Url, redirects: usize) -> Result<Url, Error> {
         let refused = |what: String| Err(Error::Redirect { url: self.url.clone(), what });
         if !self.authorize.follows_redirects() {
-            return refused(format!("the server says that it is at {to}, and signed requests are not sent elsewhere"));
+            return refused(format!(
+                "the server says that it is at {to}, and signed requests are not sent elsewhere"
+            ));
         }
         if redirects > REDIRECTS_MAX {
             return refused(format!("it leads to {REDIRECTS_MAX} other places and on to {to}"));
@@ -291,11 +296,12 @@ impl Remote {
         let refused = |reason: String| Error::Tls { server: origin.clone(), reason };
         match (origin.scheme, &self.tls) {
             (Scheme::Http, _) => Ok(None),
-            (Scheme::Https, Some(credentials)) => {
-                ClientTls::new(credentials, &origin.host).map(Some).map_err(|error| refused(error.to_string()))
-            }
+            (Scheme::Https, Some(credentials)) => ClientTls::new(credentials, &origin.host)
+                .map(Some)
+                .map_err(|error| refused(error.to_string())),
             (Scheme::Https, None) => {
-                let what = "it led there from http, which says nothing of whom to believe; give its https name";
+                let what =
+                    "it led there from http, which says nothing of whom to believe; give its https name";
                 Err(refused(what.to_owned()))
             }
         }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 28] = [
     "bench",
     "block",
     "buffer",
@@ -17,6 +17,7 @@ const PARTS: [&str; 25] = [
     "door_vhost_user_blk",
     "export",
     "graph",
+    "http_wire",
     "job",
     "luks_layout",
     "map_cache",
@@ -27,8 +28,10 @@ const PARTS: [&str; 25] = [
     "reactor",
     "secret",
     "storage",
+    "storage_http",
     "storage_luks",
     "storage_nbd",
+    "storage_s3",
     "sync",
     "throttle",
     "tls",

@@ -112,14 +112,19 @@ fn a_file_that_cannot_be_read_in_parts_or_has_no_version_is_not_opened() {
 #[test]
 fn a_server_that_is_silent_or_slow_for_good_gives_an_error_within_the_deadline() {
     let stuck = Arc::new(AtomicBool::new(false));
-    for fault in [|_: &Asked| Reply::Silence, |asked: &Asked| match asked.part() {
-        Reply::Bytes(bytes) => Reply::Slowly(bytes, Duration::from_millis(200)),
-        other => other,
-    }] {
+    for fault in [
+        |_: &Asked| Reply::Silence,
+        |asked: &Asked| match asked.part() {
+            Reply::Bytes(bytes) => Reply::Slowly(bytes, Duration::from_millis(200)),
+            other => other,
+        },
+    ] {
         let asked_to_be = Arc::clone(&stuck);
         asked_to_be.store(false, Ordering::Relaxed);
         let server =
-            Server::start(move |asked| if asked_to_be.load(Ordering::Relaxed) { fault(asked) } else { asked.part() });
+            Server::start(
+                move |asked| if asked_to_be.load(Ordering::Relaxed) { fault(asked) } else { asked.part() },
+            );
         let deadline = Duration::from_secs(2);
         run(async {
             let options = Options { remote_timeout: Some(deadline), ..options(&server.url()) };
@@ -181,7 +186,12 @@ fn credentials_go_to_the_server_that_was_named_and_are_in_no_message() {
         let storage = HttpStorage::open(with(&server.url())).await.unwrap();
         assert_eq!(read(&storage, FAR, 5000).await.unwrap(), content(FAR, 5000));
         let refused = HttpStorage::open(with(&format!("{}?sig=quiet", server.url()))).await.unwrap_err();
-        for shown in [format!("{storage:?}"), refused.to_string(), format!("{refused:?}"), format!("{:?}", with("http://h"))] {
+        for shown in [
+            format!("{storage:?}"),
+            refused.to_string(),
+            format!("{refused:?}"),
+            format!("{:?}", with("http://h")),
+        ] {
             for credential in ["hush", "quiet", "dXNlcjpodXNo"] {
                 assert!(!shown.contains(credential), "{shown}");
             }

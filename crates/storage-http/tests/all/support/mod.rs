@@ -48,7 +48,9 @@ impl Asked {
         let (first, len) = (self.first, body.len());
         Reply::new(
             "206 Partial Content",
-            &format!("Content-Range: bytes {first}-{last}/{size}\r\nETag: {etag}\r\nContent-Length: {len}\r\n"),
+            &format!(
+                "Content-Range: bytes {first}-{last}/{size}\r\nETag: {etag}\r\nContent-Length: {len}\r\n"
+            ),
             &body,
         )
     }
@@ -128,7 +130,8 @@ fn serve(stream: &TcpStream, answer: &dyn Fn(&Asked) -> Reply, requests: &Atomic
             let Some((name, value)) = line.split_once(": ") else { break };
             fields.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut asked = Asked { number: requests.fetch_add(1, Ordering::Relaxed), path, first: 0, last: 0, fields };
+        let mut asked =
+            Asked { number: requests.fetch_add(1, Ordering::Relaxed), path, first: 0, last: 0, fields };
         let (first, last) = asked.field("range").unwrap()["bytes=".len()..].split_once('-').unwrap();
         (asked.first, asked.last) = (first.parse().unwrap(), last.parse().unwrap());
         match answer(&asked) {
