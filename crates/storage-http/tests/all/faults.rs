@@ -11,6 +11,11 @@ use storage_http::{Fixed, HttpStorage, Options};
 
 use crate::support::{Asked, Reply, SIZE, Server, content, open, options, read, run};
 
+/// What a server does once.
+type Once = fn(&Asked) -> Reply;
+/// Likewise, with what it knows.
+type Fault = Box<dyn Fn(&Asked) -> Reply + Send + Sync>;
+
 /// A server that serves the file, and answers the second request (the first after the opening) with `fault`.
 fn once(fault: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
     Server::start(move |asked| if asked.number == 1 { fault(asked) } else { asked.part() })
@@ -20,7 +25,7 @@ const FAR: u64 = 5 << 20;
 
 #[test]
 fn what_fails_for_a_while_is_tried_again_and_reads_as_it_should() {
-    let faults: [(&str, fn(&Asked) -> Reply); 8] = [
+    let faults: [(&str, Once); 8] = [
         ("503", |_| Reply::status("503 Slow Down")),
         ("429", |_| Reply::new("429 Too Many Requests", "Retry-After: 0\r\nContent-Length: 5\r\n", b"later")),
         ("500 in pieces", |_| Reply::new("500 Oops", "Transfer-Encoding: chunked\r\n", b"0\r\n\r\n")),
@@ -46,7 +51,7 @@ fn what_fails_for_a_while_is_tried_again_and_reads_as_it_should() {
 #[test]
 fn what_is_final_is_an_error_at_once_that_says_what_the_server_said() {
     let xml = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><StringToSign>hush</StringToSign></Error>";
-    let faults: [(&str, Box<dyn Fn(&Asked) -> Reply + Send + Sync>); 8] = [
+    let faults: [(&str, Fault); 8] = [
         ("answers 404 (there is no such file)", Box::new(|_| Reply::status("404 Not Found"))),
         ("answers 403 (it is not allowed)", Box::new(|_| Reply::status("403 Forbidden"))),
         (
