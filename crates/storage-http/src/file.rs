@@ -8,7 +8,7 @@ use async_lock::OnceCell;
 use buffer::{IoBuf, IoVec};
 use futures_util::future::join_all;
 use http_wire::Url;
-use storage::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
@@ -149,7 +149,7 @@ impl Storage for HttpStorage {
         self.file.length
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(async move {
             let inside = self.length().saturating_sub(offset).min(buf.len() as u64);
             let inside = usize::try_from(inside).unwrap_or(usize::MAX);
@@ -164,7 +164,7 @@ impl Storage for HttpStorage {
         })
     }
 
-    fn write(&self, _offset: u64, _data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         self.refused()
     }
 

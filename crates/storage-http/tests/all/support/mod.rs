@@ -9,7 +9,7 @@ use std::time::Duration;
 use buffer::IoBuf;
 use http_wire::Url;
 use reactor::Reactor;
-use storage::Storage;
+use storage::{Hints, Storage};
 use storage_http::{Error, Fixed, HttpStorage, Options};
 
 /// Bytes of the file that tests serve.
@@ -178,7 +178,7 @@ pub async fn open(url: &str) -> Result<HttpStorage, Error> {
 pub async fn read(storage: &dyn Storage, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut dirty = IoBuf::uninit(len);
     dirty.fill(0xee);
-    let (result, buf) = storage.read(offset, dirty).await;
+    let (result, buf) = storage.read(offset, dirty, Hints::NONE).await;
     assert_eq!(buf.len(), len);
     result.map(|()| buf.to_vec())
 }
