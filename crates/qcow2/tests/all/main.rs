@@ -19,6 +19,7 @@ mod harness;
 mod hints;
 mod jobs;
 mod look_ups;
+mod new_on_device;
 mod on_reactor;
 mod overlap;
 mod prefetch;

@@ -838,11 +838,23 @@ fn compact_with_snapshots() {
 
 #[test]
 fn compact_puts_data_in_order() {
-    let ops = [write(2 * M, 12 * K), Op::Flush, write(M, 12 * K), Op::Flush, write(0, 12 * K), Op::Flush];
+    // One table leads to all of it.
+    let ops = [write(1536 * K, 12 * K), Op::Flush, write(M, 12 * K), Op::Flush, write(0, 12 * K), Op::Flush];
     let ordered = CompactOptions { defragment: true, ..ZEROES };
     assert_eq!(
         compact_row("c4k", &ops, ordered),
         "| freed refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | length |"
+    );
+}
+
+#[test]
+fn compact_puts_tables_in_order() {
+    // A table leads to 2 MiB.
+    let ops = [write(4 * M, 4 * K), Op::Flush, write(2 * M, 4 * K), Op::Flush];
+    let ordered = CompactOptions { defragment: true, ..ZEROES };
+    assert_eq!(
+        compact_row("c4k", &ops, ordered),
+        "| freed refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | freed refcount-block | L1 | refcount-block | L2 refcount-block | L1 | refcount-block | length |"
     );
 }
 

@@ -26,7 +26,7 @@ use super::qemu::{Bench, PASSWORD};
 
 /// The host of a simulated machine.
 #[derive(Debug)]
-struct Machine;
+pub struct Machine;
 
 impl Host for Machine {
     fn spawn(&self, work: Work) {
