@@ -35,8 +35,8 @@ fn fifty_overlays_are_made_streamed_and_committed_under_a_client_that_verifies()
     for (upper, base, is_stream) in
         [(30, 20, true), (29, 10, false), (45, 35, true), (9, 0, false), (50, 40, true), (40, 0, false)]
     {
-        let upper = *left.iter().filter(|overlay| **overlay <= upper).next_back().expect("a chain");
-        let base = *left.iter().filter(|overlay| **overlay <= base).next_back().expect("a chain");
+        let upper = *left.iter().rfind(|overlay| **overlay <= upper).expect("a chain");
+        let base = *left.iter().rfind(|overlay| **overlay <= base).expect("a chain");
         if is_stream {
             let stream = json!({ "job-id": "j", "device": name(upper), "base-node": name(base) });
             qmp.ok("block-stream", stream);

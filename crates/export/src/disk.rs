@@ -13,6 +13,10 @@ impl Export for Disk {
         Disk::size(self)
     }
 
+    fn allocated_bytes(&self) -> Option<u64> {
+        Disk::allocated_bytes(self)
+    }
+
     fn read_only(&self) -> bool {
         Disk::read_only(self)
     }
@@ -147,6 +151,13 @@ impl Export for Disk {
                 None => Err(ErrorKind::Invalid.into()),
             }
         })
+    }
+}
+
+/// For what is asked of a disk beside its exports, such as another size.
+impl From<block::Error> for Error {
+    fn from(error: block::Error) -> Self {
+        failed(error)
     }
 }
 

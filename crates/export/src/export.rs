@@ -79,6 +79,11 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// its requests beyond the end fail.
     fn size(&self) -> u64;
 
+    /// Bytes of the medium that it takes; None where nobody knows.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes, zeroes and discards fail; they are refused before they come here.
     fn read_only(&self) -> bool;
 

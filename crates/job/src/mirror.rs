@@ -106,19 +106,17 @@ impl Mirror {
             if life.status() == Status::Ready {
                 match life.asked_to_end() {
                     Some(End::Complete) if is_in_step => return Ok(Ended::Complete),
-                    Some(End::Complete) if self.rounds_max == 0 => {
-                        if self.left() <= LAST_STEP_BYTES {
-                            finish(&mut under_way).await?;
-                            return Ok(Ended::Complete);
-                        }
+                    Some(End::Complete) if self.rounds_max == 0 && self.left() <= LAST_STEP_BYTES => {
+                        finish(&mut under_way).await?;
+                        return Ok(Ended::Complete);
                     }
                     // What is left shrinks from now on: the last step is short.
-                    Some(End::Complete) => self.tracked.be_synchronous(),
+                    Some(End::Complete) if self.rounds_max > 0 => self.tracked.be_synchronous(),
                     Some(End::Cancel | End::Force) => {
                         finish(&mut under_way).await?;
                         return Ok(Ended::Left);
                     }
-                    None => {}
+                    Some(End::Complete) | None => {}
                 }
             }
             let marked = self.tracked.marked();

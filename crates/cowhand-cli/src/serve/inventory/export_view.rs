@@ -54,6 +54,10 @@ impl Export for ExportView {
         self.disk.size()
     }
 
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.behind().allocated_bytes()
+    }
+
     fn read_only(&self) -> bool {
         !self.shown.writable
     }

@@ -9,7 +9,7 @@ use block::{Block, ReadKind, ZeroOptions};
 use job::{End, Error, Life, Notice, OnError, Status, Terms};
 use qcow2::Qcow2;
 use sim::{Durability, Management, Subject, World};
-use storage::{IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
+use storage::{Hints, IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
 
 use super::images::{SIZE, TOP};
 use super::note::Note;
@@ -210,7 +210,7 @@ impl Subject for Disk {
             Ok(entered) => entered,
             Err(error) => return (Err(error), buf),
         };
-        let (read, mut buf) = root.read(offset, buf).await;
+        let (read, mut buf) = root.read(offset, buf, Hints::NONE).await;
         if let Ok(ReadKind::Zeroes) = read {
             buf.fill(0);
         }
@@ -219,7 +219,7 @@ impl Subject for Disk {
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), String> {
         let (_inside, root) = self.enter().await?;
-        root.write(offset, data).await.map_err(|error| error.to_string())?;
+        root.write(offset, data, Hints::NONE).await.map_err(|error| error.to_string())?;
         self.durable(&*root, durability).await
     }
 

@@ -3,7 +3,7 @@
 use block::Block;
 use qcow2::{Options, Progress, Qcow2, Repair, check};
 use sim::{CrashState, World};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 use super::images::{BASE, COPY, FILES, OVERLAY, SIZE, TOP, at_the_start};
 use super::note::{Note, hash};
@@ -14,7 +14,7 @@ const SECTOR: usize = 512;
 
 /// All that `image` reads as.
 pub async fn read_all(image: &dyn Block) -> Result<IoBuf, String> {
-    let (read, bytes) = image.read(0, IoBuf::zeroed(SIZE as usize)).await;
+    let (read, bytes) = image.read(0, IoBuf::zeroed(SIZE as usize), Hints::NONE).await;
     // What reads as zeroes need not be in the buffer.
     let kind = read.map_err(|error| error.to_string())?;
     Ok(if kind == block::ReadKind::Zeroes { IoBuf::zeroed(SIZE as usize) } else { bytes })

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sim::World;
-use storage::{IoBytes, Storage};
+use storage::{Hints, IoBytes, Storage};
 
 /// The number of the disk with the note, behind the images.
 pub const NOTE: usize = super::images::FILES.len();
@@ -46,7 +46,7 @@ impl Note {
         bytes[8..16].copy_from_slice(&self.whole.unwrap_or(0).to_le_bytes());
         let mut failed = String::new();
         for failures in 0..TRIES {
-            let written = file.write(0, IoBytes::copy_from(&bytes).into()).await;
+            let written = file.write(0, IoBytes::copy_from(&bytes).into(), Hints::NONE).await;
             match if written.is_ok() { file.flush().await } else { written } {
                 Ok(()) => return Ok(failures),
                 Err(error) => failed = error.to_string(),
