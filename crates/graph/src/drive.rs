@@ -14,6 +14,9 @@
 
 mod alone;
 mod change;
+mod shown;
+
+pub use self::shown::shown;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -264,6 +267,14 @@ impl OptionTree {
     /// Takes what stands under `name` (one part, no dots).
     pub fn take(&mut self, name: &str) -> Option<Entry> {
         self.entries.remove(name)
+    }
+
+    /// The value under `name` (one part, no dots), if it is text.
+    pub(crate) fn value(&self, name: &str) -> Option<String> {
+        match self.entries.get(name)? {
+            Entry::Value(value) => value.to_str().map(str::to_owned),
+            Entry::Null | Entry::Tree(_) => None,
+        }
     }
 
     /// The names that are still there.

@@ -1,7 +1,7 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::NBD_OPTIONS;
+use graph::drivers::{HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, S3_OPTIONS};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
@@ -44,6 +44,11 @@ static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([]
 
 static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
     members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
+
+static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTIONS, "");
+static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
+
+static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
 
 /// Rules of blkdebug.
 static INJECT_ERROR: Kind = Kind::Object(&[
@@ -113,6 +118,9 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "file", members: &FILE_MEMBERS },
         Variant { tag: "host_device", members: &FILE_MEMBERS },
         Variant { tag: "nbd", members: &NBD_MEMBERS },
+        Variant { tag: "http", members: &HTTP_MEMBERS },
+        Variant { tag: "https", members: &HTTPS_MEMBERS },
+        Variant { tag: "s3", members: &S3_MEMBERS },
         Variant {
             tag: "blkdebug",
             members: &[
@@ -127,6 +135,19 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
         Variant { tag: "luks", members: &LUKS_MEMBERS },
+        Variant {
+            tag: "copy-before-write",
+            members: &[
+                child(),
+                required("target", Kind::Ref(&NODE_OR_OPTIONS)),
+                optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
+                optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
+                optional("min-cluster-size", NUMBER),
+            ],
+        },
+        Variant { tag: "snapshot-access", members: &[child()] },
+        Variant { tag: "compress", members: &[child()] },
+        Variant { tag: "copy-on-read", members: &[child(), optional("bottom", Kind::Text)] },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
 };
