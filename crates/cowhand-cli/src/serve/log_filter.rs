@@ -17,6 +17,7 @@ const PARTS: [&str; 26] = [
     "door_nbd",
     "door_vhost_user_blk",
     "export",
+    "filter",
     "graph",
     "job",
     "luks_layout",
