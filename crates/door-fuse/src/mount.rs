@@ -122,7 +122,7 @@ fn is_root() -> bool {
 /// The regular file to be covered, from the root.
 fn free_point(point: &Path) -> Result<PathBuf, MountError> {
     let path = match located(point) {
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => replace_stale(point)?,
+        Err(error) if is_gone(&error) => replace_stale(point)?,
         located => located.map_err(MountError::NoPoint)?,
     };
     match fs::metadata(&path) {
@@ -130,6 +130,11 @@ fn free_point(point: &Path) -> Result<PathBuf, MountError> {
         Ok(_) => Err(MountError::NotRegular),
         Err(error) => Err(MountError::NoPoint(error)),
     }
+}
+
+/// Whether the server of a mount is gone: for good, or in this moment.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted)
 }
 
 /// `point` from the root, without links, if it can be reached.
