@@ -8,6 +8,7 @@ mod cold;
 mod counters;
 mod encrypted;
 mod growth;
+mod machine;
 mod modes;
 mod order;
 mod per_request;
@@ -50,6 +51,7 @@ pub const TABLES: &[Entry] = &[
     entry("H", modes::run),
     entry("I", bulk::run),
     entry("J", growth::run),
+    entry("M", machine::run),
     entry("R", encrypted::run),
     on_request("K", throttle::run),
     on_request("L", tools::run),
