@@ -9,6 +9,7 @@ mod counters;
 mod encrypted;
 mod growth;
 mod machine;
+mod merging;
 mod modes;
 mod order;
 mod per_request;
@@ -52,6 +53,7 @@ pub const TABLES: &[Entry] = &[
     entry("I", bulk::run),
     entry("J", growth::run),
     entry("M", machine::run),
+    entry("O", merging::run),
     entry("R", encrypted::run),
     on_request("K", throttle::run),
     on_request("L", tools::run),

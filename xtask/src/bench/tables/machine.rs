@@ -113,19 +113,23 @@ fn measure(
     round: u32,
 ) -> Result<Sample, String> {
     let daemon = serve(bench, program, image, queues)?;
-    let mut guest = Guest::connect(daemon.socket(), Ways { queues, packed: false, event_index: true })?;
     let load = Load {
         write,
         depth,
         sequential: false,
         disk_bytes,
-        time: Duration::from_millis(20),
+        time: Duration::from_secs_f64(bench.effort.seconds),
         seed: u64::from(round) + 1,
     };
-    guest.run(load)?;
+    guest(&daemon, queues, load)
+}
+
+/// A guest at a server's socket, and what its requests cost the server.
+pub(super) fn guest(daemon: &Daemon, queues: usize, load: Load) -> Result<Sample, String> {
+    let mut guest = Guest::connect(daemon.socket(), Ways { queues, packed: false, event_index: true })?;
+    guest.run(Load { time: Duration::from_millis(20), ..load })?;
     let before = daemon.cpu_seconds();
-    let time = Duration::from_secs_f64(bench.effort.seconds);
-    let found = guest.run(Load { time, seed: load.seed + 100, ..load })?;
+    let found = guest.run(Load { seed: load.seed + 100, ..load })?;
     let cpu = daemon.cpu_seconds() - before;
     let requests = found.requests as f64;
     Ok(Sample {
