@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use buffer::IoVec;
-use export::{ExportEntry, InFlight, Pace, Permit, STEP_BYTES};
+use export::{ExportEntry, Hints, InFlight, Pace, Permit, STEP_BYTES};
 use nbd_wire::{Dialect, Selected};
 
 use crate::block_status::Question;
@@ -38,7 +38,7 @@ pub(crate) struct Asked {
 /// What is asked for.
 #[derive(Debug)]
 pub(crate) enum What {
-    Read { len: u32 },
+    Read { len: u32, hints: Hints },
     Perform(Work),
     Status(Question),
 }
@@ -47,7 +47,7 @@ impl Asked {
     /// The bytes that it needs while it is at work, beyond its bookkeeping. A write has its payload already.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.what {
-            What::Read { len } => u64::from(*len),
+            What::Read { len, .. } => u64::from(*len),
             What::Perform(_) => 0,
             What::Status(_) => STATUS_REQUEST_BYTES,
         }
@@ -62,8 +62,8 @@ impl Client {
         let request = Request::new(self, (cookie, offset), permit);
         match what {
             // It is known to wait, so it is a task from the start.
-            What::Read { len } => {
-                let read = self.while_wanted(true, async move { request.read(len).await });
+            What::Read { len, hints } => {
+                let read = self.while_wanted(true, async move { request.read(len, hints).await });
                 reactor::spawn_now(read).detach();
             }
             What::Status(question) => self.run(true, async move { request.block_status(question).await }),
@@ -75,8 +75,8 @@ impl Client {
     }
 
     /// Starts writes that go to the disk as one; each with its bytes.
-    pub(crate) fn start_writes(self: &Rc<Self>, offset: u64, data: IoVec, requests: Vec<(Request, u64)>) {
-        self.run(false, Request::write_as_one(Rc::clone(self), offset, data, requests));
+    pub(crate) fn start_writes(self: &Rc<Self>, all: (u64, IoVec, Hints), requests: Vec<(Request, u64)>) {
+        self.run(false, Request::write_as_one(Rc::clone(self), all, requests));
     }
 
     /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.

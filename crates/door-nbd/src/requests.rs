@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
 use export::merge::Direction;
-use export::{Error, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, read_head};
 
 use crate::block_status::{self, Question};
@@ -15,7 +15,7 @@ use crate::outbox::Outbox;
 /// Work on the disk whose reply has no data.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Write { offset: u64, data: IoVec, fua: bool },
+    Write { offset: u64, data: IoVec, fua: bool, hints: Hints },
     Flush,
     Discard { offset: u64, len: u64, fua: bool },
     Zero { offset: u64, len: u64, flags: ZeroFlags },
@@ -53,12 +53,12 @@ impl Request {
         Rc::clone(&self.client.outbox)
     }
 
-    pub(crate) async fn read(self, len: u32) {
+    pub(crate) async fn read(self, len: u32, hints: Hints) {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
         self.client.before_memory(u64::from(len)).await;
         let mut buf = IoBuf::uninit(size);
         buf.truncate(size);
-        let (result, buf) = self.client.entry.disk().read(self.offset, buf, &self.client.pace).await;
+        let (result, buf) = self.client.entry.disk().read(self.offset, buf, hints, &self.client.pace).await;
         self.count(RequestKind::Read, result.is_ok(), u64::from(len));
         match result {
             Ok(content) => {
@@ -79,9 +79,9 @@ impl Request {
     pub(crate) async fn perform(self, work: Work) {
         let (disk, pace) = (self.client.entry.disk(), &self.client.pace);
         let (result, kind, bytes) = match work {
-            Work::Write { offset, data, fua } => {
+            Work::Write { offset, data, fua, hints } => {
                 let bytes = data.len() as u64;
-                (disk.write(offset, data, fua, pace).await, RequestKind::Write, bytes)
+                (disk.write(offset, data, fua, hints, pace).await, RequestKind::Write, bytes)
             }
             Work::Flush => (disk.flush().await, RequestKind::Flush, 0),
             Work::Discard { offset, len, fua } => {
@@ -107,11 +107,10 @@ impl Request {
     /// Writes `data`, which is that of all `requests` in order, and answers each.
     pub(crate) async fn write_as_one(
         client: Rc<Client>,
-        offset: u64,
-        data: IoVec,
+        (offset, data, hints): (u64, IoVec, Hints),
         requests: Vec<(Self, u64)>,
     ) {
-        let result = client.entry.disk().write(offset, data, false, &client.pace).await;
+        let result = client.entry.disk().write(offset, data, false, hints, &client.pace).await;
         client.entry.counters().merged(Direction::Write, requests.len() as u64 - 1);
         for (request, bytes) in requests {
             request.count(RequestKind::Write, result.is_ok(), bytes);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use buffer::{IoBytes, IoVec};
 use export::merge::{self, Candidate, Direction, Limits, REQUESTS_MAX};
-use export::{Permit, STEP_BYTES};
+use export::{Hints, Permit, STEP_BYTES};
 use nbd_wire::{RequestHeader, done_reply};
 
 use super::{End, Transmission, asked};
@@ -50,14 +50,10 @@ impl Transmission {
             return Ok(());
         }
         let more = !self.inbox.bytes().is_empty();
-        if more {
-            // The next request can be looked at while this one is written.
-            reactor::fs::defer_long_calls();
-        }
         if merges && (more || !self.held.is_empty()) {
             self.hold(head, data, permit);
         } else {
-            let work = Work::Write { offset, data: data.into(), fua };
+            let work = Work::Write { offset, data: data.into(), fua, hints: self.hints(1) };
             self.client.start(asked(head, What::Perform(work)), permit);
         }
         if !more {
@@ -85,7 +81,7 @@ impl Transmission {
     pub(super) fn start_held(&mut self) {
         let held = std::mem::take(&mut self.held);
         if held.len() < 2 {
-            return held.into_iter().for_each(|one| alone(&self.client, one));
+            return held.into_iter().for_each(|one| alone(&self.client, one, self.hints(1)));
         }
         let candidate = |one: &Held| Candidate {
             direction: Direction::Write,
@@ -98,19 +94,19 @@ impl Transmission {
         for group in merge::groups(&candidates, MERGED) {
             let mut members = group.iter().filter_map(|&at| held.get_mut(at).and_then(Option::take));
             match group.len() {
-                1 => members.for_each(|one| alone(&self.client, one)),
-                _ => as_one(&self.client, members.by_ref().collect()),
+                1 => members.for_each(|one| alone(&self.client, one, self.hints(1))),
+                _ => as_one(&self.client, members.by_ref().collect(), self.hints(group.len() as u32)),
             }
         }
     }
 }
 
-fn alone(client: &Rc<Client>, Held { cookie, offset, data, permit }: Held) {
-    let work = Work::Write { offset, data: data.into(), fua: false };
+fn alone(client: &Rc<Client>, Held { cookie, offset, data, permit }: Held, hints: Hints) {
+    let work = Work::Write { offset, data: data.into(), fua: false, hints };
     client.start(Asked { cookie, offset, what: What::Perform(work) }, permit);
 }
 
-fn as_one(client: &Rc<Client>, held: Vec<Held>) {
+fn as_one(client: &Rc<Client>, held: Vec<Held>, hints: Hints) {
     let offset = held.first().map_or(0, |first| first.offset);
     let (mut data, mut requests) = (IoVec::new(), Vec::new());
     for one in held {
@@ -118,5 +114,5 @@ fn as_one(client: &Rc<Client>, held: Vec<Held>) {
         data.push(one.data);
         requests.push((Request::new(client, (one.cookie, one.offset), one.permit), bytes));
     }
-    client.start_writes(offset, data, requests);
+    client.start_writes((offset, data, hints), requests);
 }

@@ -5,7 +5,7 @@ mod measure;
 mod options;
 mod plan;
 
-use storage::{Allocation, IoBuf, Storage, Zeroing};
+use storage::{Allocation, Hints, IoBuf, Storage, Zeroing};
 use storage_luks::{Around, NewVolume};
 
 pub use error::CreateError;
@@ -198,7 +198,9 @@ async fn write_refcounts(file: &dyn Storage, plan: &Plan) -> Result<(), CreateEr
         let count = per_chunk.min(total - done);
         let chunk = ones(count, plan.geometry.refcount_order)?;
         let offset = start + done * bits / 8;
-        file.write(offset, chunk.freeze().into()).await.map_err(CreateError::io(file, "write refcounts"))?;
+        file.write(offset, chunk.freeze().into(), Hints::NONE)
+            .await
+            .map_err(CreateError::io(file, "write refcounts"))?;
         done += count;
     }
     let word = |index: u64| (plan.refcount_blocks_start() + index) << plan.geometry.cluster_bits;

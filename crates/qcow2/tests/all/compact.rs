@@ -23,7 +23,7 @@ use qcow2::{
 };
 use sim::campaign::{Setup, run_workload};
 use sim::{Shape, Target};
-use storage::{IoBuf, MemoryStorage, Storage};
+use storage::{Hints, IoBuf, MemoryStorage, Storage};
 use storage_luks::Secret;
 
 const OPTIONS: CompactOptions = CompactOptions { detect_zeroes: false, defragment: false, dry_run: false };
@@ -108,7 +108,7 @@ fn content(file: &MemoryStorage, directory: &Path) -> Vec<u8> {
         let image =
             Qcow2::open(Files { file, data, backing }, Options::default(), Arc::new(Loop)).await.unwrap();
         let size = usize::try_from(image.size()).unwrap();
-        let (read, bytes) = image.read(0, IoBuf::uninit(size)).await;
+        let (read, bytes) = image.read(0, IoBuf::uninit(size), Hints::NONE).await;
         read.unwrap();
         bytes.to_vec()
     })
@@ -305,7 +305,7 @@ fn encrypted_data_is_encrypted_anew_for_its_new_place() {
         });
         assert!(report.moved_bytes > 0 && report.length_after < report.length_before, "{report:?}");
         let mut after = vec![0; usize::try_from(file.length()).unwrap()];
-        assert!(file.try_read(0, &mut after));
+        assert!(file.try_read(0, &mut after, Hints::NONE));
         std::fs::write(directory.path().join("after.qcow2"), after).unwrap();
         let names = ["luks.qcow2", "after.qcow2"]
             .map(|name| format!("driver=qcow2,file.filename={name},encrypt.key-secret=s"));
