@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use black_box::virtio_driver::{Guest, Load, Ways};
 
@@ -124,9 +124,22 @@ fn measure(
     guest(&daemon, queues, load)
 }
 
+/// The socket's name is there before the server listens.
+fn connect(daemon: &Daemon, ways: Ways) -> Result<Guest, String> {
+    let start = Instant::now();
+    loop {
+        match Guest::connect(daemon.socket(), ways) {
+            Err(_) if start.elapsed() < Duration::from_secs(5) => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            connected => return connected,
+        }
+    }
+}
+
 /// A guest at a server's socket, and what its requests cost the server.
 pub(super) fn guest(daemon: &Daemon, queues: usize, load: Load) -> Result<Sample, String> {
-    let mut guest = Guest::connect(daemon.socket(), Ways { queues, packed: false, event_index: true })?;
+    let mut guest = connect(daemon, Ways { queues, packed: false, event_index: true })?;
     guest.run(Load { time: Duration::from_millis(20), ..load })?;
     let before = daemon.cpu_seconds();
     let found = guest.run(Load { seed: load.seed + 100, ..load })?;
@@ -162,7 +175,7 @@ fn serve(bench: &Bench, program: Program, image: &Path, queues: usize) -> Result
             command
         }
     };
-    Daemon::start(command, socket)
+    Daemon::start_unasked(command, socket)
 }
 
 /// Writes that allocate: over vhost-user-blk beside QEMU's, and beside our own NBD server, which answers from memory.
