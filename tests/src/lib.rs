@@ -3,7 +3,7 @@
 //!
 //! Nothing here knows a line of the program under test: it sees what a user sees.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod client;
 pub mod holder;
@@ -18,6 +18,7 @@ pub mod run;
 pub mod scratch;
 pub mod server;
 pub mod vhost_user;
+pub mod virtio_driver;
 pub mod wire;
 
 pub use client::Client;

@@ -3,6 +3,10 @@
 //! The guest's memory is a memory file, read and written as a file: the daemon has it mapped, and both see the same bytes. Everything
 //! that a guest and a front-end can do wrong can be done here.
 
+mod packed;
+
+pub use packed::BASE_AT_START;
+
 use std::fs::File;
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -65,10 +69,12 @@ pub mod feature {
     pub const RO: u64 = 1 << 5;
     /// Virtio 1.
     pub const VERSION_1: u64 = 1 << 32;
+    /// Packed rings.
+    pub const RING_PACKED: u64 = 1 << 34;
 }
 
-/// Protocol features: MQ, LOG_SHMFD, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS.
-const PROTOCOL: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15;
+/// Protocol features: MQ, LOG_SHMFD, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, CONFIGURE_MEM_SLOTS, DEVICE_STATE.
+const PROTOCOL: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15 | 1 << 19;
 
 /// How a front-end behaves.
 #[derive(Clone, Copy, Debug)]
@@ -85,11 +91,21 @@ pub struct Ways {
     pub flush: bool,
     /// Memory comes region by region.
     pub slots: bool,
+    /// Rings are packed.
+    pub packed: bool,
 }
 
 impl Default for Ways {
     fn default() -> Self {
-        Self { queues: 1, inflight: true, indirect: true, event_index: true, flush: true, slots: true }
+        Self {
+            queues: 1,
+            inflight: true,
+            indirect: true,
+            event_index: true,
+            flush: true,
+            slots: true,
+            packed: false,
+        }
     }
 }
 
@@ -118,6 +134,7 @@ struct Queue {
     kick: OwnedFd,
     call: OwnedFd,
     err: OwnedFd,
+    packed: packed::Driver,
 }
 
 /// The guest: its memory and its driver. It outlives connections.
@@ -152,7 +169,14 @@ impl Machine {
     /// A new one, whose memory is this file.
     pub fn in_file(memory: File, ways: Ways) -> Self {
         let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-        let queue = |_| Queue { next_available: 0, next_used: 0, kick: bell(), call: bell(), err: bell() };
+        let queue = |_| Queue {
+            next_available: 0,
+            next_used: 0,
+            kick: bell(),
+            call: bell(),
+            err: bell(),
+            packed: packed::Driver::new(),
+        };
         let machine = Self { memory, queues: (0..ways.queues).map(queue).collect(), ways, inflight: None };
         (0..ways.queues).for_each(|queue| machine.put_u16(queue, USED_AT + 2, 0));
         machine
@@ -232,6 +256,9 @@ impl Machine {
             parts.push((guest(SLOT_HEAD_BYTES), total as u32, direction));
         }
         parts.push((guest(16), 1, 2));
+        if self.ways.packed {
+            return self.submit_packed(queue, slot, &parts);
+        }
         let head = slot * PER_SLOT;
         let base = if self.ways.indirect { 0 } else { head };
         let count = parts.len() as u16;
@@ -250,6 +277,18 @@ impl Machine {
         self.make_available(queue, head);
     }
 
+    fn submit_packed(&mut self, queue: u16, slot: u16, parts: &[(u64, u32, u16)]) {
+        if !self.ways.indirect {
+            return self.put_packed(queue, slot, parts);
+        }
+        // In a table all follow each other; number and flags stand the other way round than in a split ring.
+        let table: Vec<u8> =
+            parts.iter().flat_map(|(address, len, flags)| encoded((*address, *len, 0, *flags))).collect();
+        let at = Self::slot_at(queue, slot) + 512;
+        self.put(at, &table);
+        self.put_packed(queue, slot, &[(GUEST_BASE + at, table.len() as u32, 4)]);
+    }
+
     /// The data of a slot.
     pub fn data(&self, queue: u16, slot: u16, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
@@ -260,6 +299,9 @@ impl Machine {
 
     /// What the device has answered since the last time.
     pub fn completed(&mut self, queue: u16) -> Vec<Done> {
+        if self.ways.packed {
+            return self.completed_packed(queue);
+        }
         let index = self.get_u16(queue, USED_AT + 2);
         let mut done = Vec::new();
         while self.queues[usize::from(queue)].next_used != index {
@@ -270,14 +312,18 @@ impl Machine {
             let [head, written] =
                 [0, 4].map(|at| u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes")));
             let slot = u16::try_from(head).expect("a head") / PER_SLOT;
-            let mut status = [0];
-            self.memory.read_exact_at(&mut status, Self::slot_at(queue, slot) + 16).expect("memory");
-            done.push(Done { slot, status: status[0], written });
+            done.push(Done { slot, status: self.status(queue, slot), written });
             self.queues[usize::from(queue)].next_used = next.wrapping_add(1);
         }
         // The driver asks to be woken for what comes next.
         self.put_u16(queue, AVAILABLE_AT + 4 + 2 * u64::from(ENTRIES), index);
         done
+    }
+
+    fn status(&self, queue: u16, slot: u16) -> u8 {
+        let mut status = [0];
+        self.memory.read_exact_at(&mut status, Self::slot_at(queue, slot) + 16).expect("memory");
+        status[0]
     }
 
     /// Waits until the device wakes the driver; `false` when it did not in time.
@@ -447,6 +493,13 @@ impl FrontEnd {
         u64::from_ne_bytes(payload[..8].try_into().expect("a number"))
     }
 
+    /// The same with a descriptor that goes along.
+    pub fn number_with(&mut self, request: u32, payload: &[u8], fd: BorrowedFd<'_>) -> u64 {
+        self.send(request, payload, &[fd]);
+        let (payload, _) = self.answer().expect("an answer");
+        u64::from_ne_bytes(payload[..8].try_into().expect("a number"))
+    }
+
     /// Sends a message that is acknowledged; 0 is success.
     pub fn acknowledged(&mut self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> u64 {
         self.send_flags(request, 1 | 8, payload, fds).expect("the daemon reads");
@@ -486,6 +539,7 @@ impl FrontEnd {
             | when(ways.indirect, feature::INDIRECT)
             | when(ways.event_index, feature::EVENT_IDX)
             | when(ways.flush, feature::FLUSH)
+            | when(ways.packed, feature::RING_PACKED)
             | more;
         self.ok(2, &(wanted & (self.offered | more)).to_ne_bytes(), &[]);
     }
@@ -534,7 +588,12 @@ impl FrontEnd {
     /// Entries, base and address of a ring; `flags` of 1 have writes to the used ring logged.
     pub fn describe_ring(&mut self, machine: &Machine, queue: u16, flags: u32) {
         self.ok(8, &pair(queue, u32::from(ENTRIES)), &[]);
-        self.ok(10, &pair(queue, u32::from(machine.get_u16(queue, USED_AT + 2))), &[]);
+        // A front-end does not know where a packed ring is after a crash: it says what it said at first.
+        let base = match machine.ways.packed {
+            true => BASE_AT_START,
+            false => u32::from(machine.get_u16(queue, USED_AT + 2)),
+        };
+        self.ok(10, &pair(queue, base), &[]);
         self.set_address(queue, flags);
     }
 
@@ -553,9 +612,20 @@ impl FrontEnd {
 
     /// Stops a ring; gives the index of the entry that is next.
     pub fn stop_ring(&mut self, queue: u16) -> u16 {
+        u16::try_from(self.stop_ring_at(queue)).expect("an index")
+    }
+
+    /// Stops a ring; gives the place where it goes on, as the message has it.
+    pub fn stop_ring_at(&mut self, queue: u16) -> u32 {
         self.send(11, &pair(queue, 0), &[]);
         let (payload, _) = self.answer().expect("a base");
-        u16::try_from(u32::from_ne_bytes(payload[4..8].try_into().expect("four bytes"))).expect("an index")
+        u32::from_ne_bytes(payload[4..8].try_into().expect("four bytes"))
+    }
+
+    /// Starts a stopped ring where it was left.
+    pub fn start_ring_at(&mut self, machine: &Machine, queue: u16, base: u32) {
+        self.ok(10, &pair(queue, base), &[]);
+        machine.give_bells(self, queue);
     }
 
     /// Bytes of the configuration.

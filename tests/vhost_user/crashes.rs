@@ -110,6 +110,11 @@ fn requests_in_flight_at_kill_9_are_answered_once_after_a_restart() {
     for (ways, options) in [
         (Ways { queues: 3, ..Ways::default() }, ""),
         (Ways { queues: 2, inflight: false, ..Ways::default() }, ",cache=none"),
+        (Ways { queues: 2, packed: true, ..Ways::default() }, ""),
+        (
+            Ways { queues: 1, packed: true, indirect: false, event_index: false, ..Ways::default() },
+            ",cache=none",
+        ),
     ] {
         let place = Place::new();
         let mut server = place.serve(options, &["--threads", "2"]);

@@ -4,6 +4,7 @@
 
 mod crashes;
 mod hostile;
+mod packed;
 mod steering;
 mod talk;
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use black_box::peer::qemu_io_ok;
 use black_box::qmp::Qmp;
@@ -105,13 +106,20 @@ fn the_storage_daemons_options_offer_a_disk_to_a_machine() {
 fn pages_that_the_device_writes_are_logged() {
     let place = Place::new();
     let server = place.serve("", &[]);
-    let ways = Ways::default();
+    for packed in [false, true] {
+        pages_are_logged(&place, packed);
+    }
+    server.stop();
+}
+
+fn pages_are_logged(place: &Place, packed: bool) {
+    let ways = Ways { packed, ..Ways::default() };
     let mut machine = Machine::new(ways);
     let mut front = FrontEnd::start(&place.socket, &mut machine);
     machine.ok(0, &Ask::Write(0, &[1; 8192]));
-    let log = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    let log = memfd_create("log", MemfdFlags::CLOEXEC).expect("a memory file");
     let bytes = (GUEST_BASE + machine.bytes()) / 4096 / 8 + 1;
-    rustix::fs::ftruncate(&log, bytes).unwrap();
+    rustix::fs::ftruncate(&log, bytes).expect("memory");
     front.send(6, &[bytes, 0].map(u64::to_ne_bytes).concat(), &[log.as_fd()]);
     assert!(front.answer().is_some());
     front.set_features(ways, feature::LOG_ALL);
@@ -122,16 +130,71 @@ fn pages_that_the_device_writes_are_logged() {
     let log = std::fs::File::from(log);
     let is_dirty = |page: u64| {
         let mut byte = [0];
-        log.read_exact_at(&mut byte, page / 8).unwrap();
+        log.read_exact_at(&mut byte, page / 8).expect("memory");
         byte[0] & 1 << (page % 8) != 0
     };
     let first = GUEST_BASE / 4096;
     let slot = first + (0x1_0000 + 7 * 0x9000) / 4096;
-    let expected = [first + USED_AT / 4096, slot, slot + 1, slot + 2];
-    let dirty: Vec<u64> = (first..first + machine.bytes() / 4096).filter(|page| is_dirty(*page)).collect();
-    assert_eq!(dirty, expected);
+    // A packed ring is written to where its descriptors are, and where the device says when it wants to be woken.
+    let ring = if packed { vec![first] } else { Vec::new() };
+    let expected = [&ring[..], &[first + USED_AT / 4096, slot, slot + 1, slot + 2]].concat();
+    // When the device wants to be woken it says behind an answer.
+    let start = Instant::now();
+    loop {
+        let dirty: Vec<u64> =
+            (first..first + machine.bytes() / 4096).filter(|page| is_dirty(*page)).collect();
+        if dirty == expected {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "packed: {packed}: {dirty:?}, not {expected:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     front.set_features(ways, 0);
-    server.stop();
+}
+
+/// A guest that turned the write cache off moves to another server with its disk: the cache is off there, too, and on for one that has it on,
+/// rather than off because nobody knows.
+#[test]
+fn the_state_of_a_device_goes_to_another_server() {
+    const NO_FD: u64 = 1 << 8;
+    for on in [false, true] {
+        let place = Place::new();
+        let server = place.serve("", &[]);
+        let mut machine = Machine::new(Ways { inflight: false, ..Ways::default() });
+        let mut front = FrontEnd::start(&place.socket, &mut machine);
+        machine.ok(0, &Ask::Write(0, &[7; 512]));
+        assert_eq!(front.set_cache(on), 0);
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        let transfer = |direction: u32| [direction, 0].map(u32::to_ne_bytes).concat();
+        // A device that is at work has no state to give.
+        assert_eq!(front.number_with(42, &transfer(0), to.as_fd()), NO_FD | 1);
+        front.stop_ring(0);
+        assert_eq!(front.number_with(42, &transfer(0), to.as_fd()), NO_FD);
+        drop(to);
+        assert_eq!(front.number(43, &[]), 0);
+        assert_eq!(front.number(43, &[]), NO_FD | 1, "nothing was begun");
+        drop(front);
+        server.stop();
+
+        let server = place.serve("", &[]);
+        let mut front = FrontEnd::connect(&place.socket);
+        front.prepare(&mut machine);
+        assert_eq!(front.number_with(42, &transfer(1), from.as_fd()), NO_FD);
+        assert_eq!(front.number(43, &[]), 0);
+        front.start_rings(&machine);
+        assert_eq!(front.config(32, 1), [u8::from(on)]);
+        assert_eq!(machine.read(0, 512), [7; 512]);
+        // What is no state is refused, and the connection goes on.
+        front.stop_ring(0);
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&to, &[0; 20]).unwrap();
+        drop(to);
+        assert_eq!(front.number_with(42, &transfer(1), from.as_fd()), NO_FD);
+        assert_eq!(front.number(43, &[]), NO_FD | 1);
+        assert_eq!(front.config(32, 1), [u8::from(on)]);
+        drop(front);
+        server.stop();
+    }
 }
 
 /// The lines that are printed have the socket, for each monitor.

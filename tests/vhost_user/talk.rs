@@ -20,6 +20,15 @@ fn a_guest_reads_what_it_wrote_however_it_describes_it() {
             ",aio=threads",
         ),
         (Ways { queues: 2, inflight: false, flush: false, ..Ways::default() }, ",cache=none"),
+        (Ways { queues: 3, packed: true, ..Ways::default() }, ""),
+        (
+            Ways { queues: 1, packed: true, indirect: false, event_index: false, ..Ways::default() },
+            ",cache=none",
+        ),
+        (
+            Ways { queues: 2, packed: true, indirect: false, inflight: false, ..Ways::default() },
+            ",aio=threads",
+        ),
     ];
     for (ways, options) in ways {
         let place = Place::new();
@@ -52,10 +61,12 @@ fn a_guest_reads_what_it_wrote_however_it_describes_it() {
         }
         machine.ok(0, &Ask::Flush);
         for queue in 0..ways.queues {
-            assert_eq!(
-                front.stop_ring(queue),
-                u16::try_from(16 * u64::from(SLOTS)).unwrap() + u16::from(queue == 0)
-            );
+            let flushes = u32::from(queue == 0);
+            let expected = match ways.packed {
+                true => machine.packed_base(queue),
+                false => 16 * u32::from(SLOTS) + flushes,
+            };
+            assert_eq!(front.stop_ring_at(queue), expected, "{ways:?}");
         }
         drop(front);
         server.stop();

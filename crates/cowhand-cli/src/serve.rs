@@ -194,7 +194,11 @@ fn check_connections(inventory: &Inventory) -> Result<(), Failure> {
 
 /// The NBD server, without disks yet, on loops that all doors share.
 fn nbd_server(settings: &Settings) -> Arc<Server> {
-    let options = ServerOptions { connections_per_export: settings.shared, ..ServerOptions::default() };
+    let options = ServerOptions {
+        connections_per_export: settings.shared,
+        merge: settings.request_merging,
+        ..ServerOptions::default()
+    };
     let exports = Exports::new();
     if let Some(name) = &settings.default_export {
         exports.set_default(name.clone());

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use buffer::IoVec;
 use export::{ExportEntry, Hints, InFlight, Pace, Permit, STEP_BYTES};
 use nbd_wire::{Dialect, Selected};
 
@@ -71,6 +72,11 @@ impl Client {
                 self.run(!changes, async move { request.perform(work).await });
             }
         }
+    }
+
+    /// Starts writes that go to the disk as one; each with its bytes.
+    pub(crate) fn start_writes(self: &Rc<Self>, all: (u64, IoVec, Hints), requests: Vec<(Request, u64)>) {
+        self.run(false, Request::write_as_one(Rc::clone(self), all, requests));
     }
 
     /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.

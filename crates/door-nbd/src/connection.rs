@@ -75,6 +75,7 @@ pub(crate) async fn serve(
                 budget: loops.budget(),
                 shutdown: loops.shutdown(),
                 stall_timeout: server.options().stall_timeout,
+                merges: server.options().merge,
                 pace: seat.pace(session.chosen.entry()),
             };
             let transmission = Transmission::new(&session, Rc::new(transport), inbox, means);

@@ -32,6 +32,8 @@ pub struct ServerOptions {
     pub stall_timeout: Duration,
     /// Whether connections are encrypted.
     pub tls: TlsPolicy,
+    /// Contiguous writes that came together go to the disk as one.
+    pub merge: bool,
 }
 
 impl Default for ServerOptions {
@@ -42,6 +44,7 @@ impl Default for ServerOptions {
             connections_max: CONNECTIONS_MAX,
             stall_timeout: STALL_TIMEOUT_DEFAULT,
             tls: TlsPolicy::Off,
+            merge: true,
         }
     }
 }

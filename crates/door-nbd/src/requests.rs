@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
+use export::merge::Direction;
 use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, read_head};
 
@@ -100,6 +101,26 @@ impl Request {
                 self.outbox().push_small(&reply, Some(self.permit));
             }
             Err(error) => self.fail(kind, &error),
+        }
+    }
+
+    /// Writes `data`, which is that of all `requests` in order, and answers each.
+    pub(crate) async fn write_as_one(
+        client: Rc<Client>,
+        (offset, data, hints): (u64, IoVec, Hints),
+        requests: Vec<(Self, u64)>,
+    ) {
+        let result = client.entry.disk().write(offset, data, false, hints, &client.pace).await;
+        client.entry.counters().merged(Direction::Write, requests.len() as u64 - 1);
+        for (request, bytes) in requests {
+            request.count(RequestKind::Write, result.is_ok(), bytes);
+            match &result {
+                Ok(()) => {
+                    let reply = done_reply(request.dialect(), request.cookie, request.offset);
+                    request.outbox().push_small(&reply, Some(request.permit));
+                }
+                Err(error) => request.fail(RequestKind::Write, error),
+            }
         }
     }
 

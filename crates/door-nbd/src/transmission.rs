@@ -10,8 +10,8 @@ use export::{Budget, Hints, InFlight, Pace, Permit, Place, ReadKind, Shutdown, Z
 use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
 use nbd_wire::{
-    Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, done_reply, error_reply, hole_reply,
-    limits, read_head,
+    Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, hole_reply, limits,
+    read_head,
 };
 use tls::Transport;
 
@@ -19,14 +19,17 @@ use crate::client::{Asked, Client, What};
 use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{
-    BATCHES_BEFORE_YIELD, INLINE_BYTES_BEFORE_YIELD, INLINE_READ_BYTES_MAX, LARGE_WRITE_BYTES_MIN,
-    RECEIVE_BYTES, RECEIVE_BYTES_AFTER_LARGE,
+    BATCHES_BEFORE_YIELD, INLINE_BYTES_BEFORE_YIELD, INLINE_READ_BYTES_MAX, RECEIVE_BYTES,
+    RECEIVE_BYTES_AFTER_LARGE,
 };
 use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::requests::Work;
 
+use self::together::Held;
+
 mod payload;
+mod together;
 
 /// Why no more requests are read.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,7 @@ pub(crate) struct Means<'a> {
     pub(crate) budget: &'a Arc<Budget>,
     pub(crate) shutdown: &'a Shutdown,
     pub(crate) stall_timeout: Duration,
+    pub(crate) merges: bool,
     pub(crate) pace: Pace,
 }
 
@@ -95,6 +99,9 @@ pub(crate) struct Transmission {
     batches: u32,
     /// Bytes answered inline since others had their turn.
     inline_bytes: Cell<usize>,
+    merges: bool,
+    /// Writes that may go together with the next one.
+    held: Vec<Held>,
 }
 
 impl Transmission {
@@ -104,7 +111,7 @@ impl Transmission {
         inbox: Inbox,
         means: Means<'_>,
     ) -> Self {
-        let Means { budget, shutdown, stall_timeout, pace } = means;
+        let Means { budget, shutdown, stall_timeout, merges, pace } = means;
         let client = Rc::new(Client {
             entry: Arc::clone(session.chosen.entry()),
             dialect: session.dialect,
@@ -126,6 +133,8 @@ impl Transmission {
             last_write_was_large: false,
             batches: 0,
             inline_bytes: Cell::new(0),
+            merges,
+            held: Vec::new(),
         }
     }
 
@@ -207,6 +216,12 @@ impl Transmission {
 
     /// Handles every request that is there in full, and a payload that is not.
     async fn handle_batch(&mut self) -> Result<(), End> {
+        let handled = self.handle_requests().await;
+        self.start_held();
+        handled
+    }
+
+    async fn handle_requests(&mut self) -> Result<(), End> {
         while let Decoded::Head { bytes, head } =
             RequestHeader::decode(self.client.dialect, self.inbox.bytes())?
         {
@@ -214,11 +229,13 @@ impl Transmission {
             match Command::check(&head, &self.served) {
                 Ok(command) => self.start(&head, command).await?,
                 Err(code) => {
+                    self.start_held();
                     self.skip(head.payload_bytes(self.client.dialect)).await?;
                     self.refuse(&head, code);
                 }
             }
             if self.client.outbox.is_due() {
+                self.start_held();
                 self.send().await?;
             }
         }
@@ -241,6 +258,9 @@ impl Transmission {
     }
 
     async fn start(&mut self, head: &RequestHeader, command: Command) -> Result<(), End> {
+        if !matches!(command, Command::Write { .. }) {
+            self.start_held();
+        }
         let work = match command {
             Command::Disconnect => return Err(End::Disconnect),
             Command::Read { offset, len, .. } => {
@@ -317,21 +337,6 @@ impl Transmission {
         outbox.push_filled(&reply, size, permit, fill)
     }
 
-    async fn write(&mut self, head: &RequestHeader, offset: u64, len: u32, fua: bool) -> Result<(), End> {
-        let size = usize::try_from(len).unwrap_or(usize::MAX);
-        self.last_write_was_large = size >= LARGE_WRITE_BYTES_MIN;
-        let permit = self.admit(u64::from(len)).await;
-        let data = self.payload(size).await?.freeze().into();
-        if len == 0 {
-            let done = done_reply(self.client.dialect, head.cookie, offset);
-            self.client.outbox.push_small(&done, Some(permit));
-            return Ok(());
-        }
-        let work = Work::Write { offset, data, fua, hints: self.hints(1) };
-        self.client.start(asked(head, What::Perform(work)), permit);
-        Ok(())
-    }
-
     /// What is known of a request for which `places` were taken: whether others were received with it, or are at work.
     fn hints(&self, places: u32) -> Hints {
         let more_waiting = !self.inbox.bytes().is_empty() || self.client.in_flight.requests() > places;
@@ -348,12 +353,14 @@ impl Transmission {
     }
 
     /// A place for a request that brings `payload` bytes, when there is one: behind those that wait in line.
-    async fn admit(&self, payload: u64) -> Permit {
+    async fn admit(&mut self, payload: u64) -> Permit {
         if self.line.is_empty()
             && let Some(permit) = self.client.in_flight.try_admit(payload)
         {
             return permit;
         }
+        // They have places that this one may wait for.
+        self.start_held();
         self.client.outbox.send().await;
         self.line.emptied().await;
         self.client.in_flight.admit(payload).await

@@ -1,7 +1,7 @@
 //! What the queues of one device share with its connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use event_listener::{Event, EventListener};
@@ -61,7 +61,11 @@ impl Device {
     }
 
     pub(crate) fn ring_features(&self) -> RingFeatures {
-        RingFeatures { indirect: self.uses(device::INDIRECT_DESC), event_index: self.uses(device::EVENT_IDX) }
+        RingFeatures {
+            indirect: self.uses(device::INDIRECT_DESC),
+            event_index: self.uses(device::EVENT_IDX),
+            packed: self.uses(device::RING_PACKED),
+        }
     }
 
     /// The log, while pages that are written are logged.
@@ -91,10 +95,10 @@ impl Device {
         }
     }
 
-    /// A ring begins with `used` requests done before. Where nobody remembers whether its driver turned the cache off it may have: then
-    /// each write is made durable. A ring that begins at the beginning has a driver that has read the configuration.
-    pub(crate) fn ring_begins_at(&self, used: u16) {
-        let to = if used == 0 { PRESUMED } else { OFF };
+    /// A ring begins, and its guest has worked before or not. Where nobody remembers whether its driver turned the cache off it may have: then
+    /// each write is made durable. One that has not has a driver that has read the configuration.
+    pub(crate) fn ring_begins(&self, in_use: bool) {
+        let to = if in_use { OFF } else { PRESUMED };
         let _ = self.cache.0.compare_exchange(PRESUMED, to, Ordering::AcqRel, Ordering::Acquire);
         self.remember_cache();
     }
@@ -132,7 +136,8 @@ impl Device {
 pub(crate) struct Run {
     pub(crate) ring: usize,
     pub(crate) entries: u32,
-    pub(crate) base: u16,
+    /// As a message says it.
+    pub(crate) base: u32,
     pub(crate) kick: Doorbell,
     pub(crate) address: ArcSwap<RingAddress>,
     call: ArcSwapOption<Doorbell>,
@@ -143,7 +148,7 @@ pub(crate) struct Run {
     pub(crate) stop: Shutdown,
     changed: Event,
     ended: Shutdown,
-    next: AtomicU16,
+    next: AtomicU32,
     fault: Mutex<Option<String>>,
 }
 
@@ -152,7 +157,8 @@ pub(crate) struct Run {
 pub(crate) struct Start {
     pub(crate) ring: usize,
     pub(crate) entries: u32,
-    pub(crate) base: u16,
+    /// As a message says it.
+    pub(crate) base: u32,
     pub(crate) kick: Doorbell,
     pub(crate) address: RingAddress,
     pub(crate) call: Option<Arc<Doorbell>>,
@@ -175,7 +181,7 @@ impl Run {
             stop: Shutdown::new(),
             changed: Event::new(),
             ended: Shutdown::new(),
-            next: AtomicU16::new(base),
+            next: AtomicU32::new(base),
             fault: Mutex::default(),
         })
     }
@@ -218,7 +224,7 @@ impl Run {
     }
 
     /// The queue has nothing in flight any more, and touches nothing; `next` is the entry that comes next.
-    pub(crate) fn end(&self, next: u16) {
+    pub(crate) fn end(&self, next: u32) {
         self.next.store(next, Ordering::Release);
         self.ended.trigger();
     }
@@ -229,7 +235,7 @@ impl Run {
     }
 
     /// Ends the ring in order, and gives the entry that comes next.
-    pub(crate) async fn stopped(&self) -> u16 {
+    pub(crate) async fn stopped(&self) -> u32 {
         self.stop.trigger();
         self.ended.wait().await;
         self.next.load(Ordering::Acquire)

@@ -30,6 +30,8 @@ pub mod device {
     pub const PROTOCOL: u64 = 1 << 30;
     /// Virtio 1.0 or later.
     pub const VERSION_1: u64 = 1 << 32;
+    /// Packed rings.
+    pub const RING_PACKED: u64 = 1 << 34;
 
     /// Those that do not depend on the disk.
     pub const ALWAYS: u64 = SEG_MAX
@@ -42,7 +44,8 @@ pub mod device {
         | INDIRECT_DESC
         | EVENT_IDX
         | PROTOCOL
-        | VERSION_1;
+        | VERSION_1
+        | RING_PACKED;
 }
 
 /// Features of the protocol (vhost-user specification, "Protocol features").
@@ -61,8 +64,16 @@ pub mod protocol {
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     /// Regions of memory are added and removed one by one.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    /// The device's own state goes to another back-end through a pipe.
+    pub const DEVICE_STATE: u64 = 1 << 19;
 
     /// All that is offered.
-    pub const OFFERED: u64 =
-        MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS;
+    pub const OFFERED: u64 = MQ
+        | LOG_SHMFD
+        | REPLY_ACK
+        | BACKEND_REQ
+        | CONFIG
+        | INFLIGHT_SHMFD
+        | CONFIGURE_MEM_SLOTS
+        | DEVICE_STATE;
 }

@@ -1,94 +1,63 @@
-//! Which requests of a ring are taken, and in which order the driver sees them done.
-//!
-//! With records that the front-end keeps ([`crate::inflight`]) a request is told as soon as it is done. Without them the front-end has
-//! only the index of the used ring: a back-end that comes after a crash goes on from there. So requests are told in the order in which
-//! they were taken: what is behind the index is exactly what was not done.
+//! Which requests of a ring are taken, and in which order the driver sees them done: one ledger for each form of a ring.
 
-use std::collections::VecDeque;
+mod packed;
+mod split;
+
 use std::sync::Arc;
 
 use crate::device::{Device, Run};
-use crate::inflight::Records;
-use crate::mapping::OutsideMapping;
 use crate::memory::{DirtyLog, Memory};
-use crate::message::RingAddress;
-use crate::ring::{Ring, RingFault};
+use crate::ring::packed::Descriptors;
+use crate::ring::{Chain, RingFault};
+
+/// A request that is next. It has not been taken yet.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// What it is.
+    pub(crate) chain: Chain,
+    /// Its descriptors, where records keep them: of packed rings.
+    pub(crate) descriptors: Descriptors,
+}
 
 /// A request that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
+    /// What names it when it is done.
     head: u16,
-    /// Its number among all that were taken.
+    /// Of a split ring: its number among all that were taken.
     number: u64,
-}
-
-/// A request that is told when those before it are.
-#[derive(Debug)]
-struct Waiting {
-    head: u16,
-    /// Bytes that were written for it, once it is done.
-    written: Option<u32>,
-}
-
-#[derive(Debug)]
-enum Order {
-    /// As they are done.
-    Recorded(Records),
-    /// As they were taken; the number of the first that waits.
-    Taken(VecDeque<Waiting>, u64),
+    /// Of a packed ring: its record, and its entries in the ring.
+    record: u16,
+    entries: u16,
 }
 
 /// The state of one ring.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) memory: Arc<Memory>,
-    address: Arc<RingAddress>,
-    pub(crate) ring: Ring,
-    order: Order,
-    /// Begun by a back-end before us, and not done: they are taken first.
-    again: VecDeque<u16>,
-    next_available: u16,
-    next_used: u16,
-    /// The driver was told of the entries before it.
-    called_at: u16,
-    taken: u64,
+pub(crate) enum Ledger {
+    /// A split ring.
+    Split(split::Ledger),
+    /// A packed ring.
+    Packed(packed::Ledger),
 }
 
 impl Ledger {
     /// Finds the ring, and where it goes on.
     ///
     /// # Errors
-    /// When it is not in memory.
+    /// When it is not in memory, or its records make no sense.
     pub(crate) fn new(device: &Device, run: &Run) -> Result<Self, RingFault> {
-        let (memory, address) = (device.memory.load_full(), run.address.load_full());
-        let ring = Ring::new(&memory, &address, run.entries, device.ring_features())?;
-        let used = ring.used_index()?;
-        device.ring_begins_at(used);
-        if used != 0 {
-            run.resumes();
+        match device.ring_features().packed {
+            true => packed::Ledger::new(device, run).map(Self::Packed),
+            false => split::Ledger::new(device, run).map(Self::Split),
         }
-        let inflight = device.inflight.load_full();
-        let records = inflight.and_then(|inflight| inflight.queue(run.ring, ring.entries()));
-        let mut ledger = Self {
-            memory,
-            address,
-            ring,
-            order: Order::Taken(VecDeque::new(), 0),
-            again: VecDeque::new(),
-            next_available: run.base,
-            next_used: used,
-            called_at: used,
-            taken: 0,
-        };
-        if let Some(mut records) = records {
-            if let Some(found) = records.begin(used).map_err(unmapped)? {
-                // At most as many as the ring has entries.
-                ledger.next_available = used.wrapping_add(found.heads.len() as u16);
-                ledger.again = found.heads.into();
-            }
-            ledger.order = Order::Recorded(records);
+    }
+
+    /// The guest's memory.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        match self {
+            Self::Split(own) => &own.memory,
+            Self::Packed(own) => &own.memory,
         }
-        Ok(ledger)
     }
 
     /// Finds the ring again where memory or its address were changed.
@@ -96,45 +65,32 @@ impl Ledger {
     /// # Errors
     /// When it is not in memory any more.
     pub(crate) fn refresh(&mut self, device: &Device, run: &Run) -> Result<(), RingFault> {
-        let (memory, address) = (device.memory.load(), run.address.load());
-        if !Arc::ptr_eq(&memory, &self.memory) || !Arc::ptr_eq(&address, &self.address) {
-            self.ring = Ring::new(&memory, &address, run.entries, device.ring_features())?;
-            (self.memory, self.address) = (Arc::clone(&memory), Arc::clone(&address));
+        match self {
+            Self::Split(own) => own.refresh(device, run),
+            Self::Packed(own) => own.refresh(device, run),
         }
-        Ok(())
     }
 
-    /// The descriptor of the request that is next, if there is one. It is not taken yet.
+    /// The request that is next, if there is one. It is not taken yet.
     ///
     /// # Errors
     /// When the driver broke the ring.
-    pub(crate) fn next(&self) -> Result<Option<u16>, RingFault> {
-        if let Some(head) = self.again.front() {
-            return Ok(Some(*head));
-        }
-        match self.ring.available_from(self.next_available)? {
-            0 => Ok(None),
-            _ => self.ring.head(self.next_available).map(Some),
+    pub(crate) fn next(&self) -> Result<Option<Offer>, RingFault> {
+        match self {
+            Self::Split(own) => own.next(),
+            Self::Packed(own) => own.next(),
         }
     }
 
-    /// Takes the request `head`, which [`Ledger::next`] gave.
+    /// Takes the request that [`Ledger::next`] gave: its name when it is done, and its descriptors.
     ///
     /// # Errors
     /// When it cannot be recorded.
-    pub(crate) fn take(&mut self, head: u16) -> Result<Ticket, RingFault> {
-        let again = self.again.pop_front().is_some();
-        match &mut self.order {
-            Order::Recorded(records) if !again => records.started(head).map_err(unmapped)?,
-            Order::Recorded(_) => {}
-            Order::Taken(waiting, _) => waiting.push_back(Waiting { head, written: None }),
+    pub(crate) fn take(&mut self, head: u16, descriptors: &Descriptors) -> Result<Ticket, RingFault> {
+        match self {
+            Self::Split(own) => own.take(head),
+            Self::Packed(own) => own.take(head, descriptors),
         }
-        if !again {
-            self.next_available = self.next_available.wrapping_add(1);
-        }
-        let ticket = Ticket { head, number: self.taken };
-        self.taken += 1;
-        Ok(ticket)
     }
 
     /// The request of `ticket` is done, and `written` bytes were written for it.
@@ -147,36 +103,10 @@ impl Ledger {
         written: u32,
         log: Option<&DirtyLog>,
     ) -> Result<(), RingFault> {
-        let Order::Taken(waiting, first) = &mut self.order else {
-            return self.tell(ticket.head, written, log);
-        };
-        let at = usize::try_from(ticket.number.wrapping_sub(*first)).ok();
-        if let Some(own) = at.and_then(|at| waiting.get_mut(at)) {
-            own.written = Some(written);
+        match self {
+            Self::Split(own) => own.done(ticket, written, log),
+            Self::Packed(own) => own.done(ticket, written, log),
         }
-        while let Order::Taken(waiting, first) = &mut self.order
-            && let Some((head, written)) = waiting.front().and_then(|one| Some((one.head, one.written?)))
-        {
-            waiting.pop_front();
-            *first += 1;
-            self.tell(head, written, log)?;
-        }
-        Ok(())
-    }
-
-    /// Lets the driver see that `head` is done. The order of the steps is that of the records: docs/write-order.md, "Requests in flight".
-    fn tell(&mut self, head: u16, written: u32, log: Option<&DirtyLog>) -> Result<(), RingFault> {
-        let after = self.next_used.wrapping_add(1);
-        if let Order::Recorded(records) = &self.order {
-            records.about_to_publish(head).map_err(unmapped)?;
-        }
-        self.ring.put_used(self.next_used, head, written, log)?;
-        self.ring.publish_used(after, log)?;
-        self.next_used = after;
-        if let Order::Recorded(records) = &self.order {
-            records.published(head, after).map_err(unmapped)?;
-        }
-        Ok(())
     }
 
     /// Whether the driver is to be woken for what it was told since the last time.
@@ -184,11 +114,10 @@ impl Ledger {
     /// # Errors
     /// When the ring is not what it was.
     pub(crate) fn take_call(&mut self) -> Result<bool, RingFault> {
-        let before = std::mem::replace(&mut self.called_at, self.next_used);
-        if before == self.next_used {
-            return Ok(false);
+        match self {
+            Self::Split(own) => own.take_call(),
+            Self::Packed(own) => own.take_call(),
         }
-        self.ring.wants_call(before, self.next_used)
     }
 
     /// Asks the driver to wake us for what comes next. Whether something has come already.
@@ -196,17 +125,17 @@ impl Ledger {
     /// # Errors
     /// When the driver broke the ring.
     pub(crate) fn ask_for_kick(&self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        self.ring.ask_for_kick(self.next_available, log)?;
-        Ok(self.next()?.is_some())
+        match self {
+            Self::Split(own) => own.ask_for_kick(log),
+            Self::Packed(own) => own.ask_for_kick(log),
+        }
     }
 
-    /// The entry of the available ring that comes next.
-    pub(crate) fn next_available(&self) -> u16 {
-        // What a back-end before us began, and we did not, is still recorded.
-        self.next_available
+    /// Where the ring goes on, as messages say it. What a back-end before us began, and we did not, is still recorded.
+    pub(crate) fn base(&self) -> u32 {
+        match self {
+            Self::Split(own) => own.base(),
+            Self::Packed(own) => own.base(),
+        }
     }
-}
-
-fn unmapped(outside: OutsideMapping) -> RingFault {
-    RingFault::Place(outside.offset as u64)
 }

@@ -27,6 +27,7 @@ pub mod request;
 pub mod ring;
 mod server;
 mod session;
+mod state;
 mod work;
 
 pub use server::{DeviceOptions, OptionsError, Server, VhostExport};

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use buffer::ForeignBytes;
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
@@ -186,6 +186,22 @@ impl Mapping {
         self.atomic_u16(offset).map(|cell| cell.store(value, order))
     }
 
+    /// Reads a number of eight bytes at once.
+    ///
+    /// # Errors
+    /// When it does not lie inside, or is not aligned.
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, OutsideMapping> {
+        self.atomic_u64(offset).map(|cell| cell.load(order))
+    }
+
+    /// Writes a number of eight bytes at once.
+    ///
+    /// # Errors
+    /// When it does not lie inside, or is not aligned.
+    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), OutsideMapping> {
+        self.atomic_u64(offset).map(|cell| cell.store(value, order))
+    }
+
     /// Sets bits of one byte.
     ///
     /// # Errors
@@ -196,6 +212,15 @@ impl Mapping {
         let cell = unsafe { AtomicU8::from_ptr(byte.as_ptr()) };
         cell.fetch_or(bits, Ordering::AcqRel);
         Ok(())
+    }
+
+    fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, OutsideMapping> {
+        let start = self.at(offset, 8)?.cast::<u64>();
+        if !start.is_aligned() {
+            return Err(OutsideMapping { offset, len: 8 });
+        }
+        // SAFETY: the number is mapped while `self` lives, and aligned.
+        Ok(unsafe { AtomicU64::from_ptr(start.as_ptr()) })
     }
 
     fn atomic_u16(&self, offset: usize) -> Result<&AtomicU16, OutsideMapping> {

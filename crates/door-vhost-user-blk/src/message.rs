@@ -239,6 +239,10 @@ pub enum Message {
     AddRegion(RegionInfo),
     /// One less.
     RemoveRegion(RegionInfo),
+    /// Give the device's state to a descriptor, or take it from there: direction, phase.
+    SetDeviceState(u32, u32),
+    /// Whether that went well.
+    CheckDeviceState,
     /// Something that was not offered.
     Unknown(u32),
 }
@@ -285,10 +289,17 @@ impl Message {
             36 => Self::GetMemorySlots,
             37 => Self::AddRegion(single()?),
             38 => Self::RemoveRegion(single()?),
+            42 => state().map(|RingState { ring, value }| Self::SetDeviceState(ring, value))?,
+            43 => Self::CheckDeviceState,
             other => Self::Unknown(other),
         })
     }
 }
+
+/// Answers about a device's state: no descriptor of ours comes along, the front-end's is used; it failed (and none comes along either).
+pub const STATE_NO_FD: u64 = 1 << 8;
+/// See [`STATE_NO_FD`].
+pub const STATE_FAILED: u64 = STATE_NO_FD | 1;
 
 /// The payload of an answer with a number.
 pub fn number(value: u64) -> [u8; 8] {

@@ -15,7 +15,7 @@ use futures_util::future::select;
 use smallvec::SmallVec;
 
 use crate::device::{Device, Run};
-use crate::ledger::{Ledger, Ticket};
+use crate::ledger::{Ledger, Offer, Ticket};
 use crate::memory::Memory;
 use crate::request::{Request, Status};
 use crate::ring::RingFault;
@@ -126,7 +126,7 @@ impl Queue {
             task.cancel().await;
         }
         self.call_now();
-        let next = self.ledger.borrow().as_ref().map_or(self.run.base, Ledger::next_available);
+        let next = self.ledger.borrow().as_ref().map_or(self.run.base, Ledger::base);
         self.run.end(next);
     }
 
@@ -206,21 +206,20 @@ impl Queue {
         ledger.refresh(&self.device, &self.run)?;
         let takes = self.device.takes();
         while taken.len() < REQUESTS_MAX {
-            let Some(head) = ledger.next()? else {
+            let Some(Offer { chain, descriptors }) = ledger.next()? else {
                 if !taken.is_empty() {
                     return Ok(Batch::Started);
                 }
                 let more = ledger.ask_for_kick(self.device.dirty_log().as_deref())?;
                 return Ok(if more { Batch::Started } else { Batch::Nothing });
             };
-            let chain = ledger.ring.chain(&ledger.memory, head)?;
-            let request = Request::of(chain, &ledger.memory, &takes)?;
+            let request = Request::of(chain, ledger.memory(), &takes)?;
             let bytes = request.bytes();
             let Some(permit) = self.in_flight.try_admit(bytes) else {
                 return Ok(if taken.is_empty() { Batch::NoPlace(bytes) } else { Batch::Started });
             };
-            let ticket = ledger.take(head)?;
-            taken.push(Taken { request, ticket, permit, memory: Arc::clone(&ledger.memory) });
+            let ticket = ledger.take(request.head, &descriptors)?;
+            taken.push(Taken { request, ticket, permit, memory: Arc::clone(ledger.memory()) });
         }
         Ok(Batch::Started)
     }

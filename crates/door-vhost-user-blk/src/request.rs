@@ -93,7 +93,7 @@ pub struct Range {
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What names it in the used ring.
+    /// What names it when it is done.
     pub head: u16,
     /// Where its status goes.
     pub status_at: u64,

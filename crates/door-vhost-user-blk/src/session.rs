@@ -1,23 +1,26 @@
-//! What each message does.
+//! What each message does; those about one ring: [`rings`].
+
+mod rings;
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use reactor::Doorbell;
+use export::repeats::{self, Level};
 use reactor::net::Stream;
 
+use self::rings::Vring;
 use crate::channel::Channel;
 use crate::config::{self, CACHE_AT, Described};
-use crate::device::{Device, Run, Start};
+use crate::device::Device;
 use crate::features::{device, protocol};
-use crate::inflight::{Inflight, InflightError};
+use crate::inflight::{Form, Inflight, InflightError};
 use crate::limits::MEMORY_SLOTS_MAX;
 use crate::memory::{DirtyLog, Memory, MemoryError};
-use crate::message::{self, ConfigRange, Message, RegionInfo, RingAddress, RingFd, RingState};
-use crate::queue::{self, EndOnDrop};
+use crate::message::{self, ConfigRange, Message, RegionInfo};
 use crate::server::{Server, VhostExport};
+use crate::state::{State, StateError, Transfer};
 
 /// Why a message was not done.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +47,8 @@ pub(crate) enum Refused {
     Memory(#[from] MemoryError),
     #[error(transparent)]
     Inflight(#[from] InflightError),
+    #[error("the device's state: {0}")]
+    State(#[from] StateError),
     #[error("a descriptor cannot be used: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -65,19 +70,6 @@ impl Answer {
     }
 }
 
-/// A ring as the front-end described it so far.
-#[derive(Debug, Default)]
-struct Vring {
-    entries: u32,
-    base: u16,
-    address: Option<RingAddress>,
-    kick: Option<Doorbell>,
-    call: Option<Arc<Doorbell>>,
-    err: Option<Arc<Doorbell>>,
-    enabled: bool,
-    run: Option<Arc<Run>>,
-}
-
 /// One connection's state.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -87,6 +79,8 @@ pub(crate) struct Session {
     rings: Vec<Vring>,
     protocol: u64,
     first_loop: usize,
+    /// Of the device's state, begun and not yet asked for.
+    transfer: Option<Transfer>,
 }
 
 impl Session {
@@ -98,6 +92,7 @@ impl Session {
             rings: (0..export.options.queues).map(|_| Vring::default()).collect(),
             protocol: 0,
             first_loop: server.first_loop(),
+            transfer: None,
         }
     }
 
@@ -143,7 +138,7 @@ impl Session {
             Message::GetConfig(range) => return Ok(Answer::Payload(self.configuration(&range))),
             Message::SetConfig(range) => self.set_configuration(&range).await?,
             Message::GetInflight(info) => {
-                let (fd, info) = Inflight::create(info)?;
+                let (fd, info) = Inflight::create(info, self.form())?;
                 return Ok(Answer::WithFd(message::inflight_answer(info, bytes), fd));
             }
             Message::SetInflight(info) => {
@@ -169,6 +164,14 @@ impl Session {
             }
             // Who reads the log looks at all of it: nobody is told of new entries.
             Message::SetLogFd => {}
+            Message::SetDeviceState(direction, phase) => {
+                let begun = self.begin_transfer(direction, phase, fds);
+                return Ok(self.answer_about_state(begun.map(|()| message::STATE_NO_FD)));
+            }
+            Message::CheckDeviceState => {
+                let ended = self.end_transfer();
+                return Ok(self.answer_about_state(ended.map(|()| 0)));
+            }
             Message::Unknown(_) => return Err(Refused::NotOffered),
             about_ring @ (Message::SetRingEntries(_)
             | Message::SetRingAddress(_)
@@ -182,100 +185,9 @@ impl Session {
         Ok(Answer::None)
     }
 
-    async fn handle_ring(&mut self, asked: Message, fds: Vec<OwnedFd>) -> Result<Answer, Refused> {
-        let number = match asked {
-            Message::SetRingEntries(RingState { ring, value }) => {
-                let number = self.stopped_ring(ring)?;
-                self.ring(number).entries = value;
-                number
-            }
-            Message::SetRingBase(RingState { ring, value }) => {
-                let number = self.stopped_ring(ring)?;
-                self.ring(number).base = u16::try_from(value).map_err(|_| Refused::Number(value))?;
-                number
-            }
-            Message::SetRingAddress(address) => {
-                let number = self.number(address.ring)?;
-                let ring = self.ring(number);
-                ring.address = Some(address);
-                if let Some(run) = &ring.run {
-                    run.address.store(Arc::new(address));
-                }
-                number
-            }
-            Message::SetRingKick(fd) => {
-                let number = self.stopped_ring(fd.ring)?;
-                self.ring(number).kick = Some(bell(fd, fds)?.ok_or(Refused::Polled)?);
-                number
-            }
-            Message::SetRingCall(fd) => {
-                let number = self.number(fd.ring)?;
-                let call = bell(fd, fds)?.map(Arc::new);
-                self.ring(number).call.clone_from(&call);
-                if let Some(run) = &self.ring(number).run {
-                    run.set_call(call);
-                }
-                number
-            }
-            Message::SetRingErr(fd) => {
-                let number = self.number(fd.ring)?;
-                let err = bell(fd, fds)?.map(Arc::new);
-                self.ring(number).err.clone_from(&err);
-                if let Some(run) = &self.ring(number).run {
-                    run.err.store(err);
-                }
-                number
-            }
-            Message::SetRingEnable(RingState { ring, value }) => {
-                let number = self.number(ring)?;
-                self.ring(number).enabled = value != 0;
-                if let Some(run) = &self.ring(number).run {
-                    run.enable(value != 0);
-                }
-                number
-            }
-            Message::GetRingBase(ring) => return self.stop(ring).await,
-            _ => return Err(Refused::NotOffered),
-        };
-        self.start_if_complete(number);
-        Ok(Answer::None)
-    }
-
-    /// Stops a ring; what it has in flight is finished before the answer.
-    async fn stop(&mut self, ring: u32) -> Result<Answer, Refused> {
-        let number = self.number(ring)?;
-        let own = self.ring(number);
-        own.kick = None;
-        if let Some(run) = own.run.take() {
-            own.base = run.stopped().await;
-        }
-        Ok(Answer::Payload(message::ring_state(ring, u32::from(own.base)).to_vec()))
-    }
-
-    /// A ring begins when all is known of it, and it is enabled.
-    fn start_if_complete(&mut self, number: usize) {
-        // Without protocol features there is no message that enables it.
-        let always = self.device.features.load(Ordering::Acquire) & device::PROTOCOL == 0;
-        let ring = self.ring(number);
-        let (None, Some(kick), Some(address), true) =
-            (&ring.run, &ring.kick, ring.address, ring.enabled || always)
-        else {
-            return;
-        };
-        let run = Run::new(Start {
-            ring: number,
-            entries: ring.entries,
-            base: ring.base,
-            kick: kick.clone(),
-            address,
-            call: ring.call.clone(),
-            err: ring.err.clone(),
-        });
-        ring.run = Some(Arc::clone(&run));
-        let (device, end) = (Arc::clone(&self.device), EndOnDrop(run));
-        let budget = Arc::clone(self.server.door().loops().budget());
-        let begin = move |seat: &export::Seat| queue::begin(device, end, seat, budget);
-        self.server.give_queue(self.first_loop, number, begin);
+    /// Which rings the driver uses.
+    fn form(&self) -> Form {
+        if self.device.ring_features().packed { Form::Packed } else { Form::Split }
     }
 
     fn features(&self) -> u64 {
@@ -323,6 +235,34 @@ impl Session {
         Ok(())
     }
 
+    fn begin_transfer(&mut self, direction: u32, phase: u32, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+        self.none_runs()?;
+        self.transfer = None;
+        let size = self.device.export.entry.disk().size();
+        let state = State { cache: self.device.cache(), size };
+        self.transfer = Some(Transfer::begin(direction, phase, only(fds)?, state)?);
+        Ok(())
+    }
+
+    fn end_transfer(&mut self) -> Result<(), Refused> {
+        self.none_runs()?;
+        let transfer = self.transfer.take().ok_or(StateError::None)?;
+        if let Some(state) = transfer.end(self.device.export.entry.disk().size())? {
+            self.device.set_cache(state.cache);
+        }
+        Ok(())
+    }
+
+    /// These two messages have answers that say whether they failed: the connection goes on.
+    fn answer_about_state(&self, done: Result<u64, Refused>) -> Answer {
+        Answer::number(done.unwrap_or_else(|why| {
+            let entry = &self.device.export.entry;
+            let text = format!("export {:?}: the state of a device is not transferred: {why}", entry.name());
+            repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
+            message::STATE_FAILED
+        }))
+    }
+
     fn set_memory(&mut self, regions: Vec<RegionInfo>, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         if regions.len() != fds.len() {
             return Err(Refused::Descriptors { found: fds.len(), needed: regions.len() });
@@ -330,33 +270,6 @@ impl Session {
         let described: Vec<_> = regions.into_iter().zip(fds).collect();
         self.device.memory.store(Arc::new(Memory::of_table(&described)?));
         Ok(())
-    }
-
-    fn none_runs(&self) -> Result<(), Refused> {
-        match self.rings.iter().position(|ring| ring.run.is_some()) {
-            Some(ring) => Err(Refused::Runs(ring)),
-            None => Ok(()),
-        }
-    }
-
-    /// The number of a ring that there is.
-    fn number(&self, ring: u32) -> Result<usize, Refused> {
-        let found = usize::try_from(ring).ok().filter(|number| *number < self.rings.len());
-        found.ok_or(Refused::NoRing { found: ring, queues: self.device.export.options.queues })
-    }
-
-    /// The same of one that does not run.
-    fn stopped_ring(&self, ring: u32) -> Result<usize, Refused> {
-        let number = self.number(ring)?;
-        match self.rings.get(number).is_some_and(|ring| ring.run.is_some()) {
-            true => Err(Refused::Runs(number)),
-            false => Ok(number),
-        }
-    }
-
-    /// A ring whose number was looked at.
-    fn ring(&mut self, number: usize) -> &mut Vring {
-        &mut self.rings[number]
     }
 }
 
@@ -369,13 +282,5 @@ fn only(mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
     match (fds.pop(), fds.len()) {
         (Some(fd), 0) => Ok(fd),
         (fd, rest) => Err(Refused::Descriptors { found: rest + usize::from(fd.is_some()), needed: 1 }),
-    }
-}
-
-/// The eventfd that came along, unless none was to.
-fn bell(fd: RingFd, fds: Vec<OwnedFd>) -> Result<Option<Doorbell>, Refused> {
-    match fd.polled {
-        true => Ok(None),
-        false => Ok(Some(Doorbell::from_fd(only(fds)?)?)),
     }
 }

@@ -1,15 +1,18 @@
 //! What a guest and its front-end write: messages, rings in memory, records of requests in flight.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use door_vhost_user_blk::inflight::Inflight;
+use door_vhost_user_blk::inflight::{Form, Inflight};
 use door_vhost_user_blk::limits::{CHAIN_DESCRIPTORS_MAX, RANGES_MAX, REQUEST_BYTES_MAX};
 use door_vhost_user_blk::memory::Memory;
 use door_vhost_user_blk::message::{
     Area, HEADER_BYTES, Header, InflightInfo, Message, RegionInfo, RingAddress,
 };
 use door_vhost_user_blk::request::{Ask, Range, Request, Takes};
-use door_vhost_user_blk::ring::{Ring, RingFeatures, Segments};
+use door_vhost_user_blk::ring::packed::{PackedRing, Position};
+use door_vhost_user_blk::ring::split::SplitRing;
+use door_vhost_user_blk::ring::{Chain, RingFeatures, Segments};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::input::Input;
@@ -31,7 +34,7 @@ pub(super) fn run(data: &[u8]) {
     match input.byte() & 3 {
         0 => messages(&mut input),
         1 => records(&mut input),
-        _ => ring(&mut input),
+        _ => rings(&mut input),
     }
 }
 
@@ -59,14 +62,17 @@ fn messages(input: &mut Input<'_>) {
 fn records(input: &mut Input<'_>) {
     let entries = 1 << (input.byte() % 6);
     let info = InflightInfo { area: Area { len: 0, file_offset: 0 }, queues: 2, entries };
-    let Ok((fd, info)) = Inflight::create(info) else { panic!("records in bounds are refused") };
+    let Ok((fd, info)) = Inflight::create(info, Form::Packed) else {
+        panic!("records in bounds are refused")
+    };
     let used = u16::from(input.byte());
     let _ = rustix::io::pwrite(&fd, input.bytes(1 << 14), 0);
     let Ok(all) = Inflight::open(&fd, info) else { panic!("our own records are refused") };
     let all = Arc::new(all);
     let _ = all.cache();
     for queue in 0..2 {
-        let Some(mut records) = all.queue(queue, entries) else { panic!("a queue is missing") };
+        packed_records(&all, queue, entries);
+        let Some(mut records) = all.split(queue, entries) else { panic!("a queue is missing") };
         let Ok(Some(found)) = records.begin(used) else { continue };
         let mut heads = found.heads.clone();
         heads.sort_unstable();
@@ -79,13 +85,52 @@ fn records(input: &mut Input<'_>) {
     }
 }
 
-/// Descriptors that mostly make sense, in a ring whose requests are then read.
-fn ring(input: &mut Input<'_>) {
+/// The same of a packed ring: what is found is at most as much as the ring has, and no record leads beyond the last.
+fn packed_records(all: &Arc<Inflight>, queue: usize, entries: u16) {
     let Ok(fd) = memfd_create("guest", MemfdFlags::CLOEXEC) else { return };
     if ftruncate(&fd, MEMORY_BYTES).is_err() {
         return;
     }
-    let features = RingFeatures { indirect: input.flag(), event_index: input.flag() };
+    let memory = memory(&fd);
+    let Ok(ring) = PackedRing::new(&memory, &address(), u32::from(entries), RingFeatures::default()) else {
+        panic!("a sound ring is refused")
+    };
+    let Some(mut records) = all.packed(queue, entries) else { panic!("a queue is missing") };
+    let Ok(found) = records.begin(&ring, Position::START) else { return };
+    let mut used = Position::START;
+    for begun in found.into_iter().flat_map(|found| found.begun) {
+        assert!(begun.record < entries && (1..=usize::from(entries)).contains(&begun.descriptors.len()));
+        used = used.after(begun.descriptors.len() as u16, entries);
+        if records.about_to_publish(begun.record, used).is_ok() {
+            let _ = records.published(begun.record);
+        }
+    }
+    for _ in 0..=entries {
+        // Who changed the list has none free, or the same one again: it stays inside.
+        let _ = records.started(&[Default::default(), Default::default()]);
+    }
+}
+
+fn memory(fd: &OwnedFd) -> Memory {
+    let half = MEMORY_BYTES / 2;
+    let region = |at: u64| RegionInfo { guest: GUEST + at, len: half, user: USER + at, file_offset: at };
+    let memory = Memory::default().with(region(0), fd).and_then(|memory| memory.with(region(half), fd));
+    let Ok(memory) = memory else { panic!("regions side by side are refused") };
+    memory
+}
+
+fn address() -> RingAddress {
+    let [descriptors, used, available] = [0, USED_AT, AVAILABLE_AT].map(|at| USER + at);
+    RingAddress { ring: 0, logged: false, descriptors, used, available, log_guest: 0 }
+}
+
+/// Descriptors that mostly make sense, in rings of both forms, whose requests are then read.
+fn rings(input: &mut Input<'_>) {
+    let Ok(fd) = memfd_create("guest", MemfdFlags::CLOEXEC) else { return };
+    if ftruncate(&fd, MEMORY_BYTES).is_err() {
+        return;
+    }
+    let features = RingFeatures { indirect: input.flag(), event_index: input.flag(), packed: false };
     let entries = 1u32 << (input.byte() % 7);
     let put = |at: u64, bytes: &[u8]| {
         // Inside the file.
@@ -108,14 +153,40 @@ fn ring(input: &mut Input<'_>) {
         put(0x5000 + at, &descriptor);
         at += 16;
     }
-    let half = MEMORY_BYTES / 2;
-    let region = |at: u64| RegionInfo { guest: GUEST + at, len: half, user: USER + at, file_offset: at };
-    let memory = Memory::default().with(region(0), &fd).and_then(|memory| memory.with(region(half), &fd));
-    let Ok(memory) = memory else { panic!("regions side by side are refused") };
-    let [descriptors, used, available] = [0, USED_AT, AVAILABLE_AT].map(|at| USER + at);
-    let address = RingAddress { ring: 0, logged: false, descriptors, used, available, log_guest: 0 };
-    let Ok(ring) = Ring::new(&memory, &address, entries, features) else { panic!("a sound ring is refused") };
-    requests(&ring, &Arc::new(memory));
+    let memory = Arc::new(memory(&fd));
+    let Ok(ring) = SplitRing::new(&memory, &address(), entries, features) else {
+        panic!("a sound ring is refused")
+    };
+    requests(&ring, &memory);
+    // The same bytes as packed descriptors: flags and numbers change places, and carry the driver's mark.
+    let mut place = 0;
+    while place < at {
+        let mut flags = [0; 4];
+        if rustix::io::pread(&fd, &mut flags, place + 12).is_ok() {
+            let [f0, f1, n0, n1] = flags;
+            put(place + 12, &[n0, n1, f0 | 1 << 7, f1]);
+        }
+        place += 16;
+    }
+    let features = RingFeatures { packed: true, ..features };
+    let Ok(ring) = PackedRing::new(&memory, &address(), entries, features) else {
+        panic!("a sound ring is refused")
+    };
+    packed_requests(&ring, &memory);
+}
+
+fn packed_requests(ring: &PackedRing, memory: &Arc<Memory>) {
+    let mut at = Position::START;
+    for _ in 0..ring.entries() {
+        let Ok(Some(descriptors)) = ring.next(at) else { return };
+        assert!((1..=usize::from(ring.entries())).contains(&descriptors.len()));
+        let after = at.after(descriptors.len() as u16, ring.entries());
+        if let Ok(chain) = ring.chain(memory, &descriptors) {
+            request(chain, memory);
+        }
+        assert!(ring.put_used(at, 0, 1, None).is_ok() && ring.wants_call(after, 1).is_ok());
+        at = after;
+    }
 }
 
 fn descriptor(input: &mut Input<'_>) -> Vec<u8> {
@@ -137,28 +208,32 @@ fn descriptor(input: &mut Input<'_>) -> Vec<u8> {
         .concat()
 }
 
-fn requests(ring: &Ring, memory: &Arc<Memory>) {
-    let takes = Takes { size: DISK_BYTES, read_only: false, discard: true, zero: true };
+fn requests(ring: &SplitRing, memory: &Arc<Memory>) {
     let Ok(count) = ring.available_from(0) else { return };
     assert!(count <= ring.entries());
     for index in 0..count {
         let Ok(chain) = ring.head(index).and_then(|head| ring.chain(memory, head)) else { continue };
-        assert!(chain.readable.len() + chain.writable.len() <= CHAIN_DESCRIPTORS_MAX);
-        let Ok(request) = Request::of(chain, memory, &takes) else { continue };
-        assert!(request.bytes() <= REQUEST_BYTES_MAX);
-        match &request.ask {
-            Ask::Read { offset, data, len } | Ask::Write { offset, data, len } => {
-                assert!(offset + len <= DISK_BYTES && len.is_multiple_of(512));
-                data_fits(data, *len, memory);
-            }
-            Ask::Discard(ranges) | Ask::Zero(ranges) => {
-                let inside = |range: &Range| range.offset + range.len <= DISK_BYTES;
-                assert!(ranges.len() <= RANGES_MAX as usize && ranges.iter().all(inside));
-            }
-            Ask::Flush | Ask::Id { .. } | Ask::Answered(_) => {}
-        }
-        assert!(memory.write(request.status_at, &[0]).is_ok(), "no place for the status");
+        request(chain, memory);
     }
+}
+
+fn request(chain: Chain, memory: &Arc<Memory>) {
+    let takes = Takes { size: DISK_BYTES, read_only: false, discard: true, zero: true };
+    assert!(chain.readable.len() + chain.writable.len() <= CHAIN_DESCRIPTORS_MAX);
+    let Ok(request) = Request::of(chain, memory, &takes) else { return };
+    assert!(request.bytes() <= REQUEST_BYTES_MAX);
+    match &request.ask {
+        Ask::Read { offset, data, len } | Ask::Write { offset, data, len } => {
+            assert!(offset + len <= DISK_BYTES && len.is_multiple_of(512));
+            data_fits(data, *len, memory);
+        }
+        Ask::Discard(ranges) | Ask::Zero(ranges) => {
+            let inside = |range: &Range| range.offset + range.len <= DISK_BYTES;
+            assert!(ranges.len() <= RANGES_MAX as usize && ranges.iter().all(inside));
+        }
+        Ask::Flush | Ask::Id { .. } | Ask::Answered(_) => {}
+    }
+    assert!(memory.write(request.status_at, &[0]).is_ok(), "no place for the status");
 }
 
 /// The segments have as many bytes as the request, and are memory as a whole or not at all.

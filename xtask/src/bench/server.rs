@@ -59,13 +59,27 @@ const START_MAX: Duration = Duration::from_secs(20);
 
 impl Daemon {
     /// Starts `command` and waits until it answers at `socket`. What its standard error says is told if it does not.
-    pub fn start(mut command: Command, socket: PathBuf) -> Result<Self, String> {
+    pub fn start(command: Command, socket: PathBuf) -> Result<Self, String> {
+        Self::start_until(command, socket, |socket| UnixStream::connect(socket).is_ok())
+    }
+
+    /// Starts `command` and waits until its socket is there, without a connection: QEMU's vhost-user server answers nobody who comes
+    /// before it has noticed the end of the one before.
+    pub fn start_unasked(command: Command, socket: PathBuf) -> Result<Self, String> {
+        Self::start_until(command, socket, Path::exists)
+    }
+
+    fn start_until(
+        mut command: Command,
+        socket: PathBuf,
+        listens: impl Fn(&Path) -> bool,
+    ) -> Result<Self, String> {
         // Left by the server before; not there at the first start.
         let _ = std::fs::remove_file(&socket);
         let (child, running) = process::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))?;
         let mut daemon = Self { child, socket, _running: running };
         let start = Instant::now();
-        while UnixStream::connect(&daemon.socket).is_err() {
+        while !listens(&daemon.socket) {
             let ended = daemon.child.try_wait().map_err(|error| error.to_string())?;
             if ended.is_some() || start.elapsed() > START_MAX {
                 return Err(format!("it does not serve: {command:?}: {}", daemon.said()));

@@ -9,6 +9,8 @@ mod counters;
 mod encrypted;
 mod files;
 mod growth;
+mod machine;
+mod merging;
 mod modes;
 mod order;
 mod per_request;
@@ -51,6 +53,8 @@ pub const TABLES: &[Entry] = &[
     entry("H", modes::run),
     entry("I", bulk::run),
     entry("J", growth::run),
+    entry("M", machine::run),
+    entry("O", merging::run),
     entry("R", encrypted::run),
     on_request("K", throttle::run),
     on_request("L", tools::run),

@@ -86,6 +86,49 @@ fn a_read_of_nothing_but_a_hole_brings_no_bytes_where_the_dialect_can_say_so() {
     }
 }
 
+/// Contiguous writes that came together go to the disk as one, in whatever order; those that are not, those that are to be durable and those of a
+/// server that merges nothing do not. Each is answered, and has its own bytes.
+#[test]
+fn contiguous_writes_that_came_together_are_one() {
+    for (merge, dialect) in [(true, Dialect::Simple), (true, Dialect::Extended), (false, Dialect::Structured)]
+    {
+        let options = door_nbd::ServerOptions { merge, ..door_nbd::ServerOptions::default() };
+        let server = TestServer::with(MemoryExport::new(MIB), options);
+        let mut client = Client::connect(&server.socket(), dialect, &[]);
+        let (mut burst, mut expected) = (Vec::new(), vec![0; MIB as usize]);
+        let fua = CommandFlags::FUA;
+        // Eight in a row, out of order; two alone; a durable one in between that touches others; a flush; two in a row.
+        let pages = [3, 1, 0, 2, 7, 6, 5, 4, 20, 30, 8, 40, 41];
+        for (cookie, page) in (0u64..).zip(pages) {
+            let flags = if page == 8 { fua } else { CommandFlags::NONE };
+            let data = bytes(page, PAGE as usize);
+            expected[(page * PAGE) as usize..][..PAGE as usize].copy_from_slice(&data);
+            burst.extend(Client::header(n::WRITE, flags, cookie, (page * PAGE, PAGE)).encode(dialect).iter());
+            burst.extend(data);
+            if page == 8 {
+                burst.extend(Client::header(n::FLUSH, CommandFlags::NONE, 99, (0, 0)).encode(dialect).iter());
+            }
+        }
+        std::io::Write::write_all(&mut client.socket, &burst).expect("a server that reads");
+        let mut answered: Vec<u64> = (0..=pages.len())
+            .map(|_| client.reply(0))
+            .map(|reply| {
+                assert_eq!(reply.result, Ok(()));
+                reply.cookie
+            })
+            .collect();
+        answered.sort_unstable();
+        assert_eq!(answered, (0..pages.len() as u64).chain([99]).collect::<Vec<_>>());
+        assert!(server.disk.peek(0, MIB as usize) == expected, "merged writes mix their bytes up");
+        let counted = server.entry.counters().snapshot();
+        assert_eq!((counted.write.requests, counted.errors()), (pages.len() as u64, 0));
+        assert_eq!(counted.write.bytes, pages.len() as u64 * PAGE);
+        // It may have come in several pieces; one of them at least had neighbours.
+        assert_eq!(counted.merged_writes > 0, merge, "{counted:?}");
+        assert!(counted.merged_writes <= 8, "{counted:?}");
+    }
+}
+
 #[test]
 fn a_burst_of_requests_is_answered_in_full() {
     let server = TestServer::start(MIB);

@@ -29,6 +29,8 @@ pub fn name(request: u32) -> &'static str {
         36 => "GET_MAX_MEM_SLOTS",
         37 => "ADD_MEM_REG",
         38 => "REM_MEM_REG",
+        42 => "SET_DEVICE_STATE_FD",
+        43 => "CHECK_DEVICE_STATE",
         _ => "a message that was not offered",
     }
 }
