@@ -15,6 +15,7 @@ mod matrix;
 mod media;
 mod neighbours;
 mod qmp;
+mod remote;
 mod sandbox;
 mod serve;
 mod space;

@@ -51,6 +51,8 @@ fn a_name_in_an_image_opens_nothing_but_files_beside_it() {
         "nbd://localhost:10809/x",
         "nbd+unix:///x?socket=/tmp/none",
         "http://localhost/x",
+        "https://localhost/x",
+        "s3://bucket/x",
         "ssh://localhost/x",
         "fat:/etc",
         "file:/etc/passwd",

@@ -8,6 +8,8 @@
 pub mod client;
 pub mod holder;
 pub mod media;
+pub mod moto;
+pub mod nginx;
 pub mod peer;
 pub mod program;
 pub mod qmp;
@@ -20,6 +22,8 @@ pub mod wire;
 
 pub use client::Client;
 pub use holder::Holder;
+pub use moto::Moto;
+pub use nginx::Nginx;
 pub use program::cowhand;
 pub use random::Random;
 pub use run::{Outcome, Run};

@@ -22,6 +22,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "python3-libnbd", found: has_libnbd_for_python },
     Peer { package: "nbdkit", found: || all(&["nbdkit"]) },
     Peer { package: "fuse3", found: || all(&["fusermount3"]) },
+    Peer { package: "nginx-light", found: || Path::new("/usr/sbin/nginx").exists() },
     Peer { package: "fio", found: || all(&["fio"]) },
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
     Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },
@@ -51,13 +52,18 @@ const PACKAGING: &[Peer] = &[
 /// QEMU's QMP client for Python, which Debian does not package: from PyPI, this version, into the build's directory.
 const QMP_CLIENT: &str = "qemu.qmp==0.0.6";
 
+/// An S3-compatible store in memory, and what makes it a server: from PyPI into a directory of the build.
+const MOTO: [&str; 3] = ["moto[s3]==5.2.5", "flask", "flask-cors"];
+
 /// Makes sure that everything is there: installs what is missing where that is allowed.
 ///
 /// # Errors
 /// With what is missing, and what to do about it.
 pub fn ensure() -> Result<(), String> {
     ensure_packages(PEERS, "the tests compare with", "test")?;
-    ensure_qmp_client()
+    let (python, moto) = (python_packages(), target_directory().join("moto"));
+    ensure_from_pypi(&[QMP_CLIENT], "--no-deps", &python, &python.join("qemu").join("qmp"))?;
+    ensure_from_pypi(&MOTO, "--no-cache-dir", &moto, &moto.join("moto"))
 }
 
 /// The same for what packages are made and tested with.
@@ -106,21 +112,22 @@ fn python_packages() -> PathBuf {
     target_directory().join("python")
 }
 
-fn ensure_qmp_client() -> Result<(), String> {
-    let into = python_packages();
-    if into.join("qemu").join("qmp").is_dir() {
+/// Installs packages of PyPI into a directory, unless `found` is there.
+fn ensure_from_pypi(packages: &[&str], option: &str, into: &Path, found: &Path) -> Result<(), String> {
+    if found.is_dir() {
         return Ok(());
     }
-    println!("installing {QMP_CLIENT} for the tests");
+    let named = packages.join(" ");
+    println!("installing {named} for the tests");
     let status = Command::new("/usr/bin/python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
-        .arg(&into)
-        .arg(QMP_CLIENT)
+        .args(["-m", "pip", "install", "--quiet", option, "--target"])
+        .arg(into)
+        .args(packages)
         .stdin(Stdio::null())
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("pip install --target {} {QMP_CLIENT}: {status}", into.display())),
+        Ok(status) => Err(format!("pip install --target {} {named}: {status}", into.display())),
         Err(error) => Err(format!("/usr/bin/python3: {error}")),
     }
 }

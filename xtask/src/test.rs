@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 22] = [
+const SUITES: [&str; 23] = [
     "differential",
     "drop_in",
     "serve",
@@ -46,6 +46,7 @@ const SUITES: [&str; 22] = [
     "matrix",
     MEDIA,
     "neighbours",
+    "remote",
     "kill",
     "vhost_user",
     "fuse",

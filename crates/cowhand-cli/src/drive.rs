@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use graph::cache_mode::CacheMode;
-use graph::drive::{OptionTree, parse_drive};
+use graph::drive::{OptionTree, parse_drive, shown};
 use graph::drivers::format_names;
 use graph::names::Policy;
 use graph::options::DiskOptions;
@@ -129,7 +129,7 @@ pub fn option_tree(drive: &OsString, exists: impl Fn(&Path) -> bool) -> Result<O
 }
 
 fn unreadable(drive: &OsString, error: &dyn std::error::Error) -> Failure {
-    Failure::because(format!("cannot understand DRIVE {}", drive.display()), error)
+    Failure::because(format!("cannot understand DRIVE {}", shown(drive)), error)
 }
 
 /// The names of formats, as values of an option that a shell can complete.

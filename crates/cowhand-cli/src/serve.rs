@@ -35,7 +35,7 @@ pub mod systemd;
 pub mod trace;
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,6 +44,7 @@ use control::{Events, QmpError};
 use door_nbd::{Server, ServerOptions, TlsPolicy};
 use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
+use graph::drivers::elsewhere;
 use graph::trace::Recorder;
 use graph::{Change, OpenRules};
 use reactor::{Backend, Reactor};
@@ -143,6 +144,7 @@ pub fn serve(
         background.ready()?;
     }
     if settings.sandbox == Sandbox::On {
+        check_connections(&inventory)?;
         give_up_rights(&inventory, settings, &sockets);
     }
     if !settings.quiet {
@@ -170,6 +172,24 @@ fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets)
     // Without commands nothing is opened later.
     let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
     sandbox::enter(&names.collect::<Vec<_>>(), reach);
+}
+
+/// Drivers whose servers end a connection that was idle for a minute, or after so many requests.
+const CONNECTING_ANEW: [&str; 3] = ["http", "https", "s3"];
+
+/// Refuses a disk that would fail before long: in the sandbox no connection is made.
+fn check_connections(inventory: &Inventory) -> Result<(), Failure> {
+    for node in inventory.graph.disks() {
+        let connects =
+            |name: &str| elsewhere(Path::new(name)).is_some_and(|driver| CONNECTING_ANEW.contains(&driver));
+        let layer = block::layers(node.disk.root()).find(|layer| connects(layer.name()));
+        if let Some(layer) = layer {
+            let what =
+                format!("{} lies on {}, to which connections are made anew", node.name(), layer.name());
+            return Err(Failure::new(what).with_hint("the sandbox forbids that; give --sandbox off"));
+        }
+    }
+    Ok(())
 }
 
 /// The NBD server, without disks yet, on loops that all doors share.

@@ -49,12 +49,12 @@ struct Agreed {
 pub(crate) async fn serve(
     server: Arc<Server>,
     seat: &Seat,
-    stream: Rc<Stream>,
+    stream: Arc<Stream>,
     (slot, tls): (HandshakeSlot, &TlsPolicy),
 ) {
     tracing::debug!("client connects");
     let timeout = reactor::sleep(server.options().handshake_timeout);
-    let agreed = match select(pin!(handshake(&server, Rc::clone(&stream), tls)), timeout).await {
+    let agreed = match select(pin!(handshake(&server, Arc::clone(&stream), tls)), timeout).await {
         Either::Left((result, _)) => result,
         Either::Right(_) => Err(Ended::Timeout),
     };
@@ -98,7 +98,7 @@ pub(crate) async fn serve(
     }
 }
 
-async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) -> Result<Agreed, Ended> {
+async fn handshake(server: &Arc<Server>, stream: Arc<Stream>, tls: &TlsPolicy) -> Result<Agreed, Ended> {
     let mut out = Vec::new();
     let (tls, config) = match tls {
         TlsPolicy::Off => (Tls::Off, None),
@@ -113,11 +113,11 @@ async fn handshake(server: &Arc<Server>, stream: Rc<Stream>, tls: &TlsPolicy) ->
 
 async fn negotiate(
     server: &Arc<Server>,
-    stream: &Rc<Stream>,
+    stream: &Arc<Stream>,
     (handshake, out): (&mut Handshake, &mut Vec<u8>),
     config: Option<&Arc<tls::ServerConfig>>,
 ) -> Result<Agreed, Ended> {
-    let mut transport = Transport::Plain(Rc::clone(stream));
+    let mut transport = Transport::Plain(Arc::clone(stream));
     let mut inbox = Inbox::new();
     loop {
         let step = handshake.step(inbox.bytes(), &Offered(server), out);
@@ -137,7 +137,7 @@ async fn negotiate(
             Step::StartTls => {
                 let config = config.ok_or_else(|| io::Error::other("TLS is not configured"))?;
                 let tls =
-                    TlsStream::accept(Rc::clone(stream), Arc::clone(config)).await.map_err(Ended::Tls)?;
+                    TlsStream::accept(Arc::clone(stream), Arc::clone(config)).await.map_err(Ended::Tls)?;
                 transport = Transport::Tls(Box::new(tls));
                 handshake.tls_started();
             }

@@ -91,8 +91,8 @@ impl Server {
         let server = Arc::clone(self);
         self.door.give(move |seat| {
             let span = tracing::info_span!("nbd", peer = peer::name(&stream));
-            let (stream, seat) = (Rc::new(stream), seat.clone());
-            let hang_up = Rc::clone(&stream);
+            let (stream, seat) = (Arc::new(stream), seat.clone());
+            let hang_up = Rc::new(Arc::clone(&stream));
             let served = async move { connection::serve(server, &seat, stream, (slot, &tls)).await };
             Served { hang_up, work: Box::pin(served.instrument(span)) }
         });

@@ -3,6 +3,7 @@
 mod as_block;
 mod compressed;
 mod foreign;
+mod steps;
 mod stored;
 mod whole;
 
@@ -21,7 +22,7 @@ use crate::layers::Layers;
 use crate::limits::Drained;
 use crate::open::OpenRules;
 use crate::options::{DetectZeroes, Discard, DiscardCharge, DiskOptions};
-use crate::pace::{Pace, Unpaced, step_bytes};
+use crate::pace::{Pace, Unpaced};
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::trace::{NAME_BYTES_MAX, TraceDisk};
 
@@ -171,42 +172,6 @@ impl Disk {
         (inside.end(result, bytes), buf)
     }
 
-    async fn read_in_steps(
-        &self,
-        offset: u64,
-        mut buf: IoBuf,
-        hints: Hints,
-        pace: &impl Pace,
-    ) -> (Result<ReadKind, Error>, IoBuf) {
-        let len = buf.len() as u64;
-        let first = step_bytes(offset, len);
-        pace.step(first).await;
-        let layers = self.layers();
-        if first == len {
-            return layers.top.read(offset, buf, hints).await;
-        }
-        let (mut done, mut step, mut kind) = (0, first, ReadKind::Zeroes);
-        loop {
-            // Both fit a length in memory, `len`.
-            let mut part = buf.split_off(done as usize);
-            let rest = part.split_off(step as usize);
-            let (result, part) = layers.top.read(offset + done, part, hints).await;
-            buf.rejoin(part);
-            buf.rejoin(rest);
-            match result {
-                Ok(ReadKind::Data) => kind = ReadKind::Data,
-                Ok(ReadKind::Zeroes) => {}
-                Err(error) => return (Err(error), buf),
-            }
-            done += step;
-            if done == len {
-                return (Ok(kind), buf);
-            }
-            step = step_bytes(offset + done, len - done);
-            pace.step(step).await;
-        }
-    }
-
     /// Writes `data`; with `fua`, or in a writethrough mode, durable when it ends.
     pub async fn write(&self, offset: u64, data: IoVec, fua: bool, hints: Hints) -> Result<(), Error> {
         self.write_paced(offset, data, fua, hints, &Unpaced).await
@@ -243,30 +208,6 @@ impl Disk {
         }
         self.write_in_steps(offset, data, hints, pace).await?;
         self.settle(fua).await
-    }
-
-    async fn write_in_steps(
-        &self,
-        offset: u64,
-        data: IoVec,
-        hints: Hints,
-        pace: &impl Pace,
-    ) -> Result<(), Error> {
-        let len = data.len() as u64;
-        // The block below looks at one step at a time.
-        self.check_inside(offset, len)?;
-        let layers = self.layers();
-        let mut done = 0;
-        while done < len {
-            let step = step_bytes(offset + done, len - done);
-            pace.step(step).await;
-            // Both fit a length in memory, `len`.
-            let part =
-                if step == len { data.clone() } else { data.slice(done as usize, (done + step) as usize) };
-            layers.top.write(offset + done, part, hints).await?;
-            done += step;
-        }
-        Ok(())
     }
 
     /// Makes the range read as zeroes. Under limits it costs as much as writing them.

@@ -14,6 +14,9 @@
 
 mod alone;
 mod change;
+mod shown;
+
+pub use self::shown::shown;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

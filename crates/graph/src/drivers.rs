@@ -10,13 +10,16 @@ mod copy_on_read;
 mod elsewhere;
 mod filter;
 mod formats;
+mod http;
 mod local;
 mod luks;
 mod nbd;
 mod null;
 mod over;
+mod over_http;
 #[cfg(test)]
 mod pattern;
+mod s3;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
@@ -28,10 +31,12 @@ pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::Below;
 pub use self::filter::{FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
+pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
 pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
+pub use self::s3::{S3, S3_OPTIONS};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 
@@ -40,6 +45,9 @@ pub const STORAGE: &[&StorageDriver] = &[
     &local::FILE,
     &local::HOST_DEVICE,
     &nbd::NBD,
+    &http::HTTP,
+    &http::HTTPS,
+    &s3::S3,
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,
@@ -197,6 +205,14 @@ impl StorageDriver {
             StorageKind::Path => Vec::new(),
             StorageKind::Elsewhere(elsewhere) => (elsewhere.specs)(),
             StorageKind::Over(over) => (over.specs)(),
+        }
+    }
+
+    /// What messages call it by this file name.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        match &self.kind {
+            StorageKind::Elsewhere(elsewhere) => (elsewhere.shown)(name),
+            StorageKind::Path | StorageKind::Over(_) => name.to_owned(),
         }
     }
 

@@ -14,11 +14,10 @@ use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
 use reactor::net::Stream;
-use tls::{ClientTls, TlsStream, Transport};
+use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 use crate::connection::Connection;
 use crate::errors::Error;
-use crate::inbox::Inbox;
 use crate::name::Server;
 use crate::unflushed::Unflushed;
 use crate::{receive, send};
@@ -118,9 +117,9 @@ impl Found {
 
     async fn shake_hands(&self) -> Result<(Negotiated, Transport, Inbox), Error> {
         let failed = |error: io::Error| connect_error(&self.name, &error);
-        let stream = Rc::new(self.socket().await.map_err(failed)?);
-        let mut transport = Transport::Plain(Rc::clone(&stream));
-        let mut inbox = Inbox::new();
+        let stream = Arc::new(self.socket().await.map_err(failed)?);
+        let mut transport = Transport::Plain(Arc::clone(&stream));
+        let mut inbox = Inbox::default();
         let mut handshake = Handshake::new(Wanted {
             export: self.export.clone(),
             tls: self.tls.is_some(),
@@ -155,14 +154,14 @@ impl Found {
     }
 
     /// Encrypts a connection whose server agreed to it.
-    async fn start_tls(&self, stream: &Rc<Stream>, inbox: &Inbox) -> Result<TlsStream, Error> {
+    async fn start_tls(&self, stream: &Arc<Stream>, inbox: &Inbox) -> Result<TlsStream, Error> {
         let wrong = |what: &str| Error::Export { server: self.name.clone(), what: what.to_owned() };
         let tls = self.tls.as_ref().ok_or_else(|| wrong("it starts TLS, which was not asked for"))?;
         // Anybody on the way could have sent it.
         if !inbox.bytes().is_empty() {
             return Err(wrong("something was sent in the clear behind its agreement to TLS"));
         }
-        let begun = TlsStream::connect(Rc::clone(stream), tls).await;
+        let begun = TlsStream::connect(Arc::clone(stream), tls).await;
         begun.map_err(|error| Error::Tls { server: self.name.clone(), reason: error.to_string() })
     }
 }

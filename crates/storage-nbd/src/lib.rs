@@ -38,7 +38,6 @@ mod coverage;
 mod errors;
 mod export;
 mod extents;
-mod inbox;
 mod name;
 mod receive;
 mod send;

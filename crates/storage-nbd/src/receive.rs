@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use buffer::IoBuf;
 use nbd_wire::{ChunkKind, Decoded, ReplyHead, decode_chunk, decode_reply, limits};
-use tls::Transport;
+use tls::{Inbox, Transport};
 
 use crate::connection::Connection;
-use crate::inbox::Inbox;
 use crate::slots::Broken;
 
 /// Longest payload of a chunk that is no data: a status with as many extents as there may be.

@@ -35,6 +35,11 @@ pub enum ConfigError {
         /// What is wrong with it.
         cause: rustls::Error,
     },
+    /// This machine believes nobody.
+    #[error(
+        "this machine has no certificates of authorities (Debian: package ca-certificates; SSL_CERT_FILE names a file of them)"
+    )]
+    NoAuthorities,
     /// No server has such a name.
     #[error("{name:?} is no host name and no address")]
     Name {

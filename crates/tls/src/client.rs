@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::certificates::{ConfigError, authorities, certificates, private_key};
 
@@ -56,6 +56,25 @@ impl ClientFiles {
 /// What [`ClientFiles`] hold: read once, used for any number of servers.
 #[derive(Clone, Debug)]
 pub struct ClientCredentials(Arc<ClientConfig>);
+
+impl ClientCredentials {
+    /// Believes the authorities that this machine believes, and shows no certificate. Reads files, some hundred of them: not on a
+    /// loop's thread.
+    ///
+    /// # Errors
+    /// When the machine has no authorities.
+    pub fn of_machine() -> Result<Self, ConfigError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        let (taken, _) = roots.add_parsable_certificates(found.certs);
+        if taken == 0 {
+            return Err(ConfigError::NoAuthorities);
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        Ok(Self(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())))
+    }
+}
 
 /// How a client makes connections to one server.
 #[derive(Clone, Debug)]

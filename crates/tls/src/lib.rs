@@ -7,12 +7,14 @@
 
 mod certificates;
 mod client;
+mod inbox;
 mod server;
 mod stream;
 mod transport;
 
 pub use certificates::{ConfigError, certificate_names};
 pub use client::{ClientCredentials, ClientFiles, ClientTls};
+pub use inbox::Inbox;
 pub use rustls::ServerConfig;
 pub use server::ServerFiles;
 pub use stream::TlsStream;

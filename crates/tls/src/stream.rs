@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
@@ -23,7 +22,7 @@ const ENCRYPT_BYTES_MAX: usize = 64 << 10;
 /// One receive and one [`TlsStream::send_all`] at a time; they may overlap each other.
 #[derive(Debug)]
 pub struct TlsStream {
-    stream: Rc<Stream>,
+    stream: Arc<Stream>,
     session: RefCell<Connection>,
     wire: RefCell<Wire>,
 }
@@ -41,7 +40,7 @@ impl TlsStream {
     ///
     /// # Errors
     /// When the client leaves, breaks the protocol, or shows no certificate that `config` asks for.
-    pub async fn accept(stream: Rc<Stream>, config: Arc<ServerConfig>) -> io::Result<Self> {
+    pub async fn accept(stream: Arc<Stream>, config: Arc<ServerConfig>) -> io::Result<Self> {
         let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
         // Plaintext is handed over in bounded pieces, each encrypted at once.
         session.set_buffer_limit(None);
@@ -53,14 +52,14 @@ impl TlsStream {
     /// # Errors
     /// When the server leaves or breaks the protocol, or its certificate is not what `tls` asks for. What a server says of
     /// the client's certificate may come with the first receive only.
-    pub async fn connect(stream: Rc<Stream>, tls: &ClientTls) -> io::Result<Self> {
+    pub async fn connect(stream: Arc<Stream>, tls: &ClientTls) -> io::Result<Self> {
         let session = ClientConnection::new(Arc::clone(&tls.config), tls.server.clone());
         let mut session = session.map_err(io::Error::other)?;
         session.set_buffer_limit(None);
         Self::begin(stream, session.into()).await
     }
 
-    async fn begin(stream: Rc<Stream>, session: Connection) -> io::Result<Self> {
+    async fn begin(stream: Arc<Stream>, session: Connection) -> io::Result<Self> {
         let wire = Wire { buf: Some(IoBuf::uninit(WIRE_BYTES)), start: 0, end: 0 };
         let tls = Self { stream, session: RefCell::new(session), wire: RefCell::new(wire) };
         while tls.session.borrow().is_handshaking() {

@@ -1,7 +1,7 @@
 //! A connection's bytes, encrypted or not.
 
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use buffer::{IoBuf, IoVec};
 use reactor::net::Stream;
@@ -12,7 +12,7 @@ use crate::stream::TlsStream;
 #[derive(Debug)]
 pub enum Transport {
     /// As they are.
-    Plain(Rc<Stream>),
+    Plain(Arc<Stream>),
     /// Encrypted.
     Tls(Box<TlsStream>),
 }

@@ -269,7 +269,7 @@ fn disk_options(tree: &OptionTree) -> Result<DiskOptions, Failure> {
 }
 
 fn unreadable(options: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::because(format!("cannot understand {options}"), error)
+    Failure::because(format!("cannot understand {}", graph::drive::shown(options.as_ref())), error)
 }
 
 async fn open(tree: &OptionTree, rules: &OpenRules) -> Result<Arc<Disk>, Failure> {

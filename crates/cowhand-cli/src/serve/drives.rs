@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use graph::drive::{OptionTree, parse_drive};
+use graph::drive::{OptionTree, parse_drive, shown};
 use graph::options::DiskOptions;
 use serde::Deserialize;
 
@@ -19,7 +19,7 @@ pub fn disks(args: &Args, configured: &[PlacedDrive]) -> Result<Vec<(OptionTree,
     let given = args.drives.iter().map(|drive| {
         let tree = crate::drive::option_tree(drive, exists)?;
         let file = tree.filename().map_or_else(OsString::new, PathBuf::into_os_string);
-        disk_of_tree(tree, args, &format!("drive {}", file.display()))
+        disk_of_tree(tree, args, &format!("drive {}", shown(&file)))
     });
     let in_file = configured.iter().map(|placed| disk_of_tree(placed.tree()?, args, &placed.place));
     let disks: Vec<_> = given.chain(in_file).collect::<Result<_, _>>()?;

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 27] = [
+const PARTS: [&str; 30] = [
     "bench",
     "block",
     "buffer",
@@ -19,6 +19,7 @@ const PARTS: [&str; 27] = [
     "export",
     "filter",
     "graph",
+    "http_wire",
     "job",
     "luks_layout",
     "map_cache",
@@ -29,8 +30,10 @@ const PARTS: [&str; 27] = [
     "reactor",
     "secret",
     "storage",
+    "storage_http",
     "storage_luks",
     "storage_nbd",
+    "storage_s3",
     "sync",
     "throttle",
     "tls",

@@ -19,7 +19,7 @@ use crate::tls_credentials::TlsCredentials;
 pub(super) const NBD: StorageDriver = StorageDriver {
     name: "nbd",
     prefixes: &["nbd:", "nbd+tcp:", "nbd+unix:", "nbds:", "nbds+tcp:", "nbds+unix:"],
-    kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, read }),
+    kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, shown: str::to_owned, read }),
 };
 
 /// The options of the driver.

@@ -20,6 +20,7 @@ pub(super) const NULL_CO: StorageDriver = StorageDriver {
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || OPTIONS_CO.iter().map(Entry::spec).collect(),
         options_of,
+        shown: str::to_owned,
         read: |reader| read(OPTIONS_CO, "null-co", reader),
     }),
 };
@@ -30,6 +31,7 @@ pub(super) const NULL_AIO: StorageDriver = StorageDriver {
     kind: StorageKind::Elsewhere(Elsewhere {
         specs: || OPTIONS_AIO.iter().map(Entry::spec).collect(),
         options_of,
+        shown: str::to_owned,
         read: |reader| read(OPTIONS_AIO, "null-aio", reader),
     }),
 };

@@ -14,7 +14,7 @@ use crate::options::{Entry, Group, OptionError, Reader, Spec};
 pub(super) const PATTERN: StorageDriver = StorageDriver {
     name: "pattern",
     prefixes: &["pattern:"],
-    kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, read }),
+    kind: StorageKind::Elsewhere(Elsewhere { specs, options_of, shown: str::to_owned, read }),
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

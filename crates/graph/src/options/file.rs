@@ -104,7 +104,11 @@ impl FileOptions {
             options.driver = Some(driver);
             match &driver.kind {
                 StorageKind::Path => {}
-                StorageKind::Elsewhere(elsewhere) => options.target = Some((elsewhere.read)(&mut reader)?),
+                StorageKind::Elsewhere(elsewhere) => {
+                    let shown = |name: PathBuf| PathBuf::from((elsewhere.shown)(&name.to_string_lossy()));
+                    options.filename = options.filename.map(shown);
+                    options.target = Some((elsewhere.read)(&mut reader)?);
+                }
                 StorageKind::Over(over) => {
                     let by = (over.read)(&mut reader)?;
                     let image = Self::read(reader.group("image")?, cache, aio)?;
@@ -132,7 +136,8 @@ impl FileOptions {
         if let Some(filename) = &self.filename {
             let found = filename.to_string_lossy();
             if let Some(named) = driver.options_of(&found) {
-                reader.add(named.map_err(|allowed| reader.value("filename", &found, allowed))?)?;
+                let wrong = |allowed| reader.value("filename", &driver.shown(&found), allowed);
+                reader.add(named.map_err(wrong)?)?;
             }
         }
         Ok(Some(driver))

@@ -17,6 +17,7 @@ fn beside(name: &str, value: &str) -> &'static str {
         ("detect-zeroes", "unmap") => ",discard=unmap",
         ("force-share", "on") => ",read-only=on",
         ("throttling.iops-size", _) => ",throttling.iops-total=1",
+        ("file.password-secret", _) => ",file.username=u",
         ("file.tls-hostname", _) => ",file.tls-creds=t",
         _ => "",
     }

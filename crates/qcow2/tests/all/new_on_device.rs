@@ -10,7 +10,7 @@ use harness::judge;
 use harness::target::Machine;
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
 use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
-use storage::{Capabilities, IoBuf, IoBytes, IoVec, Storage};
+use storage::{Capabilities, Hints, IoBuf, IoBytes, IoVec, Storage};
 
 const DEVICE_BYTES: u64 = 1 << 20;
 const DISK_BYTES: u64 = 256 << 10;
@@ -34,17 +34,17 @@ async fn open(device: SimStorage) -> Qcow2 {
 /// The steps of a tool that fills an image on a device (`cowhand-cli/src/copying/new_device.rs`): created, hidden, filled, closed, revealed.
 async fn copy_to(device: &SimStorage, again: impl Fn() -> SimStorage, options: &CreateOptions, byte: u8) {
     create(device, None, options).await.expect("there is room");
-    let (read, magic) = device.read(0, IoBuf::uninit(4)).await;
+    let (read, magic) = device.read(0, IoBuf::uninit(4), Hints::NONE).await;
     read.expect("nothing fails");
     let put = async |bytes: &[u8]| {
-        device.write(0, IoBytes::copy_from(bytes).into()).await.expect("nothing fails");
+        device.write(0, IoBytes::copy_from(bytes).into(), Hints::NONE).await.expect("nothing fails");
         device.flush().await.expect("nothing fails");
     };
     let image = open(again()).await;
     put(&[0; 4]).await;
     for at in (0..DISK_BYTES).step_by(64 << 10) {
         let data = IoVec::from(IoBytes::copy_from(&[byte; 12 << 10]));
-        image.write(at, data).await.expect("nothing fails");
+        image.write(at, data, Hints::NONE).await.expect("nothing fails");
     }
     image.close().await.expect("nothing fails");
     put(&magic).await;
@@ -62,7 +62,7 @@ fn held(device: &Content) -> Option<u8> {
     let storage = world.add_disk("device", DEVICE, device.clone());
     let bytes = sim::run(&world, 1, async |_| {
         let image = open(storage).await;
-        let (read, bytes) = image.read(0, IoBuf::uninit(DISK_BYTES as usize)).await;
+        let (read, bytes) = image.read(0, IoBuf::uninit(DISK_BYTES as usize), Hints::NONE).await;
         read.expect("it can be read");
         image.close().await.expect("nothing fails");
         bytes.to_vec()

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
-use storage::{Capabilities, IoBuf, Storage};
+use storage::{Capabilities, Hints, IoBuf, Storage};
 use storage_luks::{
     Area, Cipher, Hash, NewVolume, Removal, Secret, add_key, area_bytes, read_header, remove_key, unlock,
 };
@@ -48,7 +48,7 @@ fn world_of_file() -> World {
     let made = sim::run(&world, 1, |_| async {
         new.write_file(&file, DISK_BYTES, None, &Machine).await?;
         let data = storage::IoBytes::copy_from(&[DATA; DISK_BYTES as usize]);
-        file.write(area_bytes(Cipher::DEFAULT), data.into()).await.unwrap();
+        file.write(area_bytes(Cipher::DEFAULT), data.into(), Hints::NONE).await.unwrap();
         file.flush().await.unwrap();
         Ok::<(), block::Error>(())
     });
@@ -87,8 +87,9 @@ fn crashed(world: &World, area: Area, work: impl AsyncFn(&SimStorage)) -> Vec<(b
         let opened = sim::run(&world, 1, |_| async {
             read_header(&disks[0], area).await.unwrap_or_else(|error| panic!("{error}: {state}"));
             if area.offset == 0 {
-                let (result, data) =
-                    disks[0].read(area.len - DISK_BYTES, IoBuf::uninit(DISK_BYTES as usize)).await;
+                let (result, data) = disks[0]
+                    .read(area.len - DISK_BYTES, IoBuf::uninit(DISK_BYTES as usize), Hints::NONE)
+                    .await;
                 assert!(result.is_ok() && data.iter().all(|&byte| byte == DATA), "the disk changed: {state}");
             }
             (opens(&disks[0], area, "old").await, opens(&disks[0], area, "new").await)

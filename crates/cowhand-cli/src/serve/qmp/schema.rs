@@ -1,7 +1,7 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::NBD_OPTIONS;
+use graph::drivers::{HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, S3_OPTIONS};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
@@ -44,6 +44,11 @@ static NBD_SERVER_MEMBERS: [Argument; count(NBD_OPTIONS, "server")] = members([]
 
 static NBD_MEMBERS: [Argument; 1 + count(NBD_OPTIONS, "")] =
     members([optional("server", Kind::Object(&NBD_SERVER_MEMBERS))], NBD_OPTIONS, "");
+
+static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTIONS, "");
+static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
+
+static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
 
 /// Rules of blkdebug.
 static INJECT_ERROR: Kind = Kind::Object(&[
@@ -113,6 +118,9 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "file", members: &FILE_MEMBERS },
         Variant { tag: "host_device", members: &FILE_MEMBERS },
         Variant { tag: "nbd", members: &NBD_MEMBERS },
+        Variant { tag: "http", members: &HTTP_MEMBERS },
+        Variant { tag: "https", members: &HTTPS_MEMBERS },
+        Variant { tag: "s3", members: &S3_MEMBERS },
         Variant {
             tag: "blkdebug",
             members: &[

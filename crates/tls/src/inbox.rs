@@ -1,18 +1,19 @@
-//! Bytes that were received and not looked at yet.
+//! Bytes that a client has received from its server and not looked at yet.
 
 use std::io;
 
 use buffer::IoBuf;
-use tls::Transport;
+
+use crate::transport::Transport;
 
 /// Received at a time: many small replies, or the start of a large one.
 const INBOX_BYTES: usize = 64 << 10;
 /// What is missing of a payload is received straight into its buffer from this many bytes on; less comes with what follows it.
 const DIRECT_BYTES_MIN: usize = 16 << 10;
 
-/// The bytes `start..end` of a buffer.
+/// What was received and not looked at yet, in 64 KiB: no message head may be longer. Payloads go past it into their own buffers.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub struct Inbox {
     buf: IoBuf,
     start: usize,
     end: usize,
@@ -22,17 +23,20 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed it")
 }
 
-impl Inbox {
-    pub(crate) fn new() -> Self {
+impl Default for Inbox {
+    fn default() -> Self {
         Self { buf: IoBuf::uninit(INBOX_BYTES), start: 0, end: 0 }
     }
+}
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+impl Inbox {
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
         self.buf.get(self.start..self.end).unwrap_or_default()
     }
 
     /// The first `count` bytes are done with.
-    pub(crate) fn consume(&mut self, count: usize) {
+    pub fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.end - self.start);
         self.start = self.end.min(self.start + count);
     }
@@ -41,7 +45,7 @@ impl Inbox {
     ///
     /// # Errors
     /// When the connection ends before, or a message is longer than the inbox: none is that is not refused before.
-    pub(crate) async fn receive(&mut self, transport: &Transport, more: usize) -> io::Result<()> {
+    pub async fn receive(&mut self, transport: &Transport, more: usize) -> io::Result<()> {
         let wanted = self.bytes().len() + more;
         if wanted > self.buf.len() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is longer than any allowed"));
@@ -66,7 +70,7 @@ impl Inbox {
     ///
     /// # Errors
     /// When the connection ends before.
-    pub(crate) async fn take(
+    pub async fn take(
         &mut self,
         transport: &Transport,
         mut buf: IoBuf,

@@ -1,0 +1,110 @@
+//! What drivers share that read over HTTP: how patient they are, and whose certificates they believe.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_wire::{Scheme, Url};
+use storage::Storage;
+use storage_http::{Authorize, HttpStorage, READAHEAD_BYTES_MAX};
+use storage_luks::Secret;
+use tls::{ClientCredentials, ClientFiles};
+
+use super::Access;
+use crate::secrets::Secrets;
+use crate::tls_credentials::TlsCredentials;
+
+/// How much is read, and how long is waited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// `readahead`, in bytes.
+    pub(super) readahead: u64,
+    /// `timeout`, in seconds.
+    pub(super) timeout_s: u32,
+    /// `remote-timeout`, in seconds; 0 is none.
+    pub(super) remote_timeout_s: u32,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        // The first two are QEMU's; a store that is restarted is back within the third.
+        Self { readahead: 256 << 10, timeout_s: 5, remote_timeout_s: 60 }
+    }
+}
+
+/// Whose certificates are believed, and which is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    /// `sslverify`.
+    pub(super) sslverify: bool,
+    /// `tls-creds`.
+    pub(super) tls_creds: Option<String>,
+    /// `tls-certificates`.
+    pub(super) tls_certificates: Option<PathBuf>,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { sslverify: true, tls_creds: None, tls_certificates: None }
+    }
+}
+
+pub(super) fn wrong(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+/// The secret of this name.
+pub(super) fn secret(id: &str) -> io::Result<Secret> {
+    Secrets::default().get(id).map_err(|error| wrong(error.to_string()))
+}
+
+impl Trust {
+    /// The certificates for servers that are spoken to in `scheme`. From http it may lead to https, and need not.
+    async fn credentials(&self, scheme: Scheme) -> io::Result<Option<ClientCredentials>> {
+        let (directory, verifies) = (self.tls_certificates.clone(), self.sslverify);
+        if let Some(id) = &self.tls_creds {
+            return TlsCredentials::default().get(id).map(Some).map_err(|error| wrong(error.to_string()));
+        }
+        let read = reactor::blocking(move || match directory {
+            Some(directory) => ClientFiles::of_directory(&directory, verifies).read(),
+            None if verifies => ClientCredentials::of_machine(),
+            None => ClientFiles { authority: None, identity: None }.read(),
+        });
+        match (read.await, scheme) {
+            (Ok(credentials), _) => Ok(Some(credentials)),
+            (Err(_), Scheme::Http) => Ok(None),
+            (Err(error), Scheme::Https) => Err(wrong(error.to_string())),
+        }
+    }
+}
+
+/// Opens a file on a server, which messages call `name`.
+pub(super) async fn open(
+    (name, url): (String, Url),
+    authorize: Arc<dyn Authorize>,
+    reading: &Reading,
+    trust: &Trust,
+    access: Access,
+) -> io::Result<Arc<dyn Storage>> {
+    let Reading { readahead, timeout_s, remote_timeout_s } = *reading;
+    if readahead > READAHEAD_BYTES_MAX {
+        let what = format!("option file.readahead is {readahead}; allowed: at most {READAHEAD_BYTES_MAX}");
+        return Err(wrong(what));
+    }
+    if timeout_s == 0 {
+        return Err(wrong("option file.timeout is 0; allowed: from 1 second on"));
+    }
+    let tls = trust.credentials(url.origin().scheme).await?;
+    let storage = HttpStorage::open(storage_http::Options {
+        name,
+        url,
+        tls,
+        authorize,
+        timeout: Duration::from_secs(timeout_s.into()),
+        remote_timeout: (remote_timeout_s > 0).then(|| Duration::from_secs(remote_timeout_s.into())),
+        readahead,
+        writable: access.writable,
+    });
+    Ok(Arc::new(storage.await?))
+}

@@ -1,0 +1,165 @@
+//! `s3`: an object of an S3-compatible store, which is only read.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+use storage::{IoFuture, Storage};
+use storage_s3::{Addressing, Environment, Known, ObjectName, Place, Signer, credentials_of_secret};
+
+use super::over_http::{self, Reading, Trust, secret, wrong};
+use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use crate::drive::{Entry as Given, OptionTree};
+use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
+use crate::options::{Entry, Group, OptionError, Reader};
+
+pub(super) const S3: StorageDriver = StorageDriver {
+    name: "s3",
+    prefixes: &["s3:"],
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs: || S3_OPTIONS.iter().map(Entry::spec).collect(),
+        options_of,
+        shown: str::to_owned,
+        read,
+    }),
+};
+
+/// AWS's, and what most other stores take.
+const REGION_DEFAULT: &str = "us-east-1";
+
+/// The options of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct S3 {
+    /// `bucket`.
+    bucket: Option<String>,
+    /// `key`.
+    key: Option<String>,
+    /// `endpoint`.
+    endpoint: Option<String>,
+    /// `region`.
+    region: Option<String>,
+    /// `addressing`.
+    addressing: Option<Addressing>,
+    /// `key-secret`.
+    key_secret: Option<String>,
+    reading: Reading,
+    trust: Trust,
+}
+
+const ADDRESSINGS: [(&str, Addressing); 2] =
+    [("path", Addressing::Path), ("virtual-host", Addressing::VirtualHost)];
+
+/// The driver's part of the table.
+pub const S3_OPTIONS: &[Entry<S3>] = &in_group(
+    Group::Storage("s3"),
+    [
+        Entry::text("bucket", at!(S3, bucket), "the bucket").needed(),
+        Entry::text("key", at!(S3, key), "the object in it").needed(),
+        Entry::text("endpoint", at!(S3, endpoint), "the store, as https://HOST[:PORT]")
+            .default_follows("AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's endpoint_url, or AWS in the region"),
+        Entry::text("region", at!(S3, region), "its region, which signatures are for")
+            .default_follows("AWS_REGION, AWS_DEFAULT_REGION, the profile's region, or us-east-1"),
+        Entry::choice(
+            "addressing",
+            choice_at!(S3, ADDRESSINGS, addressing),
+            "where the bucket's name stands: in the URL's path, or in front of the host's name",
+        )
+        .default_follows("virtual-host at AWS, path elsewhere"),
+        Entry::text(
+            "key-secret",
+            at!(S3, key_secret),
+            "the secret (--object secret,id=NAME) that holds ACCESS_KEY_ID:SECRET_ACCESS_KEY[:SESSION_TOKEN]",
+        )
+        .default_follows("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile AWS_PROFILE; without them requests are not signed"),
+        Entry::size(
+            "readahead",
+            at!(S3, reading.readahead),
+            "bytes that are fetched for short reads one after the other; at most 16M",
+        )
+        .default("256K"),
+        Entry::whole(
+            "timeout",
+            at!(S3, reading.timeout_s),
+            "seconds for which the store may be silent before a request is sent again",
+        )
+        .default("5"),
+        Entry::whole(
+            "remote-timeout",
+            at!(S3, reading.remote_timeout_s),
+            "seconds within which a read must succeed, all attempts together, or it fails; 0: any time",
+        )
+        .default("60"),
+        Entry::switch("sslverify", at!(S3, trust.sslverify), "the store's certificate must be believed")
+            .default("on"),
+        Entry::path(
+            "tls-certificates",
+            at!(S3, trust.tls_certificates),
+            "believes the authorities in this directory: ca-cert.pem",
+        )
+        .default_follows("the authorities that this machine believes"),
+    ],
+);
+
+fn options_of(name: &str) -> Result<OptionTree, String> {
+    let ObjectName { bucket, key } = ObjectName::parse(name).map_err(|allowed| allowed.to_string())?;
+    let mut tree = OptionTree::default();
+    for (option, value) in [("bucket", bucket), ("key", key)] {
+        tree.insert(option, Given::Value(value.into())).map_err(|error| error.to_string())?;
+    }
+    Ok(tree)
+}
+
+fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
+    let mut s3 = S3::default();
+    read_all(S3_OPTIONS, reader, &mut s3)?;
+    Ok(Arc::new(s3))
+}
+
+impl S3 {
+    fn object(&self) -> io::Result<ObjectName> {
+        let given = |option: &Option<String>| {
+            option.clone().ok_or_else(|| wrong("driver s3 needs a bucket and a key"))
+        };
+        let (bucket, key) = (given(&self.bucket)?, given(&self.key)?);
+        let refused = |allowed| {
+            wrong(format!("options file.bucket and file.key are {bucket:?} and {key:?}; allowed: {allowed}"))
+        };
+        ObjectName::new(&bucket, &key).map_err(refused)
+    }
+
+    /// Where the object is, and what lets requests in.
+    async fn found(&self) -> io::Result<(http_wire::Url, Signer)> {
+        let object = self.object()?;
+        let known = reactor::blocking(|| Known::look_up(&Environment::of_process())).await;
+        let known = known.map_err(|error| wrong(error.to_string()))?;
+        let credentials = match &self.key_secret {
+            Some(id) => Some(credentials_of_secret(&secret(id)?).map_err(|error| wrong(error.to_string()))?),
+            None => known.credentials,
+        };
+        let region = self.region.clone().or(known.region).unwrap_or_else(|| REGION_DEFAULT.to_owned());
+        let endpoint = self.endpoint.clone().or(known.endpoint);
+        let place = Place { endpoint, region: region.clone(), addressing: self.addressing };
+        let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
+        Ok((url, Signer::new(credentials, region)))
+    }
+}
+
+impl Target for S3 {
+    fn name(&self) -> String {
+        self.object().map_or_else(|_| "s3:".to_owned(), |object| object.to_string())
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match (other as &dyn Any).downcast_ref() {
+            Some(other) => first_fixed_of(S3_OPTIONS, self, other),
+            None => Some("file.driver".to_owned()),
+        }
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let (url, signer) = self.found().await?;
+            over_http::open((self.name(), url), Arc::new(signer), &self.reading, &self.trust, access).await
+        })
+    }
+}

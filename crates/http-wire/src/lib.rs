@@ -1,0 +1,18 @@
+//! HTTP requests and answers, as far as reading ranges of a file needs them, and the signatures of S3.
+//!
+//! RFC 9110 (what fields mean) and RFC 9112 (bytes on the wire). Nothing here waits, connects or looks at a clock.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
+
+mod answer;
+mod basic;
+mod request;
+pub mod signature;
+mod url;
+mod validator;
+
+pub use answer::{Answer, AnswerError, ContentRange, Length};
+pub use basic::basic_authorization;
+pub use request::{FieldError, Fields, Get};
+pub use url::{Origin, Scheme, Url, UrlError, shown};
+pub use validator::Validator;

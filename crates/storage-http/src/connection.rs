@@ -1,0 +1,132 @@
+//! A connection to a server: one request and its answer at a time.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use buffer::{IoBuf, IoBytes};
+use futures_util::future::{Either, select};
+use http_wire::{Answer, AnswerError, Length, Origin};
+use reactor::net::Stream;
+use tls::{ClientTls, Inbox, TlsStream, Transport};
+
+/// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
+const PIECE_BYTES: usize = 64 << 10;
+/// Answers before the one that counts, at most: servers send one if any.
+const INFORMATIONAL_MAX: usize = 8;
+/// A body that nobody wants is received up to so many bytes, to keep the connection; beyond, a new one costs less.
+const UNWANTED_BYTES_MAX: u64 = 16 << 10;
+
+/// What ended a connection.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The other side, or the way to it.
+    Lost(io::Error),
+    /// Nothing came within the timeout.
+    Silent,
+    /// What it sent is no HTTP.
+    Broken(AnswerError),
+}
+
+/// A connection without a request on its way.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) origin: Origin,
+    transport: Transport,
+    inbox: Inbox,
+    timeout: Duration,
+    /// Since when nothing was asked over it.
+    pub(crate) idle_since: Instant,
+}
+
+/// What `work` gives, unless it takes longer than `timeout`.
+async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> Result<T, Ended> {
+    match select(pin!(work), reactor::sleep(timeout)).await {
+        Either::Left((done, _)) => done.map_err(Ended::Lost),
+        Either::Right(_) => Err(Ended::Silent),
+    }
+}
+
+impl Connection {
+    /// Connects to a server. Each step of it, and of what is asked later, takes `timeout` at most.
+    pub(crate) async fn open(origin: &Origin, timeout: Duration) -> Result<Self, Ended> {
+        let (host, port) = (origin.host.clone(), origin.port);
+        let connected = reactor::blocking(move || connect(&host, port, timeout));
+        // Each address has the timeout; together they do not have more.
+        let socket = within(timeout, connected).await?;
+        Ok(Self {
+            origin: origin.clone(),
+            transport: Transport::Plain(Arc::new(Stream::from_fd(socket.into()))),
+            inbox: Inbox::default(),
+            timeout,
+            idle_since: Instant::now(),
+        })
+    }
+
+    /// Encrypts it, before anything is asked.
+    pub(crate) async fn encrypt(mut self, tls: &ClientTls) -> Result<Self, Ended> {
+        let Transport::Plain(stream) = &self.transport else { return Ok(self) };
+        let stream = within(self.timeout, TlsStream::connect(Arc::clone(stream), tls)).await?;
+        self.transport = Transport::Tls(Box::new(stream));
+        Ok(self)
+    }
+
+    /// Whether it can take a request: the server has not ended it, nor sent what nobody asked for.
+    pub(crate) fn is_usable(&self) -> bool {
+        let mut byte = [0];
+        self.inbox.bytes().is_empty() && matches!(self.transport.stream().try_recv(&mut byte), Ok(None))
+    }
+
+    /// Sends a request and receives the head of its answer.
+    pub(crate) async fn ask(&mut self, head: &[u8]) -> Result<Answer, Ended> {
+        within(self.timeout, self.transport.send_all(IoBytes::copy_from(head).into())).await?;
+        let mut informational = 0;
+        loop {
+            match Answer::parse(self.inbox.bytes()).map_err(Ended::Broken)? {
+                Some((bytes, answer)) => {
+                    self.inbox.consume(bytes);
+                    if !answer.is_informational() {
+                        return Ok(answer);
+                    }
+                    informational += 1;
+                }
+                None => within(self.timeout, self.inbox.receive(&self.transport, 1)).await?,
+            }
+            if informational > INFORMATIONAL_MAX {
+                return Err(Ended::Broken(AnswerError::TooLong));
+            }
+        }
+    }
+
+    /// Receives `len` bytes of a body into the start of `buf`.
+    pub(crate) async fn body(&mut self, mut buf: IoBuf, len: usize) -> Result<IoBuf, Ended> {
+        let mut at = 0;
+        while at < len {
+            let piece = PIECE_BYTES.min(len - at);
+            buf = within(self.timeout, self.inbox.take(&self.transport, buf, at, piece)).await?;
+            at += piece;
+        }
+        Ok(buf)
+    }
+
+    /// Receives a short body that is no part of a file; `None` if it is long, and then the connection is of no use.
+    pub(crate) async fn short_body(&mut self, length: Length) -> Option<Vec<u8>> {
+        let Length::Bytes(len @ ..=UNWANTED_BYTES_MAX) = length else { return None };
+        let len = usize::try_from(len).ok()?;
+        let body = self.body(IoBuf::uninit(len), len).await.ok()?;
+        Some(body.to_vec())
+    }
+}
+
+fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}

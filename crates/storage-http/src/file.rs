@@ -1,0 +1,200 @@
+//! The contract, kept by requests for ranges.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_lock::OnceCell;
+use buffer::{IoBuf, IoVec};
+use futures_util::future::join_all;
+use http_wire::Url;
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
+use tls::ClientCredentials;
+
+use crate::authorize::Authorize;
+use crate::errors::Error;
+use crate::judge::Pinned;
+use crate::readahead::{Readahead, Window};
+use crate::remote::Remote;
+
+/// Asked for when a file is opened: the header of an image and what follows it.
+const FIRST_BYTES: usize = 64 << 10;
+/// Longer reads are several requests: what is cut short is fetched once more from its start.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// The most that is read ahead: eight windows of a file have that.
+pub const READAHEAD_BYTES_MAX: u64 = 16 << 20;
+
+/// How a file is opened.
+#[derive(Debug)]
+pub struct Options {
+    /// What messages call it.
+    pub name: String,
+    /// The file.
+    pub url: Url,
+    /// Whose certificates servers must show; needed for https.
+    pub tls: Option<ClientCredentials>,
+    /// What lets requests in.
+    pub authorize: Arc<dyn Authorize>,
+    /// How long a server may be silent in an attempt.
+    pub timeout: Duration,
+    /// How long a read may take with all its attempts. `None`: for ever.
+    pub remote_timeout: Option<Duration>,
+    /// Bytes that are fetched for short reads one after the other; 0: none besides those that are read.
+    pub readahead: u64,
+    /// It will be written: that is refused.
+    pub writable: bool,
+}
+
+/// A file on an HTTP server as storage. It is only read, and its length is fixed.
+#[derive(Debug)]
+pub struct HttpStorage {
+    name: String,
+    remote: Remote,
+    file: Pinned,
+    readahead: Readahead,
+}
+
+impl HttpStorage {
+    /// Asks for the start of the file.
+    ///
+    /// # Errors
+    /// When nobody answers within `remote_timeout`, the server refuses, knows no ranges or names no version of the file; or the file is
+    /// to be written.
+    pub async fn open(options: Options) -> Result<Self, Error> {
+        let Options { name, url, tls, authorize, timeout, remote_timeout, readahead, writable } = options;
+        if writable {
+            return Err(Error::ReadOnly { url });
+        }
+        let remote = Remote::new(url, tls, authorize, timeout, remote_timeout);
+        let (found, mut start) = remote.fetch(0, IoBuf::uninit(FIRST_BYTES), None).await;
+        let (len, file) = found?;
+        if file.version.is_empty() && file.length > 0 {
+            return Err(Error::NoVersion { url: remote.url });
+        }
+        if i64::try_from(file.length).is_err() {
+            let what = format!("it has {} bytes; allowed are {}", file.length, i64::MAX);
+            return Err(Error::Broken { url: remote.url, what });
+        }
+        start.truncate(usize::try_from(len).unwrap_or(FIRST_BYTES).min(FIRST_BYTES));
+        let readahead = Readahead::new(readahead.min(READAHEAD_BYTES_MAX), start.freeze());
+        Ok(Self { name, remote, file, readahead })
+    }
+
+    async fn read_inside(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+        if buf.is_empty() {
+            return (Ok(()), buf);
+        }
+        let wanted = offset..offset + buf.len() as u64;
+        if let Some(window) = self.readahead.window(&wanted, self.file.length) {
+            let copied = self.copy_from(&window, offset, &mut buf).await;
+            return (copied.map_err(Into::into), buf);
+        }
+        let (mut parts, mut rest) = (Vec::new(), buf);
+        while rest.len() > REQUEST_BYTES_MAX {
+            let behind = rest.split_off(REQUEST_BYTES_MAX);
+            parts.push(std::mem::replace(&mut rest, behind));
+        }
+        parts.push(rest);
+        let places = (offset..).step_by(REQUEST_BYTES_MAX);
+        let fetches =
+            parts.into_iter().zip(places).map(|(part, at)| self.remote.fetch(at, part, Some(&self.file)));
+        let (mut result, mut whole) = (Ok(()), None::<IoBuf>);
+        for (fetched, part) in join_all(fetches).await {
+            result = result.and(fetched.map(drop));
+            match &mut whole {
+                None => whole = Some(part),
+                Some(before) => before.rejoin(part),
+            }
+        }
+        (result.map_err(Into::into), whole.unwrap_or_else(|| IoBuf::uninit(0)))
+    }
+
+    async fn copy_from(&self, window: &Arc<Window>, offset: u64, buf: &mut IoBuf) -> Result<(), Error> {
+        let Window { range, bytes } = &**window;
+        let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let fetch = async || {
+            let (fetched, fresh) = self.remote.fetch(range.start, IoBuf::uninit(len), Some(&self.file)).await;
+            fetched.map(|_| fresh.freeze())
+        };
+        let bytes = OnceCell::get_or_try_init(bytes, fetch).await?;
+        let from = usize::try_from(offset - range.start).unwrap_or(usize::MAX);
+        if let Some(there) = bytes.get(from..from.saturating_add(buf.len())) {
+            buf.copy_from_slice(there);
+        }
+        Ok(())
+    }
+
+    fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
+        Box::pin(async { Err(Error::ReadOnly { url: self.remote.url.clone() }.into()) })
+    }
+}
+
+impl Storage for HttpStorage {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            alignment: 1,
+            grows_zeroed: false,
+            discards_to_zero: false,
+            resizable: false,
+            read_only: true,
+            cached: false,
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.file.length
+    }
+
+    fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(async move {
+            let inside = self.length().saturating_sub(offset).min(buf.len() as u64);
+            let inside = usize::try_from(inside).unwrap_or(usize::MAX);
+            if inside == buf.len() {
+                return self.read_inside(offset, buf).await;
+            }
+            let mut beyond = buf.split_off(inside);
+            beyond.fill(0);
+            let (result, mut buf) = self.read_inside(offset, buf).await;
+            buf.rejoin(beyond);
+            (result, buf)
+        })
+    }
+
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        self.refused()
+    }
+
+    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn zero(&self, _offset: u64, _len: u64, _how: Zeroing) -> IoFuture<'_, io::Result<()>> {
+        self.refused()
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> IoFuture<'_, io::Result<()>> {
+        self.refused()
+    }
+
+    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        if length <= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
+    }
+
+    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
+        if length >= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {
+        self.refused()
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
+        // No server says what of a file is a hole.
+        let len = len.min(self.length().saturating_sub(offset)).max(1);
+        Box::pin(async move { Ok(Extent { len, kind: ExtentKind::Data }) })
+    }
+}

@@ -1,0 +1,358 @@
+//! A file's server: connections that are kept, and requests that are tried again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use async_lock::Semaphore;
+use buffer::IoBuf;
+use futures_util::future::{Either, select};
+use http_wire::{Fields, Get, Origin, Scheme, Url};
+use parking_lot::Mutex;
+use tls::{ClientCredentials, ClientTls};
+
+use crate::authorize::Authorize;
+use crate::connection::{Connection, Ended};
+use crate::errors::Error;
+use crate::judge::{Asked, Pinned, Verdict, judge, words};
+
+/// Requests on their way at a time, each over a connection of its own: servers limit what one client may have.
+const REQUESTS_MAX: usize = 16;
+/// A connection is used again if it was idle for less: many servers end those that are for longer.
+const IDLE_MAX: Duration = Duration::from_secs(55);
+/// Redirects that one request follows.
+const REDIRECTS_MAX: usize = 5;
+/// Between attempts: doubled from this to that.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The server of a file.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    /// The name that was given.
+    pub(crate) url: Url,
+    tls: Option<ClientCredentials>,
+    authorize: Arc<dyn Authorize>,
+    timeout: Duration,
+    remote_timeout: Option<Duration>,
+    /// Where requests go: the name that was given, or where it led.
+    place: Mutex<Url>,
+    /// The newest last.
+    idle: Mutex<VecDeque<Connection>>,
+    turns: Semaphore,
+    /// The last attempt failed: said once, until one succeeds.
+    in_trouble: AtomicBool,
+}
+
+/// Why an attempt gave no bytes.
+#[derive(Debug)]
+enum Failure {
+    Final(Error),
+    Again {
+        error: Error,
+        after: Option<Duration>,
+    },
+    /// A connection that was kept had ended: another one may not have.
+    KeptInVain,
+    Elsewhere(Url),
+}
+
+impl Remote {
+    pub(crate) fn new(
+        url: Url,
+        tls: Option<ClientCredentials>,
+        authorize: Arc<dyn Authorize>,
+        timeout: Duration,
+        remote_timeout: Option<Duration>,
+    ) -> Self {
+        let (place, idle) = (Mutex::new(url.clone()), Mutex::default());
+        let (turns, in_trouble) = (Semaphore::new(REQUESTS_MAX), AtomicBool::new(false));
+        Self { url, tls, authorize, timeout, remote_timeout, place, idle, turns, in_trouble }
+    }
+
+    /// Fetches bytes of the file from `first` on into `buf`: all of it; or up to the file's end if nothing is pinned, and how many.
+    pub(crate) async fn fetch(
+        &self,
+        first: u64,
+        buf: IoBuf,
+        pinned: Option<&Pinned>,
+    ) -> (Result<(u64, Pinned), Error>, IoBuf) {
+        let (len, last) = (buf.len(), RefCell::new(None));
+        let attempts = pin!(self.until_answered(first, buf, pinned, &last));
+        let Some(waited) = self.remote_timeout else { return attempts.await };
+        match select(attempts, reactor::sleep(waited)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => {
+                let (server, last) = (self.url.origin().clone(), last.take().map(Box::new));
+                let error = Error::Silent { server, waited, option: "remote-timeout", last };
+                (Err(error), IoBuf::uninit(len))
+            }
+        }
+    }
+
+    async fn until_answered(
+        &self,
+        first: u64,
+        mut buf: IoBuf,
+        pinned: Option<&Pinned>,
+        last: &RefCell<Option<Error>>,
+    ) -> (Result<(u64, Pinned), Error>, IoBuf) {
+        let (mut pause, mut redirects) = (PAUSE_MIN, 0);
+        let mut url = self.place.lock().clone();
+        loop {
+            let (attempted, back) = self.attempt(&url, first, buf, pinned).await;
+            buf = back;
+            match attempted {
+                Ok(found) => {
+                    self.succeeded(url);
+                    return (Ok(found), buf);
+                }
+                Err(Failure::KeptInVain) => {}
+                Err(Failure::Elsewhere(to)) => {
+                    redirects += 1;
+                    match self.follow(&url, to, redirects) {
+                        Ok(to) => url = to,
+                        Err(error) => return (Err(error), buf),
+                    }
+                }
+                // What it led to then may have ended; where it leads now is asked once.
+                Err(Failure::Final(_)) if redirects == 0 && url != self.url => url = self.url.clone(),
+                Err(Failure::Final(error)) => return (Err(error), buf),
+                // Whoever opens it sees at once that nobody is there.
+                Err(Failure::Again { error: error @ Error::Connect { .. }, .. }) if pinned.is_none() => {
+                    return (Err(error), buf);
+                }
+                Err(Failure::Again { error, after }) => {
+                    self.failed(&error);
+                    *last.borrow_mut() = Some(error);
+                    reactor::sleep(in_upper_half(pause).max(after.unwrap_or_default())).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    (url, redirects) = (self.place.lock().clone(), 0);
+                }
+            }
+        }
+    }
+
+    fn follow(&self, from: &Url, to: Url, redirects: usize) -> Result<Url, Error> {
+        let refused = |what: String| Err(Error::Redirect { url: self.url.clone(), what });
+        if !self.authorize.follows_redirects() {
+            return refused(format!(
+                "the server says that it is at {to}, and signed requests are not sent elsewhere"
+            ));
+        }
+        if redirects > REDIRECTS_MAX {
+            return refused(format!("it leads to {REDIRECTS_MAX} other places and on to {to}"));
+        }
+        match (from.origin().scheme, to.origin().scheme) {
+            (Scheme::Https, Scheme::Http) => {
+                refused(format!("it leads to {to}, which is not encrypted as {} is", from.origin()))
+            }
+            _ => Ok(to),
+        }
+    }
+
+    fn succeeded(&self, url: Url) {
+        if self.in_trouble.swap(false, Ordering::Relaxed) {
+            tracing::info!("{}: the server answers again", self.url);
+        }
+        let mut place = self.place.lock();
+        if *place != url {
+            *place = url;
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if !self.in_trouble.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "{}: tried again until it answers", self.url);
+        }
+    }
+
+    async fn attempt(
+        &self,
+        url: &Url,
+        first: u64,
+        buf: IoBuf,
+        pinned: Option<&Pinned>,
+    ) -> (Result<(u64, Pinned), Failure>, IoBuf) {
+        let _turn = self.turns.acquire().await;
+        let len = buf.len();
+        let asked = Asked { url, first, len: len as u64, pinned };
+        let (mut connection, is_kept) = match self.connection(url.origin()).await {
+            Ok(connection) => connection,
+            Err(failure) => return (Err(failure), buf),
+        };
+        let head = match self.head(asked) {
+            Ok(head) => head,
+            Err(error) => return (Err(Failure::Final(error)), buf),
+        };
+        let answer = match connection.ask(&head).await {
+            Ok(answer) => answer,
+            Err(Ended::Lost(_)) if is_kept => return (Err(Failure::KeptInVain), buf),
+            Err(ended) => return (Err(self.ended(url, ended)), buf),
+        };
+        let failure = match judge(asked, &answer) {
+            Verdict::Bytes { len: there, file } => {
+                // As long as `buf` at most: the verdict is for what was asked for.
+                let there_len = usize::try_from(there).unwrap_or(usize::MAX).min(len);
+                match connection.body(buf, there_len).await {
+                    Ok(buf) => {
+                        self.keep(connection, answer.closes);
+                        return (Ok((there, file)), buf);
+                    }
+                    Err(ended) => return (Err(self.ended(url, ended)), IoBuf::uninit(len)),
+                }
+            }
+            Verdict::Wrong(error) => Failure::Final(error),
+            Verdict::Elsewhere(to) => {
+                self.pass_body(connection, &answer).await;
+                Failure::Elsewhere(to)
+            }
+            Verdict::Later { status, after } => {
+                let words = self.refusal(connection, &answer).await;
+                Failure::Again { error: Error::Refused { url: url.clone(), status, words }, after }
+            }
+            Verdict::Refused { status } => {
+                let words = self.refusal(connection, &answer).await;
+                Failure::Final(Error::Refused { url: url.clone(), status, words })
+            }
+        };
+        (Err(failure), buf)
+    }
+
+    /// What the server says of a refusal.
+    async fn refusal(&self, connection: Connection, answer: &http_wire::Answer) -> String {
+        let body = self.pass_body(connection, answer).await.unwrap_or_default();
+        let region = answer.bucket_region.as_deref().map(|region| format!("; the bucket is in {region}"));
+        let code = code(&body).unwrap_or_else(|| words(answer.status).to_owned());
+        format!("{code}{}", region.unwrap_or_default())
+    }
+
+    /// Receives a body that is not of the file, and keeps the connection if that is possible.
+    async fn pass_body(&self, mut connection: Connection, answer: &http_wire::Answer) -> Option<Vec<u8>> {
+        let body = connection.short_body(answer.length).await?;
+        self.keep(connection, answer.closes);
+        Some(body)
+    }
+
+    fn head(&self, asked: Asked<'_>) -> Result<Vec<u8>, Error> {
+        let last = asked.first + asked.len.max(1) - 1;
+        let version = asked.pinned.map(|pinned| &pinned.version);
+        let get = Get { url: asked.url, first: asked.first, last, version };
+        // Credentials are for the server that the user named.
+        let fields = match asked.url.origin() == self.url.origin() {
+            true => self.authorize.fields(&get, SystemTime::now())?,
+            false => Fields::default(),
+        };
+        Ok(get.head(&fields))
+    }
+
+    fn ended(&self, url: &Url, ended: Ended) -> Failure {
+        let server = url.origin().clone();
+        let error = match ended {
+            Ended::Lost(error) => Error::Lost { server, reason: error.to_string() },
+            Ended::Silent => Error::Silent { server, waited: self.timeout, option: "timeout", last: None },
+            Ended::Broken(error) => {
+                return Failure::Final(Error::Broken { url: url.clone(), what: error.to_string() });
+            }
+        };
+        Failure::Again { error, after: None }
+    }
+
+    /// A connection to `origin`: one that was kept (true), or a new one.
+    async fn connection(&self, origin: &Origin) -> Result<(Connection, bool), Failure> {
+        if let Some(connection) = self.kept(origin) {
+            return Ok((connection, true));
+        }
+        let failed = |ended: Ended, word: fn(Origin, &io::Error) -> Error| match ended {
+            Ended::Lost(error) => word(origin.clone(), &error),
+            Ended::Silent => {
+                Error::Silent { server: origin.clone(), waited: self.timeout, option: "timeout", last: None }
+            }
+            Ended::Broken(error) => word(origin.clone(), &io::Error::other(error)),
+        };
+        let tls = self.tls_for(origin).map_err(Failure::Final)?;
+        let opened = Connection::open(origin, self.timeout).await;
+        let connection = opened.map_err(|ended| match failed(ended, connect_error) {
+            // What the system forbids, it forbids again.
+            error @ Error::Connect { kind: io::ErrorKind::PermissionDenied, .. } => Failure::Final(error),
+            error => Failure::Again { error, after: None },
+        })?;
+        let Some(tls) = tls else { return Ok((connection, false)) };
+        match connection.encrypt(&tls).await {
+            Ok(connection) => Ok((connection, false)),
+            // A certificate that is not believed will not be later.
+            Err(Ended::Lost(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Failure::Final(tls_error(origin.clone(), &error)))
+            }
+            Err(ended) => Err(Failure::Again { error: failed(ended, tls_error), after: None }),
+        }
+    }
+
+    fn tls_for(&self, origin: &Origin) -> Result<Option<ClientTls>, Error> {
+        let refused = |reason: String| Error::Tls { server: origin.clone(), reason };
+        match (origin.scheme, &self.tls) {
+            (Scheme::Http, _) => Ok(None),
+            (Scheme::Https, Some(credentials)) => ClientTls::new(credentials, &origin.host)
+                .map(Some)
+                .map_err(|error| refused(error.to_string())),
+            (Scheme::Https, None) => {
+                let what =
+                    "it led there from http, which says nothing of whom to believe; give its https name";
+                Err(refused(what.to_owned()))
+            }
+        }
+    }
+
+    /// The newest connection that is kept and of use; others are dropped.
+    fn kept(&self, origin: &Origin) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        idle.retain(|connection| connection.idle_since.elapsed() < IDLE_MAX);
+        while let Some(at) = idle.iter().rposition(|connection| connection.origin == *origin) {
+            let connection = idle.remove(at).filter(Connection::is_usable);
+            if connection.is_some() {
+                return connection;
+            }
+        }
+        None
+    }
+
+    fn keep(&self, mut connection: Connection, closes: bool) {
+        if closes {
+            return;
+        }
+        connection.idle_since = Instant::now();
+        let mut idle = self.idle.lock();
+        idle.push_back(connection);
+        while idle.len() > REQUESTS_MAX {
+            idle.pop_front();
+        }
+    }
+}
+
+fn connect_error(server: Origin, error: &io::Error) -> Error {
+    Error::Connect { server, reason: error.to_string(), kind: error.kind() }
+}
+
+fn tls_error(server: Origin, error: &io::Error) -> Error {
+    Error::Tls { server, reason: error.to_string() }
+}
+
+/// A duration between a half and the whole, so that many who wait do not come back together.
+fn in_upper_half(pause: Duration) -> Duration {
+    let random = getrandom::u32().unwrap_or_default();
+    pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
+
+/// The word for an error in a body of S3 (`<Code>NoSuchKey</Code>`). Nothing else of it: it may repeat what was signed.
+fn code(body: &[u8]) -> Option<String> {
+    const CODE_BYTES_MAX: usize = 64;
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let is_word = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_word && code.len() <= CODE_BYTES_MAX).then(|| code.to_owned())
+}

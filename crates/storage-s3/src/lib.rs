@@ -1,0 +1,17 @@
+//! Objects of S3-compatible stores: their names, their places, and the signatures that let requests in.
+//!
+//! Reading an object is reading a file over HTTP ([`storage_http`]), with a signature of version 4 on each request ([`Signer`]).
+//! Credentials come from where AWS's tools look for them ([`Known`]).
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
+
+mod known;
+mod name;
+mod place;
+mod profile;
+mod signer;
+
+pub use known::{Environment, Known, KnownError, credentials_of_secret};
+pub use name::{NameError, ObjectName};
+pub use place::{Addressing, Place, PlaceError};
+pub use signer::Signer;

@@ -1,0 +1,113 @@
+//! Where an object is.
+
+use http_wire::signature::escaped;
+use http_wire::{Scheme, Url, UrlError};
+
+use crate::name::ObjectName;
+
+/// How a bucket is named in a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// In the path: `https://ENDPOINT/BUCKET/KEY`.
+    Path,
+    /// In the host's name: `https://BUCKET.ENDPOINT/KEY`.
+    VirtualHost,
+}
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its URL; `None`: AWS's in the region.
+    pub endpoint: Option<String>,
+    /// The region, which signatures are for.
+    pub region: String,
+    /// `None`: in the host's name at AWS where the bucket's name allows it, else in the path.
+    pub addressing: Option<Addressing>,
+}
+
+/// A store that cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// The endpoint is no server.
+    #[error("the endpoint is {found:?}; allowed: {allowed}, without a path")]
+    Endpoint {
+        /// Without what a name can hold that lets somebody in.
+        found: String,
+        /// What it may be.
+        allowed: UrlError,
+    },
+    /// The region is no word.
+    #[error("the region is {found:?}; allowed: letters, digits and dashes")]
+    Region {
+        /// As given.
+        found: String,
+    },
+}
+
+impl Place {
+    /// The URL of an object.
+    ///
+    /// # Errors
+    /// When endpoint or region cannot be one.
+    pub fn url(&self, object: &ObjectName) -> Result<Url, PlaceError> {
+        let is_of_region = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if self.region.is_empty() || !self.region.bytes().all(is_of_region) {
+            return Err(PlaceError::Region { found: self.region.clone() });
+        }
+        let aws = || format!("https://s3.{}.amazonaws.com", self.region);
+        let endpoint = self.endpoint.clone().unwrap_or_else(aws);
+        let refused = |allowed| PlaceError::Endpoint { found: http_wire::shown(&endpoint), allowed };
+        let server = Url::parse(&endpoint).map_err(refused)?;
+        if server.path() != "/" || server.query().is_some() {
+            return Err(refused(UrlError::Shape));
+        }
+        let mut origin = server.origin().clone();
+        let key = escaped(&object.key, true);
+        // A certificate for *.HOST is for names without dots.
+        let fits = !object.bucket.contains('.') || origin.scheme == Scheme::Http;
+        let at_aws =
+            || if self.endpoint.is_none() && fits { Addressing::VirtualHost } else { Addressing::Path };
+        Ok(match self.addressing.unwrap_or_else(at_aws) {
+            Addressing::Path => Url::at(origin, &format!("/{}/{key}", object.bucket)),
+            Addressing::VirtualHost => {
+                origin.host = format!("{}.{}", object.bucket.to_ascii_lowercase(), origin.host);
+                Url::at(origin, &format!("/{key}"))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_found_at_aws_or_at_an_endpoint_in_both_styles() {
+        let url = |endpoint: Option<&str>, addressing, name: &str| {
+            let place =
+                Place { endpoint: endpoint.map(str::to_owned), region: "eu-central-1".into(), addressing };
+            place
+                .url(&ObjectName::parse(name).unwrap())
+                .map(|url| url.to_string())
+                .map_err(|error| error.to_string())
+        };
+        for (endpoint, addressing, name, found) in [
+            (None, None, "s3://images/a b", "https://images.s3.eu-central-1.amazonaws.com/a%20b"),
+            (None, None, "s3://im.ages/a", "https://s3.eu-central-1.amazonaws.com/im.ages/a"),
+            (None, Some(Addressing::Path), "s3://images/a", "https://s3.eu-central-1.amazonaws.com/images/a"),
+            (Some("http://h:9000"), None, "s3://images/a/b", "http://h:9000/images/a/b"),
+            (
+                Some("http://h:9000/"),
+                Some(Addressing::VirtualHost),
+                "s3://images/a",
+                "http://images.h:9000/a",
+            ),
+        ] {
+            assert_eq!(url(endpoint, addressing, name), Ok(found.to_owned()));
+        }
+        for endpoint in ["h:9000", "http://h/path", "http://me:hush@h/"] {
+            let error = url(Some(endpoint), None, "s3://images/a").unwrap_err();
+            assert!(error.contains("the endpoint is") && !error.contains("hush"), "{error}");
+        }
+    }
+}

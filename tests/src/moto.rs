@@ -1,0 +1,77 @@
+//! moto: an S3-compatible store in memory, at a port of its own. It takes every signature, as long as there is one.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::program;
+
+/// How long it may take to listen: it is much Python.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// A store.
+#[derive(Debug)]
+pub struct Moto {
+    child: Child,
+    port: u16,
+}
+
+/// Where `cargo xtask test` puts it: beside the build.
+fn packages() -> PathBuf {
+    let build = program::path().parent().and_then(std::path::Path::parent).expect("a build directory");
+    build.join("moto")
+}
+
+impl Moto {
+    /// An empty store.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-m", "moto.server", "-p", &port.to_string()]).env("PYTHONPATH", packages());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run python3: {error}"));
+        let until = Instant::now() + STARTS_WITHIN;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = child.try_wait().expect("a child");
+            assert!(
+                ended.is_none(),
+                "moto ends ({ended:?}); `cargo xtask test` installs it to {}",
+                packages().display()
+            );
+            assert!(Instant::now() < until, "moto does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self { child, port }
+    }
+
+    /// What `AWS_ENDPOINT_URL` is to be.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Makes a bucket (`/BUCKET`), or an object (`/BUCKET/KEY`, escaped) of these bytes.
+    pub fn put(&self, path: &str, bytes: &[u8]) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.port,
+            bytes.len()
+        );
+        stream.write_all(&[head.as_bytes(), bytes].concat()).expect("it takes it");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        // Fails where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
