@@ -12,7 +12,7 @@ use super::{Place, SIZE, pattern};
 /// Runs fio on the mounted file.
 fn fio(place: &Place, options: &[&str]) {
     let file = format!("--filename={}", place.name());
-    let run = Run::new("fio").args(["--name=job", &file, "--minimal"]).args(options);
+    let run = Run::new("fio").args(["--name=job", &file, "--minimal", "--verify_state_save=0"]).args(options);
     run.limit(Duration::from_secs(60)).ok();
 }
 
