@@ -321,17 +321,6 @@ impl Disk {
         }
         Ok(())
     }
-
-    /// Waits until nothing that requests left behind is at work any more. A loop on which requests
-    /// ran must go on running until then.
-    pub async fn idle(&self) {
-        self.layers.load_full().idle().await;
-    }
-
-    /// Waits for the requests inside, writes what is in memory and makes it durable: of all layers that were opened for writing.
-    pub async fn close(&self) -> Result<(), Error> {
-        self.layers.load_full().close().await
-    }
 }
 
 impl Drop for Disk {

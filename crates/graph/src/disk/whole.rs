@@ -15,6 +15,17 @@ const NO_BITMAPS: &str = "only a qcow2 image has bitmaps: what a raw disk holds 
 const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 
 impl Disk {
+    /// Waits until nothing that requests left behind is at work any more. A loop on which requests
+    /// ran must go on running until then.
+    pub async fn idle(&self) {
+        self.layers.load_full().idle().await;
+    }
+
+    /// Waits for the requests inside, writes what is in memory and makes it durable: of all layers that were opened for writing.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.layers.load_full().close().await
+    }
+
     /// Names of the bitmaps that [`Disk::bitmap_status`] knows.
     pub fn bitmap_names(&self) -> Vec<String> {
         self.bitmaps().iter().map(|bitmap| bitmap.name().to_owned()).collect()
