@@ -22,7 +22,7 @@ const BLOCK: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client that writes and reads all the time.
-struct Load {
+pub(super) struct Load {
     done: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
     thread: JoinHandle<BTreeMap<u64, u8>>,
@@ -30,7 +30,7 @@ struct Load {
 
 impl Load {
     /// On `blocks` blocks of the export, from the first on.
-    fn on(socket: &Path, export: &str, blocks: u64) -> Self {
+    pub(super) fn on(socket: &Path, export: &str, blocks: u64) -> Self {
         let mut client = Client::connect(socket, export).expect("it serves");
         let (done, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (end, count) = (Arc::clone(&done), Arc::clone(&written));
@@ -58,7 +58,7 @@ impl Load {
     }
 
     /// Waits until something more was written.
-    fn goes_on(&self) {
+    pub(super) fn goes_on(&self) {
         let (before, start) = (self.written.load(Ordering::Relaxed), Instant::now());
         while self.written.load(Ordering::Relaxed) < before + 10 {
             assert!(start.elapsed() < PATIENCE && !self.thread.is_finished(), "the client does not get on");
@@ -67,14 +67,14 @@ impl Load {
     }
 
     /// What each block holds.
-    fn end(self) -> BTreeMap<u64, u8> {
+    pub(super) fn end(self) -> BTreeMap<u64, u8> {
         self.done.store(true, Ordering::Relaxed);
         self.thread.join().expect("the client found what it wrote")
     }
 }
 
 /// Waits for the event of `job` that has this name.
-fn told(qmp: &mut Qmp, name: &str, job: &str) -> Value {
+pub(super) fn told(qmp: &mut Qmp, name: &str, job: &str) -> Value {
     loop {
         let event = qmp.event(name);
         let data = &event["data"];
@@ -85,17 +85,17 @@ fn told(qmp: &mut Qmp, name: &str, job: &str) -> Value {
 }
 
 /// Waits until `job` has this status.
-fn status(qmp: &mut Qmp, job: &str, status: &str) {
+pub(super) fn status(qmp: &mut Qmp, job: &str, status: &str) {
     while told(qmp, "JOB_STATUS_CHANGE", job)["status"] != status {}
 }
 
-fn completed(qmp: &mut Qmp, job: &str) {
+pub(super) fn completed(qmp: &mut Qmp, job: &str) {
     let data = told(qmp, "BLOCK_JOB_COMPLETED", job);
     assert_eq!(data["error"], Value::Null, "{data}");
 }
 
 /// An image is clean, and holds what a client wrote over a disk of this value.
-fn holds(image: &str, held: &BTreeMap<u64, u8>, scratch: &Scratch) {
+pub(super) fn holds(image: &str, held: &BTreeMap<u64, u8>, scratch: &Scratch) {
     let info = qemu_img(["info", "--output=json", image]).json();
     let format = info["format"].as_str().expect("a format");
     if format == "qcow2" {

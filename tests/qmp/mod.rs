@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backups;
 mod bitmaps;
 mod churn;
 mod commands;

@@ -7,6 +7,7 @@ use qcow2_layout::BITMAP_BYTES_MAX;
 use super::change::{BitmapChange, NewBitmap, check_name};
 use super::live::{Live, LiveSpec};
 use super::merge::check_size;
+use super::reading::Bitmap;
 use super::tracking::Bitmaps;
 use crate::Error;
 use crate::guest_range::GuestRange;
@@ -64,21 +65,24 @@ impl Inner {
             BitmapChange::Record(on) => old.remade(old.spec.size, on).map_err(no_memory),
             BitmapChange::Merge(source) => {
                 let new = old.remade(old.spec.size, old.spec.recording).map_err(no_memory)?;
-                check_size(&self.medium, &source, new.spec.size)?;
-                let mut at = 0;
-                while at < new.spec.size {
-                    let said = source.status(at, new.spec.size - at).await?;
-                    if said.dirty {
-                        new.mark(GuestRange::at(at, said.len));
-                    }
-                    at += said.len;
-                }
-                Ok(new)
+                self.with_bits_of(&source, new).await
+            }
+            BitmapChange::Become(source) => {
+                let new = Live::new(old.spec.clone()).map_err(no_memory)?;
+                self.with_bits_of(&source, new).await
             }
             // Done by the caller.
             BitmapChange::Add(_) | BitmapChange::Remove => {
                 old.remade(old.spec.size, old.spec.recording).map_err(no_memory)
             }
         }
+    }
+
+    async fn with_bits_of(&self, source: &Bitmap, live: Live) -> Result<Live, Error> {
+        check_size(&self.medium, source, live.spec.size)?;
+        for range in source.dirty_ranges().await? {
+            live.mark(GuestRange::at(range.start, range.end - range.start));
+        }
+        Ok(live)
     }
 }

@@ -7,6 +7,7 @@ use control::{Arguments, QmpError};
 use export::Removal;
 use serde_json::{Value, json};
 
+use super::dirty_bitmaps;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
@@ -59,6 +60,7 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         if !known.iter().any(|known| known == name) {
             return Err(QmpError::generic(format!("node {node_name:?} has no bitmap {name:?}")));
         }
+        dirty_bitmaps::check_free_of_jobs(inventory, &disk, name)?;
         bitmaps.push(name.to_owned());
     }
     let shown = Shown {

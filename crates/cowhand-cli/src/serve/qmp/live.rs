@@ -1,4 +1,4 @@
-//! block-stream, block-commit, blockdev-mirror, drive-mirror, blockdev-backup: jobs are begun.
+//! block-stream, block-commit, blockdev-mirror, drive-mirror: jobs are begun.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::{Change, DiskNode};
-use job::{Backup, BeforeWrite, Guarded, Merge, Mirror, Stream, Terms, Tracked, What};
+use job::{Guarded, Merge, Mirror, Stream, Terms, Tracked, What};
 use qcow2::{Qcow2, ResizeOptions};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
-use super::overlay::make_overlay;
+use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Group, Jobs, NewJob, Pivot, Work, file_name, on_error};
+use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Pivot, Work, file_name, on_error};
 
 /// The unit in which changes are tracked, unless the target has larger clusters or somebody says otherwise.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ const UNIT_BYTES: u64 = 64 << 10;
 const UNITS: std::ops::RangeInclusive<u64> = 512..=64 << 20;
 
 /// What every job is given.
-fn new_job(
+pub(super) fn new_job(
     inventory: &Inventory,
     kind: &'static str,
     device: &str,
@@ -48,7 +48,7 @@ fn named(arguments: Arguments<'_>, below: Option<&Arc<dyn Block>>) -> Option<(St
     Some((name.unwrap_or_else(|| file_name(&**below)), below.driver().to_owned()))
 }
 
-fn not_begun(error: &dyn std::error::Error) -> QmpError {
+pub(super) fn not_begun(error: &dyn std::error::Error) -> QmpError {
     QmpError::because("the job is not begun", error)
 }
 
@@ -139,8 +139,8 @@ pub async fn commit(
     let work = if top == 0 {
         let what = What::Layers(layers);
         let tracked = Tracked::new("commit_top", disk.disk.root(), Arc::clone(&target), unit(&target), false);
-        let mirror = track(inventory, change, &disk, &tracked, what).await?;
-        Work::Mirror { disk, tracked, mirror, pivot: Pivot::Layer(target) }
+        let mirror = track(inventory, change, &disk, &tracked, what, None).await?;
+        Work::Mirror { disk, tracked, mirror, pivot: Pivot::Layer(target), bitmap: None }
     } else {
         let over = writable(top - 1).await?;
         let Some(top) = over.below() else { return Err(QmpError::generic("there is nothing to commit")) };
@@ -173,7 +173,7 @@ async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), Qm
 }
 
 /// The unit in which changes of a copy in `target` are tracked.
-fn unit(target: &Arc<dyn Block>) -> u64 {
+pub(super) fn unit(target: &Arc<dyn Block>) -> u64 {
     target.capabilities().cluster_bytes.unwrap_or(UNIT_BYTES).max(UNIT_BYTES)
 }
 
@@ -184,17 +184,28 @@ async fn track(
     disk: &DiskNode,
     tracked: &Arc<Tracked>,
     what: What,
+    bitmap: Option<&BitmapSync>,
 ) -> Result<Mirror, QmpError> {
     let mirror = Mirror::new(Arc::clone(tracked));
     let filter = Arc::clone(tracked);
-    let mark = async || mirror.mark(what).await;
+    let mark = async || {
+        mirror.mark(what).await?;
+        match bitmap {
+            Some(bitmap) if what == What::Marked => bitmap.mark(tracked.dirty()).await,
+            _ => Ok(()),
+        }
+    };
     let put = inventory.graph.put_filter_over(change, disk, Box::new(|_| filter), mark).await;
     put.map_err(|error| not_begun(&error))?;
     Ok(mirror)
 }
 
 /// A target, as a disk of its own.
-fn target_of(inventory: &Inventory, source: &DiskNode, name: &str) -> Result<Arc<DiskNode>, QmpError> {
+pub(super) fn target_of(
+    inventory: &Inventory,
+    source: &DiskNode,
+    name: &str,
+) -> Result<Arc<DiskNode>, QmpError> {
     let target = inventory.graph.disk(name).map_err(|error| inventory.refused(&error))?;
     if std::ptr::eq(&*target, source) {
         return Err(QmpError::generic("source and target are one disk"));
@@ -208,18 +219,6 @@ fn target_of(inventory: &Inventory, source: &DiskNode, name: &str) -> Result<Arc
         true => Ok(target),
         false => {
             Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}")))
-        }
-    }
-}
-
-/// What a sync mode copies first. Layers of which the copy has its own are not copied.
-fn what(sync: &str) -> Result<What, QmpError> {
-    match sync {
-        "full" => Ok(What::Everything),
-        "top" => Ok(What::Layers(1)),
-        "none" => Ok(What::Nothing),
-        other => {
-            Err(QmpError::generic(format!("argument 'sync' is {other:?}; allowed here: full, top, none")))
         }
     }
 }
@@ -242,7 +241,7 @@ async fn begin_mirror(
     let device = arguments.text("device")?;
     let Chain { disk, layers } = Chain::of(inventory, device)?;
     let new = new_job(inventory, "mirror", device, arguments)?;
-    let what = what(arguments.text("sync")?)?;
+    let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {
         return Err(QmpError::generic(format!(
             "argument 'replaces' is {replaces:?}; only the uppermost image {:?} can be replaced",
@@ -271,9 +270,9 @@ async fn begin_mirror(
     }
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
-    let mirror = track(inventory, change, &disk, &tracked, what).await?;
+    let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
     let pivot = Pivot::Node { name: node.name(), keeps_backing };
-    Jobs::start(inventory, new, Work::Mirror { disk, tracked, mirror, pivot }, holds);
+    Jobs::start(inventory, new, Work::Mirror { disk, tracked, mirror, pivot, bitmap }, holds);
     Ok(json!({}))
 }
 
@@ -283,75 +282,6 @@ pub async fn drive_mirror(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let Chain { disk, layers } = Chain::of(inventory, device)?;
-    let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
-    let format = arguments.maybe_text("format").unwrap_or("qcow2");
-    let is_made = arguments.maybe_text("mode") != Some("existing");
-    if is_made {
-        if format != "qcow2" {
-            return Err(QmpError::generic(format!(
-                "a new target of format {format:?} is not made here; make it, and give mode existing"
-            )));
-        }
-        let below = layers.get(1).filter(|_| sync != "full").map(|layer| &layer.block);
-        let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
-        make_overlay(file, disk.disk.size(), backing).await?;
-    }
-    let name = arguments
-        .maybe_text("node-name")
-        .map_or_else(|| format!("target-{}", disk.name().replace('#', "")), str::to_owned);
-    let mut options = json!({
-        "driver": format,
-        "node-name": name,
-        "discard": "unmap",
-        "file": { "driver": "file", "filename": file },
-    });
-    if format == "qcow2" && sync != "full" {
-        options["backing"] = Value::Null;
-    }
-    let begun = async {
-        let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-        inventory.add_node(change, &options).await?;
-        let begun = begin_mirror(inventory, change, arguments, &name).await;
-        if begun.is_err() {
-            inventory.remove_node(change, &name).await?;
-        }
-        begun
-    };
-    let begun = begun.await;
-    if begun.is_err()
-        && is_made
-        && let Err(error) = std::fs::remove_file(file)
-    {
-        tracing::warn!(file, %error, "a target that was made for nothing stays");
-    }
-    begun
-}
-
-/// A copy of a disk as it is now.
-pub async fn backup(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-    group: Option<Rc<Group>>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let Chain { disk, .. } = Chain::of(inventory, device)?;
-    let mut new = new_job(inventory, "backup", device, arguments)?;
-    let what = what(arguments.text("sync")?)?;
-    let node = target_of(inventory, &disk, arguments.text("target")?)?;
-    let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
-    let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
-    let filter = BeforeWrite::new(disk.disk.root(), Arc::clone(&block), unit(&block));
-    let over = Arc::clone(&filter);
-    let mark = async || filter.mark(what).await;
-    let put = inventory.graph.put_filter_over(change, &disk, Box::new(|_| over), mark).await;
-    put.map_err(|error| not_begun(&error))?;
-    if let Some(group) = &group {
-        group.join();
-    }
-    new.group = group;
-    Jobs::start(inventory, new, Work::Backup { disk, backup: Backup { filter, what } }, holds);
-    Ok(json!({}))
+    let begin = async |name: &str| begin_mirror(inventory, change, arguments, name).await;
+    new_target::with(inventory, change, arguments, 1, begin).await
 }

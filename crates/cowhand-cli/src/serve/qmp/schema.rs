@@ -290,7 +290,10 @@ pub static COMMANDS: &[CommandSpec] = &[
         required("size", NUMBER),
         optional("x-shrink", Kind::Switch),
     ),
-    command!("blockdev-snapshot-internal-sync", required("device", Kind::Text), required("name", Kind::Text),),
+    CommandSpec {
+        name: "blockdev-snapshot-internal-sync",
+        arguments: Kind::Object(job_schema::SNAPSHOT_INTERNAL),
+    },
     command!(
         "blockdev-snapshot-delete-internal-sync",
         required("device", Kind::Text),
@@ -317,6 +320,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "blockdev-mirror", arguments: Kind::Object(job_schema::MIRROR) },
     CommandSpec { name: "drive-mirror", arguments: Kind::Object(job_schema::DRIVE_MIRROR) },
     CommandSpec { name: "blockdev-backup", arguments: Kind::Object(job_schema::BACKUP) },
+    CommandSpec { name: "drive-backup", arguments: Kind::Object(job_schema::DRIVE_BACKUP) },
     CommandSpec { name: "transaction", arguments: Kind::Object(job_schema::TRANSACTION) },
     command!("job-pause", required("id", Kind::Text)),
     command!("job-resume", required("id", Kind::Text)),
