@@ -2,12 +2,15 @@
 //!
 //! A target that fails costs guests nothing but the try: the copy is broken from then on, and the job fails, not the guest's write.
 
+use std::future::pending;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
 use buffer::IoVec;
 use event_listener::Event;
+use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use storage::{RangeLocks, RangeMode};
@@ -214,6 +217,8 @@ impl Backup {
             }
             match under_way.next().await {
                 Some(copied) => copied?,
+                // Pieces that gave way to a pause are left.
+                None if !filter.left.is_empty() => at = 0,
                 None => break,
             }
         }
@@ -227,7 +232,9 @@ impl Backup {
 
     /// Copies what of one piece is left, again until it succeeds or the job fails of it.
     async fn copy(&self, piece: Range<u64>, life: &Life) -> Result<(), Error> {
-        life.charge(piece.end - piece.start).await?;
+        if !charged(piece.end - piece.start, life).await? {
+            return Ok(());
+        }
         loop {
             match self.copy_left(piece.clone()).await {
                 Ok(()) => return Ok(()),
@@ -249,5 +256,19 @@ impl Backup {
             at = end;
         }
         Ok(())
+    }
+}
+
+/// Waits until `bytes` may be copied; `false` if the job is to rest first.
+async fn charged(bytes: u64, life: &Life) -> Result<bool, Error> {
+    let mut charge = pin!(life.charge(bytes));
+    loop {
+        if life.is_paused() {
+            return Ok(false);
+        }
+        match select(&mut charge, pin!(life.changed_or(pending()))).await {
+            Either::Left((charged, _)) => return charged.map(|()| true),
+            Either::Right(_) => {}
+        }
     }
 }

@@ -12,7 +12,7 @@ use qcow2_layout::{
 };
 use storage::{IoBuf, Storage};
 use storage_luks::Secret;
-use sync::atomic::AtomicU64;
+use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::below::Lower;
@@ -292,6 +292,7 @@ fn assemble(
         },
         turns: Turns::default(),
         decompressed: Decompressed::new(header.compression),
+        awaits_backing: AtomicBool::new(header.backing.is_some() && files.backing.is_none()),
         below: ArcSwapOption::from(files.backing.map(Lower::new)),
         discards: RwLock::new(options.discards()),
         size: AtomicU64::new(header.guest_size()),

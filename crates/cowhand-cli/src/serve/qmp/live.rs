@@ -268,6 +268,9 @@ async fn begin_mirror(
             "the target {target:?} is raw and holds all of a disk: give sync full"
         )));
     }
+    if let Some(image) = node.disk.image().filter(|_| keeps_backing) {
+        image.await_backing();
+    }
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
