@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::FAILED;
 use crate::{
-    amend, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert, create, dd,
-    flatten, info, io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot, status, throttle,
-    top, verify,
+    amend, backup, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert,
+    create, dd, flatten, info, io, manual, map, measure, rebase, reopen, resize, serve, show, snapshot,
+    status, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -87,6 +87,8 @@ pub enum Command {
     Snapshot(snapshot::Args),
     #[command(about = "Change what an image is: version, refcounts, size")]
     Amend(amend::Args),
+    #[command(about = "Keep full and incremental backups of a disk in a directory")]
+    Backup(Box<backup::Args>),
     #[command(about = "Make, remove and change persistent bitmaps")]
     Bitmap(bitmap::Args),
     #[command(about = "Measure reads or writes of an image, in process")]

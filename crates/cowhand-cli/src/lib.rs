@@ -9,6 +9,7 @@
 
 pub mod amend;
 mod ask;
+pub mod backup;
 pub mod bench;
 pub mod bitmap;
 pub mod cache;
@@ -111,6 +112,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Amend(args) => amend::run(&args, out),
+        Command::Backup(args) => backup::run(&args, out),
         Command::Bitmap(args) => bitmap::run(&args),
         Command::Bench(args) => bench::run(&args, out),
         Command::Io(args) => crate::io::run(&args, out),

@@ -1,6 +1,7 @@
 //! What the commands for people share: a running server, reached by its control socket.
 
 pub mod figures;
+pub mod jobs;
 
 use std::path::{Path, PathBuf};
 
