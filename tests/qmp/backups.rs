@@ -355,3 +355,34 @@ fn arguments_of_backups_are_refused_where_qemu_refuses_them() {
     steered.server.stop();
     assert_eq!(converted(&scratch.name("ours"), "qcow2", &[], &scratch.file("c")).len(), 64 << 20);
 }
+
+/// The older commands for exports do what the newer ones do, for us and for QEMU.
+#[test]
+fn exports_come_and_go_by_the_older_commands() {
+    let steered = Steered::new();
+    let scratch = &steered.scratch;
+    let other = create(scratch, "other.qcow2", "64M");
+    let (_daemon, mut theirs) = Daemon::with(&scratch.file("daemon"), &other);
+    let listen = json!({ "addr": { "type": "unix", "data": { "path": scratch.name("nbd") } } });
+    theirs.ok("nbd-server-start", listen);
+    let mut ours = steered.talk();
+    ours.ok("block-export-del", json!({ "id": "a", "mode": "hard" }));
+    ours.event("BLOCK_EXPORT_DELETED");
+    for qmp in [&mut ours, &mut theirs] {
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+        qmp.refused("nbd-server-add", json!({ "device": "none" }));
+        qmp.refused("nbd-server-add", json!({ "device": "a", "bitmap": "none" }));
+        let add = json!({ "device": "a", "name": "x", "description": "words", "writable": true });
+        qmp.ok("nbd-server-add", add.clone());
+        qmp.refused("nbd-server-add", add);
+        let exports = qmp.ok("query-block-exports", json!({}));
+        assert_eq!((&exports[0]["id"], &exports[0]["node-name"]), (&json!("x"), &json!("a")));
+        qmp.refused("nbd-server-remove", json!({ "name": "y" }));
+        qmp.ok("nbd-server-remove", json!({ "name": "x" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+        qmp.ok("nbd-server-add", json!({ "device": "a" }));
+        qmp.ok("nbd-server-remove", json!({ "name": "a", "mode": "hard" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+    }
+    steered.server.stop();
+}

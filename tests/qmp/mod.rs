@@ -9,6 +9,7 @@ mod commands;
 mod fd_sets;
 mod hostile;
 mod jobs;
+mod live;
 mod metrics;
 mod neighbours;
 mod options;

@@ -34,6 +34,7 @@ pub mod map;
 pub mod map_figures;
 pub mod measure;
 pub mod medium;
+pub mod mirror;
 mod objects;
 pub mod output;
 pub mod progress;
@@ -45,6 +46,7 @@ pub mod serve;
 pub mod show;
 pub mod snapshot;
 pub mod status;
+pub mod stream;
 pub mod throttle;
 pub mod top;
 pub mod verify;
@@ -113,6 +115,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Amend(args) => amend::run(&args, out),
         Command::Backup(args) => backup::run(&args, out),
+        Command::Mirror(args) => mirror::run(&args, out),
+        Command::Stream(args) => stream::run(&args, out),
         Command::Bitmap(args) => bitmap::run(&args),
         Command::Bench(args) => bench::run(&args, out),
         Command::Io(args) => crate::io::run(&args, out),

@@ -141,7 +141,7 @@ impl<'a> Source<'a> {
         let copied = self
             .remote
             .ask("transaction", json!({ "actions": actions }))
-            .and_then(|_| self.remote.watch_job(job, watch, Until::Ended));
+            .and_then(|_| self.remote.watch_job(job, watch, Until::Ended).map(drop));
         let closed = self.remote.ask("blockdev-del", json!({ "node-name": target }));
         copied.and(closed.map(drop))
     }

@@ -107,6 +107,8 @@ impl Steering {
             "transaction" => transaction::run(inventory, &change, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
             "block-export-del" => exports::del(inventory, arguments),
+            "nbd-server-add" => exports::add_older(inventory, arguments),
+            "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory),
             "add-fd" => fd_sets::add(inventory, arguments, passed),

@@ -81,9 +81,7 @@ impl BitmapSync {
     pub async fn fail(&self, left: &Dirty, since: Option<&Dirty>) {
         let before = self.before.borrow_mut().take();
         let changed = match (self.mode, before) {
-            (BitmapMode::Always, _) => {
-                self.become_ranges(left.ranges().chain(self.written(since).into_iter())).await
-            }
+            (BitmapMode::Always, _) => self.become_ranges(left.ranges().chain(self.written(since))).await,
             // Its last step was taken, and the job failed after it.
             (_, Some(before)) => self.disk.disk.change_bitmap(&self.name, BitmapChange::Merge(before)).await,
             (_, None) => Ok(()),

@@ -79,13 +79,49 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     Ok(json!({}))
 }
 
-/// Takes an export from its clients.
-pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let how = match arguments.maybe_text("mode") {
+/// nbd-server-add, the older form of block-export-add: the name is the id, too.
+pub fn add_older(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let device = arguments.text("device")?;
+    let name = arguments.maybe_text("name").unwrap_or(device);
+    let node = inventory.disk(device)?.name();
+    let mut options = json!({
+        "id": name,
+        "node-name": node,
+        "name": name,
+        "writable": arguments.is_on("writable"),
+        "description": arguments.maybe_text("description").unwrap_or_default(),
+    });
+    if let Some(bitmap) = arguments.maybe_text("bitmap") {
+        options["bitmaps"] = json!([bitmap]);
+    }
+    match &options {
+        Value::Object(options) => add_nbd(inventory, Arguments(options)),
+        _ => Err(QmpError::generic("options are an object")),
+    }
+}
+
+/// nbd-server-remove: an export of the NBD server, by its name.
+pub fn del_older(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let name = arguments.text("name")?;
+    let exports = inventory.exports();
+    let found = exports.iter().find(|export| export.vhost_door().is_none() && export.entry.name() == name);
+    let found = found.ok_or_else(|| {
+        QmpError::generic(format!("the NBD server has no export {name:?} (query-block-exports)"))
+    })?;
+    inventory.remove_export(&found.id, removal(arguments))?;
+    Ok(json!({}))
+}
+
+fn removal(arguments: Arguments<'_>) -> Removal {
+    match arguments.maybe_text("mode") {
         Some("hard") => Removal::Hard,
         _ => Removal::Safe,
-    };
-    inventory.remove_export(arguments.text("id")?, how)?;
+    }
+}
+
+/// Takes an export from its clients.
+pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.remove_export(arguments.text("id")?, removal(arguments))?;
     Ok(json!({}))
 }
 
