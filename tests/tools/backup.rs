@@ -163,6 +163,39 @@ fn a_served_disk_is_backed_up_while_it_is_written() {
     cowhand(["backup", "--verify", &directory]).ok();
 }
 
+/// The storage daemon of QEMU has the disk: the same commands, the same directory.
+#[test]
+fn a_disk_of_qemus_storage_daemon_is_backed_up_streamed_and_mirrored() {
+    let scratch = Scratch::new();
+    let (disk, directory, qmp) = (disk(&scratch), scratch.name("backups"), scratch.name("qmp"));
+    let nbd = scratch.name("nbd");
+    let file = format!("driver=qcow2,node-name=d,discard=unmap,file.driver=file,file.filename={disk}");
+    let mut daemon = std::process::Command::new("qemu-storage-daemon")
+        .args(["--chardev", &format!("socket,id=c,path={qmp},server=on,wait=off"), "--monitor", "chardev=c"])
+        .args(["--blockdev", &file, "--nbd-server", &format!("addr.type=unix,addr.path={nbd}")])
+        .args(["--export", "nbd,id=e,node-name=d,writable=on"])
+        .spawn()
+        .expect("it runs");
+    let start = Instant::now();
+    while !Path::new(&nbd).exists() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    cowhand(["backup", &qmp, &directory]).ok();
+    let uri = format!("nbd+unix:///d?socket={nbd}");
+    qemu_io_ok(&["-f", "raw"], &uri, &["write -P 9 0 1M", "write -z 3M 1M"]);
+    cowhand(["backup", &qmp, &directory]).ok();
+    cowhand(["stream", &qmp]).ok();
+    let copy = scratch.name("copy.qcow2");
+    cowhand(["mirror", &qmp, &copy]).ok();
+    Run::new("kill").args([&daemon.id().to_string()]).ok();
+    daemon.wait().expect("it ends");
+    assert_eq!(kinds(&directory), ["full", "incremental"]);
+    for copy in [copy, format!("{directory}/0002-incremental.qcow2")] {
+        qemu_img(["compare", "-q", &copy, &disk]).ok();
+    }
+}
+
 /// The command is killed at any moment, of an image and of a server; the next run goes on, and nothing is left.
 #[test]
 fn a_killed_backup_leaves_the_points_before_it_and_nothing_in_the_way() {

@@ -101,6 +101,22 @@ fn a_large_image_is_worked_on_in_128_mib() {
     work(&["compare", "large.qcow2", "top.qcow2"]);
 }
 
+/// A copy is synced in pieces, and only the sync that is first after it is told of an error.
+#[test]
+fn a_medium_that_refuses_a_piece_of_a_copy_ends_it() {
+    let scratch = Scratch::new();
+    large(&scratch);
+    let trace = scratch.name("strace.log");
+    let refused = Run::new("strace")
+        .args(["-f", "-o", &trace, "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=2"])
+        .arg(program::path())
+        .args(["convert", "-O", "qcow2", "large.raw", "large.qcow2"])
+        .current_dir(scratch.path());
+    let said = refused.fails();
+    assert!(said.contains("Input/output error"), "{said}");
+    assert!(!scratch.file("large.qcow2").exists(), "half a copy is left");
+}
+
 /// Bytes of a file in the page cache.
 fn cached(path: &Path) -> u64 {
     let told = Run::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).ok();

@@ -9,7 +9,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
-use job::{Content, Copy, CopyOptions, LoopClock, RateLimit, Scope, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, LoopClock, RateLimit, Scope, Zeroes};
 use qcow2::ResizeOptions;
 use serde_json::json;
 
@@ -205,7 +205,7 @@ async fn commit(
             ..CopyOptions::default()
         },
     };
-    let copied = watch.run(&copy).await.map_err(|error| failed(&error));
+    let copied = watch.run(&copy, &Counters::default()).await.map_err(|error| failed(&error));
     copying::finish(&base, copied, |error| copying::because("write", &plan.base, error)).await?;
     // Behind the base's last flush: what the overlay gives up is there.
     match image {

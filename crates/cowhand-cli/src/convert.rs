@@ -15,7 +15,7 @@ use graph::Disk;
 use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use job::{Content, Copy, CopyOptions, Joined, Order, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, Joined, Order, Zeroes};
 use qcow2::bitmap::Bitmap;
 use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
@@ -266,12 +266,14 @@ fn convert(
     let doing = format!("convert {}", source.name());
     let copied = reactor.run(async {
         let disk = copying::open(&target.options, rules, "write").await?;
+        let counters = Counters::default();
         let filling = async {
-            let copied = copy(args, watch, *source, &disk, target.content(plan.content), plan);
+            let watched = (watch, &counters);
+            let copied = copy(args, watched, *source, &disk, target.content(plan.content), plan);
             let copied = passing.while_read(copied).await?;
             bitmaps::copy(bitmaps, &disk).await.map(|()| copied)
         };
-        let copied = target.while_filled(filling).await;
+        let copied = target.while_filled(&counters, filling).await;
         let failed = |error: &dyn std::error::Error| Failure::because(format!("cannot {doing}"), error);
         let copied = copying::finish(&disk, copied, failed).await?;
         target.filled().await.map(|()| copied)
@@ -293,7 +295,7 @@ fn warn_of_unreadable(source: &dyn Block, copied: &job::Progress) {
 
 async fn copy(
     args: &Args,
-    watch: &Watch,
+    (watch, counters): (&Watch, &Counters),
     source: &dyn Block,
     disk: &Arc<Disk>,
     content: Content<'_>,
@@ -318,7 +320,7 @@ async fn copy(
         content,
         options: plan.copy_options(args, align_bytes),
     };
-    watch.run(&copy).await.map_err(|error| failed(&error))
+    watch.run(&copy, counters).await.map_err(|error| failed(&error))
 }
 
 async fn copy_to_pipe(
@@ -341,7 +343,7 @@ async fn copy_to_pipe(
         content: Content::Unknown,
         options: CopyOptions { order: Order::InOrder, zeroes: Zeroes::Write, ..plan.copy_options(args, 1) },
     };
-    let copied = watch.run(&copy).await;
+    let copied = watch.run(&copy, &Counters::default()).await;
     let copied =
         copied.map_err(|error| Failure::because(format!("cannot convert {}", source.name()), &error))?;
     warn_of_unreadable(source, &copied);

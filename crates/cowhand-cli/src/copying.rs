@@ -6,6 +6,7 @@ pub mod new_file;
 pub mod passing;
 pub mod pipe;
 pub mod watch;
+mod write_behind;
 
 use std::error::Error;
 use std::ffi::OsStr;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use block::Block;
 use graph::probe::Format;
-use job::{Content, Copy, CopyOptions, Order, Scope, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, Order, Scope, Zeroes};
 
 use crate::copying::made::Made;
 use crate::copying::pipe::{self, PipeTarget};
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         pipe.check_format(args.target_format)?;
         let options = CopyOptions { order: Order::InOrder, zeroes: Zeroes::Write, ..copy_options };
         let copy = part(&*source, from, &pipe, Content::Unknown, options);
-        reactor.run(watch.run(&copy)).map_err(|error| failed(&error))?;
+        reactor.run(watch.run(&copy, &Counters::default())).map_err(|error| failed(&error))?;
         watch.check()?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -102,8 +102,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let disk = copying::open(&target, &rules, "write").await?;
         let options = CopyOptions { zeroes: Zeroes::ByMap, ..copy_options };
         let copy = part(&*source, from, &*disk, made.content(), options);
-        let copied =
-            made.while_filled(async { watch.run(&copy).await.map_err(|error| failed(&error)) }).await;
+        let counters = Counters::default();
+        let copied = made
+            .while_filled(&counters, async {
+                watch.run(&copy, &counters).await.map_err(|error| failed(&error))
+            })
+            .await;
         copying::finish(&disk, copied, failed).await?;
         made.filled().await
     });

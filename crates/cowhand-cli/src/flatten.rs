@@ -10,7 +10,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
-use job::{Content, Copy, CopyOptions, LoopClock, RateLimit, Scope, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, LoopClock, RateLimit, Scope, Zeroes};
 use qcow2::Qcow2;
 use qcow2_layout::Version;
 use serde::Serialize;
@@ -247,5 +247,5 @@ async fn copy(
             ..CopyOptions::default()
         },
     };
-    Ok(watch.run(&copy).await?)
+    Ok(watch.run(&copy, &Counters::default()).await?)
 }

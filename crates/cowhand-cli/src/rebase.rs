@@ -9,7 +9,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use job::{Content, Copy, CopyOptions, Scope, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, Scope, Zeroes};
 use qcow2::Qcow2;
 use qcow2_layout::Version;
 
@@ -173,6 +173,6 @@ async fn copy(
             ..CopyOptions::default()
         },
     };
-    watch.run(&copy).await?;
+    watch.run(&copy, &Counters::default()).await?;
     Ok(())
 }

@@ -72,13 +72,16 @@ impl Remote {
             return Ok(name.to_owned());
         }
         let figures = figures::read(self)?;
+        if let [only] = &figures[..] {
+            return Ok(only.name.clone());
+        }
+        // QEMU's storage daemon tells figures of no node; another disk may be the target of a job.
+        if let Some(only) = self.only_exported()? {
+            return Ok(only);
+        }
         match &figures[..] {
-            [only] => Ok(only.name.clone()),
-            [] => Err(Failure::new("the server has no disks")),
+            [] => Err(Failure::new("the server has no disks that clients reach")),
             several => {
-                if let Some(only) = self.only_exported()? {
-                    return Ok(only);
-                }
                 let names = few_names(several.iter().map(|disk| disk.name.as_str()));
                 Err(Failure::new(format!("the server has {} disks; name one of {names}", several.len()))
                     .with_hint("name it with --disk NAME; cowhand status lists all of them"))
@@ -86,7 +89,7 @@ impl Remote {
         }
     }
 
-    /// The disk that clients reach, if there is one: another may be the target of a job.
+    /// The disk that clients reach, if there is one.
     fn only_exported(&mut self) -> Result<Option<String>, Failure> {
         let exports = self.ask("query-block-exports", json!({}))?;
         let nodes =

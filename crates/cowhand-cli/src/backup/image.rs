@@ -9,7 +9,7 @@ use block::Block;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use job::{Content, Copy, CopyOptions, Dirty, Scope};
+use job::{Content, Copy, CopyOptions, Counters, Dirty, Scope};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use reactor::Reactor;
 
@@ -148,5 +148,5 @@ async fn fill(
         content,
         options: CopyOptions { memory_bytes: Memory::default().copy_bytes, ..CopyOptions::default() },
     };
-    watch.run(&copy).await.map(drop).map_err(|error| failed(&error))
+    watch.run(&copy, &Counters::default()).await.map(drop).map_err(|error| failed(&error))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use graph::OpenRules;
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use job::{Copy, CopyOptions, Scope};
+use job::{Copy, CopyOptions, Counters, Scope};
 use reactor::Reactor;
 
 use super::manifest::{Point, Store};
@@ -107,11 +107,12 @@ pub fn restore(
             content: made.content(),
             options: CopyOptions { memory_bytes: Memory::default().copy_bytes, ..CopyOptions::default() },
         };
+        let counters = Counters::default();
         let filling = async {
-            let copied = watch.run(&copy).await;
+            let copied = watch.run(&copy, &counters).await;
             copied.map(drop).map_err(|error| copying::because("restore", &source_options, &error))
         };
-        let filled = made.while_filled(filling).await;
+        let filled = made.while_filled(&counters, filling).await;
         let failed = |error: &dyn std::error::Error| copying::because("write", &made.options(), error);
         let filled = copying::finish(&disk, filled, failed).await;
         let failed = |error: &dyn std::error::Error| copying::because("close", &source_options, error);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use graph::options::{Discard, DiskOptions};
-use job::Content;
+use job::{Content, Counters};
 
 use super::Args;
 use super::plan::Plan;
@@ -59,16 +59,17 @@ impl Target {
         }
     }
 
-    /// Runs `filling`, during which the target is written.
+    /// Runs `filling`, during which the target is written, and which counts in `counters` what it writes.
     ///
     /// # Errors
-    /// As `filling`; also when a device cannot be written.
+    /// As `filling`; also when the medium does not take what was written.
     pub async fn while_filled<T>(
         &self,
+        counters: &Counters,
         filling: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         match &self.new {
-            Some(made) => made.while_filled(filling).await,
+            Some(made) => made.while_filled(counters, filling).await,
             None => filling.await,
         }
     }

@@ -1,27 +1,19 @@
 //! The image that a copy makes: a file, or a block device.
 
-use std::convert::Infallible;
-use std::fs::File;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
-use job::Content;
+use job::{Content, Counters};
 use rustix::fs::{Advice, fadvise};
 
 use super::new_device::{NewDevice, is_device};
 use super::new_file::NewFile;
+use super::write_behind::writing_behind;
 use crate::create::check_creatable;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
-
-/// How often what was written is sent to the medium: often enough to keep a disk busy, seldom enough that looking through the file's pages
-/// costs nothing.
-const WRITES_BEHIND: Duration = Duration::from_millis(100);
 
 /// How an image that is being made is opened to be filled.
 pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&String>) -> DiskOptions {
@@ -74,13 +66,14 @@ impl Made {
         }
     }
 
-    /// Runs `filling` of the open disk. What it writes goes to the medium meanwhile, rather than all at the end, and leaves the page cache
-    /// then: nobody reads it soon, and what others read would have to go.
+    /// Runs `filling` of the open disk, which counts in `counters` what it writes. That goes to the medium meanwhile, rather than all at
+    /// the end, and leaves the page cache then: nobody reads it soon, and what others read would have to go.
     ///
     /// # Errors
-    /// As `filling`; also when a device cannot be written.
+    /// As `filling`; also when the medium does not take what was written.
     pub async fn while_filled<T>(
         &self,
+        counters: &Counters,
         filling: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let file = match self {
@@ -90,10 +83,7 @@ impl Made {
                 device.file()
             }
         };
-        match select(pin!(filling), pin!(write_behind(file))).await {
-            Either::Left((filled, _)) => filled,
-            Either::Right((never, _)) => match never {},
-        }
+        writing_behind(file, counters, filling).await
     }
 
     /// The disk is whole, on the medium and closed: it can be read under the name that it was opened by.
@@ -131,14 +121,5 @@ impl Made {
             Self::File(_) => failure,
             Self::Device(_) => failure.with_hint("the device holds a part of the copy, and no image"),
         }
-    }
-}
-
-async fn write_behind(file: &Arc<File>) -> Infallible {
-    loop {
-        reactor::sleep(WRITES_BEHIND).await;
-        let file = Arc::clone(file);
-        // Writing begins, and what was written before goes. Advice that is not taken changes nothing.
-        reactor::blocking(move || fadvise(&*file, 0, None, Advice::DontNeed)).await.ok();
     }
 }

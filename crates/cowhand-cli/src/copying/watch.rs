@@ -75,16 +75,15 @@ impl Watch {
         }
     }
 
-    /// Runs the copy and gives its figures.
+    /// Runs the copy, which counts in `counters`, and gives its figures.
     ///
     /// # Errors
     /// Of the copy; also when a signal ended it.
-    pub async fn run(&self, copy: &Copy<'_>) -> Result<job::Progress, job::Error> {
-        let counters = Counters::default();
+    pub async fn run(&self, copy: &Copy<'_>, counters: &Counters) -> Result<job::Progress, job::Error> {
         let mut progress = Progress::begin(self.shown, copy.from.end - copy.from.start, Instant::now());
         let result = {
-            let copied = pin!(copy.run(&counters));
-            let told = pin!(self.tell(&counters, &mut progress));
+            let copied = pin!(copy.run(counters));
+            let told = pin!(self.tell(counters, &mut progress));
             match select(copied, told).await {
                 Either::Left((result, _)) => result,
                 Either::Right((never, _)) => match never {},

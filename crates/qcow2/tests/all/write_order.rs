@@ -557,7 +557,7 @@ fn bitmap_change() {
         let source = image.bitmaps().remove(0);
         image.change_bitmap("new", BitmapChange::Merge(source)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Record(false)).await.unwrap();
-        let half = Bitmap::of_ranges(image.size(), 4096, [0..M]).unwrap();
+        let half = Bitmap::of_ranges(image.size(), 4096, std::iter::once(0..M)).unwrap();
         image.change_bitmap("persistent", BitmapChange::Become(half)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Clear).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Remove).await.unwrap();

@@ -1,0 +1,69 @@
+//! A copy that goes to the medium while it is made, a piece at a time, and keeps little of itself in memory.
+
+use std::fs::File;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use job::Counters;
+use rustix::fs::{Advice, fadvise, fdatasync};
+
+use crate::failure::Failure;
+
+/// Bytes that are sent to the medium at a time. As many again may be written meanwhile, then the copy waits. Without a bound a container's
+/// memory fills with pages that cannot be dropped before they are written, and Linux then writes them a few at a time: minutes for what takes
+/// a second.
+const PIECE_BYTES: u64 = 16 << 20;
+
+/// Runs `filling` of `file`, which counts in `counters` what it writes. Each piece leaves the page cache when it is on the medium.
+///
+/// # Errors
+/// As `filling`; also when the medium does not take a piece. Only this call is told of that: a later sync of `file` succeeds.
+pub async fn writing_behind<T>(
+    file: &Arc<File>,
+    counters: &Counters,
+    filling: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut filling = pin!(filling);
+    let mut sent = 0;
+    let mut sending: Option<LocalBoxFuture<'_, rustix::io::Result<()>>> = None;
+    let written = || counters.progress().written;
+    poll_fn(|context| {
+        loop {
+            if let Some(piece) = &mut sending {
+                match piece.poll_unpin(context) {
+                    Poll::Ready(Ok(())) => sending = None,
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(Failure::because(
+                            "cannot write the copy to its medium",
+                            &error,
+                        )));
+                    }
+                    Poll::Pending if written() - sent >= PIECE_BYTES => return Poll::Pending,
+                    Poll::Pending => {}
+                }
+            }
+            if let Poll::Ready(filled) = filling.poll_unpin(context) {
+                return Poll::Ready(filled);
+            }
+            if sending.is_some() || written() - sent < PIECE_BYTES {
+                return Poll::Pending;
+            }
+            sent = written();
+            sending = Some(send(Arc::clone(file)).boxed_local());
+        }
+    })
+    .await
+}
+
+async fn send(file: Arc<File>) -> rustix::io::Result<()> {
+    reactor::blocking(move || {
+        fdatasync(&*file)?;
+        // Advice that is not taken changes nothing.
+        let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        Ok(())
+    })
+    .await
+}
