@@ -6,6 +6,7 @@ mod drop_in;
 mod faults;
 mod flushes;
 mod full_file_system;
+mod fuse;
 mod guest;
 mod hostile;
 mod kill;

@@ -15,7 +15,7 @@ use qcow2_layout::{
     Geometry, Header, HostOffset, L1Entry, L2Entry, SnapshotEntry, Version, encode_bitmap_directory,
     encode_snapshots,
 };
-use storage::{IoBytes, IoVec, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, IoVec, MemoryStorage, Storage};
 
 use crate::executor::{block_on, host};
 
@@ -160,7 +160,7 @@ async fn write_some(file: &Arc<MemoryStorage>) {
     let image = Qcow2::open(files, options, host()).await.expect("it was just made");
     for (offset, len, byte) in [(0u64, 9000usize, 1), (40_000, 700, 2), (COMPRESSED_AT - 512, 512, 3)] {
         let data = IoVec::from(IoBytes::copy_from(&vec![byte; len]));
-        image.write(offset, data).await.expect("memory does not fail");
+        image.write(offset, data, Hints::NONE).await.expect("memory does not fail");
     }
     let zeroes = ZeroOptions { unmap: true, fast_only: false };
     image.zero(2048, 4096, zeroes).await.expect("memory does not fail");

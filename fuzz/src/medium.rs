@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+};
 
 /// How long a file may become; beyond it there is no space left. (It may be longer from the start.)
 const LENGTH_MAX: u64 = 64 << 20;
@@ -82,19 +84,19 @@ impl Storage for Medium {
         self.inner.length()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
         self.count(buf.len() as u64);
-        self.inner.try_read(offset, buf)
+        self.inner.try_read(offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         self.count(buf.len() as u64);
-        self.inner.read(offset, buf)
+        self.inner.read(offset, buf, hints)
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         match self.change(offset, data.len() as u64, data.len() as u64) {
-            Ok(()) => self.inner.write(offset, data),
+            Ok(()) => self.inner.write(offset, data, hints),
             Err(error) => Box::pin(async { Err(error) }),
         }
     }

@@ -14,7 +14,7 @@ use qcow2_layout::{
     BitmapEntry, BitmapFlags, BitmapsExtension, Header, HostOffset, SnapshotEntry, encode_bitmap_directory,
     encode_snapshots,
 };
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 /// Beyond the largest cluster, the pieces in which tables are read and written, and what threads keep for reuse.
 const LARGE_BYTES: usize = (4 << 20) + 1;
@@ -109,7 +109,9 @@ async fn on_open(
     let disk = open(image, true).await?;
     let result = act(&disk).await.map_err(|error| error.to_string());
     let data = IoBytes::copy_from(&[7; 700]);
-    disk.write(1000, data.into()).await.map_err(|error| format!("a write afterwards: {error}"))?;
+    disk.write(1000, data.into(), Hints::NONE)
+        .await
+        .map_err(|error| format!("a write afterwards: {error}"))?;
     disk.close().await.map_err(|error| format!("close: {error}"))?;
     result
 }
@@ -156,11 +158,11 @@ fn with_table(table: &[u8], change: impl FnOnce(&mut Header, HostOffset)) -> Ima
     block_on(async {
         qcow2::create(&*image, None, &options).await.unwrap();
         let at = image.length().next_multiple_of(4096);
-        image.write(at, IoBytes::copy_from(table).into()).await.unwrap();
+        image.write(at, IoBytes::copy_from(table).into(), Hints::NONE).await.unwrap();
         let mut header = qcow2::read_header(&*image).await.unwrap();
         change(&mut header, HostOffset(at));
         let header = header.encode().unwrap();
-        image.write(0, IoBytes::copy_from(&header).into()).await.unwrap();
+        image.write(0, IoBytes::copy_from(&header).into(), Hints::NONE).await.unwrap();
     });
     image
 }

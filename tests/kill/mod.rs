@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod bitmaps;
+mod jobs;
 mod ledger;
 mod load;
 mod moments;

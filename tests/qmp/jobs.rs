@@ -108,7 +108,7 @@ pub(super) fn holds(image: &str, held: &BTreeMap<u64, u8>, scratch: &Scratch) {
     }
 }
 
-fn snapshot(qmp: &mut Qmp, device: &str, scratch: &Scratch, name: &str) -> String {
+pub(super) fn snapshot(qmp: &mut Qmp, device: &str, scratch: &Scratch, name: &str) -> String {
     let path = scratch.name(name);
     qmp.ok(
         "blockdev-snapshot-sync",
@@ -117,11 +117,11 @@ fn snapshot(qmp: &mut Qmp, device: &str, scratch: &Scratch, name: &str) -> Strin
     path
 }
 
-fn exported(qmp: &mut Qmp) -> Value {
+pub(super) fn exported(qmp: &mut Qmp) -> Value {
     qmp.ok("query-block-exports", json!({}))[0]["node-name"].clone()
 }
 
-fn backing_of(image: &str) -> Option<String> {
+pub(super) fn backing_of(image: &str) -> Option<String> {
     let info = qemu_img(["info", "-U", "--output=json", image]).json();
     info["backing-filename"].as_str().map(str::to_owned)
 }

@@ -9,13 +9,16 @@ mod commands;
 mod fd_sets;
 mod hostile;
 mod jobs;
+mod jobs_at_once;
 mod live;
+mod long_chain;
 mod metrics;
 mod neighbours;
 mod options;
 mod people;
 mod raw_window;
 mod schema;
+mod shipped_job_faults;
 
 use std::path::PathBuf;
 

@@ -127,8 +127,9 @@ fn is_known_of_jobs(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 19] = [
+const OURS: [&str; 22] = [
     "BLOCK_IO_ERROR.qom-path",
+    "block-commit.x-converge-after",
     "block-export-add(vhost-user-blk).request-merging",
     "block-export-add(vhost-user-blk).serial",
     "block_resize.x-shrink",
@@ -147,6 +148,8 @@ const OURS: [&str; 19] = [
     "blockdev-add(qcow2).prefetch=all",
     "blockdev-add(qcow2).prefetch=off",
     "blockdev-add(qcow2).prefetch=table",
+    "blockdev-mirror.x-converge-after",
+    "drive-mirror.x-converge-after",
 ];
 
 /// QEMU's schema lets this out, and QEMU then misses it.

@@ -21,6 +21,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "libnbd-bin", found: || all(&["nbdinfo", "nbdcopy"]) },
     Peer { package: "python3-libnbd", found: has_libnbd_for_python },
     Peer { package: "nbdkit", found: || all(&["nbdkit"]) },
+    Peer { package: "fuse3", found: || all(&["fusermount3"]) },
     Peer { package: "fio", found: || all(&["fio"]) },
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
     Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },

@@ -40,7 +40,8 @@ pub struct Args {
 pub const PACKAGE: &str = "cowhand-qcow2";
 
 /// The modules of its tests.
-pub const TESTS: [&str; 5] = ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::"];
+pub const TESTS: [&str; 6] =
+    ["sim_crash::", "sim_faults::", "sim_space::", "sim_model::", "write_order::", "sim_jobs::"];
 
 /// What one run of each looks at in continuous integration, as `cargo xtask sim` prints it.
 const CRASH_STATES: u64 = 257_500;

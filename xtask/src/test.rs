@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 21] = [
+const SUITES: [&str; 22] = [
     "differential",
     "drop_in",
     "serve",
@@ -48,6 +48,7 @@ const SUITES: [&str; 21] = [
     "neighbours",
     "kill",
     "vhost_user",
+    "fuse",
     "guest",
 ];
 

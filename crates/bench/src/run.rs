@@ -8,7 +8,7 @@ use std::time::Instant;
 use async_lock::RwLock;
 use graph::Disk;
 use qcow2::{ReadKind, ZeroOptions};
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{Hints, IoBuf, IoBytes, IoVec};
 use thiserror::Error;
 
 use crate::cost::{CpuTimes, resident_bytes};
@@ -149,6 +149,7 @@ impl Shared {
     /// One request, the way a door makes it; gives the buffer of reads back.
     async fn request(&self, offset: u64, mut buf: IoBuf) -> Result<IoBuf, Failure> {
         let (size, operation) = (self.workload.size, self.workload.operation);
+        let hints = Hints { more_waiting: self.workload.depth > 1 };
         let draining = self.workload.barrier.is_some_and(|barrier| barrier.drain);
         let entered = if draining { Some(self.in_flight.read().await) } else { None };
         let reads = match operation {
@@ -160,11 +161,11 @@ impl Shared {
         };
         match operation {
             _ if reads => {
-                match self.disk.try_read(offset, &mut buf) {
+                match self.disk.try_read(offset, &mut buf, hints) {
                     Some(ReadKind::Data) => {}
                     Some(ReadKind::Zeroes) => buf.fill(0),
                     None => {
-                        let (result, back) = self.disk.read(offset, buf).await;
+                        let (result, back) = self.disk.read(offset, buf, hints).await;
                         result?;
                         buf = back;
                     }
@@ -176,7 +177,7 @@ impl Shared {
             }
             Operation::Discard => self.disk.discard(offset, size, false).await?,
             Operation::Read | Operation::Write { .. } | Operation::Mixed { .. } => {
-                self.disk.write(offset, IoVec::from(self.pattern.clone()), false).await?;
+                self.disk.write(offset, IoVec::from(self.pattern.clone()), false, hints).await?;
             }
         }
         drop(entered);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 
-use crate::{Blame, BlockStatus, Error, Stored, Takes};
+use crate::{Blame, BlockStatus, Error, Hints, Stored, Takes};
 
 /// A running request. It may be bound to the thread that started it; it owns its bytes, so dropping it is safe at any
 /// time: the request then still happens, or does not, and nobody is told.
@@ -83,23 +83,33 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 
     /// Reads into `buf` from `offset` if that needs no waiting, no lock and no I/O. Zeroes leave `buf` as it was; after `None`
     /// part of it may have changed.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        let _ = (offset, buf);
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        let _ = (offset, buf, hints);
         None
     }
 
     /// Fills `buf` from `offset`, zeroes included, and gives it back.
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)>;
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)>;
 
     /// Writes all of `data` at `offset`.
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>>;
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>>;
 
     /// As [`Block::read`], into memory of others, which holds anything after a failure. A block that cannot fill it in place reads
     /// into memory of its own, as much again, and copies.
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+    fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
         Box::pin(async move {
             let buf = IoBuf::try_uninit(memory.len()).ok_or_else(|| no_memory(self.name()))?;
-            let (result, buf) = self.read(offset, buf).await;
+            let (result, buf) = self.read(offset, buf, hints).await;
             let kind = result?;
             memory.copy_from(0, &buf);
             Ok(kind)
@@ -108,10 +118,15 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 
     /// As [`Block::write`], of memory of others. What is written is what was there at some time during the call, byte by byte. A block
     /// that cannot write it in place copies it first.
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+    fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let copy = memory.to_bytes().ok_or_else(|| no_memory(self.name()))?;
-            self.write(offset, copy.into()).await
+            self.write(offset, copy.into(), hints).await
         })
     }
 

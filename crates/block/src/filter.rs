@@ -7,7 +7,7 @@ use std::sync::Arc;
 use buffer::{IoBuf, IoVec};
 
 use crate::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
 };
 
 /// A block over another one of the same size and content. Every implementation is a [`Block`].
@@ -33,18 +33,23 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     }
 
     /// In place of [`Block::try_read`].
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        self.over().try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.over().try_read(offset, buf, hints)
     }
 
     /// In place of [`Block::read`].
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        self.over().read(offset, buf)
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        self.over().read(offset, buf, hints)
     }
 
     /// In place of [`Block::write`].
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        self.over().write(offset, data)
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        self.over().write(offset, data, hints)
     }
 
     /// In place of [`Block::zero`].
@@ -109,16 +114,21 @@ impl<F: Filter> Block for F {
         Some(Arc::clone(self.over()))
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        Filter::try_read(self, offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        Filter::try_read(self, offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Filter::read(self, offset, buf)
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Filter::read(self, offset, buf, hints)
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Filter::write(self, offset, data)
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Filter::write(self, offset, data, hints)
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

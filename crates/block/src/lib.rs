@@ -20,4 +20,5 @@ pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
 pub use raw::{Raw, SECTOR_BYTES, in_file};
 pub use status::BlockStatus;
+pub use storage::Hints;
 pub use stored::{Stored, Takes};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
-use storage::{ExtentKind, Step, Storage, Zeroing, about_to};
+use storage::{ExtentKind, Hints, Step, Storage, Zeroing, about_to};
 
 use crate::{
     Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
@@ -94,45 +94,60 @@ impl Block for Raw {
         }
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         let inside = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size);
-        (inside && self.storage.try_read(self.offset + offset, buf)).then_some(ReadKind::Data)
+        (inside && self.storage.try_read(self.offset + offset, buf, hints)).then_some(ReadKind::Data)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             let host = match self.host(offset, buf.len() as u64) {
                 Ok(host) => host,
                 Err(error) => return (Err(error), buf),
             };
             about_to(&*self.storage, Step::ReadAio);
-            let (result, buf) = self.storage.read(host, buf).await;
+            let (result, buf) = self.storage.read(host, buf, hints).await;
             (result.map(|()| ReadKind::Data).map_err(self.failing("reading data")), buf)
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, data.len() as u64)?;
             about_to(&*self.storage, Step::WriteAio);
-            self.storage.write(host, data).await.map_err(self.failing("writing data"))
+            self.storage.write(host, data, hints).await.map_err(self.failing("writing data"))
         })
     }
 
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
+    fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
         Box::pin(async move {
             let host = self.host(offset, memory.len() as u64)?;
             about_to(&*self.storage, Step::ReadAio);
-            let read = self.storage.read_into(host, memory).await;
+            let read = self.storage.read_into(host, memory, hints).await;
             read.map(|()| ReadKind::Data).map_err(self.failing("reading data"))
         })
     }
 
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
+    fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let host = self.host(offset, memory.len() as u64)?;
             about_to(&*self.storage, Step::WriteAio);
-            self.storage.write_from(host, memory).await.map_err(self.failing("writing data"))
+            self.storage.write_from(host, memory, hints).await.map_err(self.failing("writing data"))
         })
     }
 

@@ -1,8 +1,10 @@
 //! `cowhand amend`: what an image is, changed after it was made.
 
 mod keys;
+mod luks;
 mod options;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +14,7 @@ use block::SECTOR_BYTES;
 use graph::cache_mode::CacheMode;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
-use graph::{BareImage, Disk, OpenRules, open_bare};
+use graph::{Disk, OpenRules};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::Header;
 
@@ -29,6 +31,7 @@ use crate::progress::Progress;
 #[command(
     long_about = "Change what an image is: version of the format, width of refcounts, lazy refcounts, size, names of its files, \
         passwords that open it. The disk reads as before.\n\n\
+        Of a LUKS file the passwords change, with the same options without \"encrypt.\"; of version 2, cryptsetup changes them.\n\n\
         The image must not be open elsewhere. Each change is whole or not there at all, whatever happens meanwhile. What an \
         older version of the format cannot say is refused by name; persistent bitmaps are removed.",
     after_help = "\
@@ -38,7 +41,10 @@ Examples:
   cowhand amend -o compat=0.10,refcount_bits=16 disk.qcow2
   cowhand amend --object secret,id=old,file=old.txt --object secret,id=new,file=new.txt \
       -o encrypt.state=active,encrypt.new-secret=new --image-opts file=disk.qcow2,encrypt.key-secret=old
-  cowhand amend -o help"
+  cowhand amend --object secret,id=old,file=old.txt \
+      -o state=inactive,old-secret=old --image-opts driver=luks,file=disk.luks,key-secret=old
+  cowhand amend -o help
+  cowhand amend -f luks -o help"
 )]
 pub struct Args {
     /// What changes: name=value,... (-o help lists all; may be repeated)
@@ -65,7 +71,7 @@ pub struct Args {
     #[arg(value_name = "DRIVE", required_unless_present = "options")]
     drive: Option<OsString>,
 
-    /// Format of the image: qcow2 or raw [default: what its first bytes say]
+    /// Format of the image: qcow2, raw or luks [default: what its first bytes say]
     #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Format>,
 
@@ -76,7 +82,7 @@ pub struct Args {
 /// Amends an image.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if asks_for_help(&args.options) {
-        out.write_all(options::help().as_bytes())?;
+        out.write_all(options::help(args.format.unwrap_or(Format::Qcow2)).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(drive) = &args.drive else { return Err(Failure::new("no DRIVE is given")) };
@@ -84,12 +90,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if let Some(mode) = args.cache {
         set_cache_mode(&mut options, mode);
     }
-    let wanted = Wanted::parse(&args.options).map_err(|error| copying::because("amend", &options, &error))?;
+    let failed = |error: &dyn Error| copying::because("amend", &options, error);
+    let reactor = copying::reactor()?;
+    if reactor.run(luks::is_meant(&options)).map_err(|error| failed(&error))? {
+        let amended = reactor.run(luks::amend(&options, &args.options, args.force));
+        return amended.map(|()| ExitCode::SUCCESS).map_err(|error| failed(&*error));
+    }
+    let wanted = Wanted::parse(&args.options).map_err(|error| failed(&error))?;
     let rules = OpenRules { policy: args.opening.policy()?, ..OpenRules::default() };
-    let keys = wanted.keys.change().map_err(|error| copying::because("amend", &options, &error))?;
+    let keys = wanted.keys.change(keys::ENCRYPT).map_err(|error| failed(&error))?;
     let watch = Watch::begin(args.progress && !args.quiet)?;
     let job = Job { args, wanted, keys, options, rules, watch };
-    copying::reactor()?.run(job.run())?;
+    reactor.run(job.run())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,7 +118,6 @@ struct Job<'a> {
 impl Job<'_> {
     /// To an older version the size comes first, while the image can say everything; otherwise last, when it can say more.
     async fn run(&self) -> Result<(), Failure> {
-        self.refuse_luks_files().await?;
         let (disk, image) = self.open(self.wanted.size.is_some()).await?;
         let header = image.header().await;
         let checked = self.check(&image).await;
@@ -128,19 +139,6 @@ impl Job<'_> {
         match downgrade {
             true => Ok(()),
             false => self.resize_alone().await,
-        }
-    }
-
-    /// A LUKS file is refused before its password is tried; what else is wrong with it, opening it tells.
-    async fn refuse_luks_files(&self) -> Result<(), Failure> {
-        let mut options = self.options.clone();
-        options.layer.read_only = true;
-        match open_bare(&options).await {
-            Ok(BareImage { format: Format::Luks, .. }) => Err(Failure::new(format!(
-                "{} is a LUKS file: cryptsetup luksAddKey, luksChangeKey and luksKillSlot change its keys",
-                options.filename.display()
-            ))),
-            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -220,7 +218,7 @@ impl Job<'_> {
     ) -> Result<(), Failure> {
         let Some(area) = qcow2::luks_area(header) else { return Ok(()) };
         let id = self.options.layer.key_secret.as_deref();
-        change.make(image, area, id, self.args.force).await.map_err(|error| self.failed(&*error))
+        change.make(&**image.file(), area, id, self.args.force).await.map_err(|error| self.failed(&*error))
     }
 
     async fn resize_alone(&self) -> Result<(), Failure> {
@@ -244,7 +242,7 @@ impl Job<'_> {
         disk.resize(size, options).await.map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &dyn std::error::Error) -> Failure {
+    fn failed(&self, error: &dyn Error) -> Failure {
         copying::because("amend", &self.options, error)
     }
 }

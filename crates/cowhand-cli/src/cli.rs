@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert,
-    create, dd, flatten, info, io, manual, map, measure, mirror, rebase, reopen, resize, serve, show,
+    create, dd, flatten, info, io, manual, map, measure, mirror, mount, rebase, reopen, resize, serve, show,
     snapshot, status, stream, throttle, top, verify,
 };
 
@@ -51,8 +51,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
 pub enum Command {
-    #[command(about = "Serve disks over NBD")]
+    #[command(about = "Serve disks over NBD, vhost-user-blk and as files")]
     Serve(Box<serve::args::Args>),
+    #[command(about = "Mount a disk as a file")]
+    Mount(mount::Args),
     #[command(about = "Create an image")]
     Create(create::Args),
     #[command(about = "Show what an image says about itself")]

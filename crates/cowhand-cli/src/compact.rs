@@ -26,8 +26,9 @@ use crate::output::{OutputFormat, write_json};
         free ones, clusters that nothing uses are freed, the file is cut behind the last one in use, and the space of what is \
         free before that goes back to the file system. Disk, snapshots and bitmaps keep what they hold; compressed clusters \
         stay compressed.\n\n\
-        With --defragment all data is put in the guest's order, around tables and compressed clusters, which stay. The file is longer by \
-        up to 4 GiB meanwhile.\n\n\
+        With --defragment all data is put in the guest's order, and so are the tables that lead to it (L2), among themselves. \
+        Compressed clusters stay: several share one cluster of the file, and each is read by a request of its own wherever it is. The \
+        file is longer by up to 4 GiB meanwhile.\n\n\
         Data of an encrypted image is encrypted anew for each new place: give encrypt.key-secret=ID.\n\n\
         The image must not be in use. It is whole at any moment: interrupted or killed, it keeps clusters that are counted and \
         not used at most, which the next run frees.",

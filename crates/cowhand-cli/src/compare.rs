@@ -16,7 +16,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 pub(crate) use self::result::Difference;
 use self::result::Outcome;
@@ -207,7 +207,7 @@ async fn read(disk: &dyn Block, piece: Piece, data: bool) -> Result<Option<IoBuf
     if !data {
         return Ok(None);
     }
-    let (result, bytes) = disk.read(piece.offset, IoBuf::uninit(piece.len)).await;
+    let (result, bytes) = disk.read(piece.offset, IoBuf::uninit(piece.len), Hints::MORE_WAITING).await;
     match result {
         Ok(_) => Ok(Some(bytes)),
         Err(error) => {

@@ -9,6 +9,7 @@
 
 pub mod amend;
 mod ask;
+mod background;
 pub mod backup;
 pub mod bench;
 pub mod bitmap;
@@ -35,6 +36,7 @@ pub mod map_figures;
 pub mod measure;
 pub mod medium;
 pub mod mirror;
+pub mod mount;
 mod objects;
 pub mod output;
 pub mod progress;
@@ -63,6 +65,9 @@ use crate::failure::Failure;
 
 /// The whole program: reads the command line, does what it says, tells how it went.
 pub fn main() -> ExitCode {
+    if let Some(code) = door_fuse::watcher::run_if_asked() {
+        return code;
+    }
     let words: Vec<OsString> = std::env::args_os().collect();
     let mut out = BufWriter::new(stdout().lock());
     let outcome = match compat::program_of(&words) {
@@ -97,6 +102,7 @@ fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure>
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(args) => serve::run(*args, out),
+        Command::Mount(args) => mount::run(args, out),
         Command::Create(args) => create::run(&args, out),
         Command::Map(args) => map::run(&args, out),
         Command::Show(args) => show::run(&args, out),

@@ -1,7 +1,7 @@
-//! `cowhand serve`: disks over NBD and vhost-user-blk until told to stop.
+//! `cowhand serve`: disks over NBD, over vhost-user-blk and as files until told to stop.
 //!
 //! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
-//! sockets for NBD; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
+//! sockets for NBD, mounts; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
 //! (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests, those in flight are answered, disks are closed (metadata written, locks given back), socket and pid file removed.
 
 pub mod announcement;
@@ -37,6 +37,7 @@ pub mod trace;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Events, QmpError};
@@ -54,14 +55,17 @@ use self::exports::shown_serial;
 use self::inventory::Inventory;
 use self::inventory::export_view::ExportView;
 use self::inventory::exports::NewExport;
+use self::inventory::fuse::NewFuseDoor;
 use self::inventory::vhost_user::NewVhostDoor;
 use self::listening::Listening;
 use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
-use self::settings::{Settings, Surroundings, TlsFiles, VhostSocket};
+use self::settings::{FuseFile, Placed, Settings, Surroundings, TlsFiles};
 use self::steering::Sockets;
 use self::supervise::View;
+use self::systemd::Inherited;
 use self::trace::Trace;
+use crate::background::Background;
 use crate::create::options;
 use crate::failure::Failure;
 
@@ -72,6 +76,18 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     let inherited = systemd::take_sockets()?;
     let settings = Settings::new(args, Surroundings::here(!inherited.is_empty()))?;
+    serve(&settings, inherited, None)
+}
+
+/// Serves as `settings` say, until a signal ends it. With `background`, the process that was started hears when all is open.
+///
+/// # Errors
+/// When something cannot be opened, or closed at the end.
+pub fn serve(
+    settings: &Settings,
+    inherited: Vec<Inherited>,
+    background: Option<Background>,
+) -> Result<ExitCode, Failure> {
     log::start(&settings.log)?;
     let signals = signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
     let _pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
@@ -87,8 +103,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if let Some(bytes) = settings.map_memory {
         rules.map_budget.set_bytes_max(bytes);
     }
-    let disks = disks::open_all(&reactor, &settings, &rules)?;
-    let server = nbd_server(&settings);
+    let disks = disks::open_all(&reactor, settings, &rules)?;
+    let server = nbd_server(settings);
     let inventory = Inventory::new(
         rules,
         server,
@@ -117,16 +133,17 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         }
     }
 
-    open_to_machines(&inventory, &settings)?;
+    open_to_machines(&inventory, settings)?;
+    mount_files(&inventory, settings)?;
+    if settings.ends_with_mounts {
+        end_with_mounts(&reactor, &inventory);
+    }
     let reach = Reach::new(&inventory, settings.tls.as_ref());
+    if let Some(background) = background {
+        background.ready()?;
+    }
     if settings.sandbox == Sandbox::On {
-        let door = inventory.doors.name();
-        let machines = inventory.front_end_sockets();
-        let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
-        let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
-        // Without commands nothing is opened later.
-        let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
-        sandbox::enter(&names.collect::<Vec<_>>(), reach);
+        give_up_rights(&inventory, settings, &sockets);
     }
     if !settings.quiet {
         // Past the caller's writer, which would try again at the end what nobody reads.
@@ -142,6 +159,17 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let traced = trace.map_or(Ok(()), Trace::end);
     served.and(traced)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is not needed any more is given up.
+fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
+    let door = inventory.doors.name();
+    let machines = inventory.front_end_sockets();
+    let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path()];
+    let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
+    // Without commands nothing is opened later.
+    let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
+    sandbox::enter(&names.collect::<Vec<_>>(), reach);
 }
 
 /// The NBD server, without disks yet, on loops that all doors share.
@@ -183,7 +211,7 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
 
 /// Opens the sockets of virtual machines. Each is an export of its own, beside the NBD one.
 fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
-    for (number, VhostSocket { export: name, path }) in settings.vhost_user_blk.iter().enumerate() {
+    for (number, Placed { export: name, path }) in settings.vhost_user_blk.iter().enumerate() {
         let failed =
             |error: QmpError| Failure::because(format!("cannot serve {name} at {}", path.display()), &error);
         let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
@@ -199,6 +227,36 @@ fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Fa
         inventory.add_vhost_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Mounts disks as files. Each is an export of its own, beside the NBD one.
+fn mount_files(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
+    for (number, file) in settings.fuse.iter().enumerate() {
+        let FuseFile { placed: Placed { export: name, path }, growable, allow_other } = file;
+        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+        let shown = ExportView::everything(&nbd.disk.disk);
+        let door = NewFuseDoor { mountpoint: path.clone(), growable: *growable, allow_other: *allow_other };
+        let id = format!("{name}-fuse{number}");
+        let failed = |error: QmpError| Failure::because(format!("cannot serve {name} as a file"), &error);
+        inventory.add_fuse_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The end comes when somebody has taken the last mount away.
+fn end_with_mounts(reactor: &Reactor, inventory: &Rc<Inventory>) {
+    let inventory = Rc::clone(inventory);
+    reactor.run(async {
+        reactor::spawn(async move {
+            for export in inventory.exports() {
+                if let Some(door) = export.fuse_door() {
+                    door.ended().await;
+                }
+            }
+            inventory.loops.shutdown().trigger();
+        })
+        .detach();
+    });
 }
 
 fn tls_policy(files: Option<&TlsFiles>) -> Result<TlsPolicy, Failure> {

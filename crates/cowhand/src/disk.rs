@@ -8,7 +8,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{ReadKind, ZeroOptions};
+use block::{Hints, ReadKind, ZeroOptions};
 use buffer::ForeignBytes;
 
 pub use self::describe::{Extent, Info};
@@ -82,7 +82,7 @@ fn read_here(disk: &graph::Disk, offset: u64, buf: &mut [u8]) -> bool {
     if buf.len() > READ_HERE_BYTES_MAX {
         return false;
     }
-    match disk.try_read(offset, buf) {
+    match disk.try_read(offset, buf, Hints::NONE) {
         Some(ReadKind::Zeroes) => {
             buf.fill(0);
             true

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
 pub(crate) struct Inside {
     // Dropped before the next: a task that waits for the end finds the disk released.
     disk: Arc<graph::Disk>,
-    _leave: Leave,
+    leave: Leave,
 }
 
 struct Leave(Arc<Shared>);
@@ -56,6 +56,11 @@ impl Drop for Leave {
 impl Inside {
     pub(crate) fn disk(&self) -> &graph::Disk {
         &self.disk
+    }
+
+    /// Whether others use the disk now: requests that wait for its loops, or are at work.
+    pub(crate) fn is_one_of_several(&self) -> bool {
+        self.leave.0.in_flight.load(Ordering::Relaxed) > 1
     }
 }
 
@@ -84,7 +89,7 @@ impl Shared {
             return Err(Error::closed(&self.name));
         }
         match &*self.disk.read() {
-            Some(disk) => Ok(Inside { disk: Arc::clone(disk), _leave: leave }),
+            Some(disk) => Ok(Inside { disk: Arc::clone(disk), leave }),
             None => Err(Error::closed(&self.name)),
         }
     }

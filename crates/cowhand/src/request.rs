@@ -1,6 +1,6 @@
 //! Requests, and how a loop carries them out.
 
-use block::ZeroOptions;
+use block::{Hints, ZeroOptions};
 use buffer::{ForeignBytes, IoVec};
 use graph::pace::Unpaced;
 
@@ -102,16 +102,16 @@ impl Request {
     }
 
     /// Carries it out, on a loop.
-    async fn run(self, disk: &graph::Disk) -> Result<Buffer, Error> {
+    async fn run(self, disk: &graph::Disk, hints: Hints) -> Result<Buffer, Error> {
         let place = self.place();
         let (result, buffer) = match self {
-            Self::Read { offset, buffer } => read(disk, offset, buffer).await,
-            Self::Write { offset, buffer, fua } => write(disk, offset, buffer, fua).await,
+            Self::Read { offset, buffer } => read(disk, offset, buffer, hints).await,
+            Self::Write { offset, buffer, fua } => write(disk, offset, buffer, fua, hints).await,
             Self::ReadInto { offset, memory } => {
-                without_bytes(disk.read_into(offset, memory, &Unpaced).await.map(drop))
+                without_bytes(disk.read_into(offset, memory, hints, &Unpaced).await.map(drop))
             }
             Self::WriteFrom { offset, memory, fua } => {
-                without_bytes(disk.write_from(offset, memory, fua, &Unpaced).await)
+                without_bytes(disk.write_from(offset, memory, fua, hints, &Unpaced).await)
             }
             Self::WriteZeroes { offset, len, options, fua } => {
                 without_bytes(disk.zero(offset, len, options, fua).await)
@@ -137,20 +137,20 @@ fn no_memory(buffer: Buffer) -> Outcome {
     (Err(Error::said(ErrorKind::Io, text)), buffer)
 }
 
-async fn read(disk: &graph::Disk, offset: u64, buffer: Buffer) -> Outcome {
+async fn read(disk: &graph::Disk, offset: u64, buffer: Buffer, hints: Hints) -> Outcome {
     match buffer.for_reading() {
         Ok((buf, lent)) => {
-            let (result, buf) = disk.read(offset, buf).await;
+            let (result, buf) = disk.read(offset, buf, hints).await;
             (result.map(drop).map_err(Error::from), lent.after_reading(buf))
         }
         Err(buffer) => no_memory(buffer),
     }
 }
 
-async fn write(disk: &graph::Disk, offset: u64, buffer: Buffer, fua: bool) -> Outcome {
+async fn write(disk: &graph::Disk, offset: u64, buffer: Buffer, fua: bool, hints: Hints) -> Outcome {
     match buffer.for_writing() {
         Ok((bytes, lent)) => {
-            let result = disk.write(offset, IoVec::from(bytes.clone()), fua).await;
+            let result = disk.write(offset, IoVec::from(bytes.clone()), fua, hints).await;
             (result.map_err(Error::from), lent.after_writing(bytes))
         }
         Err(buffer) => no_memory(buffer),
@@ -188,8 +188,9 @@ impl Job {
         match self {
             Self::Work(start) => start(),
             Self::Request { inside, request, to } => {
+                let hints = Hints { more_waiting: inside.is_one_of_several() };
                 let task = async move {
-                    let result = request.run(inside.disk()).await;
+                    let result = request.run(inside.disk(), hints).await;
                     drop(inside);
                     to.send(result);
                 };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use export::{ExportEntry, InFlight, Pace, Permit, STEP_BYTES};
+use export::{ExportEntry, Hints, InFlight, Pace, Permit, STEP_BYTES};
 use nbd_wire::{Dialect, Selected};
 
 use crate::block_status::Question;
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
 /// What is asked for.
 #[derive(Debug)]
 pub(crate) enum What {
-    Read { len: u32 },
+    Read { len: u32, hints: Hints },
     Perform(Work),
     Status(Question),
 }
@@ -46,7 +46,7 @@ impl Asked {
     /// The bytes that it needs while it is at work, beyond its bookkeeping. A write has its payload already.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.what {
-            What::Read { len } => u64::from(*len),
+            What::Read { len, .. } => u64::from(*len),
             What::Perform(_) => 0,
             What::Status(_) => STATUS_REQUEST_BYTES,
         }
@@ -61,8 +61,8 @@ impl Client {
         let request = Request::new(self, (cookie, offset), permit);
         match what {
             // It is known to wait, so it is a task from the start.
-            What::Read { len } => {
-                let read = self.while_wanted(true, async move { request.read(len).await });
+            What::Read { len, hints } => {
+                let read = self.while_wanted(true, async move { request.read(len, hints).await });
                 reactor::spawn_now(read).detach();
             }
             What::Status(question) => self.run(true, async move { request.block_status(question).await }),

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
-use export::{Error, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, read_head};
 
 use crate::block_status::{self, Question};
@@ -14,7 +14,7 @@ use crate::outbox::Outbox;
 /// Work on the disk whose reply has no data.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Write { offset: u64, data: IoVec, fua: bool },
+    Write { offset: u64, data: IoVec, fua: bool, hints: Hints },
     Flush,
     Discard { offset: u64, len: u64, fua: bool },
     Zero { offset: u64, len: u64, flags: ZeroFlags },
@@ -52,12 +52,12 @@ impl Request {
         Rc::clone(&self.client.outbox)
     }
 
-    pub(crate) async fn read(self, len: u32) {
+    pub(crate) async fn read(self, len: u32, hints: Hints) {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
         self.client.before_memory(u64::from(len)).await;
         let mut buf = IoBuf::uninit(size);
         buf.truncate(size);
-        let (result, buf) = self.client.entry.disk().read(self.offset, buf, &self.client.pace).await;
+        let (result, buf) = self.client.entry.disk().read(self.offset, buf, hints, &self.client.pace).await;
         self.count(RequestKind::Read, result.is_ok(), u64::from(len));
         match result {
             Ok(content) => {
@@ -78,9 +78,9 @@ impl Request {
     pub(crate) async fn perform(self, work: Work) {
         let (disk, pace) = (self.client.entry.disk(), &self.client.pace);
         let (result, kind, bytes) = match work {
-            Work::Write { offset, data, fua } => {
+            Work::Write { offset, data, fua, hints } => {
                 let bytes = data.len() as u64;
-                (disk.write(offset, data, fua, pace).await, RequestKind::Write, bytes)
+                (disk.write(offset, data, fua, hints, pace).await, RequestKind::Write, bytes)
             }
             Work::Flush => (disk.flush().await, RequestKind::Flush, 0),
             Work::Discard { offset, len, fua } => {

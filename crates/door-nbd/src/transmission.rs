@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export::{Budget, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
+use export::{Budget, Hints, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
 use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
 use nbd_wire::{
@@ -261,20 +261,22 @@ impl Transmission {
     }
 
     async fn read(&mut self, head: &RequestHeader, offset: u64, len: u32) {
-        if len <= INLINE_READ_BYTES_MAX && self.read_now(head, offset, len) {
+        let hints = self.hints(0);
+        if len <= INLINE_READ_BYTES_MAX && self.read_now(head, offset, len, hints) {
             self.inline.reads += 1;
             self.inline.bytes += u64::from(len);
             self.inline_bytes.set(self.inline_bytes.get() + usize::try_from(len).unwrap_or(usize::MAX));
             return;
         }
-        self.line.put(asked(head, What::Read { len })).await;
+        self.line.put(asked(head, What::Read { len, hints })).await;
     }
 
     /// Answers a read if that needs no waiting, and says whether it did.
-    fn read_now(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
+    fn read_now(&self, head: &RequestHeader, offset: u64, len: u32, hints: Hints) -> bool {
         let disk = self.client.entry.disk();
-        let fill =
-            |buf: &mut [u8]| if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf) };
+        let fill = |buf: &mut [u8]| {
+            if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf, hints) }
+        };
         match self.answer_filled(head, offset, len, fill) {
             None => false,
             Some(ReadKind::Data) => true,
@@ -325,12 +327,15 @@ impl Transmission {
             self.client.outbox.push_small(&done, Some(permit));
             return Ok(());
         }
-        if !self.inbox.bytes().is_empty() {
-            // The next request can be looked at while this one is written.
-            reactor::fs::defer_long_calls();
-        }
-        self.client.start(asked(head, What::Perform(Work::Write { offset, data, fua })), permit);
+        let work = Work::Write { offset, data, fua, hints: self.hints(1) };
+        self.client.start(asked(head, What::Perform(work)), permit);
         Ok(())
+    }
+
+    /// What is known of a request for which `places` were taken: whether others were received with it, or are at work.
+    fn hints(&self, places: u32) -> Hints {
+        let more_waiting = !self.inbox.bytes().is_empty() || self.client.in_flight.requests() > places;
+        Hints { more_waiting }
     }
 
     fn refuse(&self, head: &RequestHeader, code: ErrorCode) {

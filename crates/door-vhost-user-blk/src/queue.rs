@@ -45,7 +45,7 @@ pub(crate) struct Queue {
     pub(crate) device: Arc<Device>,
     run: Arc<Run>,
     pub(crate) pace: Pace,
-    in_flight: Rc<InFlight>,
+    pub(crate) in_flight: Rc<InFlight>,
     ledger: RefCell<Option<Ledger>>,
     look: Signal,
     call: Signal,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use buffer::ForeignBytes;
 use export::merge::{self, Candidate, Direction, Group, Limits};
-use export::{Error, ErrorKind, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, ErrorKind, Hints, RequestCount, RequestKind, ZeroFlags};
 use smallvec::SmallVec;
 
 use crate::limits::{CHAIN_DESCRIPTORS_MAX, MERGED_BYTES_MAX};
@@ -81,7 +81,8 @@ fn begin(queue: &Rc<Queue>, mut together: Together) {
         }
         None => {
             let queue = Rc::clone(queue);
-            reactor::spawn_now(async move { perform(&queue, together).await }).detach();
+            let hints = Hints { more_waiting: queue.in_flight.requests() as usize > together.len() };
+            reactor::spawn_now(async move { perform(&queue, together, hints).await }).detach();
         }
     }
 }
@@ -109,12 +110,14 @@ fn log(queue: &Queue, address: u64, len: u64) {
 }
 
 /// Has the disk carry out requests that go together, and answers each.
-async fn perform(queue: &Rc<Queue>, together: Together) {
+async fn perform(queue: &Rc<Queue>, together: Together, hints: Hints) {
     let entry = &queue.device.export.entry;
     let _counted: SmallVec<[RequestCount; 1]> = together.iter().map(|_| RequestCount::new(entry)).collect();
     let (kind, result) = match together.first().map(|first| &first.request.ask) {
-        Some(Ask::Read { offset, .. }) => (RequestKind::Read, read(queue, &together, *offset).await),
-        Some(Ask::Write { offset, .. }) => (RequestKind::Write, write(queue, &together, *offset).await),
+        Some(Ask::Read { offset, .. }) => (RequestKind::Read, read(queue, &together, *offset, hints).await),
+        Some(Ask::Write { offset, .. }) => {
+            (RequestKind::Write, write(queue, &together, *offset, hints).await)
+        }
         Some(Ask::Flush) => (RequestKind::Flush, entry.disk().flush().await),
         Some(Ask::Discard(ranges)) => (RequestKind::Discard, discard(queue, ranges).await),
         Some(Ask::Zero(ranges)) => (RequestKind::Zero, zero(queue, ranges).await),
@@ -161,14 +164,14 @@ fn memory(together: &Together) -> Result<ForeignBytes, Error> {
     first.memory.foreign(data).map_err(|Outside { .. }| ErrorKind::Invalid.into())
 }
 
-async fn read(queue: &Queue, together: &Together, offset: u64) -> Result<(), Error> {
+async fn read(queue: &Queue, together: &Together, offset: u64, hints: Hints) -> Result<(), Error> {
     let data = memory(together)?;
-    queue.device.export.entry.disk().read_into(offset, data, &queue.pace).await.map(drop)
+    queue.device.export.entry.disk().read_into(offset, data, hints, &queue.pace).await.map(drop)
 }
 
-async fn write(queue: &Queue, together: &Together, offset: u64) -> Result<(), Error> {
+async fn write(queue: &Queue, together: &Together, offset: u64, hints: Hints) -> Result<(), Error> {
     let (data, durable) = (memory(together)?, queue.device.is_durable_at_once());
-    queue.device.export.entry.disk().write_from(offset, data, durable, &queue.pace).await?;
+    queue.device.export.entry.disk().write_from(offset, data, durable, hints, &queue.pace).await?;
     settle(queue, durable).await
 }
 

@@ -109,6 +109,11 @@ impl InFlight {
         }
     }
 
+    /// Requests that have a place now.
+    pub fn requests(&self) -> u32 {
+        self.requests.get()
+    }
+
     /// Ends when nothing is in flight.
     pub async fn drained(&self) {
         self.changed.until(|| self.requests.get() == 0).await;

@@ -1,6 +1,6 @@
 //! An opened disk as an export.
 
-use block::{ReadKind, ZeroOptions};
+use block::{Hints, ReadKind, ZeroOptions};
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use graph::{BlockSizes, Disk};
 
@@ -11,6 +11,10 @@ use crate::turns::Pace;
 impl Export for Disk {
     fn size(&self) -> u64 {
         Disk::size(self)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        Disk::allocated_bytes(self)
     }
 
     fn read_only(&self) -> bool {
@@ -40,8 +44,8 @@ impl Export for Disk {
         self.bitmap_names()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        Disk::try_read(self, offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        Disk::try_read(self, offset, buf, hints)
     }
 
     fn holds_back(&self) -> bool {
@@ -52,10 +56,11 @@ impl Export for Disk {
         &'a self,
         offset: u64,
         buf: IoBuf,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
-            let (result, buf) = self.read_paced(offset, buf, pace).await;
+            let (result, buf) = self.read_paced(offset, buf, hints, pace).await;
             (result.map_err(failed), buf)
         })
     }
@@ -65,18 +70,20 @@ impl Export for Disk {
         offset: u64,
         data: IoVec,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        Box::pin(async move { self.write_paced(offset, data, fua, pace).await.map_err(failed) })
+        Box::pin(async move { self.write_paced(offset, data, fua, hints, pace).await.map_err(failed) })
     }
 
     fn read_into<'a>(
         &'a self,
         offset: u64,
         memory: ForeignBytes,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<ReadKind, Error>> {
-        Box::pin(async move { Disk::read_into(self, offset, memory, pace).await.map_err(failed) })
+        Box::pin(async move { Disk::read_into(self, offset, memory, hints, pace).await.map_err(failed) })
     }
 
     fn write_from<'a>(
@@ -84,9 +91,12 @@ impl Export for Disk {
         offset: u64,
         memory: ForeignBytes,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        Box::pin(async move { Disk::write_from(self, offset, memory, fua, pace).await.map_err(failed) })
+        Box::pin(
+            async move { Disk::write_from(self, offset, memory, fua, hints, pace).await.map_err(failed) },
+        )
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {
@@ -141,6 +151,13 @@ impl Export for Disk {
                 None => Err(ErrorKind::Invalid.into()),
             }
         })
+    }
+}
+
+/// For what is asked of a disk beside its exports, such as another size.
+impl From<block::Error> for Error {
+    fn from(error: block::Error) -> Self {
+        failed(error)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use block::ReadKind;
+use block::{Hints, ReadKind};
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use graph::BlockSizes;
 
@@ -79,6 +79,11 @@ pub trait Export: fmt::Debug + Send + Sync {
     /// its requests beyond the end fail.
     fn size(&self) -> u64;
 
+    /// Bytes of the medium that it takes; None where nobody knows.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes, zeroes and discards fail; they are refused before they come here.
     fn read_only(&self) -> bool;
 
@@ -100,8 +105,8 @@ pub trait Export: fmt::Debug + Send + Sync {
 
     /// Reads into `buf` from `offset` if that needs no waiting. `buf` has no particular alignment; zeroes leave
     /// it as it was, and after `None` part of it may have changed.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        let _ = (offset, buf);
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        let _ = (offset, buf, hints);
         None
     }
 
@@ -119,6 +124,7 @@ pub trait Export: fmt::Debug + Send + Sync {
         &'a self,
         offset: u64,
         buf: IoBuf,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)>;
 
@@ -128,6 +134,7 @@ pub trait Export: fmt::Debug + Send + Sync {
         offset: u64,
         data: IoVec,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>>;
 
@@ -137,11 +144,12 @@ pub trait Export: fmt::Debug + Send + Sync {
         &'a self,
         offset: u64,
         memory: ForeignBytes,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<ReadKind, Error>> {
         Box::pin(async move {
             let buf = IoBuf::try_uninit(memory.len()).ok_or(ErrorKind::Io)?;
-            let (result, buf) = self.read(offset, buf, pace).await;
+            let (result, buf) = self.read(offset, buf, hints, pace).await;
             let kind = result?;
             memory.copy_from(0, &buf);
             Ok(kind)
@@ -154,11 +162,12 @@ pub trait Export: fmt::Debug + Send + Sync {
         offset: u64,
         memory: ForeignBytes,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let copy = memory.to_bytes().ok_or(ErrorKind::Io)?;
-            self.write(offset, copy.into(), fua, pace).await
+            self.write(offset, copy.into(), fua, hints, pace).await
         })
     }
 

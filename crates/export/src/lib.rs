@@ -29,7 +29,7 @@ pub mod repeats;
 mod shutdown;
 mod turns;
 
-pub use block::ReadKind;
+pub use block::{Hints, ReadKind};
 pub use budget::{Budget, InFlight, Permit};
 pub use counters::{Counters, KindCounts, RequestCount, RequestKind, Snapshot};
 pub use door::{ClientCosts, Door};

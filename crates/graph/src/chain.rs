@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qcow2_layout::{Header, Incompatible};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::error::OpenError;
 use crate::file::{OpenFile, Source, by_user};
@@ -182,7 +182,7 @@ pub(crate) async fn format_of(
     writable: bool,
 ) -> Result<Format, OpenError> {
     let len = PROBE_BYTES.min(usize::try_from(file.storage.length()).unwrap_or(PROBE_BYTES));
-    let (result, start) = file.storage.read(0, IoBuf::uninit(len)).await;
+    let (result, start) = file.storage.read(0, IoBuf::uninit(len), Hints::NONE).await;
     result.map_err(|source| OpenError::Find { path: file.place.real().to_owned(), source })?;
     let access = if writable { Access::Write } else { Access::Read };
     decide(options.format, probe(&start), access)

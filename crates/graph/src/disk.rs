@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use qcow2::{Prefetch, Qcow2, Status};
-use storage::{IoBuf, IoVec};
+use storage::{Hints, IoBuf, IoVec};
 use throttle::Request;
 
 use crate::front::{Charge, Front, Kind};
@@ -137,12 +137,12 @@ impl Disk {
     /// Reads into `buf` from `offset` if that needs no waiting, neither for a file nor for a limit. Zeroes
     /// leave `buf` as it was; after `None` part of it may have changed.
     #[inline]
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    pub fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         if !self.has_cached_data.load(Ordering::Relaxed) {
             return None;
         }
         let inline = self.front.try_begin_read(buf.len() as u64)?;
-        let read = self.layers.load().top.try_read(offset, buf);
+        let read = self.layers.load().top.try_read(offset, buf, hints);
         if read.is_some() {
             self.front.note(Kind::Read, offset, buf.len() as u64);
         }
@@ -151,8 +151,8 @@ impl Disk {
     }
 
     /// Fills `buf` from `offset`, zeroes included, and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
-        self.read_paced(offset, buf, &Unpaced).await
+    pub async fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> (Result<ReadKind, Error>, IoBuf) {
+        self.read_paced(offset, buf, hints, &Unpaced).await
     }
 
     /// As [`Disk::read`], in steps. To limits, figures and traces it is one request.
@@ -160,12 +160,13 @@ impl Disk {
         &self,
         offset: u64,
         buf: IoBuf,
+        hints: Hints,
         pace: &impl Pace,
     ) -> (Result<ReadKind, Error>, IoBuf) {
         let bytes = buf.len() as u64;
         self.front.note(Kind::Read, offset, bytes);
         let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
-        let (result, buf) = self.read_in_steps(offset, buf, pace).await;
+        let (result, buf) = self.read_in_steps(offset, buf, hints, pace).await;
         (inside.end(result, bytes), buf)
     }
 
@@ -173,6 +174,7 @@ impl Disk {
         &self,
         offset: u64,
         mut buf: IoBuf,
+        hints: Hints,
         pace: &impl Pace,
     ) -> (Result<ReadKind, Error>, IoBuf) {
         let len = buf.len() as u64;
@@ -180,14 +182,14 @@ impl Disk {
         pace.step(first).await;
         let layers = self.layers();
         if first == len {
-            return layers.top.read(offset, buf).await;
+            return layers.top.read(offset, buf, hints).await;
         }
         let (mut done, mut step, mut kind) = (0, first, ReadKind::Zeroes);
         loop {
             // Both fit a length in memory, `len`.
             let mut part = buf.split_off(done as usize);
             let rest = part.split_off(step as usize);
-            let (result, part) = layers.top.read(offset + done, part).await;
+            let (result, part) = layers.top.read(offset + done, part, hints).await;
             buf.rejoin(part);
             buf.rejoin(rest);
             match result {
@@ -205,8 +207,8 @@ impl Disk {
     }
 
     /// Writes `data`; with `fua`, or in a writethrough mode, durable when it ends.
-    pub async fn write(&self, offset: u64, data: IoVec, fua: bool) -> Result<(), Error> {
-        self.write_paced(offset, data, fua, &Unpaced).await
+    pub async fn write(&self, offset: u64, data: IoVec, fua: bool, hints: Hints) -> Result<(), Error> {
+        self.write_paced(offset, data, fua, hints, &Unpaced).await
     }
 
     /// As [`Disk::write`], in steps. To limits, figures and traces it is one request.
@@ -215,26 +217,40 @@ impl Disk {
         offset: u64,
         data: IoVec,
         fua: bool,
+        hints: Hints,
         pace: &impl Pace,
     ) -> Result<(), Error> {
         let bytes = data.len() as u64;
         self.front.note(Kind::Write, offset, bytes);
         let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
-        inside.end(self.write_inside(offset, data, fua, pace).await, bytes)
+        inside.end(self.write_inside(offset, data, fua, hints, pace).await, bytes)
     }
 
-    async fn write_inside(&self, offset: u64, data: IoVec, fua: bool, pace: &impl Pace) -> Result<(), Error> {
+    async fn write_inside(
+        &self,
+        offset: u64,
+        data: IoVec,
+        fua: bool,
+        hints: Hints,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
         let runtime = self.writable_now()?;
         if runtime.detect_zeroes != DetectZeroes::Off && data.is_zero() {
             let unmap = runtime.detect_zeroes == DetectZeroes::Unmap;
             let options = ZeroOptions { unmap, fast_only: false };
             return self.zero_inside(offset, data.len() as u64, options, fua).await;
         }
-        self.write_in_steps(offset, data, pace).await?;
+        self.write_in_steps(offset, data, hints, pace).await?;
         self.settle(fua).await
     }
 
-    async fn write_in_steps(&self, offset: u64, data: IoVec, pace: &impl Pace) -> Result<(), Error> {
+    async fn write_in_steps(
+        &self,
+        offset: u64,
+        data: IoVec,
+        hints: Hints,
+        pace: &impl Pace,
+    ) -> Result<(), Error> {
         let len = data.len() as u64;
         // The block below looks at one step at a time.
         self.check_inside(offset, len)?;
@@ -246,7 +262,7 @@ impl Disk {
             // Both fit a length in memory, `len`.
             let part =
                 if step == len { data.clone() } else { data.slice(done as usize, (done + step) as usize) };
-            layers.top.write(offset + done, part).await?;
+            layers.top.write(offset + done, part, hints).await?;
             done += step;
         }
         Ok(())
@@ -358,7 +374,7 @@ impl Disk {
         while at < end {
             let part = (end - at).min(PREFETCH_BYTES);
             // Less than PREFETCH_BYTES, which fits any pointer width.
-            self.read_paced(at, IoBuf::uninit(part as usize), pace).await.0?;
+            self.read_paced(at, IoBuf::uninit(part as usize), Hints::NONE, pace).await.0?;
             at += part;
         }
         Ok(())
@@ -408,7 +424,7 @@ mod tests {
         reactor.run(async {
             let disk = crate::open(&options, &OpenRules::default()).await.unwrap();
             let data = IoVec::from(storage::IoBytes::zeroed(3 << 20));
-            let failed = disk.write(2 << 20, data, false).await.unwrap_err();
+            let failed = disk.write(2 << 20, data, false, Hints::NONE).await.unwrap_err();
             assert_eq!(failed.kind(), block::ErrorKind::PastEnd);
             disk.close().await.unwrap();
         });

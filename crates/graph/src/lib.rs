@@ -38,7 +38,7 @@ pub use crate::nodes::{
     Change, DescriptionError, DiskNode, Edge, Graph, Hold, LayerAccess, LayerView, Node, NodeError, NodeKind,
     NodeName, Overlay, Put, PutOver, ReplaceError, Replaced, User,
 };
-pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare};
+pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

@@ -142,6 +142,21 @@ pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
     Ok(BareImage { file: file.storage, format, _origin: file.origin })
 }
 
+/// Opens and locks the file that has the LUKS header of a LUKS disk, as [`open_bare`] does: the one that `header` names, or the disk's own.
+/// The format is not looked at.
+pub async fn open_luks_header(options: &DiskOptions) -> Result<BareImage, OpenError> {
+    let layer = &options.layer;
+    let refused = |source| OpenError::Options { path: options.filename.clone(), source };
+    layer.check_format(Format::Luks).map_err(refused)?;
+    let writable = !layer.read_only;
+    let Some(source) = Source::by_options(&layer.luks_header, &FdSets::default(), writable)? else {
+        return open_bare(options).await;
+    };
+    let name = layer.luks_header.shown().unwrap_or_else(|| source.path()).display().to_string();
+    let file = source.open(&name, &layer.luks_header, layer, writable).await?;
+    Ok(BareImage { file: file.storage, format: Format::Luks, _origin: file.origin })
+}
+
 /// All images of the chain, the active one first.
 async fn find_chain(options: &DiskOptions, rules: &OpenRules) -> Result<Vec<FoundImage>, OpenError> {
     let mut walk = ChainWalk::new(options, rules, DataFiles::Open)?;

@@ -13,7 +13,7 @@ use event_listener::Event;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
@@ -144,10 +144,10 @@ impl Filter for BeforeWrite {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), BlockError>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let len = data.len() as u64;
-            self.before(offset, len, async { self.over.write(offset, data).await }).await
+            self.before(offset, len, async { self.over.write(offset, data, hints).await }).await
         })
     }
 

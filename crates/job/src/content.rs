@@ -1,6 +1,6 @@
 //! What is known of the target before the copy: it decides what need not be written.
 
-use block::{Block, ZeroOptions};
+use block::{Block, Hints, ZeroOptions};
 use buffer::{IoBuf, IoBytes};
 
 use crate::counters::Counters;
@@ -21,11 +21,17 @@ pub enum Content<'a> {
 
 impl Content<'_> {
     /// What the target reads as at `offset`.
-    pub(crate) async fn before(&self, offset: u64, len: usize, counters: &Counters) -> Result<Before, Error> {
+    pub(crate) async fn before(
+        &self,
+        offset: u64,
+        len: usize,
+        hints: Hints,
+        counters: &Counters,
+    ) -> Result<Before, Error> {
         match self {
             Self::Unknown => Ok(Before::Unknown),
             Self::Zeroes => Ok(Before::Zeroes),
-            Self::As(block) => Ok(match bytes(*block, offset, len, counters).await? {
+            Self::As(block) => Ok(match bytes(*block, offset, len, hints, counters).await? {
                 Some(bytes) => Before::Bytes(bytes),
                 None => Before::Zeroes,
             }),
@@ -38,13 +44,16 @@ async fn bytes(
     block: &dyn Block,
     offset: u64,
     len: usize,
+    hints: Hints,
     counters: &Counters,
 ) -> Result<Option<IoBytes>, Error> {
     let inside = block.size().saturating_sub(offset).min(len as u64) as usize;
     if inside == 0 {
         return Ok(None);
     }
-    let Some(found) = read(block, offset, inside, false, counters).await? else { return Ok(None) };
+    let Some(found) = read(block, offset, inside, false, hints, counters).await? else {
+        return Ok(None);
+    };
     if inside == len {
         return Ok(Some(found));
     }

@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::ops::Range;
 
-use block::{Block, Stored};
+use block::{Block, Hints, Stored};
 use buffer::{IoBytes, IoVec};
 use futures_util::{TryStream, TryStreamExt, stream};
 
@@ -221,12 +221,13 @@ impl Copy<'_> {
     pub(crate) async fn read(&self, at: u64, len: u64, counters: &Counters) -> Result<Bytes, Error> {
         // A step of data is at most a piece.
         let count = len as usize;
-        let bytes = match read::read(self.source, at, count, self.options.salvage, counters).await? {
-            None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(count)),
-            bytes => bytes,
-        };
+        let bytes =
+            match read::read(self.source, at, count, self.options.salvage, self.hints(), counters).await? {
+                None if self.options.zeroes == Zeroes::Write => Some(IoBytes::zeroed(count)),
+                bytes => bytes,
+            };
         let Some(bytes) = bytes else { return Ok(None) };
-        let before = self.content.before(self.target_offset(at), count, counters).await?;
+        let before = self.content.before(self.target_offset(at), count, self.hints(), counters).await?;
         Ok(Some((bytes, before)))
     }
 
@@ -283,7 +284,7 @@ impl Copy<'_> {
 
     async fn write(&self, offset: u64, bytes: IoBytes, counters: &Counters) -> Result<(), Error> {
         let len = bytes.len() as u64;
-        let written = self.target.write(offset, IoVec::from(bytes)).await;
+        let written = self.target.write(offset, IoVec::from(bytes), self.hints()).await;
         written.map_err(Error::request(Side::Target, self.target, Action::Write, offset))?;
         counters.add_written(len);
         Ok(())
@@ -291,6 +292,11 @@ impl Copy<'_> {
 
     async fn zero(&self, offset: u64, len: u64, counters: &Counters) -> Result<(), Error> {
         content::zero(self.target, &self.content, offset, len, self.options.unmap, counters).await
+    }
+
+    /// Of every request: other pieces are under way with it, if there may be several.
+    fn hints(&self) -> Hints {
+        Hints { more_waiting: self.options.in_flight > 1 }
     }
 
     pub(crate) fn target_offset(&self, at: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
 };
 use buffer::{IoBuf, IoVec};
 
@@ -40,7 +40,12 @@ impl Joined {
         Box::pin(async { Err(Blame::new(&self.name).refused("joined disks are for reading")) })
     }
 
-    async fn read_parts(&self, offset: u64, mut buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
+    async fn read_parts(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
         let (mut done, mut kind) = (0, ReadKind::Zeroes);
         while done < buf.len() {
             let at = offset + done as u64;
@@ -50,7 +55,7 @@ impl Joined {
             let len = (part.size() - inside).min((buf.len() - done) as u64) as usize;
             let mut piece = buf.split_off(done);
             let rest = piece.split_off(len);
-            let (result, piece) = part.read(inside, piece).await;
+            let (result, piece) = part.read(inside, piece, hints).await;
             buf.rejoin(piece);
             buf.rejoin(rest);
             match result {
@@ -87,11 +92,16 @@ impl Block for Joined {
         }
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(self.read_parts(offset, buf))
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(self.read_parts(offset, buf, hints))
     }
 
-    fn write(&self, _: u64, _: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, _: u64, _: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         self.refused()
     }
 

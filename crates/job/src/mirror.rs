@@ -1,7 +1,8 @@
 //! A disk at work is copied until the copy is in step with it: mirror, and commit of the uppermost image.
 //!
-//! Copying gains on guests or it does not: after [`PASSES_MAX`] rounds over the disk guests write to both sides themselves, and then
-//! what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do.
+//! Copying gains on guests or it does not: after some rounds over the disk ([`ROUNDS_MAX`], unless told otherwise) guests write to both
+//! sides themselves, and then what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do. Where that is
+//! off, a copy of a disk that is written faster than it is copied never becomes ready.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,8 +26,10 @@ use crate::tracked::Tracked;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces under way at a time at most.
 const IN_FLIGHT_MAX: usize = 8;
-/// Rounds over the disk until guests write to both sides.
-const PASSES_MAX: u32 = 3;
+/// Rounds over the disk until guests write to both sides, unless told otherwise.
+const ROUNDS_MAX: u32 = 3;
+/// What may be left for the last step, in which guests wait, where they are not made to write to both sides.
+const LAST_STEP_BYTES: u64 = 16 << 20;
 
 /// What of the source is copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +60,20 @@ pub struct Mirror {
     counters: Counters,
     in_flight: Cell<u64>,
     copied: Cell<u64>,
+    /// 0 is never.
+    rounds_max: u32,
 }
 
 impl Mirror {
     /// Of the disk that `tracked` is put over.
     pub fn new(tracked: Arc<Tracked>) -> Self {
         let (in_flight, copied) = (Cell::new(0), Cell::new(0));
-        Self { tracked, counters: Counters::default(), in_flight, copied }
+        Self { tracked, counters: Counters::default(), in_flight, copied, rounds_max: ROUNDS_MAX }
+    }
+
+    /// Guests are made to write to both sides after so many rounds over the disk; 0 is never, also not when it is completed.
+    pub fn converging_after(self, rounds: u32) -> Self {
+        Self { rounds_max: rounds, ..self }
     }
 
     /// Marks what is to be copied first. While the disk is drained, before the first request of the filter.
@@ -87,7 +97,7 @@ impl Mirror {
     /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready.
     pub async fn run(&self, life: &Life) -> Result<Ended, Error> {
         let mut under_way = FuturesUnordered::new();
-        let (mut at, mut passes) = (0, 0);
+        let (mut at, mut rounds) = (0, 0);
         loop {
             if life.is_paused() {
                 // What is under way holds ranges that guests may wait for.
@@ -98,13 +108,17 @@ impl Mirror {
             if life.status() == Status::Ready {
                 match life.asked_to_end() {
                     Some(End::Complete) if is_in_step => return Ok(Ended::Complete),
+                    Some(End::Complete) if self.rounds_max == 0 && self.left() <= LAST_STEP_BYTES => {
+                        finish(&mut under_way).await?;
+                        return Ok(Ended::Complete);
+                    }
                     // What is left shrinks from now on: the last step is short.
-                    Some(End::Complete) => self.tracked.be_synchronous(),
+                    Some(End::Complete) if self.rounds_max > 0 => self.tracked.be_synchronous(),
                     Some(End::Cancel | End::Force) => {
                         finish(&mut under_way).await?;
                         return Ok(Ended::Left);
                     }
-                    None => {}
+                    Some(End::Complete) | None => {}
                 }
             }
             let marked = self.tracked.marked();
@@ -114,7 +128,7 @@ impl Mirror {
                         break;
                     }
                     at = 0;
-                    passes += u32::from(life.status() == Status::Running && !self.tracked.dirty.is_empty());
+                    rounds += u32::from(life.status() == Status::Running && !self.tracked.dirty.is_empty());
                     continue;
                 };
                 at = piece.end;
@@ -124,7 +138,7 @@ impl Mirror {
                 under_way.push(self.copy(piece, life));
             }
             self.tell_progress(life);
-            if passes >= PASSES_MAX && !self.tracked.is_synchronous() {
+            if self.rounds_max > 0 && rounds >= self.rounds_max && !self.tracked.is_synchronous() {
                 tracing::info!(
                     job = life.terms().id,
                     "copying does not gain on writes: they go to both sides"
@@ -143,8 +157,12 @@ impl Mirror {
     }
 
     fn tell_progress(&self, life: &Life) {
-        let left = self.tracked.dirty.bytes() + self.in_flight.get();
-        life.set_progress(self.copied.get(), self.copied.get() + left);
+        life.set_progress(self.copied.get(), self.copied.get() + self.left());
+    }
+
+    /// Bytes that are still to be copied.
+    fn left(&self) -> u64 {
+        self.tracked.dirty.bytes() + self.in_flight.get()
     }
 
     /// Copies one piece, again until it succeeds or the job fails of it.

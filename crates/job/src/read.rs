@@ -1,6 +1,6 @@
 //! Reading from the source, also from one that cannot be read everywhere.
 
-use block::{Block, ReadKind};
+use block::{Block, Hints, ReadKind};
 use buffer::{IoBuf, IoBytes};
 
 use crate::counters::Counters;
@@ -16,9 +16,10 @@ pub(crate) async fn read(
     offset: u64,
     len: usize,
     salvage: bool,
+    hints: Hints,
     counters: &Counters,
 ) -> Result<Option<IoBytes>, Error> {
-    let (result, buf) = source.read(offset, IoBuf::uninit(len)).await;
+    let (result, buf) = source.read(offset, IoBuf::uninit(len), hints).await;
     match result {
         Ok(ReadKind::Zeroes) => Ok(None),
         Ok(ReadKind::Data) => {
@@ -35,7 +36,8 @@ async fn salvaged(source: &dyn Block, offset: u64, len: usize, counters: &Counte
     let mut whole = IoBuf::zeroed(len);
     let mut parts: Vec<_> = std::iter::once(0..len).collect();
     while let Some(part) = parts.pop() {
-        let (result, bytes) = source.read(offset + part.start as u64, IoBuf::uninit(part.len())).await;
+        let (result, bytes) =
+            source.read(offset + part.start as u64, IoBuf::uninit(part.len()), Hints::NONE).await;
         match result {
             Ok(_) => {
                 counters.add_read(part.len() as u64);

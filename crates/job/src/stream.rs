@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
 use buffer::IoVec;
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 use crate::content::Content;
 use crate::copy::{Copy, CopyOptions, Zeroes};
@@ -44,11 +44,11 @@ impl Filter for Guarded {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), BlockError>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let end = offset.saturating_add(data.len() as u64);
             let _shared = self.locks.acquire(offset, end, RangeMode::Shared).await;
-            self.over.write(offset, data).await
+            self.over.write(offset, data, hints).await
         })
     }
 

@@ -6,12 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
 use event_listener::{Event, EventListener};
 use parking_lot::Mutex;
-use storage::{RangeLocks, RangeMode};
+use storage::{Hints, RangeLocks, RangeMode};
 
 use crate::dirty::Dirty;
 
@@ -27,6 +28,8 @@ pub struct Tracked {
     synchronous: AtomicBool,
     /// Bytes that guests wrote to the target themselves.
     written_through: AtomicU64,
+    /// Nanoseconds that guests waited for that, and for what the job copied where they wrote.
+    waited_ns: AtomicU64,
     /// Ranges of requests that were dropped.
     uncertain: Mutex<Vec<Range<u64>>>,
     marked: Event,
@@ -35,7 +38,7 @@ pub struct Tracked {
 /// A change of the disk.
 #[derive(Clone)]
 enum Change {
-    Write(IoVec),
+    Write(IoVec, Hints),
     Zero(u64, ZeroOptions),
     Discard(u64),
 }
@@ -72,6 +75,7 @@ impl Tracked {
             locks: RangeLocks::default(),
             synchronous: AtomicBool::new(synchronous),
             written_through: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
             uncertain: Mutex::default(),
             marked: Event::new(),
         })
@@ -107,6 +111,17 @@ impl Tracked {
         self.written_through.load(Ordering::Relaxed)
     }
 
+    /// Nanoseconds that guests' requests took longer, all together, because they went to both sides.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    /// Counts the time since `begun`.
+    fn waited_since(&self, begun: Instant) {
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited_ns.fetch_add(nanos, Ordering::Relaxed);
+    }
+
     /// Hears of the next mark.
     pub(crate) fn marked(&self) -> EventListener {
         self.marked.listen()
@@ -128,10 +143,14 @@ impl Tracked {
         let changed = if self.is_synchronous() {
             let whole = self.dirty.whole(&range);
             // Two writes of one place reach both sides in one order, and the job is not between them.
+            let begun = Instant::now();
             let _alone = self.locks.acquire(whole.start, whole.end, RangeMode::Exclusive).await;
+            self.waited_since(begun);
             match change.on(&*self.over, offset).await {
                 Ok(()) => {
+                    let begun = Instant::now();
                     self.write_through(&range, &change).await;
+                    self.waited_since(begun);
                     pending.range = None;
                     Ok(())
                 }
@@ -169,7 +188,7 @@ impl Tracked {
 impl Change {
     fn len(&self) -> u64 {
         match self {
-            Self::Write(data) => data.len() as u64,
+            Self::Write(data, _) => data.len() as u64,
             Self::Zero(len, _) | Self::Discard(len) => *len,
         }
     }
@@ -177,7 +196,7 @@ impl Change {
     fn part(&self, from: u64, len: u64) -> Self {
         match self {
             // Both lie inside the data's length in memory.
-            Self::Write(data) => Self::Write(data.slice(from as usize, (from + len) as usize)),
+            Self::Write(data, hints) => Self::Write(data.slice(from as usize, (from + len) as usize), *hints),
             Self::Zero(_, options) => Self::Zero(len, *options),
             Self::Discard(_) => Self::Discard(len),
         }
@@ -185,7 +204,7 @@ impl Change {
 
     async fn on(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
         match self {
-            Self::Write(data) => block.write(offset, data.clone()).await,
+            Self::Write(data, hints) => block.write(offset, data.clone(), *hints).await,
             Self::Zero(len, options) => block.zero(offset, *len, *options).await,
             Self::Discard(len) => block.discard(offset, *len).await,
         }
@@ -194,7 +213,7 @@ impl Change {
     /// As [`Change::on`] for the copy: it must take every change, and what is discarded reads as the source has it.
     async fn on_copy(&self, block: &dyn Block, offset: u64) -> Result<(), Error> {
         match self {
-            Self::Write(_) => self.on(block, offset).await,
+            Self::Write(..) => self.on(block, offset).await,
             Self::Zero(len, options) => {
                 let options = ZeroOptions { fast_only: false, ..*options };
                 block.zero(offset, *len, options).await
@@ -214,8 +233,8 @@ impl Filter for Tracked {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(self.change(offset, Change::Write(data)))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.change(offset, Change::Write(data, hints)))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

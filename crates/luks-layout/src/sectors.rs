@@ -21,14 +21,18 @@ use crate::{
 type Block = Array<u8, U16>;
 
 const BLOCK_BYTES: usize = 16;
-/// Blocks that are worked on at once: those of a sector of 512 bytes. More bring nothing.
-const BLOCKS_AT_ONCE: usize = SECTOR_BYTES as usize / BLOCK_BYTES;
+/// Blocks of a sector of 512 bytes, the smallest.
+const SECTOR_BLOCKS: usize = SECTOR_BYTES as usize / BLOCK_BYTES;
+/// Blocks that are worked on at once in XTS mode, of several sectors if these are small: the processor's widest instructions (VAES on registers of
+/// 512 bits) take 64 at a time, and what is left over goes one by one. With the 32 of a sector 64 KiB took 19.4 µs, with 128 they take 11.9, with
+/// 256 11.1 (EPYC with VAES).
+const BLOCKS_AT_ONCE: usize = 128;
 /// Sectors whose tweaks are enciphered at once.
-const SECTORS_AT_ONCE: usize = 32;
+const SECTORS_AT_ONCE: usize = 64;
 
-/// Of the stack is overwritten behind a request: the processor's widest instructions have copies of all round keys there, up to 6.5 KiB
+/// Of the stack is overwritten behind a request: the processor's widest instructions have copies of all round keys there, up to 9 KiB
 /// deep. Costs a request of 4 KiB a tenth, about.
-const REQUEST_STACK_BYTES: usize = 8 << 10;
+const REQUEST_STACK_BYTES: usize = 12 << 10;
 
 /// The key of a disk, ready for use, in locked pages. Overwritten when it is dropped.
 pub struct SectorCipher {
@@ -191,7 +195,7 @@ struct Xts<A> {
 }
 
 impl<A: Aes> Xts<A> {
-    /// Calls `each` with blocks of every sector, [`BLOCKS_AT_ONCE`] at most, mixed with their tweaks before and behind.
+    /// Calls `each` with all blocks, [`BLOCKS_AT_ONCE`] at most, mixed with their tweaks before and behind.
     fn each(&self, first: u64, blocks: &mut [Block], each: impl Fn(&mut [Block])) {
         let mut starts = [Block::default(); SECTORS_AT_ONCE];
         let mut tweaks = [Block::default(); BLOCKS_AT_ONCE];
@@ -202,17 +206,25 @@ impl<A: Aes> Xts<A> {
             let starts = &mut starts[..count];
             self.start.of_sectors(number, units, starts);
             self.tweak.encrypt_blocks(starts);
-            for (sector, start) in batch.chunks_mut(sector_blocks).zip(starts.iter()) {
-                let mut tweak = u128::from_le_bytes(start.0);
-                for blocks in sector.chunks_mut(BLOCKS_AT_ONCE) {
-                    for place in &mut tweaks {
+            let (mut starts, mut tweak, mut left) = (starts.iter(), 0, 0);
+            for blocks in batch.chunks_mut(BLOCKS_AT_ONCE) {
+                let tweaks = &mut tweaks[..blocks.len()];
+                // Parts of one sector: both lengths are powers of two.
+                for part in tweaks.chunks_mut(sector_blocks.min(BLOCKS_AT_ONCE)) {
+                    if left == 0
+                        && let Some(start) = starts.next()
+                    {
+                        (tweak, left) = (u128::from_le_bytes(start.0), sector_blocks);
+                    }
+                    left -= part.len();
+                    for place in part {
                         *place = Array(tweak.to_le_bytes());
                         tweak = doubled(tweak);
                     }
-                    xor(blocks, &tweaks);
-                    each(blocks);
-                    xor(blocks, &tweaks);
                 }
+                xor(blocks, tweaks);
+                each(blocks);
+                xor(blocks, tweaks);
             }
             number = number.wrapping_add(count as u64 * units);
         }
@@ -252,12 +264,12 @@ impl<A: Aes> Keyed for Cbc<A> {
     fn encipher(&self, first: u64, sectors: &mut [Block]) {
         let mut chains = [Block::default(); SECTORS_AT_ONCE];
         let mut sector = first;
-        for batch in sectors.chunks_mut(SECTORS_AT_ONCE * BLOCKS_AT_ONCE) {
-            let count = batch.len() / BLOCKS_AT_ONCE;
+        for batch in sectors.chunks_mut(SECTORS_AT_ONCE * SECTOR_BLOCKS) {
+            let count = batch.len() / SECTOR_BLOCKS;
             let chains = &mut chains[..count];
             self.start.of_sectors(sector, 1, chains);
-            for place in 0..BLOCKS_AT_ONCE {
-                let places = || (0..count).map(|sector| sector * BLOCKS_AT_ONCE + place);
+            for place in 0..SECTOR_BLOCKS {
+                let places = || (0..count).map(|sector| sector * SECTOR_BLOCKS + place);
                 places()
                     .zip(chains.iter_mut())
                     .for_each(|(at, chain)| xor(std::slice::from_mut(chain), &batch[at..=at]));
@@ -269,9 +281,9 @@ impl<A: Aes> Keyed for Cbc<A> {
     }
 
     fn decipher(&self, first: u64, sectors: &mut [Block]) {
-        let mut chains = [Block::default(); BLOCKS_AT_ONCE + 1];
+        let mut chains = [Block::default(); SECTOR_BLOCKS + 1];
         let mut sector = first;
-        for blocks in sectors.chunks_exact_mut(BLOCKS_AT_ONCE) {
+        for blocks in sectors.chunks_exact_mut(SECTOR_BLOCKS) {
             self.start.of_sectors(sector, 1, &mut chains[..1]);
             chains[1..].copy_from_slice(blocks);
             self.key.decrypt_blocks(blocks);

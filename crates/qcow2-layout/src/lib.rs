@@ -37,7 +37,7 @@ pub use header::{
 pub use l1::L1Entry;
 pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster};
 pub use offset::{EntryError, GuestOffset, HOST_OFFSET_LIMIT, HostOffset};
-pub use refcount::{RefcountError, RefcountTableEntry, refcount_get, refcount_set};
+pub use refcount::{RefcountError, RefcountTableEntry, refcount_find_zero, refcount_get, refcount_set};
 pub use snapshot::{
     DecodedSnapshot, SNAPSHOT_EXTRA_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_V3, SNAPSHOT_FIXED_BYTES,
     SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,

@@ -1,5 +1,7 @@
 //! Refcount table entries, and refcounts of 1 to 64 bits inside a block.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use crate::offset::check_cluster;
@@ -75,6 +77,36 @@ pub fn refcount_get(block: &[u8], index: u64, order: u32) -> Option<u64> {
     }
 }
 
+/// The first refcount of `range` of `block` that is 0, at a width of `1 << order` bits (order 0 to 6). What of `range` lies beyond the block
+/// is not looked at. At widths from a byte on it reads as fast as memory does: one who looks for a free cluster behind 4 TiB in use passes
+/// millions.
+pub fn refcount_find_zero(block: &[u8], mut range: Range<u64>, order: u32) -> Option<u64> {
+    let wide = match order {
+        3 => find_zero::<1>(block, &range),
+        4 => find_zero::<2>(block, &range),
+        5 => find_zero::<4>(block, &range),
+        6 => find_zero::<8>(block, &range),
+        _ => return range.find(|&index| refcount_get(block, index, order) == Some(0)),
+    };
+    wide.map(|behind| range.start + behind as u64)
+}
+
+/// How far behind the start of `range` the first element is that is all zeroes.
+fn find_zero<const BYTES: usize>(block: &[u8], range: &Range<u64>) -> Option<usize> {
+    /// Elements looked at together, without a branch.
+    const TOGETHER: usize = 64;
+    let all = block.as_chunks::<BYTES>().0;
+    let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(all.len());
+    let elements = all.get(index(range.start)..index(range.end))?;
+    let is_zero = |element: &[u8; BYTES]| *element == [0; BYTES];
+    let (pieces, _) = elements.as_chunks::<TOGETHER>();
+    let has_zero =
+        |piece: &[[u8; BYTES]; TOGETHER]| piece.iter().fold(false, |found, one| found | is_zero(one));
+    let skipped = TOGETHER * pieces.iter().position(has_zero).unwrap_or(pieces.len());
+    let behind = elements.get(skipped..)?.iter().position(is_zero)?;
+    Some(skipped + behind)
+}
+
 /// Stores refcount `index` of `block`, at a width of `1 << order` bits (order 0 to 6).
 ///
 /// # Errors
@@ -146,6 +178,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_first_zero_is_found_wherever_it_lies(
+            order in 0u32..=6, from in 0u64..300, len in 0u64..5000, zeroes in proptest::collection::vec(0usize..512, 0..4),
+        ) {
+            let mut block = [0x55u8; 512];
+            for at in zeroes {
+                block[at..(at + 8).min(512)].fill(0);
+            }
+            let range = from..from + len;
+            let expected = range.clone().find(|&index| refcount_get(&block, index, order) == Some(0));
+            prop_assert_eq!(refcount_find_zero(&block, range, order), expected);
+        }
+
         #[test]
         fn setting_one_refcount_changes_no_other(
             order in 0u32..=6, index in 0u64..64, value: u64, mut block in proptest::collection::vec(any::<u8>(), 512),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{ForeignBytes, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use crate::{Error, Qcow2};
 
@@ -43,24 +43,39 @@ impl Block for Qcow2 {
         self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block()))
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        self.inner.try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.inner.try_read(offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(Qcow2::read(self, offset, buf))
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(Qcow2::read(self, offset, buf, hints))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::write(self, offset, data))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::write(self, offset, data, hints))
     }
 
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
-        Box::pin(Qcow2::read_into(self, offset, memory))
+    fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(Qcow2::read_into(self, offset, memory, hints))
     }
 
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::write_from(self, offset, memory))
+    fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Qcow2::write_from(self, offset, memory, hints))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

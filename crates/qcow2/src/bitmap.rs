@@ -1,17 +1,12 @@
 //! Dirty bitmaps: found, listed, changed, kept up to date while the disk changes, and stored so that a crash leaves them true.
 
-mod bits;
 mod change;
 mod draft;
 mod fit;
 mod in_memory;
-mod live;
 mod load;
 mod merge;
-mod reading;
-mod record;
 mod store;
-mod tracking;
 
 use block::Blame;
 use qcow2_layout::{
@@ -21,8 +16,8 @@ use qcow2_layout::{
 use storage::Storage;
 
 pub use change::{BitmapChange, NewBitmap};
-pub use reading::{Bitmap, Dirtiness};
-pub(crate) use tracking::Tracking;
+
+pub use crate::tracking::{Bitmap, Dirtiness, out_of_date};
 
 use crate::Error;
 use crate::table_io::{read_bytes, write_bytes};
@@ -58,13 +53,6 @@ async fn read_directory(
     })
 }
 
-/// Whether a bitmap records changes, and its bits can be trusted and are all there is of it.
-fn records_and_is_consistent(entry: &BitmapEntry) -> bool {
-    entry.flags.contains(BitmapFlags::AUTO)
-        && !entry.flags.contains(BitmapFlags::IN_USE)
-        && entry.extra.is_empty()
-}
-
 /// Sets the "in use" flag of every bitmap that records changes, in place: where there is no room for anything better. QEMU shows them as
 /// inconsistent from then on, and so do we after a crash; a clean close stores them. Not flushed.
 async fn mark_in_use(
@@ -84,21 +72,4 @@ async fn mark_in_use(
     debug_assert_eq!(bytes.len() as u64, bitmaps.directory_size);
     let written = write_bytes(file, bitmaps.directory_offset.0, &bytes).await;
     written.map_err(blame.io("marking bitmaps as in use"))
-}
-
-/// Names that a message lists; an image may have 65,535 bitmaps.
-const NAMES_SHOWN_MAX: usize = 8;
-
-/// What a user has to know of the bitmaps called `names`, which a change put out of date.
-pub fn out_of_date(names: &[String]) -> String {
-    let shown: Vec<String> = names.iter().take(NAMES_SHOWN_MAX).map(|name| format!("{name:?}")).collect();
-    let more = match names.len().saturating_sub(NAMES_SHOWN_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(
-        "persistent bitmaps are out of date from this first change on and marked inconsistent: {}{more}; changes are not recorded in \
-         them (why was told when the image was opened), so the next backup must be a full one",
-        shown.join(", ")
-    )
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flate2::{Decompress, FlushDecompress, Status};
 use libdeflater::Decompressor;
 use qcow2_layout::{CompressedCluster, Compression};
-use storage::{IoBuf, IoBytes, Step};
+use storage::{Hints, IoBuf, IoBytes, Step};
 use sync::{Mutex, Semaphore};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
@@ -69,7 +69,7 @@ impl Decompressed {
         let buf = IoBuf::uninit(cluster.len as usize);
         // Never ciphered, and never in another file.
         medium.about_to(Step::ReadCompressed);
-        let (result, packed) = medium.file.read(cluster.host.0, buf).await;
+        let (result, packed) = medium.file.read(cluster.host.0, buf, Hints::NONE).await;
         result.map_err(medium.blame.io("reading a compressed cluster"))?;
         Ok(packed)
     }

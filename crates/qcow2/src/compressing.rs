@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Block, BlockFuture, Filter, Stored, Takes};
 use futures_util::future::join_all;
 use qcow2_layout::{CompressedCluster, HostOffset, L2Entry};
-use storage::{IoBytes, IoVec, Step};
+use storage::{Hints, IoBytes, IoVec, Step};
 use sync::{AsyncMutex, Semaphore};
 
 use crate::guest_range::GuestRange;
@@ -61,14 +61,14 @@ impl Compressing {
         self.image.inner.medium.geometry.cluster_size()
     }
 
-    async fn write_clusters(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+    async fn write_clusters(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         let image = &self.image.inner;
         let size = image.medium.geometry.cluster_size();
         let range = image.check_range(offset, data.len() as u64)?;
         let is_whole =
             offset.is_multiple_of(size) && (range.end.is_multiple_of(size) || range.end == image.size());
         if !is_whole || data.is_empty() {
-            return self.image.write(offset, data).await;
+            return self.image.write(offset, data, hints).await;
         }
         let result = async {
             image.check_writable()?;
@@ -150,8 +150,8 @@ impl Filter for Compressing {
         &self.over
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(self.write_clusters(offset, data))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.write_clusters(offset, data, hints))
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
@@ -275,7 +275,11 @@ impl Inner {
         self.medium.check_data(HostOffset(host), bytes.len() as u64)?;
         let data = IoVec::from(IoBytes::copy_from(&bytes));
         self.medium.about_to(Step::WriteCompressed);
-        self.medium.file.write(host, data).await.map_err(self.medium.blame.io("writing a compressed cluster"))
+        self.medium
+            .file
+            .write(host, data, Hints::NONE)
+            .await
+            .map_err(self.medium.blame.io("writing a compressed cluster"))
     }
 
     /// The first cluster of the file that a compressed one touches, and how many it touches.

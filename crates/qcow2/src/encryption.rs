@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use block::{Blame, SECTOR_BYTES};
 use qcow2_layout::{CryptMethod, Header, HostOffset};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 use storage_luks::{
     Algorithm, Area, Around, Cipher, CipherStorage, Iv, Mode, Part, Secret, SectorCipher, unlock,
 };
 
 use crate::Error;
 use crate::host::{Calculation, Host, Work};
-use crate::open::{Files, read_header};
 
 /// Where the LUKS header of an image is, if it has one.
 pub fn luks_area(header: &Header) -> Option<Area> {
@@ -52,21 +51,22 @@ impl GuestData {
     }
 }
 
-/// Where guest data is: in `files` themselves, or in what deciphers them with the key that `password` opens. A disk that is to be
+/// Where guest data is: in `file`, the image's, or its `data_file`, or in what deciphers them with the key that `password` opens. A disk that is to be
 /// `writable` is refused if it can only be read.
 pub(crate) async fn guest_data(
-    files: &Files,
+    file: &Arc<dyn Storage>,
+    data_file: Option<&Arc<dyn Storage>>,
     header: &Header,
     password: Option<&Secret>,
     writable: bool,
     host: &Arc<dyn Host>,
 ) -> Result<GuestData, Error> {
-    let blame = Blame::new(files.file.name());
-    let data = Arc::clone(files.data.as_ref().unwrap_or(&files.file));
+    let blame = Blame::new(file.name());
+    let data = Arc::clone(data_file.unwrap_or(file));
     match (header.crypt, luks_area(header), password) {
         (CryptMethod::Luks, Some(area), Some(password)) => {
             let around: Arc<dyn Around> = Arc::new(AroundHost(Arc::clone(host)));
-            let unlocked = unlock(&*files.file, area, password, &*around).await?;
+            let unlocked = unlock(&**file, area, password, &*around).await?;
             let plain = CipherStorage::new(data, Part::default(), unlocked.cipher(&blame)?, around);
             Ok(GuestData::plain(Arc::new(plain)))
         }
@@ -108,33 +108,19 @@ pub(crate) async fn read_by_guest(
     host: HostOffset,
     guest: u64,
     mut buf: IoBuf,
+    hints: Hints,
 ) -> (std::io::Result<()>, IoBuf) {
     let sector = cipher.sector_bytes();
     let skip = guest % sector;
     let whole = (skip + buf.len() as u64).next_multiple_of(sector) as usize;
     if whole == buf.len() {
-        let (result, mut buf) = storage.read(host.0, buf).await;
+        let (result, mut buf) = storage.read(host.0, buf, hints).await;
         cipher.decipher(guest / SECTOR_BYTES, &mut buf);
         return (result, buf);
     }
-    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole)).await;
+    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole), hints).await;
     cipher.decipher((guest - skip) / SECTOR_BYTES, &mut sectors);
     let len = buf.len();
     buf.copy_from_slice(&sectors[skip as usize..][..len]);
     (result, buf)
-}
-
-/// What deciphers the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
-///
-/// # Errors
-/// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
-pub async fn plain_text(
-    file: &Arc<dyn Storage>,
-    password: Option<&Secret>,
-    host: &Arc<dyn Host>,
-) -> Result<Option<Arc<dyn Storage>>, Error> {
-    let header = read_header(&**file).await?;
-    let files = Files { file: Arc::clone(file), data: None, backing: None };
-    let data = guest_data(&files, &header, password, true, host).await?;
-    Ok((header.crypt != CryptMethod::None).then_some(data.storage))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry};
-use storage::{IoBytes, IoVec, Step};
+use storage::{Hints, IoBytes, IoVec, Step};
 
 use crate::Error;
 use crate::allocator::Run;
@@ -125,7 +125,7 @@ impl Inner {
         self.medium.about_to(Step::L2AllocWrite);
         self.medium
             .file
-            .write(offset, IoVec::from(bytes))
+            .write(offset, IoVec::from(bytes), Hints::NONE)
             .await
             .map_err(self.medium.blame.io("writing an L2 table"))
     }

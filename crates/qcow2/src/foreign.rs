@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use block::{Blame, ReadKind};
 use futures_util::future::join_all;
-use storage::{ForeignBytes, IoBuf, Step, Storage, about_to};
+use storage::{ForeignBytes, Hints, IoBuf, Step, Storage, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
@@ -18,28 +18,33 @@ use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
     /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or deciphered by the guest's offset.
-    pub async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
+    pub async fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> Result<ReadKind, Error> {
         let len = memory.len() as u64;
         self.inner.check_range(offset, len)?;
         let result = {
             let _pass = self.inner.enter().await?;
             self.inner.check_range(offset, len)?;
-            self.inner.read_into(offset, memory).await
+            self.inner.read_into(offset, memory, hints).await
         };
         self.inner.reporting(result).await
     }
 
     /// As [`Qcow2::write`], of memory of others: in place where the range has its place in the file already, otherwise through a copy.
-    pub async fn write_from(&self, offset: u64, memory: ForeignBytes) -> Result<(), Error> {
+    pub async fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> Result<(), Error> {
         self.inner.check_range(offset, memory.len() as u64)?;
-        let result = self.inner.write_from(offset, memory).await;
+        let result = self.inner.write_from(offset, memory, hints).await;
         self.inner.reporting(result).await
     }
 }
 
 impl Inner {
     /// Fills `memory` from `offset`. The caller holds a pass.
-    async fn read_into(&self, offset: u64, memory: ForeignBytes) -> Result<ReadKind, Error> {
+    async fn read_into(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> Result<ReadKind, Error> {
         let (held, len) = (BelowHeld::default(), memory.len());
         let (mut done, mut kind) = (0, ReadKind::Zeroes);
         while done < len {
@@ -51,7 +56,7 @@ impl Inner {
                     Ok(piece) => {
                         // At most what is left of `memory`.
                         let end = done + piece.len as usize;
-                        reads.push(self.read_piece_into(guest, piece, memory.slice(done, end)));
+                        reads.push(self.read_piece_into(guest, piece, memory.slice(done, end), hints));
                         done = end;
                     }
                     Err(error) => {
@@ -76,6 +81,7 @@ impl Inner {
         guest: u64,
         located: Located<'_>,
         memory: ForeignBytes,
+        hints: Hints,
     ) -> Result<ReadKind, Error> {
         match located.source {
             Source::Zero { .. } => {
@@ -84,13 +90,13 @@ impl Inner {
             }
             Source::Plain { storage, offset } => {
                 about_to(storage, Step::ReadAio);
-                let read = storage.read_into(offset.0, memory).await;
+                let read = storage.read_into(offset.0, memory, hints).await;
                 read.map(|()| ReadKind::Data)
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
             }
-            Source::Block(block) => block.read_into(guest, memory).await,
+            Source::Block(block) => block.read_into(guest, memory, hints).await,
             Source::Ciphered { .. } | Source::Compressed { .. } => {
-                let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len())).await;
+                let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len()), hints).await;
                 if result.is_ok() {
                     memory.copy_from(0, &buf);
                 }
@@ -99,7 +105,12 @@ impl Inner {
         }
     }
 
-    async fn write_from(self: &Arc<Self>, offset: u64, memory: ForeignBytes) -> Result<(), Error> {
+    async fn write_from(
+        self: &Arc<Self>,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> Result<(), Error> {
         self.check_writable()?;
         if memory.is_empty() {
             return Ok(());
@@ -107,11 +118,11 @@ impl Inner {
         let range = GuestRange::at(offset, memory.len() as u64);
         let pass = self.enter_to_change(range).await?;
         if let Some(host) = self.place_of(range)? {
-            let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory).await;
+            let write = async move |medium: &dyn Storage| medium.write_from(host.0, memory, hints).await;
             return self.write_in_place(pass, host, range.len(), write).await;
         }
         drop(pass);
         let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;
-        self.write(offset, copy.into()).await
+        self.write(offset, copy.into(), hints).await
     }
 }

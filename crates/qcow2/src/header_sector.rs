@@ -2,7 +2,7 @@
 
 use block::Blame;
 use qcow2_layout::{Header, HeaderError};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::Error;
 use crate::table_io::write_bytes;
@@ -42,7 +42,7 @@ pub(crate) async fn replace(
     let invalid = |error: HeaderError| blame.invalid(error.to_string());
     let old_len = old.encode().map_err(invalid)?.len();
     let longest = old_len.max(new.encode().map_err(invalid)?.len()).max(SECTOR_BYTES);
-    let (result, old_bytes) = file.read(0, IoBuf::uninit(longest)).await;
+    let (result, old_bytes) = file.read(0, IoBuf::uninit(longest), Hints::NONE).await;
     result.map_err(blame.io("reading the header"))?;
     for (at, bytes) in writes(new, &old_bytes, old_len as u64).map_err(invalid)? {
         let Err(error) = write_durably(file, blame, at, &bytes).await else { continue };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::DerefMut;
 
 use qcow2_layout::{Autoclear, Compatible, Header, HostOffset, Incompatible};
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 use sync::atomic::{AtomicBool, Ordering};
 use sync::{AsyncMutex, Mutex};
 
@@ -103,7 +103,7 @@ impl FileHeader {
         let mut told = self.bitmaps_out_of_date.lock();
         marked.retain(|name| told.insert(name.clone()));
         if !marked.is_empty() {
-            tracing::warn!("{}: {}", medium.blame.name(), crate::bitmap::out_of_date(&marked));
+            tracing::warn!("{}: {}", medium.blame.name(), crate::tracking::out_of_date(&marked));
         }
     }
 
@@ -273,5 +273,5 @@ async fn write_switched(medium: &Medium, header: &Header) -> Result<(), Error> {
 
 async fn write_field(medium: &Medium, at: u64, bytes: &[u8]) -> Result<(), Error> {
     let data = IoVec::from(IoBytes::copy_from(bytes));
-    medium.file.write(at, data).await.map_err(medium.blame.io("writing the header"))
+    medium.file.write(at, data, Hints::NONE).await.map_err(medium.blame.io("writing the header"))
 }

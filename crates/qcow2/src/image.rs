@@ -8,7 +8,6 @@ use sync::{ArcSwapOption, RwLock};
 
 use crate::Error;
 use crate::below::Lower;
-use crate::bitmap::Tracking;
 use crate::compressed::Decompressed;
 use crate::gate::Pass;
 use crate::guest_range::GuestRange;
@@ -17,6 +16,7 @@ use crate::map::Map;
 use crate::medium::Medium;
 use crate::options::{DiscardOptions, Options};
 use crate::space::Space;
+use crate::tracking::Tracking;
 use crate::turns::Turns;
 
 /// An open qcow2 image. Clones are handles of the same image; every method may be called from any
@@ -116,26 +116,6 @@ impl Inner {
             self.mark_corrupt().await;
         }
         result
-    }
-
-    /// What the header must say before the first change of the image: with lazy refcounts the dirty
-    /// bit, for bitmaps that record changes that they are in use. Durable when this returns, with everything
-    /// that was read when the image was opened.
-    #[inline]
-    pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
-        if self.was_changed() {
-            return Ok(());
-        }
-        if self.tracking.must_be_marked() {
-            return self.begin_tracking().await;
-        }
-        let image = Arc::clone(self);
-        self.medium
-            .to_the_end(async move {
-                let _pass = image.enter().await?;
-                image.header.prepare_header_now(&image.medium).await
-            })
-            .await
     }
 
     /// Whether anything was changed since the image was opened, so that the medium says what a reader must know of that.

@@ -67,6 +67,7 @@ mod status;
 mod stored;
 mod survey;
 mod table_io;
+mod tracking;
 mod turns;
 mod waiting;
 mod write;
@@ -83,13 +84,13 @@ pub use compressing::Compressing;
 pub use create::{
     Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,
 };
-pub use encryption::{luks_area, plain_text};
+pub use encryption::luks_area;
 pub use header_update::is_dirty;
 pub use host::{Calculation, Host, Work};
 pub use image::Qcow2;
 pub use map_cache::{Advice, Budget, Counters, Form, GhostHits, Model, SliceKey};
 pub use map_slices::MapSlice;
-pub use open::{Files, read_header};
+pub use open::{Files, plain_text, read_header};
 pub use options::{DiscardOptions, Options, Prefetch};
 pub use overlap::{OverlapCheck, Section};
 pub use pause::HeldStill;

@@ -1,5 +1,6 @@
 //! Opening an image: from an untrusted header to state that can be trusted.
 
+mod plain_text;
 mod tables;
 
 use std::sync::Arc;
@@ -10,13 +11,12 @@ use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
 };
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 use storage_luks::Secret;
 use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::below::Lower;
-use crate::bitmap::Tracking;
 use crate::cache_sizes::{cache_sizes, l2_ceiling};
 use crate::caches::cached_image;
 use crate::check::leaks::{self, GivenBack};
@@ -37,9 +37,11 @@ use crate::reserve::Reserve;
 use crate::room::Room;
 use crate::shape::{SliceShape, packing};
 use crate::space::{Growth, Space};
+use crate::tracking::Tracking;
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 use crate::{Error, Host, Options};
+pub use plain_text::plain_text;
 use tables::{Source, Tables};
 
 /// The reserve, unless set: enough for what a guest allocates between two flushes, and little to leak in
@@ -79,7 +81,7 @@ pub async fn read_header(file: &dyn Storage) -> Result<Header, Error> {
 /// The first `len` bytes, or all there are.
 async fn read_up_to(file: &dyn Storage, blame: &Blame, len: usize) -> Result<IoBuf, Error> {
     let there = usize::try_from(file.length()).unwrap_or(usize::MAX);
-    let (result, buf) = file.read(0, IoBuf::uninit(len.min(there))).await;
+    let (result, buf) = file.read(0, IoBuf::uninit(len.min(there)), Hints::NONE).await;
     result.map_err(blame.io("reading the header"))?;
     Ok(buf)
 }
@@ -123,7 +125,8 @@ impl Qcow2 {
         host: Arc<dyn Host>,
     ) -> Result<Qcow2, Error> {
         let header = read_header(&*files.file).await?;
-        let data = guest_data(&files, &header, password, options.writable, &host).await?;
+        let data =
+            guest_data(&files.file, files.data.as_ref(), &header, password, options.writable, &host).await?;
         open_with(files, data, header, options, host).await
     }
 }

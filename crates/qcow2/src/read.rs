@@ -2,7 +2,7 @@
 
 use block::{Blame, ReadKind};
 use futures_util::future::join_all;
-use storage::{IoBuf, Step as EngineStep, about_to};
+use storage::{Hints, IoBuf, Step as EngineStep, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
@@ -17,7 +17,7 @@ pub(crate) const PIECES_AT_ONCE: usize = 64;
 
 impl Inner {
     /// Reads without waiting; see [`crate::Qcow2::try_read`].
-    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         let _pass = self.turns.gate.try_enter()?;
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
             return None;
@@ -31,8 +31,8 @@ impl Inner {
             match located.source {
                 Source::Zero { .. } if guest == offset && behind.is_empty() => return Some(ReadKind::Zeroes),
                 Source::Zero { .. } => piece.fill(0),
-                Source::Plain { storage, offset } if storage.try_read(offset.0, piece) => {}
-                Source::Block(block) => match block.try_read(guest, piece)? {
+                Source::Plain { storage, offset } if storage.try_read(offset.0, piece, hints) => {}
+                Source::Block(block) => match block.try_read(guest, piece, hints)? {
                     ReadKind::Data => {}
                     ReadKind::Zeroes if guest == offset && behind.is_empty() => {
                         return Some(ReadKind::Zeroes);
@@ -48,7 +48,12 @@ impl Inner {
     }
 
     /// Fills `buf` from `offset`; beyond the disk there are zeroes. The caller holds a pass.
-    pub(crate) async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
+    pub(crate) async fn read(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+    ) -> (Result<ReadKind, Error>, IoBuf) {
         let mut done: Option<IoBuf> = None;
         let mut guest = offset;
         let held = BelowHeld::default();
@@ -60,9 +65,9 @@ impl Inner {
                 Err(error) => return (Err(error), joined(done, buf)),
             };
             if done.is_none() && located.len == buf.len() as u64 {
-                return self.read_piece(guest, located, buf).await;
+                return self.read_piece(guest, located, buf, hints).await;
             }
-            let (result, filled, rest) = self.read_pieces(&held, guest, located, buf).await;
+            let (result, filled, rest) = self.read_pieces(&held, guest, located, buf, hints).await;
             guest += filled.len() as u64;
             buf = rest;
             done = Some(joined(done, filled));
@@ -88,12 +93,13 @@ impl Inner {
         guest: u64,
         first: Located<'_>,
         mut buf: IoBuf,
+        hints: Hints,
     ) -> (Result<(), Error>, IoBuf, IoBuf) {
         let mut reads = Vec::new();
         let first_len = first.len;
         let mut guest = guest + first_len;
         let piece = buf.split_to(first_len as usize);
-        reads.push(self.read_piece(guest - first_len, first, piece));
+        reads.push(self.read_piece(guest - first_len, first, piece, hints));
         let mut located = Ok(());
         while !buf.is_empty() && reads.len() < PIECES_AT_ONCE {
             match self.locate(held, GuestRange::at(guest, buf.len() as u64)).await {
@@ -101,7 +107,7 @@ impl Inner {
                     let len = next.len;
                     guest += len;
                     let piece = buf.split_to(len as usize);
-                    reads.push(self.read_piece(guest - len, next, piece));
+                    reads.push(self.read_piece(guest - len, next, piece, hints));
                 }
                 Err(error) => {
                     located = Err(error);
@@ -124,6 +130,7 @@ impl Inner {
         guest: u64,
         located: Located<'_>,
         mut buf: IoBuf,
+        hints: Hints,
     ) -> (Result<ReadKind, Error>, IoBuf) {
         match located.source {
             Source::Zero { .. } => {
@@ -135,19 +142,19 @@ impl Inner {
                     self.medium.about_to(EngineStep::ReadBackingAio);
                 }
                 about_to(storage, EngineStep::ReadAio);
-                let (result, buf) = storage.read(offset.0, buf).await;
+                let (result, buf) = storage.read(offset.0, buf, hints).await;
                 let result = result.map_err(|error| Blame::new(storage.name()).io("reading data")(error));
                 (result.map(|()| ReadKind::Data), buf)
             }
             Source::Ciphered { layer, cipher, offset } => {
                 let storage = &*layer.medium.data;
                 about_to(storage, EngineStep::ReadAio);
-                let (result, buf) = read_by_guest(storage, cipher, offset, guest, buf).await;
+                let (result, buf) = read_by_guest(storage, cipher, offset, guest, buf, hints).await;
                 (result.map(|()| ReadKind::Data).map_err(layer.medium.blame.io("reading data")), buf)
             }
             Source::Block(block) => {
                 self.medium.about_to(EngineStep::ReadBackingAio);
-                block.read(guest, buf).await
+                block.read(guest, buf, hints).await
             }
             Source::Compressed { layer, cluster, skip } => {
                 match layer.decompressed.content(&layer.medium, cluster).await {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ::block::Blame;
 use map_cache::{Budget, Charge};
 use qcow2_layout::{Geometry, HostOffset, refcount_get};
-use storage::{IoBuf, Step, Storage, about_to};
+use storage::{Hints, IoBuf, Step, Storage, about_to};
 use sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sync::{AsyncMutex, Mutex, RwLock};
 
@@ -84,7 +84,7 @@ impl Refcounts {
         let Some(offset) = self.table_entry(index)? else { return Ok(None) };
         let buf = IoBuf::uninit(self.cluster_bytes());
         about_to(&*self.file, Step::RefblockLoad);
-        let (result, bytes) = self.file.read(offset.0, buf).await;
+        let (result, bytes) = self.file.read(offset.0, buf, Hints::NONE).await;
         result.map_err(self.blame.io("reading a refcount block"))?;
         let block = Arc::new(Block::new(index, bytes.to_vec(), self.charge()));
         self.keep(Arc::clone(&block));

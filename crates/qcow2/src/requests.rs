@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use block::ReadKind;
 use qcow2_layout::{BitmapEntry, BitmapFlags, Geometry, Header, Version};
-use storage::{IoBuf, IoVec, Storage};
+use storage::{Hints, IoBuf, IoVec, Storage};
 
-use crate::bitmap::{Bitmap, Dirtiness};
 use crate::cache_sizes::CacheSizes;
 use crate::chain::Chain;
 use crate::image::Qcow2;
 use crate::options::{DiscardOptions, NO_UNREF_NEEDS_V3};
+use crate::tracking::{Bitmap, Dirtiness};
 use crate::{Error, ZeroOptions};
 
 impl Qcow2 {
@@ -110,12 +110,12 @@ impl Qcow2 {
     /// Reads into `buf` from `offset` if map and data are in memory. Costs no allocation and no lock.
     ///
     /// Zeroes leave `buf` as it was; where they are not in memory (`None`), part of it may have changed.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        self.inner.try_read(offset, buf)
+    pub fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.inner.try_read(offset, buf, hints)
     }
 
     /// Fills `buf` from `offset`, zeroes included, and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<ReadKind, Error>, IoBuf) {
+    pub async fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> (Result<ReadKind, Error>, IoBuf) {
         if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
             return (Err(error), buf);
         }
@@ -127,16 +127,16 @@ impl Qcow2 {
             if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
                 return (Err(error), buf);
             }
-            self.inner.read(offset, buf).await
+            self.inner.read(offset, buf, hints).await
         };
         (self.inner.reporting(result).await, buf)
     }
 
     /// Writes `data` at `offset`. Completed means: the image's reads show it, and the next
     /// [`Qcow2::flush`] makes it durable.
-    pub async fn write(&self, offset: u64, data: IoVec) -> Result<(), Error> {
+    pub async fn write(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         self.inner.check_range(offset, data.len() as u64)?;
-        let result = self.inner.write(offset, data).await;
+        let result = self.inner.write(offset, data, hints).await;
         self.inner.reporting(result).await
     }
 

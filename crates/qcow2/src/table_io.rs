@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 use std::io;
 
 use block::Blame;
-use storage::{IoBuf, IoBytes, Storage};
+use storage::{Hints, IoBuf, IoBytes, Storage};
 
 use crate::Error;
 
@@ -25,7 +25,7 @@ pub(crate) fn is_in_file(file: &dyn Storage, cluster_size: u64, offset: u64, len
 pub(crate) async fn write_bytes(file: &dyn Storage, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let mut at = offset;
     for piece in bytes.chunks(WRITTEN_BYTES_MAX) {
-        file.write(at, IoBytes::copy_from(piece).into()).await?;
+        file.write(at, IoBytes::copy_from(piece).into(), Hints::NONE).await?;
         at += piece.len() as u64;
     }
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) async fn write_words(
         for (index, bytes) in (done..).zip(buf.as_chunks_mut::<8>().0) {
             *bytes = word(index).to_be_bytes();
         }
-        file.write(offset + done * 8, buf.freeze().into()).await?;
+        file.write(offset + done * 8, buf.freeze().into(), Hints::NONE).await?;
         done += now;
     }
     Ok(())
@@ -70,7 +70,7 @@ pub(crate) async fn write_words(
 pub(crate) async fn read_bytes(file: &dyn Storage, offset: u64, len: u64) -> io::Result<IoBuf> {
     let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let buf = IoBuf::try_uninit(len).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    let (done, buf) = file.read(offset, buf).await;
+    let (done, buf) = file.read(offset, buf, Hints::NONE).await;
     done.map(|()| buf)
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn each_word(
     let (mut at, end) = (offset, offset + bytes);
     while at < end {
         let piece = (end - at).min(PIECE_BYTES);
-        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize)).await;
+        let (result, buf) = file.read(at, IoBuf::uninit(piece as usize), Hints::NONE).await;
         result.map_err(blame.io("reading a table"))?;
         buf.as_chunks::<8>().0.iter().try_for_each(|word| take(u64::from_be_bytes(*word)))?;
         at += piece;

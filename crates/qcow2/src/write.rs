@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use qcow2_layout::{Cluster, HostOffset, L2Entry};
-use storage::{IoVec, Step, Storage};
+use storage::{Hints, IoVec, Step, Storage};
 
 use crate::Error;
 use crate::deliberate::{self, Bug};
@@ -30,7 +30,7 @@ use placement::Placement;
 
 impl Inner {
     /// See [`crate::Qcow2::write`].
-    pub(crate) async fn write(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
+    pub(crate) async fn write(self: &Arc<Self>, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         self.check_writable()?;
         if data.is_empty() {
             return Ok(());
@@ -38,15 +38,15 @@ impl Inner {
         let range = GuestRange::at(offset, data.len() as u64);
         let pass = self.enter_to_change(range).await?;
         if let Some(host) = self.place_of(range)? {
-            let write = async move |medium: &dyn Storage| medium.write(host.0, data).await;
+            let write = async move |medium: &dyn Storage| medium.write(host.0, data, hints).await;
             return self.write_in_place(pass, host, range.len(), write).await;
         }
         let (image, pass) = (Arc::clone(self), pass.detach());
         let write = HandedOver::new(&*self.medium.host, async move {
             let _pass = image.turns.gate.attach(pass);
             match image.medium.raw_data {
-                true => image.write_raw(offset, data).await,
-                false => image.write_anywhere(offset, data.into()).await,
+                true => image.write_raw(offset, data, hints).await,
+                false => image.write_anywhere(offset, Payload::new(data, hints)).await,
             }
         });
         write.await
@@ -84,7 +84,7 @@ impl Inner {
 
     /// A write in place must not land in a raw data file between the zeroing of its range there and the entry
     /// that says so: the file alone would not be the disk any more. Runs to its end.
-    async fn write_raw(self: &Arc<Self>, offset: u64, data: IoVec) -> Result<(), Error> {
+    async fn write_raw(self: &Arc<Self>, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
         let range = GuestRange::at(offset, data.len() as u64);
         {
             let _owned = self.turns.raw_ranges.own(range.start..range.end).await;
@@ -97,12 +97,12 @@ impl Inner {
                 return self
                     .medium
                     .data
-                    .write(host.0, data)
+                    .write(host.0, data, hints)
                     .await
                     .map_err(self.medium.blame.io("writing data"));
             }
         }
-        self.write_anywhere(offset, data.into()).await
+        self.write_anywhere(offset, Payload::new(data, hints)).await
     }
 
     /// Writes to clusters in any state. Runs to its end.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use on_reactor::{Loop, reactor_run};
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use storage::{IoBytes, IoVec, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, IoVec, MemoryStorage, Storage};
 
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -26,7 +26,7 @@ async fn open(file: &Arc<MemoryStorage>) -> Qcow2 {
 
 async fn write(image: &Qcow2, offset: u64, len: u64) {
     let data = IoVec::from(IoBytes::copy_from(&vec![7; usize::try_from(len).unwrap()]));
-    image.write(offset, data).await.unwrap();
+    image.write(offset, data, Hints::NONE).await.unwrap();
 }
 
 /// What was given up is freed by another task, which never has to wait in memory.
@@ -66,13 +66,13 @@ async fn free_clusters_of_a_hostile_image() {
     let first = file.length().next_multiple_of(64 << 10);
     let places: Vec<u8> = (1..BLOCKS).flat_map(|index| (first + (index << 16)).to_be_bytes()).collect();
     let table = qcow2::read_header(&*file).await.unwrap().refcount_table_offset.0;
-    file.write(table + 8, IoBytes::copy_from(&places).into()).await.unwrap();
+    file.write(table + 8, IoBytes::copy_from(&places).into(), Hints::NONE).await.unwrap();
     let mut halves = vec![0x55; usize::try_from((BLOCKS - 1) << 16).unwrap()];
-    file.write(first + (1 << 16), IoBytes::copy_from(&halves).into()).await.unwrap();
+    file.write(first + (1 << 16), IoBytes::copy_from(&halves).into(), Hints::NONE).await.unwrap();
     // The first block lies behind the table; all metadata is in use.
     halves.truncate(1 << 16);
     halves[..32].fill(0xff);
-    file.write(table + (1 << 16), IoBytes::copy_from(&halves).into()).await.unwrap();
+    file.write(table + (1 << 16), IoBytes::copy_from(&halves).into(), Hints::NONE).await.unwrap();
     drop(halves);
     file.grow_to(BLOCKS << 19 << 16).await.unwrap();
     let image = open(&file).await;

@@ -112,24 +112,6 @@ pub fn may_call_inline() -> bool {
     Inner::current().take_inline()
 }
 
-/// As [`may_call_inline`], for a call that takes as long as many short ones: no also after
-/// [`defer_long_calls`].
-///
-/// # Panics
-/// Outside of [`crate::Reactor::run`].
-pub fn may_call_long_inline() -> bool {
-    Inner::current().take_long_inline()
-}
-
-/// Says that the caller has more to do in this turn than what it starts next, so that long calls
-/// are better made beside the loop.
-///
-/// # Panics
-/// Outside of [`crate::Reactor::run`].
-pub fn defer_long_calls() {
-    Inner::current().defer_long_calls();
-}
-
 /// Runs `call` on a thread that may block, and gives what it returns. Dropping the future does
 /// not stop the call.
 ///

@@ -52,7 +52,6 @@ pub(crate) struct Inner {
     landings: Cell<Vec<Landing>>,
     stats: Cell<Stats>,
     inline_left: Cell<u32>,
-    long_calls_deferred: Cell<bool>,
 }
 
 /// Calls that tasks may make on the loop's thread in one turn ([`crate::fs::may_call_inline`]): enough for a
@@ -103,7 +102,6 @@ impl Inner {
             landings: Cell::default(),
             stats: Cell::default(),
             inline_left: Cell::new(INLINE_CALLS_MAX),
-            long_calls_deferred: Cell::new(false),
         })
     }
 
@@ -154,16 +152,6 @@ impl Inner {
         let left = self.inline_left.get();
         self.inline_left.set(left.saturating_sub(1));
         left > 0
-    }
-
-    /// Whether this turn has room for one more call that takes long; takes it.
-    pub(crate) fn take_long_inline(&self) -> bool {
-        !self.long_calls_deferred.get() && self.take_inline()
-    }
-
-    /// Has this turn no room for them any more.
-    pub(crate) fn defer_long_calls(&self) {
-        self.long_calls_deferred.set(true);
     }
 
     pub(crate) fn start(&self, work: Work, place: Place) -> usize {
@@ -250,7 +238,6 @@ impl Inner {
     /// Runs the tasks that are ready now; those that become ready meanwhile have their turn next.
     pub(crate) fn run_ready(&self) {
         self.inline_left.set(INLINE_CALLS_MAX);
-        self.long_calls_deferred.set(false);
         self.count(|stats| stats.turns += 1);
         let batch = self.ready.borrow().len();
         for _ in 0..batch {

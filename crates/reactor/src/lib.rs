@@ -12,6 +12,7 @@
 //! A panic of a task unwinds out of `run`: what it left half-done in shared state is not trusted.
 
 mod backend;
+mod device;
 mod doorbell;
 mod foreign;
 pub mod fs;
@@ -31,6 +32,7 @@ mod timers;
 mod work;
 
 pub use backend::{Backend, available};
+pub use device::Device;
 pub use doorbell::Doorbell;
 pub use fs::{blocking, start_blocking};
 pub use inner::Stats;

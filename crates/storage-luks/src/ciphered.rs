@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use luks_layout::{SECTOR_BYTES, SectorCipher};
 use storage::{
-    Allocation, Capabilities, Extent, ExtentKind, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks,
+    Allocation, Capabilities, Extent, ExtentKind, Hints, IoBuf, IoBytes, IoFuture, IoVec, Medium, RangeLocks,
     RangeMode, StepWatcher, Storage, Zeroing,
 };
 
 use crate::around::Around;
-use crate::parallel::{Direction, HERE_BYTES_MAX, cipher};
+use crate::parallel::{Direction, cipher, is_done_here};
 use crate::rewrites::Rewrites;
 
 /// Zeroes that are ciphered and written at once.
@@ -105,28 +105,28 @@ impl Shared {
     }
 
     /// Fills `buf`, whole sectors from `offset` on, with what they read as now; writes of parts of them are waited for.
-    async fn read_whole(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
+    async fn read_whole(&self, offset: u64, buf: IoBuf, hints: Hints) -> (io::Result<()>, IoBuf) {
         let moment = self.rewrites.quiet();
-        let (result, buf) = self.read_at_once(offset, buf).await;
+        let (result, buf) = self.read_at_once(offset, buf, hints).await;
         if result.is_err() || moment.is_some_and(|moment| self.rewrites.quiet_since(moment)) {
             return (result, buf);
         }
         let end = offset + buf.len() as u64;
         let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
-        self.read_at_once(offset, buf).await
+        self.read_at_once(offset, buf, hints).await
     }
 
     /// Likewise; writes of parts of them are the caller's, or may be met half-way.
-    async fn read_at_once(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+    async fn read_at_once(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> (io::Result<()>, IoBuf) {
         // Behind the end are zeroes, not the plain text of zeroes.
         let there = self.length().saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut behind = buf.split_off(there);
         behind.fill(0);
-        let (mut result, mut buf) = self.below.read(self.part.start + offset, buf).await;
+        let (mut result, mut buf) = self.below.read(self.part.start + offset, buf, hints).await;
         if result.is_ok() {
             let sector = self.number(offset);
             let len = buf.len();
-            match cipher(&*self.around, &self.cipher, Direction::Decipher, sector, buf).await {
+            match cipher(&*self.around, &self.cipher, Direction::Decipher, sector, buf, hints).await {
                 Ok(plain) => buf = plain,
                 Err(error) => (result, buf) = (Err(error), IoBuf::zeroed(len)),
             }
@@ -135,16 +135,16 @@ impl Shared {
         (result, buf)
     }
 
-    async fn read(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
+    async fn read(&self, offset: u64, mut buf: IoBuf, hints: Hints) -> (io::Result<()>, IoBuf) {
         let len = buf.len() as u64;
         let (first, end) = match self.sectors(offset, len) {
             Ok(sectors) => sectors,
             Err(error) => return (Err(error), buf),
         };
         if self.is_whole(offset, len) {
-            return self.read_whole(offset, buf).await;
+            return self.read_whole(offset, buf, hints).await;
         }
-        let (result, whole) = self.read_whole(first, IoBuf::uninit((end - first) as usize)).await;
+        let (result, whole) = self.read_whole(first, IoBuf::uninit((end - first) as usize), hints).await;
         let from = (offset - first) as usize;
         let len = buf.len();
         buf.copy_from_slice(&whole[from..from + len]);
@@ -152,14 +152,14 @@ impl Shared {
     }
 
     /// See [`Storage::try_read`]: for what is whole, and short enough to be deciphered here.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
         let len = buf.len() as u64;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.length());
-        if !inside || !self.is_whole(offset, len) || buf.len() > HERE_BYTES_MAX {
+        if !inside || !self.is_whole(offset, len) || !is_done_here(buf.len(), hints) {
             return false;
         }
         let Some(moment) = self.rewrites.quiet() else { return false };
-        if !self.below.try_read(self.part.start + offset, buf) || !self.rewrites.quiet_since(moment) {
+        if !self.below.try_read(self.part.start + offset, buf, hints) || !self.rewrites.quiet_since(moment) {
             return false;
         }
         self.cipher.decipher(self.number(offset), buf);
@@ -174,7 +174,7 @@ impl Shared {
         while at < end {
             // Pieces end where sectors do.
             let upto = end.min((at + ZEROES_BYTES) / ZEROES_BYTES * ZEROES_BYTES);
-            self.write(at, zeroes.slice(0, (upto - at) as usize).into()).await?;
+            self.write(at, zeroes.slice(0, (upto - at) as usize).into(), Hints::NONE).await?;
             at = upto;
         }
         Ok(())
@@ -227,16 +227,16 @@ impl Storage for CipherStorage {
         self.shared.length()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        self.shared.try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
+        self.shared.try_read(offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        Box::pin(self.shared.read(offset, buf))
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        Box::pin(self.shared.read(offset, buf, hints))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(self.shared.write(offset, data))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(self.shared.write(offset, data, hints))
     }
 
     fn flush(&self) -> IoFuture<'_, io::Result<()>> {

@@ -2,7 +2,7 @@
 
 use block::{Blame, Error};
 use luks_layout::{HEADER_BYTES, Header, LuksError, MAGIC};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 /// The part of a file that a LUKS header with its key material may use: a part of a qcow2 image, or a whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub async fn read_header(file: &dyn Storage, area: Area) -> Result<Header, Error
     let blame = Blame::new(file.name());
     let there = area.len.min(file.length().saturating_sub(area.offset));
     let len = (HEADER_BYTES as u64).min(there);
-    let (result, bytes) = file.read(area.offset, IoBuf::uninit(len as usize)).await;
+    let (result, bytes) = file.read(area.offset, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.map_err(blame.io("reading the LUKS header"))?;
     Header::decode(&bytes, there).map_err(|error| refused(&blame, &error))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::{Blame, Error};
 use luks_layout::{Header, SECTOR_BYTES, SLOTS, Secret};
-use storage::{IoBytes, Storage};
+use storage::{Hints, IoBytes, Storage};
 
 use crate::around::{Around, calculated};
 use crate::header::{Area, read_header};
@@ -152,5 +152,7 @@ fn material_place(area: Area, header: &Header, slot: usize) -> u64 {
 }
 
 async fn write(file: &dyn Storage, offset: u64, bytes: &[u8], blame: &Blame) -> Result<(), Error> {
-    file.write(offset, IoBytes::copy_from(bytes).into()).await.map_err(blame.io("writing a key slot"))
+    file.write(offset, IoBytes::copy_from(bytes).into(), Hints::NONE)
+        .await
+        .map_err(blame.io("writing a key slot"))
 }

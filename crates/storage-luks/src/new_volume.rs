@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use block::{Blame, Error};
 use luks_layout::{Cipher, Hash, Header, LuksError, NewHeader, NewSlot, SECTOR_BYTES, Secret, calibrate};
-use storage::{Allocation, IoBytes, Storage};
+use storage::{Allocation, Hints, IoBytes, Storage};
 
 use crate::around::{Around, calculated};
 use crate::header::refused;
@@ -51,16 +51,16 @@ impl NewVolume {
             .map_err(|error| error.named(&blame))?;
         let place = offset + u64::from(header.slots[0].material_sector) * SECTOR_BYTES;
         let bytes = IoBytes::copy_from(material.bytes());
-        file.write(place, bytes.into()).await.map_err(blame.io("writing a key slot"))?;
+        file.write(place, bytes.into(), Hints::NONE).await.map_err(blame.io("writing a key slot"))?;
         // The header lies in two sectors, and only the first one says that there is a header.
         let encoded = header.encode();
         let (first, second) = encoded.split_at(SECTOR_BYTES as usize);
         let rest = IoBytes::copy_from(second);
-        let written = file.write(offset + SECTOR_BYTES, rest.into()).await;
+        let written = file.write(offset + SECTOR_BYTES, rest.into(), Hints::NONE).await;
         written.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing a key slot"))?;
         let bytes = IoBytes::copy_from(first);
-        file.write(offset, bytes.into()).await.map_err(blame.io("writing the LUKS header"))?;
+        file.write(offset, bytes.into(), Hints::NONE).await.map_err(blame.io("writing the LUKS header"))?;
         file.flush().await.map_err(blame.io("flushing the LUKS header"))?;
         Ok(header)
     }

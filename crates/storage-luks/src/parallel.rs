@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use luks_layout::{SECTOR_BYTES, SectorCipher};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 use crate::around::{Around, calculated};
 
-/// A request up to this long is ciphered where it is: that takes some ten microseconds, which another thread costs too.
-pub(crate) const HERE_BYTES_MAX: usize = 64 << 10;
+/// A request up to this long is ciphered where it is if no other waits: that takes some ten microseconds, which another thread costs too.
+const HERE_ALONE_BYTES_MAX: usize = 64 << 10;
+/// One below this length is ciphered where it is also if others wait: handing it over would cost this thread as much.
+const ELSEWHERE_BYTES_MIN: usize = 32 << 10;
+/// What a thread takes of one request at least.
+const PIECE_BYTES_MIN: usize = 64 << 10;
 /// Threads that work for one request at most.
 const PIECES_MAX: usize = 4;
 
@@ -29,6 +33,11 @@ impl Direction {
     }
 }
 
+/// Whether `bytes` of one request are ciphered on the thread that asks.
+pub(crate) fn is_done_here(bytes: usize, hints: Hints) -> bool {
+    bytes < ELSEWHERE_BYTES_MIN || bytes <= HERE_ALONE_BYTES_MAX && !hints.more_waiting
+}
+
 /// Ciphers `buf` in place, whole sectors of which the first has the number `first` (in 512 bytes). `Err`: the program is stopping.
 pub(crate) async fn cipher(
     around: &dyn Around,
@@ -36,12 +45,14 @@ pub(crate) async fn cipher(
     direction: Direction,
     first: u64,
     mut buf: IoBuf,
+    hints: Hints,
 ) -> std::io::Result<IoBuf> {
-    if buf.len() <= HERE_BYTES_MAX {
+    if is_done_here(buf.len(), hints) {
         direction.apply(cipher, first, &mut buf);
         return Ok(buf);
     }
-    let piece = (buf.len() / PIECES_MAX).max(HERE_BYTES_MAX).next_multiple_of(cipher.sector_bytes() as usize);
+    let piece =
+        (buf.len() / PIECES_MAX).max(PIECE_BYTES_MIN).next_multiple_of(cipher.sector_bytes() as usize);
     let mut works = Vec::with_capacity(PIECES_MAX);
     let mut sector = first;
     while !buf.is_empty() {

@@ -1,13 +1,14 @@
 //! Ciphered storage against plain bytes, and key slots over storage in memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::{Blame, ErrorKind};
 use futures_executor::block_on;
 use proptest::prelude::*;
-use storage::{Allocation, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
+use storage::{Allocation, Hints, IoBuf, IoBytes, MemoryStorage, Storage, Zeroing};
 
 use crate::{
     Area, Around, Calculation, Cipher, CipherStorage, Hash, NewVolume, Part, Removal, Secret, SectorCipher,
@@ -49,7 +50,7 @@ fn over(below: &Arc<MemoryStorage>, start: u64) -> CipherStorage {
 }
 
 fn read(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {
-    let (result, buf) = block_on(storage.read(offset, IoBuf::uninit(len)));
+    let (result, buf) = block_on(storage.read(offset, IoBuf::uninit(len), Hints::NONE));
     result.unwrap();
     buf.to_vec()
 }
@@ -118,7 +119,7 @@ proptest! {
                     storage.grow_to(offset).await?;
                 }
                 match *step {
-                    Step::Write(offset, len, byte) => storage.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).await,
+                    Step::Write(offset, len, byte) => storage.write(offset, IoBytes::copy_from(&vec![byte; len]).into(), Hints::NONE).await,
                     Step::Zero(offset, len) => storage.zero(offset, len, Zeroing::Keep).await,
                     Step::Allocate(offset, len, true) => storage.allocate(offset, len, Allocation::Write).await,
                     Step::Allocate(offset, len, false) => storage.allocate(offset, len, Allocation::Reserve).await,
@@ -141,16 +142,71 @@ proptest! {
     }
 }
 
+/// Counts the calculations that go to other threads.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize);
+
+impl Around for Counting {
+    fn spawn(&self, work: Work) {
+        Alone.spawn(work);
+    }
+
+    fn calculate(&self, calculation: Calculation) -> Work {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Alone.calculate(calculation)
+    }
+}
+
+/// 64 KiB took a third longer alone when another thread ciphered them, and at depth 16 a quarter longer when this one did.
+#[test]
+fn a_request_of_middle_length_is_ciphered_elsewhere_if_others_wait_and_here_if_it_is_alone() {
+    const KIB: usize = 1 << 10;
+    let around = Arc::new(Counting::default());
+    let below = Arc::new(MemoryStorage::new(0));
+    let counting = Arc::clone(&around) as Arc<dyn Around>;
+    let storage = CipherStorage::new(below, Part::default(), keyed(), counting);
+    let elsewhere = || around.0.swap(0, Ordering::Relaxed);
+    block_on(async {
+        for (len, hints, threads) in [
+            (16 * KIB, Hints::NONE, 0),
+            (16 * KIB, Hints::MORE_WAITING, 0),
+            (32 * KIB, Hints::NONE, 0),
+            (32 * KIB, Hints::MORE_WAITING, 1),
+            (64 * KIB, Hints::NONE, 0),
+            (64 * KIB, Hints::MORE_WAITING, 1),
+            (128 * KIB, Hints::NONE, 2),
+            (1024 * KIB, Hints::MORE_WAITING, 4),
+        ] {
+            storage.write(0, IoBytes::copy_from(&vec![5; len]).into(), hints).await.unwrap();
+            assert_eq!(elsewhere(), threads, "a write of {len} bytes, {hints:?}");
+            let (result, bytes) = storage.read(0, IoBuf::uninit(len), hints).await;
+            result.unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 5));
+            assert_eq!(elsewhere(), threads, "a read of {len} bytes, {hints:?}");
+            let mut bytes = vec![0; len];
+            assert_eq!(
+                storage.try_read(0, &mut bytes, hints),
+                threads == 0,
+                "{len} bytes at once, {hints:?}"
+            );
+            assert!(threads > 0 || bytes.iter().all(|byte| *byte == 5));
+        }
+    });
+}
+
 #[test]
 fn a_try_gives_whole_sectors_and_nothing_else() {
     let storage = over(&Arc::new(MemoryStorage::new(0)), 0);
-    block_on(storage.write(0, IoBytes::copy_from(&[5; 4096]).into())).unwrap();
+    block_on(storage.write(0, IoBytes::copy_from(&[5; 4096]).into(), Hints::NONE)).unwrap();
     let mut buf = [0; 1024];
-    assert!(storage.try_read(512, &mut buf));
+    assert!(storage.try_read(512, &mut buf, Hints::NONE));
     assert_eq!(buf, [5; 1024]);
-    assert!(!storage.try_read(1, &mut buf[..512]));
-    assert!(!storage.try_read(0, &mut buf[..100]));
-    assert!(!storage.try_read(3584, &mut buf), "beyond the end are zeroes, not their plain text");
+    assert!(!storage.try_read(1, &mut buf[..512], Hints::NONE));
+    assert!(!storage.try_read(0, &mut buf[..100], Hints::NONE));
+    assert!(
+        !storage.try_read(3584, &mut buf, Hints::NONE),
+        "beyond the end are zeroes, not their plain text"
+    );
 }
 
 /// A volume whose header gives it a size of its own is no longer, whatever lies behind.
@@ -161,10 +217,10 @@ fn a_part_of_fixed_length_ends_where_it_ends() {
     let storage =
         CipherStorage::new(Arc::clone(&below) as Arc<dyn Storage>, part, keyed_of(4096), Arc::new(Alone));
     assert_eq!((storage.length(), storage.capabilities().resizable), (8192, false));
-    block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into())).unwrap();
+    block_on(storage.write(8000, IoBytes::copy_from(&[5; 192]).into(), Hints::NONE)).unwrap();
     assert_eq!(read(&storage, 8000, 192), [5; 192]);
     let before = below.to_bytes();
-    assert!(block_on(storage.write(8000, IoBytes::copy_from(&[5; 193]).into())).is_err());
+    assert!(block_on(storage.write(8000, IoBytes::copy_from(&[5; 193]).into(), Hints::NONE)).is_err());
     assert!(block_on(storage.grow_to(8193)).is_err());
     assert!(block_on(storage.zero(4096, 8192, Zeroing::Keep)).is_err());
     assert!(below.to_bytes() == before && before[512 + 8192..] == [0; 512 * 39 - 8192]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::{Blame, Error};
 use luks_layout::{Header, SECTOR_BYTES, Secret, SectorCipher};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::around::{Around, calculated};
 use crate::header::{Area, read_header, refused};
@@ -82,7 +82,7 @@ pub(crate) async fn open_slot(
     let blame = Blame::new(file.name());
     let entry = header.slots[slot];
     let place = area.offset + u64::from(entry.material_sector) * SECTOR_BYTES;
-    let (result, bytes) = file.read(place, IoBuf::uninit(header.material_bytes(&entry))).await;
+    let (result, bytes) = file.read(place, IoBuf::uninit(header.material_bytes(&entry)), Hints::NONE).await;
     result.map_err(blame.io("reading a key slot"))?;
     let (header, password, material) = (header.clone(), password.clone(), Secret::copy_of(&bytes));
     let opened = move || header.open_slot(&entry, &password, material);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Blame, Error};
 use luks_layout::luks2::{self, BINARY_BYTES, BinaryHeader, Copy, Place, SECOND_PLACES};
 use luks_layout::{Header, LuksError, SECTOR_BYTES, Secret, SectorCipher, SectorSize};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::around::{Around, calculated};
 use crate::ciphered::{CipherStorage, Part};
@@ -163,7 +163,7 @@ async fn whole_copy(
 /// `len` bytes from `offset` on, or as many as there are.
 async fn read_up_to(file: &dyn Storage, offset: u64, len: u64, blame: &Blame) -> Result<IoBuf, Error> {
     let len = len.min(file.length().saturating_sub(offset));
-    let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize)).await;
+    let (result, bytes) = file.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.map_err(blame.io("reading the LUKS header"))?;
     Ok(bytes)
 }
@@ -194,7 +194,7 @@ async fn unlock_luks2(
 ) -> Result<Secret, Error> {
     let blame = Blame::new(file.name());
     for slot in header.tried() {
-        let (result, bytes) = file.read(slot.offset, IoBuf::uninit(slot.material_bytes())).await;
+        let (result, bytes) = file.read(slot.offset, IoBuf::uninit(slot.material_bytes()), Hints::NONE).await;
         result.map_err(blame.io("reading a key slot"))?;
         let material = Secret::new(bytes.to_vec());
         let (header, slot, password) = (header.clone(), slot.clone(), password.clone());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{ErrorCode, ExportFlags};
-use storage::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, RangeLocks, Storage, Zeroing};
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
 use tls::ClientTls;
 
 use crate::ask::{Ask, What};
@@ -183,7 +183,7 @@ impl Storage for NbdStorage {
         self.client.negotiated.size
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(async move {
             let inside = self.length().saturating_sub(offset).min(buf.len() as u64);
             let inside = usize::try_from(inside).unwrap_or(usize::MAX);
@@ -198,7 +198,7 @@ impl Storage for NbdStorage {
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.check_end(offset, data.len() as u64)?;
             self.write_inside(offset, data).await

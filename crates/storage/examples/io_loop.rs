@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use reactor::{Backend, Reactor, spawn, yield_now};
 use rustix::time::{ClockId, clock_gettime};
-use storage::{FileOptions, FileStorage, IoBuf, IoBytes, Storage};
+use storage::{FileOptions, FileStorage, Hints, IoBuf, IoBytes, Storage};
 
 /// CPU time of all threads, those of the kernel's workers included.
 fn cpu_time() -> Duration {
@@ -29,11 +29,11 @@ async fn work(storage: Rc<FileStorage>, left: Rc<Cell<u64>>, kind: String, size:
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let offset = (random >> 33) % blocks * size as u64;
         if kind == "write" {
-            storage.write(offset, data.clone().into()).await.unwrap();
-        } else if kind == "tryread" && storage.try_read(offset, &mut buf) {
+            storage.write(offset, data.clone().into(), Hints::NONE).await.unwrap();
+        } else if kind == "tryread" && storage.try_read(offset, &mut buf, Hints::NONE) {
             yield_now().await;
         } else {
-            let (result, back) = storage.read(offset, buf).await;
+            let (result, back) = storage.read(offset, buf, Hints::NONE).await;
             result.unwrap();
             buf = back;
         }

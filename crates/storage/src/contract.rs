@@ -86,6 +86,22 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
+/// What a caller knows about a request that may change how it is carried out, on which thread and when, and never what it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// The caller has more for this thread to do: other requests that were received, or that are at work. What takes long is better done
+    /// on another thread, though handing it over costs some microseconds; a request that is alone is sooner done here.
+    pub more_waiting: bool,
+}
+
+impl Hints {
+    /// Nothing is known; also that of a request that is alone.
+    pub const NONE: Hints = Hints { more_waiting: false };
+
+    /// More requests wait for this thread.
+    pub const MORE_WAITING: Hints = Hints { more_waiting: true };
+}
+
 /// Random access to the bytes of one file, device or object.
 ///
 /// All offsets and lengths are in bytes and of any alignment. Methods may be called from any
@@ -119,23 +135,23 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// Fills `buf` from `offset` if that is possible without waiting for the medium, and says
     /// whether it did. Bytes beyond the end read as zeroes. A miss may have written part of `buf`.
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let _ = (offset, buf);
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
+        let _ = (offset, buf, hints);
         false
     }
 
     /// Fills `buf` from `offset`; bytes beyond the end read as zeroes. Gives the buffer back.
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)>;
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)>;
 
     /// Writes all of `data` at `offset`, growing the length where needed.
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>>;
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>>;
 
     /// As [`Storage::read`], into memory of others, which holds anything after a failure. A driver that cannot fill it in place reads into
     /// memory of its own, as much again, and copies.
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+    fn read_into(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let buf = IoBuf::try_uninit(memory.len()).ok_or(io::ErrorKind::OutOfMemory)?;
-            let (result, buf) = self.read(offset, buf).await;
+            let (result, buf) = self.read(offset, buf, hints).await;
             result?;
             memory.copy_from(0, &buf);
             Ok(())
@@ -144,10 +160,10 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
     /// As [`Storage::write`], of memory of others. What is written is what was there at some time during the call, byte by byte. A
     /// driver that cannot write it in place copies it first.
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+    fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
-            self.write(offset, copy.into()).await
+            self.write(offset, copy.into(), hints).await
         })
     }
 

@@ -24,7 +24,7 @@ mod range_lock;
 mod steps;
 
 pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
-pub use contract::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
+pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 pub use file::{FileOptions, FileStorage, OpenError, UnlockedFile, ask_medium, is_same_description};
 pub use flushes::{Flushes, SyncEnd};
 pub use holders::Holder;

@@ -7,7 +7,7 @@ use std::io;
 use buffer::{IoBuf, IoVec};
 use parking_lot::RwLock;
 
-use crate::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Storage, Zeroing};
+use crate::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 
 /// Unit in which space is taken and given back.
 const CHUNK: u64 = 64 << 10;
@@ -151,7 +151,7 @@ impl Storage for MemoryStorage {
         self.state.read().length
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8], _hints: Hints) -> bool {
         if check(offset, buf.len() as u64).is_err() {
             return false;
         }
@@ -159,7 +159,7 @@ impl Storage for MemoryStorage {
         true
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(async move {
             let checked = check(offset, buf.len() as u64);
             if checked.is_ok() {
@@ -169,7 +169,7 @@ impl Storage for MemoryStorage {
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             check(offset, data.len() as u64)?;
             let mut state = self.state.write();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qcow2::Options;
 use qcow2_layout::{decode_bitmap_directory, encode_bitmap_directory};
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 
 use super::disk;
 use super::snapshot_table::replace;
@@ -49,7 +49,7 @@ async fn in_image(medium: Arc<Medium>) {
         return;
     };
     disk::look_at(&image, &medium).await;
-    let _ = image.write(0, IoVec::from(IoBytes::copy_from(&[7; 512]))).await;
+    let _ = image.write(0, IoVec::from(IoBytes::copy_from(&[7; 512])), Hints::NONE).await;
     let _ = image.close().await;
     let _ = disk::check(&medium).await;
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2::Options;
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 
 use super::disk;
 use super::snapshot_table::replace;
@@ -47,7 +47,7 @@ async fn read_and_overwrite(medium: Arc<Medium>, base: &Base) {
     let _ = disk::read(&image, COMPRESSED_AT, cluster).await;
     let _ = disk::read(&image, COMPRESSED_AT + 5, 100).await;
     let part = || IoVec::from(IoBytes::copy_from(&[9; 100]));
-    if image.write(COMPRESSED_AT + 100, part()).await.is_ok() {
+    if image.write(COMPRESSED_AT + 100, part(), Hints::NONE).await.is_ok() {
         let found = disk::read(&image, COMPRESSED_AT + 100, 100).await.expect("it was written");
         assert!(found == [9; 100], "a write into a compressed cluster is not read back");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2::{CheckReport, Error, Options, Qcow2, Repair};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::base::files;
 use crate::executor::host;
@@ -61,7 +61,7 @@ pub(super) async fn look_at(image: &Qcow2, medium: &Medium) {
 /// Reads a range that fits memory.
 pub(super) async fn read(image: &Qcow2, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
     let buf = IoBuf::zeroed(usize::try_from(len).unwrap_or(usize::MAX));
-    let (result, buf) = image.read(offset, buf).await;
+    let (result, buf) = image.read(offset, buf, Hints::NONE).await;
     result.map(|_| buf.to_vec())
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use luks_layout::{Cipher, Hash, Header, NewHeader, NewSlot, Secret, luks2};
 use serde_json::json;
-use storage::{IoBuf, MemoryStorage, Storage};
+use storage::{Hints, IoBuf, MemoryStorage, Storage};
 use storage_luks::{Around, Calculation, DataPlace, VolumeHeader, Work, open_volume, read_volume};
 
 use crate::executor::block_on;
@@ -192,8 +192,8 @@ async fn look_at(bytes: &[u8]) {
     let len = disk.length().min(DISK_BYTES as u64);
     if len > 0 {
         let data = storage::IoBytes::copy_from(&vec![0x5a; len as usize]);
-        disk.write(0, data.into()).await.expect("memory does not fail");
-        let (result, found) = disk.read(0, IoBuf::uninit(len as usize)).await;
+        disk.write(0, data.into(), Hints::NONE).await.expect("memory does not fail");
+        let (result, found) = disk.read(0, IoBuf::uninit(len as usize), Hints::NONE).await;
         assert!(result.is_ok() && found.iter().all(|&byte| byte == 0x5a), "what was written is read");
     }
     assert!(file.to_bytes()[..start] == bytes[..start], "a header is not written");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Error, Options, OverlapCheck, Qcow2, ReadKind, ZeroOptions};
-use storage::{IoBuf, IoBytes, IoVec, Storage};
+use storage::{Hints, IoBuf, IoBytes, IoVec, Storage};
 
 use super::disk;
 use crate::executor::block_on;
@@ -129,14 +129,14 @@ impl Session {
 
     async fn write(&mut self, offset: u64, len: usize, byte: u8) {
         let data = IoVec::from(IoBytes::copy_from(&vec![byte; len]));
-        let done = self.image.write(offset, data).await;
+        let done = self.image.write(offset, data, Hints::NONE).await;
         self.became(offset, len, Some(byte), done).await;
     }
 
     async fn read(&mut self, offset: u64, len: usize) {
-        let (result, found) = self.image.read(offset, IoBuf::zeroed(len)).await;
+        let (result, found) = self.image.read(offset, IoBuf::zeroed(len), Hints::NONE).await;
         let mut quick = vec![0xee; len];
-        let tried = self.image.try_read(offset, &mut quick);
+        let tried = self.image.try_read(offset, &mut quick, Hints::NONE);
         if tried == Some(ReadKind::Zeroes) {
             quick.fill(0);
         }

@@ -1,5 +1,6 @@
-//! One fio run over its nbd engine.
+//! One fio run: over its nbd engine, or on a file.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -34,14 +35,27 @@ pub struct Outcome {
     pub p999_us: f64,
 }
 
-/// Runs `load` for `seconds`.
+/// Runs `load` for `seconds` on the export of an NBD server.
 pub fn run(uri: &str, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
     let mut command = Command::new("fio");
+    command.args(["--name=bench", "--ioengine=nbd", "--thread"]).arg(format!("--uri={uri}"));
+    measure(command, load, seconds, seed)
+}
+
+/// The same on a file, past the page cache.
+pub fn run_on_file(file: &Path, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
+    let mut command = Command::new("fio");
     command
-        .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--time_based", "--group_reporting"])
-        .args(["--norandommap", "--thread"])
+        .args(["--name=bench", "--ioengine=libaio", "--direct=1"])
+        .arg(format!("--filename={}", file.display()));
+    measure(command, load, seconds, seed)
+}
+
+fn measure(mut command: Command, load: Load, seconds: u32, seed: u32) -> Result<Outcome, String> {
+    command
+        .args(["--output-format=json", "--time_based", "--group_reporting"])
+        .args(["--norandommap"])
         .arg(format!("--size={}", load.disk_bytes))
-        .arg(format!("--uri={uri}"))
         .arg(format!("--rw={}", load.rw))
         .arg(format!("--bs={}", load.block))
         .arg(format!("--iodepth={}", load.depth))

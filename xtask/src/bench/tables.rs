@@ -7,6 +7,7 @@ mod chain;
 mod cold;
 mod counters;
 mod encrypted;
+mod files;
 mod growth;
 mod modes;
 mod order;
@@ -53,6 +54,7 @@ pub const TABLES: &[Entry] = &[
     entry("R", encrypted::run),
     on_request("K", throttle::run),
     on_request("L", tools::run),
+    on_request("N", files::run),
     on_request("counters", counters::run),
 ];
 

@@ -1,26 +1,83 @@
-//! `-o encrypt.*`: who may open an encrypted image.
+//! `-o encrypt.*` of an encrypted image, and the same without the prefix of a LUKS file: who may open it.
 
 use std::time::Duration;
 
 use graph::Secrets;
 use graph::drivers::OnLoop;
-use qcow2::Qcow2;
+use storage::Storage;
 use storage_luks::{Area, ITER_TIME_DEFAULT, Removal, add_key, remove_key};
 
+use super::options::{Known, each};
 use crate::create::options::BadOption;
+
+/// What stands before the options of encryption of a qcow2 image.
+pub const ENCRYPT: &str = "encrypt.";
+
+/// Options of keys, in the order of their names.
+pub const KNOWN: [Known<Wanted>; 5] = [
+    Known {
+        name: "iter-time",
+        takes: "MILLISECONDS",
+        help: "time that trying the new password takes (2000)",
+        put: |wanted, value| {
+            wanted.iter_time_ms = Some(value.parse().ok().filter(|ms| *ms > 0)?);
+            Some(())
+        },
+    },
+    Known {
+        name: "keyslot",
+        takes: "0|1|2|3|4|5|6|7",
+        help: "the key slot: to be filled (the first free one), or to be removed",
+        put: |wanted, value| {
+            wanted.slot = Some(value.parse().ok().filter(|slot| *slot < 8)?);
+            Some(())
+        },
+    },
+    Known {
+        name: "new-secret",
+        takes: "ID",
+        help: "the password that will open the image too (--object secret,id=ID,...)",
+        put: |wanted, value| {
+            wanted.new_secret = Some(value.to_owned());
+            Some(())
+        },
+    },
+    Known {
+        name: "old-secret",
+        takes: "ID",
+        help: "the password whose keys are removed",
+        put: |wanted, value| {
+            wanted.old_secret = Some(value.to_owned());
+            Some(())
+        },
+    },
+    Known {
+        name: "state",
+        takes: "active|inactive",
+        help: "add a key, or remove one (the last one only with --force)",
+        put: |wanted, value| {
+            wanted.active = Some(match value {
+                "active" => true,
+                "inactive" => false,
+                _ => return None,
+            });
+            Some(())
+        },
+    },
+];
 
 /// What is asked for, as qemu-img has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// `encrypt.state`: a key is added (`active`) or removed.
+    /// `state`: a key is added (`active`) or removed.
     pub active: Option<bool>,
-    /// `encrypt.new-secret`
+    /// `new-secret`
     pub new_secret: Option<String>,
-    /// `encrypt.old-secret`
+    /// `old-secret`
     pub old_secret: Option<String>,
-    /// `encrypt.keyslot`
+    /// `keyslot`
     pub slot: Option<usize>,
-    /// `encrypt.iter-time`
+    /// `iter-time`
     pub iter_time_ms: Option<u32>,
 }
 
@@ -36,56 +93,72 @@ pub enum Change {
 }
 
 impl Wanted {
-    /// The one change that this means; `None` if nothing is asked for.
+    /// Reads all `-o` arguments of a LUKS file, in order; a later value replaces an earlier one.
+    ///
+    /// # Errors
+    /// For the first option that there is not, or whose value it does not take.
+    pub fn parse(texts: &[String]) -> Result<Self, BadOption> {
+        let mut wanted = Self::default();
+        each(texts, |name, value| match KNOWN.iter().find(|known| known.name == name) {
+            Some(known) => known.put(&mut wanted, name, value),
+            None => Err(BadOption(format!(
+                "-o {name}: of a LUKS file only keys change. Can be amended: {}",
+                KNOWN.map(|known| known.name).join(", ")
+            ))),
+        })?;
+        Ok(wanted)
+    }
+
+    /// The one change that this means; `None` if nothing is asked for. `prefix` stands before the names of the options.
     ///
     /// # Errors
     /// When parts are missing, or contradict each other.
-    pub fn change(&self) -> Result<Option<Change>, BadOption> {
-        let contradiction = |what: &str| Err(BadOption(what.to_owned()));
+    pub fn change(&self, prefix: &str) -> Result<Option<Change>, BadOption> {
+        let contradiction = |what: String| Err(BadOption(what));
         let Self { active, new_secret, old_secret, slot, iter_time_ms } = self.clone();
         Ok(Some(match (active, new_secret, old_secret, slot) {
             (None, None, None, None) if iter_time_ms.is_none() => return Ok(None),
             (None, ..) => {
-                return contradiction(
-                    "-o encrypt.*: encrypt.state=active adds a key, encrypt.state=inactive removes one",
-                );
+                return contradiction(format!(
+                    "-o {prefix}*: {prefix}state=active adds a key, {prefix}state=inactive removes one"
+                ));
             }
             (Some(true), Some(secret), None, slot) => {
                 let iter_time = iter_time_ms.map(|ms| Duration::from_millis(ms.into()));
                 Change::Add { secret, slot, iter_time: iter_time.unwrap_or(ITER_TIME_DEFAULT) }
             }
             (Some(true), ..) => {
-                return contradiction(
-                    "-o encrypt.state=active: it takes encrypt.new-secret=ID, and no encrypt.old-secret",
-                );
+                return contradiction(format!(
+                    "-o {prefix}state=active: it takes {prefix}new-secret=ID, and no {prefix}old-secret"
+                ));
             }
             (Some(false), None, Some(secret), None) if iter_time_ms.is_none() => {
                 Change::RemovePassword(secret)
             }
             (Some(false), None, None, Some(slot)) if iter_time_ms.is_none() => Change::RemoveSlot(slot),
             (Some(false), ..) => {
-                return contradiction(
-                    "-o encrypt.state=inactive: it takes encrypt.keyslot=NUMBER or encrypt.old-secret=ID, one of them",
-                );
+                return contradiction(format!(
+                    "-o {prefix}state=inactive: it takes {prefix}keyslot=NUMBER or {prefix}old-secret=ID, one of them"
+                ));
             }
         }))
     }
 }
 
 impl Change {
-    /// Makes the change in the key slots at `area` of `image`, which is closed and still locked. `opened_with` is the password's id with
-    /// which it was opened, if it had one.
+    /// Makes the change in the key slots at `area` of `file`, which nobody else uses. `opened_with` is the password's id with which the disk is
+    /// opened, if it has one.
     ///
     /// # Errors
     /// When a password is not there or opens nothing, a slot is not as it must be, or no key would be left and that is not `forced`.
     pub async fn make(
         &self,
-        image: &Qcow2,
+        file: &dyn Storage,
         area: Area,
         opened_with: Option<&str>,
         forced: bool,
     ) -> Result<(), Box<dyn std::error::Error>> {
-        let (file, secrets) = (&**image.file(), Secrets::default());
+        let secrets = Secrets::default();
         match self {
             Self::Add { secret, slot, iter_time } => {
                 let (old, new) = (secrets.password(file.name(), opened_with)?, secrets.get(secret)?);
@@ -111,7 +184,7 @@ mod tests {
     #[test]
     fn parts_that_mean_no_one_change_are_refused() {
         let (id, slot) = (Some("s".to_owned()), Some(3));
-        let changes = |wanted: &Wanted| wanted.change().map(|change| change.is_some());
+        let changes = |wanted: &Wanted| wanted.change(ENCRYPT).map(|change| change.is_some());
         let add = Wanted { active: Some(true), new_secret: id.clone(), slot, ..Wanted::default() };
         let remove = Wanted { active: Some(false), slot, ..Wanted::default() };
         assert_eq!(
@@ -128,7 +201,7 @@ mod tests {
             Wanted { active: Some(false), ..Wanted::default() },
         ];
         for wanted in wrong {
-            assert!(wanted.change().is_err(), "{wanted:?}");
+            assert!(wanted.change(ENCRYPT).is_err(), "{wanted:?}");
         }
     }
 }

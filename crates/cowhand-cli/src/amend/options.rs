@@ -1,5 +1,6 @@
 //! `-o name=value,...` to what changes: qemu-img's names and values.
 
+use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
 use qcow2::Amendment;
@@ -22,15 +23,16 @@ pub struct Wanted {
     backing_format: Option<String>,
 }
 
-/// An option: its name, what it takes, what it does, and how it is put there; `None` for a value that it does not take.
-struct Known {
-    name: &'static str,
-    takes: &'static str,
-    help: &'static str,
-    put: fn(&mut Wanted, &str) -> Option<()>,
+/// An option of what `T` wants: its name, what it takes, what it does, and how it is put there; `None` for a value that it does not take.
+pub struct Known<T> {
+    pub name: &'static str,
+    pub takes: &'static str,
+    pub help: &'static str,
+    pub put: fn(&mut T, &str) -> Option<()>,
 }
 
-const KNOWN: [Known; 13] = [
+/// Options of qcow2 images. Those of encryption ([`keys::KNOWN`]) have their prefix ([`ENCRYPT`]) in front.
+const KNOWN: [Known<Wanted>; 8] = [
     Known {
         name: "backing_file",
         takes: "PATH",
@@ -77,55 +79,6 @@ const KNOWN: [Known; 13] = [
         },
     },
     Known {
-        name: "encrypt.iter-time",
-        takes: "MILLISECONDS",
-        help: "time that trying the new password takes (2000)",
-        put: |wanted, value| {
-            wanted.keys.iter_time_ms = Some(value.parse().ok().filter(|ms| *ms > 0)?);
-            Some(())
-        },
-    },
-    Known {
-        name: "encrypt.keyslot",
-        takes: "0|1|2|3|4|5|6|7",
-        help: "the key slot: to be filled (the first free one), or to be removed",
-        put: |wanted, value| {
-            wanted.keys.slot = Some(value.parse().ok().filter(|slot| *slot < 8)?);
-            Some(())
-        },
-    },
-    Known {
-        name: "encrypt.new-secret",
-        takes: "ID",
-        help: "the password that will open the image too (--object secret,id=ID,...)",
-        put: |wanted, value| {
-            wanted.keys.new_secret = Some(value.to_owned());
-            Some(())
-        },
-    },
-    Known {
-        name: "encrypt.old-secret",
-        takes: "ID",
-        help: "the password whose keys are removed",
-        put: |wanted, value| {
-            wanted.keys.old_secret = Some(value.to_owned());
-            Some(())
-        },
-    },
-    Known {
-        name: "encrypt.state",
-        takes: "active|inactive",
-        help: "add a key, or remove one (the last one only with --force)",
-        put: |wanted, value| {
-            wanted.keys.active = Some(match value {
-                "active" => true,
-                "inactive" => false,
-                _ => return None,
-            });
-            Some(())
-        },
-    },
-    Known {
         name: "lazy_refcounts",
         takes: "on|off",
         help: "write refcounts late: faster, with a repair after a crash",
@@ -158,11 +111,43 @@ const KNOWN: [Known; 13] = [
 /// What an image keeps for its life.
 const FOR_LIFE: [&str; 4] = ["cluster_size", "compression_type", "extended_l2", "preallocation"];
 
-/// The list that `-o help` prints.
-pub fn help() -> String {
-    let line =
-        |known: &Known| format!("  {:<40} {}\n", format!("{}={}", known.name, known.takes), known.help);
-    format!("Amend options of qcow2 (-o name=value,...):\n{}", KNOWN.iter().map(line).collect::<String>())
+/// The list that `-o help` prints for images of `format`.
+pub fn help(format: Format) -> String {
+    let lines = match format {
+        Format::Luks => keys::KNOWN.iter().map(|known| line("", known)).collect(),
+        _ => {
+            let own = KNOWN.iter().map(|known| line("", known));
+            let mut lines: Vec<_> =
+                own.chain(keys::KNOWN.iter().map(|known| line(keys::ENCRYPT, known))).collect();
+            lines.sort_unstable();
+            lines
+        }
+    };
+    format!("Amend options of {} (-o name=value,...):\n{}", format.name(), lines.concat())
+}
+
+fn line<T>(prefix: &str, known: &Known<T>) -> String {
+    format!("  {:<40} {}\n", format!("{prefix}{}={}", known.name, known.takes), known.help)
+}
+
+impl<T> Known<T> {
+    /// Puts `value` of the option, which the user calls `name`.
+    pub fn put(&self, wanted: &mut T, name: &str, value: &str) -> Result<(), BadOption> {
+        (self.put)(wanted, value).ok_or_else(|| {
+            BadOption(format!("-o {name} is {value:?}; allowed: {}", self.takes.replace('|', ", ")))
+        })
+    }
+}
+
+/// Gives each `name=value` of all `-o` arguments to `put`, in order.
+pub fn each(
+    texts: &[String],
+    mut put: impl FnMut(&str, &str) -> Result<(), BadOption>,
+) -> Result<(), BadOption> {
+    texts.iter().flat_map(|text| split_commas(text)).try_for_each(|part| match part.split_once('=') {
+        Some((name, value)) => put(name, value),
+        None => Err(BadOption(format!("-o {part}: no value; write {part}=VALUE (-o help lists all)"))),
+    })
 }
 
 impl Wanted {
@@ -172,17 +157,16 @@ impl Wanted {
     /// For the first option that cannot be changed, or whose value it does not take.
     pub fn parse(texts: &[String]) -> Result<Self, BadOption> {
         let mut wanted = Self::default();
-        for part in texts.iter().flat_map(|text| split_commas(text)) {
-            let Some((name, value)) = part.split_once('=') else {
-                return Err(BadOption(format!(
-                    "-o {part}: no value; write {part}=VALUE (-o help lists all)"
-                )));
-            };
-            let known = find(name)?;
-            (known.put)(&mut wanted, value).ok_or_else(|| {
-                BadOption(format!("-o {name} is {value:?}; allowed: {}", known.takes.replace('|', ", ")))
-            })?;
-        }
+        each(texts, |name, value| {
+            let key = name.strip_prefix(keys::ENCRYPT);
+            if let Some(known) = key.and_then(|key| keys::KNOWN.iter().find(|known| known.name == key)) {
+                return known.put(&mut wanted.keys, name, value);
+            }
+            match KNOWN.iter().find(|known| known.name == name) {
+                Some(known) => known.put(&mut wanted, name, value),
+                None => Err(not_known(name)),
+            }
+        })?;
         Ok(wanted)
     }
 
@@ -204,25 +188,26 @@ impl Wanted {
     }
 }
 
-fn find(name: &str) -> Result<&'static Known, BadOption> {
-    if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
-        return Ok(known);
-    }
-    let allowed = KNOWN.map(|known| known.name).join(", ");
+/// Why an image has no option of this name that could change.
+fn not_known(name: &str) -> BadOption {
+    let keys = keys::KNOWN.iter().map(|known| format!("{}{}", keys::ENCRYPT, known.name));
+    let mut known: Vec<String> = KNOWN.iter().map(|known| known.name.to_owned()).chain(keys).collect();
+    known.sort_unstable();
+    let allowed = known.join(", ");
     if FOR_LIFE.contains(&name) {
-        return Err(BadOption(format!(
+        return BadOption(format!(
             "-o {name}: an image keeps it for its life; `cowhand convert -o {name}=VALUE` makes another image. Can be amended: {allowed}"
-        )));
+        ));
     }
     if name.starts_with("encrypt") {
-        return Err(BadOption(format!(
+        return BadOption(format!(
             "-o {name}: only keys of an encrypted image change. Can be amended: {allowed}"
-        )));
+        ));
     }
-    let nearest = nearest(name, KNOWN.iter().map(|known| known.name)).join(", ");
+    let nearest = nearest(name, known.iter().map(String::as_str)).join(", ");
     let hint =
         if nearest.is_empty() { "-o help lists all".to_owned() } else { format!("did you mean {nearest}?") };
-    Err(BadOption(format!("-o {name}: unknown option; {hint}")))
+    BadOption(format!("-o {name}: unknown option; {hint}"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buffer::{IoBuf, IoVec};
 use parking_lot::Mutex;
-use storage::{Allocation, Capabilities, Extent, ExtentKind, IoFuture, Medium, Storage, Zeroing};
+use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Medium, Storage, Zeroing};
 
 /// What is kept at a time: a write of metadata is whole blocks of this size, but for the end of a table.
 const BLOCK_BYTES: usize = 512;
@@ -40,7 +40,7 @@ impl DryRun {
     }
 
     async fn read_over(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
-        let (result, mut buf) = self.file.read(offset, buf).await;
+        let (result, mut buf) = self.file.read(offset, buf, Hints::NONE).await;
         let end = offset + buf.len() as u64;
         let first = offset - offset % BLOCK_BYTES as u64;
         for (&at, block) in self.written.lock().range(first..end) {
@@ -93,11 +93,11 @@ impl Storage for DryRun {
         self.length.load(Ordering::Acquire)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(self.read_over(offset, buf))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move { self.keep(offset, &data.to_bytes()).await })
     }
 
@@ -170,18 +170,18 @@ mod tests {
     fn what_is_written_is_read_back_and_the_file_stays() {
         reactor::Reactor::new(reactor::available()).unwrap().run(async {
             let file = Arc::new(MemoryStorage::new(0));
-            file.write(0, IoBytes::copy_from(&[1; 2000]).into()).await.unwrap();
+            file.write(0, IoBytes::copy_from(&[1; 2000]).into(), Hints::NONE).await.unwrap();
             let dry = DryRun::over(file.clone());
-            dry.write(500, IoBytes::copy_from(&[2; 100]).into()).await.unwrap();
-            dry.write(3000, IoBytes::copy_from(&[3; 10]).into()).await.unwrap();
-            let (result, bytes) = dry.read(0, IoBuf::uninit(3010)).await;
+            dry.write(500, IoBytes::copy_from(&[2; 100]).into(), Hints::NONE).await.unwrap();
+            dry.write(3000, IoBytes::copy_from(&[3; 10]).into(), Hints::NONE).await.unwrap();
+            let (result, bytes) = dry.read(0, IoBuf::uninit(3010), Hints::NONE).await;
             result.unwrap();
             let mut expected = [&[1; 2000][..], &[0; 1010]].concat();
             expected[500..600].fill(2);
             expected[3000..].fill(3);
             assert_eq!(bytes[..], expected);
             assert_eq!((dry.length(), dry.written_bytes()), (3010, 3 * 512));
-            let (_, bytes) = file.read(0, IoBuf::uninit(3010)).await;
+            let (_, bytes) = file.read(0, IoBuf::uninit(3010), Hints::NONE).await;
             assert_eq!(bytes[..2000], [1; 2000]);
             assert_eq!(file.length(), 2000);
             // A hole of the file is none where something was written.

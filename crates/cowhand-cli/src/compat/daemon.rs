@@ -13,8 +13,8 @@ use graph::OpenRules;
 use reactor::{Backend, Reactor};
 use serde_json::{Map, Value};
 
-use super::background::Background;
 use super::keyval::typed;
+use crate::background::{Background, absolute};
 use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 use crate::serve::pid_file::PidFile;
@@ -119,13 +119,4 @@ impl Daemon {
         until_told(&self.reactor, &self.inventory, &sockets, self.signals, View::Nothing)?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// `path` from the root: a server in the background leaves its directory.
-///
-/// # Errors
-/// When there is no current directory.
-pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path)
-        .map_err(|error| Failure::because(format!("cannot find {}", path.display()), &error))
 }

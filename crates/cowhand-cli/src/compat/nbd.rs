@@ -14,9 +14,9 @@ use graph::{DiskNode, OpenRules};
 
 use self::args::Args;
 pub use self::args::command;
-use super::background::{Background, Side};
-use super::daemon::{Daemon, absolute};
+use super::daemon::Daemon;
 use super::keyval;
+use crate::background::{Background, Side, absolute};
 use crate::failure::{Failure, warn};
 use crate::io::opening::{Manner, Overlay};
 use crate::serve::endpoint::Endpoint;

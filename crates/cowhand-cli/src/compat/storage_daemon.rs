@@ -10,9 +10,9 @@ use graph::OpenRules;
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
-use super::background::{Background, Side};
-use super::daemon::{Daemon, absolute};
+use super::daemon::Daemon;
 use super::keyval::parse;
+use crate::background::{Background, Side, absolute};
 use crate::failure::Failure;
 use crate::serve::log_filter::DEFAULT_LEVEL;
 use crate::serve::settings::SHARED_DEFAULT;
@@ -31,7 +31,7 @@ const STEPS: [(&str, &str, &str); 6] = [
     (
         "export",
         "nbd,id=ID,node-name=NAME,...",
-        "Let clients reach a node (nbd, vhost-user-blk), as block-export-add takes it; also as JSON",
+        "Let clients reach a node (nbd, vhost-user-blk, fuse), as block-export-add takes it; also as JSON",
     ),
 ];
 
@@ -127,8 +127,11 @@ fn step(daemon: &mut Daemon, sockets: &mut Vec<Socket>, name: &str, value: &str)
     }
 }
 
-/// The socket's path from the root: a server in the background leaves its directory.
+/// The path of a socket or a mount from the root: a server in the background leaves its directory.
 fn export(mut arguments: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+    if let Some(Value::String(path)) = arguments.get_mut("mountpoint") {
+        *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
+    }
     if let Some(Value::Object(address)) = arguments.get_mut("addr")
         && let Some(Value::String(path)) = address.get_mut("path")
     {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
 use graph::fd_sets::FdSets;
 use graph::probe::Format;
@@ -190,11 +190,11 @@ impl Block for PipeTarget {
         Capabilities { read_only: false, alignment: 1, cached: false, cluster_bytes: None }
     }
 
-    fn read(&self, _: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(&self, _: u64, buf: IoBuf, _hints: Hints) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move { (Err(self.blame().unsupported("a pipe is only written")), buf) })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.append(offset, data))
     }
 

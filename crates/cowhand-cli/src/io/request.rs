@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use block::{Blame, Block, Error, SECTOR_BYTES, ZeroOptions};
 use graph::Disk;
 use qcow2::Compressing;
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use super::report::{Moved, dump, reason};
 use super::words::{REQUEST_BYTES_MAX, Words, bytes, length, pattern};
@@ -208,7 +208,7 @@ impl Request {
                 Err(Blame::new(disk.root().name()).past_end(offset, bytes, disk.size()))
             }
             Action::Read => read(&disk, offset, bytes).await,
-            Action::Write { data, fua } => written(disk.write(offset, data, fua).await),
+            Action::Write { data, fua } => written(disk.write(offset, data, fua, Hints::NONE).await),
             Action::Compress(data) => written(compress(&disk, compressing, offset, data).await),
             Action::Zero { options, fua } => written(disk.zero(offset, bytes, options, fua).await),
             Action::Discard => written(disk.discard(offset, bytes, false).await),
@@ -307,7 +307,7 @@ fn in_parts(data: &IoBytes, lengths: &[u64]) -> IoVec {
 async fn read(disk: &Disk, offset: u64, bytes: u64) -> Result<Option<IoBuf>, Error> {
     let buf = usize::try_from(bytes).ok().and_then(IoBuf::try_uninit);
     let buf = buf.ok_or_else(|| Blame::new(disk.root().name()).no_memory("what is read"))?;
-    let (result, buf) = disk.read(offset, buf).await;
+    let (result, buf) = disk.read(offset, buf, Hints::NONE).await;
     result.map(|_| Some(buf))
 }
 
@@ -325,7 +325,7 @@ async fn compress(
     if !offset.is_multiple_of(cluster) || !(end.is_multiple_of(cluster) || end == size) {
         return Err(blame.invalid(format!("only whole clusters ({cluster} bytes) can be compressed")));
     }
-    Block::write(&*compressing, offset, data).await?;
+    Block::write(&*compressing, offset, data, Hints::NONE).await?;
     Block::flush(&*compressing).await
 }
 

@@ -60,8 +60,7 @@ pub fn announce(
     created: &[String],
 ) -> io::Result<()> {
     let all = inventory.exports();
-    let (machines, exports): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|export| export.vhost_door().is_some());
+    let (exports, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|export| export.is_nbd());
     for export in &exports {
         let node = &export.disk;
         write_disk(out, &export.id, node, created.contains(&export.id))?;
@@ -70,12 +69,8 @@ pub fn announce(
                 writeln!(out, "  {tool:<9} {line}")?;
             }
         }
-        for machine in machines.iter().filter(|machine| Arc::ptr_eq(&machine.disk, node)) {
-            let Some(door) = machine.vhost_door() else { continue };
-            writeln!(out, "  for a virtual machine with shared memory (vhost-user-blk):")?;
-            for (tool, line) in machine_lines::lines(door.path(), &machine.id) {
-                writeln!(out, "  {tool:<16} {line}")?;
-            }
+        for other in others.iter().filter(|other| Arc::ptr_eq(&other.disk, node)) {
+            write_other(out, other)?;
         }
     }
     for place in &reach.places {
@@ -89,6 +84,22 @@ pub fn announce(
         writeln!(out, "metrics: http://{}/metrics", metrics.address)?;
     }
     out.flush()
+}
+
+/// How the disk is reached through a door of its own.
+fn write_other(out: &mut dyn Write, export: &ExportRecord) -> io::Result<()> {
+    if let Some(door) = export.vhost_door() {
+        writeln!(out, "  for a virtual machine with shared memory (vhost-user-blk):")?;
+        for (tool, line) in machine_lines::lines(door.path(), &export.id) {
+            writeln!(out, "  {tool:<16} {line}")?;
+        }
+    }
+    if let Some(door) = export.fuse_door() {
+        let path = paste::quote(&door.path().to_string_lossy());
+        let tool = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
+        writeln!(out, "  as a file {path}   (until {tool} {path})")?;
+    }
+    Ok(())
 }
 
 fn write_disk(out: &mut dyn Write, name: &str, node: &DiskNode, created: bool) -> io::Result<()> {

@@ -18,7 +18,7 @@ use crate::drive::formats;
 /// Arguments of `cowhand serve`. What is not given here may stand in the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(
-    long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client, and over vhost-user-blk to virtual machines.\n\n\
+    long_about = "Serve disks over NBD to QEMU, libnbd, fio or the kernel's client, over vhost-user-blk to virtual machines, and as files.\n\n\
         Every DRIVE is an export of this one process. Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end it in \
         order: requests in flight are answered, metadata is written, locks are given back. Where they were ignored \
         (nohup) they stay so. The third Ctrl-C ends it at once.\n\n\
@@ -98,6 +98,11 @@ pub struct Args {
     /// says which disk, where there are several
     #[arg(long, value_name = "[EXPORT=]SOCKET", help_heading = "Listening")]
     pub vhost_user_blk: Vec<String>,
+
+    /// Mount a disk as a regular file over the one at FILE (may be repeated; NBD stays beside it). EXPORT says which disk, where there are
+    /// several. The mount goes when the server ends
+    #[arg(long, value_name = "[EXPORT=]FILE", help_heading = "Listening")]
+    pub fuse: Vec<String>,
 
     /// Give contiguous requests of a virtual machine that come together to the disk as one [default: on]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), action = ArgAction::Set,
@@ -181,5 +186,6 @@ Examples:
   cowhand serve file=disk.qcow2,cache=none,discard=unmap file=data.qcow2,id=data
   cowhand serve --listen 10809 --read-only disk.qcow2
   cowhand serve --vhost-user-blk /run/vm1.vhost disk.qcow2
+  cowhand serve --fuse /mnt/disk.raw disk.qcow2
   cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
   cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

@@ -60,6 +60,9 @@ pub struct Config {
     /// As `--vhost-user-blk`.
     #[serde(default)]
     pub vhost_user_blk: Vec<String>,
+    /// As `--fuse`.
+    #[serde(default)]
+    pub fuse: Vec<String>,
     /// As `--request-merging`.
     pub request_merging: Option<bool>,
     /// As `--qmp`.
@@ -149,6 +152,7 @@ impl Config {
         let socket_mode = self.socket_mode.as_deref().map(parse_socket_mode).transpose();
         fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
         fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
+        fill_list(&mut args.fuse, self.fuse);
         fill(&mut args.request_merging, self.request_merging);
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.create, self.create);

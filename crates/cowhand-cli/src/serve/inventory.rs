@@ -6,6 +6,7 @@
 pub mod doors;
 pub mod export_view;
 pub mod exports;
+pub mod fuse;
 mod nodes;
 pub mod objects;
 pub mod vhost_user;
@@ -37,6 +38,8 @@ pub struct Inventory {
     pub server: Arc<Server>,
     /// The server of virtual machines.
     pub vhost: Arc<door_vhost_user_blk::Server>,
+    /// The server of disks that are files.
+    pub fuse: Arc<door_fuse::Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
     /// What is at work on disks.
@@ -67,6 +70,7 @@ impl Inventory {
             doors: Doors::new(Arc::clone(&server)),
             loops: Arc::clone(server.loops()),
             vhost: door_vhost_user_blk::Server::new(server.loops()),
+            fuse: door_fuse::Server::new(server.loops()),
             graph: Graph::new(rules),
             server,
             jobs: Jobs::default(),

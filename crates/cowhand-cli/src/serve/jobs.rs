@@ -42,6 +42,8 @@ pub struct Job {
     pub is_of_disk: bool,
     /// Keep what it works on from being removed.
     holds: RefCell<Vec<Hold>>,
+    /// What the layers are made of that it uses while it has work: no other job uses them meanwhile.
+    layers: Vec<String>,
     work: RefCell<Option<Rc<Work>>>,
     /// It is told that it was cancelled rather than that it failed.
     cancelled: Cell<bool>,
@@ -57,6 +59,8 @@ pub struct NewJob {
     pub speed: u64,
     /// Others that it succeeds or fails with.
     pub group: Option<Rc<Group>>,
+    /// What the layers are made of that it uses.
+    pub layers: Vec<String>,
 }
 
 impl Jobs {
@@ -68,6 +72,13 @@ impl Jobs {
     /// The one called `id`.
     pub fn find(&self, id: &str) -> Option<Rc<Job>> {
         self.list.borrow().iter().find(|job| job.life.terms().id == id).cloned()
+    }
+
+    /// The job at work that uses a layer made of `file`.
+    pub fn user_of(&self, file: &str) -> Option<String> {
+        let jobs = self.list.borrow();
+        let uses = |job: &&Rc<Job>| job.work().is_some() && job.layers.iter().any(|used| used == file);
+        jobs.iter().find(uses).map(|job| job.life.terms().id.clone())
     }
 
     /// Refuses an id that is in use or cannot be one, and one job too many.
@@ -94,7 +105,7 @@ impl Jobs {
 
     /// Starts a job. `holds` keep what it works on.
     pub fn start(inventory: &Rc<Inventory>, new: NewJob, work: Work, holds: Vec<Hold>) {
-        let NewJob { kind, terms, speed, group } = new;
+        let NewJob { kind, terms, speed, group, layers } = new;
         let is_of_disk = work.is_of_disk();
         let job = Rc::new_cyclic(|job: &Weak<Job>| {
             let (job, events) = (Weak::clone(job), Rc::clone(&inventory.events));
@@ -105,6 +116,7 @@ impl Jobs {
                 life,
                 is_of_disk,
                 holds: RefCell::new(holds),
+                layers,
                 work: RefCell::new(Some(Rc::new(work))),
                 cancelled: Cell::new(false),
             }
@@ -181,6 +193,7 @@ impl Job {
         if let Some(tracked) = self.work.borrow().as_ref().and_then(|work| work.tracked().cloned()) {
             value["actively-synced"] = json!(tracked.is_synchronous() && tracked.dirty().is_empty());
             value["x-written-through"] = json!(tracked.written_through());
+            value["x-write-wait-ns"] = json!(tracked.waited_ns());
         }
         value
     }

@@ -21,6 +21,7 @@ pub mod objects;
 mod overlay;
 pub mod query;
 pub mod schema;
+mod shortening;
 pub mod snapshots;
 pub mod socket;
 mod transaction;
@@ -93,13 +94,17 @@ impl Steering {
             "block_resize" => blockdev::resize(inventory, arguments).await,
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
-            "blockdev-snapshot" => overlay::snapshot(inventory, &change, arguments).await.map(|_| json!({})),
+            "blockdev-snapshot" => {
+                overlay::snapshot(inventory, &change, arguments).await?.keep(inventory, &change).await;
+                Ok(json!({}))
+            }
             "blockdev-snapshot-sync" => {
-                overlay::snapshot_sync(inventory, &change, arguments).await.map(|_| json!({}))
+                overlay::snapshot_sync(inventory, &change, arguments).await?.keep(inventory, &change).await;
+                Ok(json!({}))
             }
             "change-backing-file" => overlay::change_backing_file(inventory, &change, arguments).await,
-            "block-stream" => live::stream(inventory, &change, arguments).await,
-            "block-commit" => live::commit(inventory, &change, arguments).await,
+            "block-stream" => shortening::stream(inventory, &change, arguments).await,
+            "block-commit" => shortening::commit(inventory, &change, arguments).await,
             "blockdev-mirror" => live::mirror(inventory, &change, arguments).await,
             "drive-mirror" => live::drive_mirror(inventory, &change, arguments).await,
             "blockdev-backup" => backup::blockdev_backup(inventory, &change, arguments, None).await,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use door_fuse::mount::AllowOther;
 use export::few_names;
 use graph::drive::OptionTree;
 use graph::names::Policy;
@@ -52,7 +53,11 @@ pub struct Settings {
     /// Where clients come in; `None` until a command says.
     pub endpoint: Option<Endpoint>,
     /// `--vhost-user-blk`: sockets for virtual machines.
-    pub vhost_user_blk: Vec<VhostSocket>,
+    pub vhost_user_blk: Vec<Placed>,
+    /// `--fuse`: files that disks are mounted over.
+    pub fuse: Vec<FuseFile>,
+    /// The program ends when its mounts have.
+    pub ends_with_mounts: bool,
     /// `--request-merging`.
     pub request_merging: bool,
     /// Who may connect to Unix sockets.
@@ -86,13 +91,31 @@ pub struct Export {
     pub tree: OptionTree,
 }
 
-/// A socket at which a virtual machine finds a disk.
+/// A path that leads to a disk: a socket, or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VhostSocket {
+pub struct Placed {
     /// What the disk's export is called.
     pub export: String,
-    /// Where the socket is.
+    /// Where it is.
     pub path: PathBuf,
+}
+
+/// A disk that is mounted as a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FuseFile {
+    /// Which one, and where.
+    pub placed: Placed,
+    /// Programs may change its size.
+    pub growable: bool,
+    /// Who may use it beside this user.
+    pub allow_other: AllowOther,
+}
+
+impl FuseFile {
+    /// As `--fuse` makes it.
+    fn plain(placed: Placed) -> Self {
+        Self { placed, growable: false, allow_other: AllowOther::Auto }
+    }
 }
 
 /// PEM files for TLS.
@@ -140,7 +163,9 @@ impl Settings {
             policy: policy(&args.allow_path, &args.allow_name)?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
-            vhost_user_blk: vhost_sockets(&names, &args.vhost_user_blk)?,
+            vhost_user_blk: placed(&names, "--vhost-user-blk", &args.vhost_user_blk)?,
+            fuse: placed(&names, "--fuse", &args.fuse)?.into_iter().map(FuseFile::plain).collect(),
+            ends_with_mounts: false,
             request_merging: args.request_merging != Some(false),
             socket_mode: args.socket_mode.unwrap_or_default(),
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
@@ -196,30 +221,30 @@ fn default_export(names: &[String], asked: Option<&str>) -> Result<Option<String
     Ok(Some(asked.to_owned()))
 }
 
-/// What each `[EXPORT=]SOCKET` means. What stands before the first `=` is an export if there is one of that name: paths may have one, too.
-fn vhost_sockets(names: &[String], given: &[String]) -> Result<Vec<VhostSocket>, Failure> {
-    let socket = |text: &String| {
+/// What each `[EXPORT=]PATH` of an option means. What stands before the first `=` is an export if there is one of that name: paths may have one, too.
+fn placed(names: &[String], option: &str, given: &[String]) -> Result<Vec<Placed>, Failure> {
+    let one = |text: &String| {
         let named = names.iter().filter_map(|name| {
             let path = text.strip_prefix(name.as_str())?.strip_prefix('=')?;
-            Some(VhostSocket { export: name.clone(), path: PathBuf::from(path) })
+            Some(Placed { export: name.clone(), path: PathBuf::from(path) })
         });
         // The longest name: one may begin with another.
-        let found = match (named.max_by_key(|socket| socket.export.len()), names) {
+        let found = match (named.max_by_key(|placed| placed.export.len()), names) {
             (Some(named), _) => named,
-            (None, [only]) => VhostSocket { export: only.clone(), path: PathBuf::from(text) },
+            (None, [only]) => Placed { export: only.clone(), path: PathBuf::from(text) },
             (None, _) => {
                 return Err(Failure::new(format!(
-                    "--vhost-user-blk {text}: say which disk, as EXPORT={text}; the exports are {}",
+                    "{option} {text}: say which disk, as EXPORT={text}; the exports are {}",
                     few_names(names.iter().map(String::as_str))
                 )));
             }
         };
         if found.path.as_os_str().is_empty() {
-            return Err(Failure::new(format!("--vhost-user-blk {text}: the socket has no path")));
+            return Err(Failure::new(format!("{option} {text}: there is no path")));
         }
         Ok(found)
     };
-    given.iter().map(socket).collect()
+    given.iter().map(one).collect()
 }
 
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {

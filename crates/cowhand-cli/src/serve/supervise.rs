@@ -65,7 +65,7 @@ pub fn until_told(
         own.run(patiently(inventory.jobs.end_all(), &signals));
         // The command at work ends first; those that come later find that the program is ending.
         let change = own.run(inventory.graph.change());
-        inventory.close_doors();
+        own.run(patiently(inventory.close_doors(), &signals));
         shutdown.trigger();
         // Nobody is to wait for a limit any more: what waits is answered first.
         inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
@@ -92,6 +92,7 @@ async fn watch(
 ) {
     inventory.doors.accept();
     inventory.accept_front_ends();
+    inventory.watch_mounts();
     let (asked, commanded, over) = (pin!(signals.end()), pin!(quit.wait()), pin!(shutdown.wait()));
     let end = select(select(asked, commanded), over);
     // Which of them ended it makes no difference to what comes next.

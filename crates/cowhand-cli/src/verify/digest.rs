@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::Block;
 use clap::ValueEnum;
 use futures_util::{TryStreamExt, stream};
-use storage::{IoBuf, IoBytes};
+use storage::{Hints, IoBuf, IoBytes};
 
 use crate::failure::Failure;
 
@@ -157,7 +157,7 @@ async fn part(disk: &dyn Block, at: u64, size: u64) -> Result<Option<Part>, Fail
 
 async fn read(disk: &dyn Block, offset: u64, len: u64) -> Result<IoBytes, Failure> {
     // At most a piece.
-    let (result, bytes) = disk.read(offset, IoBuf::uninit(len as usize)).await;
+    let (result, bytes) = disk.read(offset, IoBuf::uninit(len as usize), Hints::MORE_WAITING).await;
     match result {
         Ok(_) => Ok(bytes.freeze()),
         Err(error) => {

@@ -25,6 +25,7 @@ mod key_memory;
 mod keyring;
 mod luks;
 mod luks_files;
+mod luks_keys;
 mod manual;
 mod map;
 mod measure;

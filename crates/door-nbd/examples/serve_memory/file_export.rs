@@ -5,7 +5,9 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 
 use buffer::{IoBuf, IoVec};
-use export::{Abilities, BlockSizes, Error, ErrorKind, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags};
+use export::{
+    Abilities, BlockSizes, Error, ErrorKind, Export, Extent, Hints, IoFuture, Pace, ReadKind, ZeroFlags,
+};
 use reactor::Backend;
 use reactor::fs::File as LoopFile;
 use rustix::io::ReadWriteFlags;
@@ -48,7 +50,7 @@ impl Export for FileExport {
         Abilities::default()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    fn try_read(&self, offset: u64, buf: &mut [u8], _hints: Hints) -> Option<ReadKind> {
         let len = buf.len();
         let read = rustix::io::preadv2(
             &**self.file.fd(),
@@ -63,6 +65,7 @@ impl Export for FileExport {
         &'a self,
         offset: u64,
         buf: IoBuf,
+        _hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
@@ -80,6 +83,7 @@ impl Export for FileExport {
         offset: u64,
         data: IoVec,
         fua: bool,
+        _hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {

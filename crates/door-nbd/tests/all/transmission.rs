@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use export::Hints;
 use nbd_wire::{
     BlockStatusFilter, CommandFlags, Descriptor, Dialect, ErrorCode, ExportFlags, command_number as n,
 };
@@ -36,6 +37,34 @@ fn what_was_written_is_read_back_in_every_dialect_and_size() {
         assert_eq!((counted.read.bytes, counted.write.bytes), (total, total));
         assert_eq!((counted.read.requests, counted.errors()), (sizes.len() as u64, 0));
     }
+}
+
+#[test]
+fn a_disk_is_told_whether_more_requests_wait() {
+    let server = TestServer::start(MIB);
+    let mut client = Client::connect(&server.socket(), Dialect::Simple, &[]);
+    let (alone, more) = (Hints::NONE, Hints::MORE_WAITING);
+    client.send_write(1, 0, &[7; 4096]);
+    assert_eq!(client.reply(0).result, Ok(()));
+    client.send_read(2, 0, 4096);
+    assert_eq!(client.reply(4096).result, Ok(()));
+    assert_eq!(server.disk.take_hints(), [alone, alone]);
+    // The first is tried, and waits; the others come while it is at work.
+    server.disk.hold(1);
+    client.send_read(3, PAGE, 4096);
+    while server.disk.take_hints().len() < 2 {
+        std::thread::yield_now();
+    }
+    client.send_read(4, 0, 4096);
+    assert_eq!(client.reply(4096).cookie, 4);
+    client.send_write(5, 0, &[8; 4096]);
+    assert_eq!(client.reply(0).cookie, 5);
+    assert_eq!(server.disk.take_hints(), [more, more]);
+    server.disk.release();
+    assert_eq!(client.reply(4096).cookie, 3);
+    client.send_read(6, 0, 4096);
+    assert_eq!(client.reply(4096).cookie, 6);
+    assert_eq!(server.disk.take_hints(), [alone]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{ForeignBytes, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use super::Disk;
 use crate::pace::Unpaced;
@@ -33,24 +33,39 @@ impl Block for Disk {
         self.root().below()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        Disk::try_read(self, offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        Disk::try_read(self, offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(Disk::read(self, offset, buf))
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(Disk::read(self, offset, buf, hints))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Disk::write(self, offset, data, false))
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write(self, offset, data, false, hints))
     }
 
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<ReadKind, Error>> {
-        Box::pin(Disk::read_into(self, offset, memory, &Unpaced))
+    fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(Disk::read_into(self, offset, memory, hints, &Unpaced))
     }
 
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Disk::write_from(self, offset, memory, false, &Unpaced))
+    fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write_from(self, offset, memory, false, hints, &Unpaced))
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {

@@ -1,7 +1,7 @@
 //! Requests on memory of others (a guest's), which is filled and written in place where the blocks below can.
 
 use block::{Error, ReadKind};
-use storage::ForeignBytes;
+use storage::{ForeignBytes, Hints};
 use throttle::Request;
 
 use super::Disk;
@@ -15,18 +15,20 @@ impl Disk {
         &self,
         offset: u64,
         memory: ForeignBytes,
+        hints: Hints,
         pace: &impl Pace,
     ) -> Result<ReadKind, Error> {
         let bytes = memory.len() as u64;
         self.front.note(Kind::Read, offset, bytes);
         let inside = self.front.begin(Kind::Read, Charge::Whole(Request::read(bytes))).await;
-        inside.end(self.read_into_in_steps(offset, memory, pace).await, bytes)
+        inside.end(self.read_into_in_steps(offset, memory, hints, pace).await, bytes)
     }
 
     async fn read_into_in_steps(
         &self,
         offset: u64,
         memory: ForeignBytes,
+        hints: Hints,
         pace: &impl Pace,
     ) -> Result<ReadKind, Error> {
         let layers = self.layers();
@@ -37,7 +39,7 @@ impl Disk {
             pace.step(step).await;
             // At most what is left of `memory`.
             let end = done + step as usize;
-            if layers.top.read_into(at, memory.slice(done, end)).await? == ReadKind::Data {
+            if layers.top.read_into(at, memory.slice(done, end), hints).await? == ReadKind::Data {
                 kind = ReadKind::Data;
             }
             done = end;
@@ -52,12 +54,13 @@ impl Disk {
         offset: u64,
         memory: ForeignBytes,
         fua: bool,
+        hints: Hints,
         pace: &impl Pace,
     ) -> Result<(), Error> {
         let bytes = memory.len() as u64;
         self.front.note(Kind::Write, offset, bytes);
         let inside = self.front.begin(Kind::Write, Charge::Whole(Request::write(bytes))).await;
-        inside.end(self.write_from_inside(offset, memory, fua, pace).await, bytes)
+        inside.end(self.write_from_inside(offset, memory, fua, hints, pace).await, bytes)
     }
 
     async fn write_from_inside(
@@ -65,11 +68,12 @@ impl Disk {
         offset: u64,
         memory: ForeignBytes,
         fua: bool,
+        hints: Hints,
         pace: &impl Pace,
     ) -> Result<(), Error> {
         if self.writable_now()?.detect_zeroes != DetectZeroes::Off {
             let copy = memory.to_bytes().ok_or_else(|| block::no_memory(&self.name))?;
-            return self.write_inside(offset, copy.into(), fua, pace).await;
+            return self.write_inside(offset, copy.into(), fua, hints, pace).await;
         }
         // The block below looks at one step at a time.
         self.check_inside(offset, memory.len() as u64)?;
@@ -81,7 +85,7 @@ impl Disk {
             pace.step(step).await;
             // At most what is left of `memory`.
             let end = done + step as usize;
-            layers.top.write_from(at, memory.slice(done, end)).await?;
+            layers.top.write_from(at, memory.slice(done, end), hints).await?;
             done = end;
         }
         self.settle(fua).await

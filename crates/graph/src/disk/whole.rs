@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Error};
+use block::{Blame, Error, Raw};
 use qcow2::bitmap::{Bitmap, BitmapChange, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{Qcow2, ResizeOptions};
@@ -62,6 +62,16 @@ impl Disk {
         };
         let bytes = status.as_ref().map_or(0, |status| status.map_or(0, |status| status.len));
         inside.end(status, bytes)
+    }
+
+    /// Bytes of the medium that the file of the uppermost image takes; None where nobody knows, or an external data file takes the most.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        let top = self.top_image();
+        match top.downcast_ref::<Qcow2>() {
+            Some(image) if image.geometry().external_data => None,
+            Some(image) => image.file().allocated_bytes(),
+            None => top.downcast_ref::<Raw>()?.storage.allocated_bytes(),
+        }
     }
 
     /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2

@@ -5,7 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use storage::{Allocation, Capabilities, Extent, ExtentKind, IoBuf, IoFuture, IoVec, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, ExtentKind, Hints, IoBuf, IoFuture, IoVec, Storage, Zeroing,
+};
 
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::OptionTree;
@@ -147,7 +149,7 @@ impl Storage for NullStorage {
         self.size
     }
 
-    fn read(&self, _offset: u64, mut buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, _offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(async move {
             self.take_time().await;
             buf.fill(0);
@@ -155,7 +157,7 @@ impl Storage for NullStorage {
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.ignore(offset.checked_add(data.len() as u64)))
     }
 
@@ -222,8 +224,8 @@ mod tests {
                 let disk = open(&options(drive).unwrap(), &OpenRules::default()).await.unwrap();
                 assert_eq!(disk.size(), size, "{drive}");
                 let data = IoVec::from(storage::IoBytes::copy_from(&[7; 4096]));
-                disk.write(0, data, true).await.unwrap();
-                let (result, buf) = disk.read(0, IoBuf::uninit(4096)).await;
+                disk.write(0, data, true, Hints::NONE).await.unwrap();
+                let (result, buf) = disk.read(0, IoBuf::uninit(4096), Hints::NONE).await;
                 result.unwrap();
                 assert!(buf.iter().all(|byte| *byte == 0), "{drive}");
                 disk.close().await.unwrap();

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use serde_json::{Value, json};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 use super::*;
 use crate::drive::parse_drive;
@@ -22,7 +22,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn all_bytes(disk: &Disk) -> Vec<u8> {
-    let (result, buf) = disk.read(0, IoBuf::uninit(disk.size() as usize)).await;
+    let (result, buf) = disk.read(0, IoBuf::uninit(disk.size() as usize), Hints::NONE).await;
     result.unwrap();
     buf[..].to_vec()
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use block::{Block, Error};
 use serde_json::{Value, json};
-use storage::{FileLock, IoBytes, IoVec, LockError, Role};
+use storage::{FileLock, Hints, IoBytes, IoVec, LockError, Role};
 
 use super::test_world::{Load, SIZE, STEP, World, a_while, polled, read_only, value_at, with_world};
 use super::*;
@@ -37,7 +37,7 @@ fn layer(disk: &Disk, at: usize) -> Arc<dyn Block> {
 
 async fn write_below(disk: &Disk, at: usize, offset: u64, value: u8) -> Result<(), Error> {
     let data = IoVec::from(IoBytes::copy_from(&vec![value; STEP as usize]));
-    layer(disk, at).write(offset, data).await
+    layer(disk, at).write(offset, data, Hints::NONE).await
 }
 
 impl World {
@@ -151,7 +151,7 @@ fn a_disk_that_was_opened_for_reading_takes_writes_after_its_root_was_opened_for
         assert!(disk.read_only(), "the option says so as before");
         disk.set_runtime_options(options).await.unwrap();
         let bytes = IoVec::from(IoBytes::copy_from(&vec![6; STEP as usize]));
-        disk.write(0, bytes, false).await.unwrap();
+        disk.write(0, bytes, false, Hints::NONE).await.unwrap();
         let refused = world.set_access(0, LayerAccess::Read).await.unwrap_err().to_string();
         assert!(refused.ends_with("is open for reading, and the disk is written"), "{refused}");
         options.read_only = true;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::ZeroOptions;
 use serde_json::Value;
-use storage::{IoBuf, IoVec};
+use storage::{Hints, IoBuf, IoVec};
 
 use super::test_world::with_world;
 use super::*;
@@ -21,13 +21,13 @@ fn futures_of_requests_and_of_what_opens_and_changes_disks_are_small() {
         let disk = world.add(asked.clone()).await;
         let image = disk.image().unwrap();
         for (what, bytes) in [
-            ("read", size_of_val(&disk.read(0, IoBuf::uninit(1)))),
-            ("write", size_of_val(&disk.write(0, IoVec::new(), false))),
+            ("read", size_of_val(&disk.read(0, IoBuf::uninit(1), Hints::NONE))),
+            ("write", size_of_val(&disk.write(0, IoVec::new(), false, Hints::NONE))),
             ("zero", size_of_val(&disk.zero(0, 1, ZeroOptions::default(), false))),
             ("discard", size_of_val(&disk.discard(0, 1, false))),
             ("flush", size_of_val(&disk.flush())),
-            ("read of an image", size_of_val(&image.read(0, IoBuf::uninit(1)))),
-            ("write of an image", size_of_val(&image.write(0, IoVec::new()))),
+            ("read of an image", size_of_val(&image.read(0, IoBuf::uninit(1), Hints::NONE))),
+            ("write of an image", size_of_val(&image.write(0, IoVec::new(), Hints::NONE))),
         ] {
             assert!(bytes <= REQUEST_MAX, "{what}: {bytes} bytes");
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::{Blame, Block, BlockFuture, Filter};
 use serde_json::{Value, json};
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use super::test_world::{
     Load, SIZE, STEP, a_while, layer_names, polled, read_only, value_at, with_world, write,
@@ -42,7 +42,7 @@ fn requests_before_an_exchange_see_the_old_disk_and_those_after_it_the_new_one()
         let looked = Cell::new(0);
         let change = world.graph.change().await;
         let last_look = async || {
-            let (result, buf) = disk.root().read(0, IoBuf::uninit(10)).await;
+            let (result, buf) = disk.root().read(0, IoBuf::uninit(10), Hints::NONE).await;
             result?;
             looked.set(buf[0]);
             Ok(())
@@ -153,10 +153,10 @@ impl Filter for Guarded {
         &self.0
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), block::Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), block::Error>> {
         match offset {
             0 => Box::pin(async { Err(Blame::new("guard").refused("not here")) }),
-            _ => self.0.write(offset, data),
+            _ => self.0.write(offset, data, hints),
         }
     }
 }
@@ -168,12 +168,15 @@ fn a_filter_is_put_over_a_disk_at_work_and_taken_away() {
         let bytes = || IoVec::from(IoBytes::copy_from(&[9; 512]));
         let filter = Put::Filter(Box::new(|below| Arc::new(Guarded(below))));
         assert_eq!(world.replace(Edge::Root, filter).await.unwrap().removed.names().count(), 0);
-        assert_eq!(disk.write(0, bytes(), false).await.unwrap_err().to_string(), "guard: not here");
-        disk.write(512, bytes(), false).await.unwrap();
+        assert_eq!(
+            disk.write(0, bytes(), false, Hints::NONE).await.unwrap_err().to_string(),
+            "guard: not here"
+        );
+        disk.write(512, bytes(), false, Hints::NONE).await.unwrap();
         let replaced = world.replace(Edge::Root, Put::Layer(1)).await.unwrap();
         assert_eq!(replaced.removed.names().count(), 1);
         drop(replaced);
-        disk.write(0, bytes(), false).await.unwrap();
+        disk.write(0, bytes(), false, Hints::NONE).await.unwrap();
         assert_eq!(value_at(&disk, 0, 1024).await, 9);
     });
 }
@@ -255,10 +258,11 @@ fn an_exchange_that_fails_or_is_dropped_anywhere_leaves_the_old_disk_whole() {
                 reactor::yield_now().await;
                 // What the job that does this has written last: the disks are the same.
                 for range in 0..4 {
-                    let (result, buf) = root.read(range * STEP, IoBuf::uninit(STEP as usize)).await;
+                    let (result, buf) =
+                        root.read(range * STEP, IoBuf::uninit(STEP as usize), Hints::NONE).await;
                     result?;
                     let target = world.graph.disk("t").unwrap();
-                    target.disk.root().write(range * STEP, IoVec::from(buf.freeze())).await?;
+                    target.disk.root().write(range * STEP, IoVec::from(buf.freeze()), Hints::NONE).await?;
                 }
                 match times % 2 {
                     0 => Ok(()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Value, json};
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 use super::{Edge, Graph, Put, ReplaceError, Replaced};
 use crate::{Disk, OpenRules};
@@ -99,11 +99,11 @@ pub(super) fn layer_names(disk: &Disk) -> Vec<String> {
 
 /// The one value of the range.
 pub(super) async fn value_at(disk: &Disk, offset: u64, len: u64) -> u8 {
-    let (result, buf) = disk.read(offset, IoBuf::uninit(len as usize)).await;
+    let (result, buf) = disk.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.unwrap();
     assert!(buf.iter().all(|byte| *byte == buf[0]), "a torn read: {} and others", buf[0]);
     let mut inline = vec![0; len as usize];
-    if disk.try_read(offset, &mut inline) == Some(block::ReadKind::Data) {
+    if disk.try_read(offset, &mut inline, Hints::NONE) == Some(block::ReadKind::Data) {
         assert!(inline.iter().all(|byte| *byte == inline[0]), "a torn read inline");
     }
     buf[0]
@@ -112,7 +112,7 @@ pub(super) async fn value_at(disk: &Disk, offset: u64, len: u64) -> u8 {
 pub(super) async fn write(disk: &Disk, offset: u64, value: u8) {
     // Not in the statement that awaits: the array would be a part of every task that writes, and of each stack that such a task is on.
     let data = IoVec::from(IoBytes::copy_from(&vec![value; STEP as usize]));
-    disk.write(offset, data, false).await.unwrap();
+    disk.write(offset, data, false, Hints::NONE).await.unwrap();
 }
 
 /// Readers and writers, until [`Load::end`]. Every writer has a range of its own, and finds there what it wrote last.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use block::{Block, BlockFuture, Error, Filter, ReadKind, ZeroOptions};
+use block::{Block, BlockFuture, Error, Filter, Hints, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
 use futures_executor::block_on;
 use futures_util::future::{join, join_all};
@@ -66,19 +66,24 @@ impl Filter for Slow {
         &self.over
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             self.wait().await;
-            let read = self.over.read(offset, buf).await;
+            let read = self.over.read(offset, buf, hints).await;
             self.wait().await;
             read
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.wait().await;
-            let written = self.over.write(offset, data).await;
+            let written = self.over.write(offset, data, hints).await;
             self.wait().await;
             written
         })
@@ -128,7 +133,7 @@ impl World {
                     block.zero(offset, len, ZeroOptions::default()).await.unwrap();
                 } else {
                     let bytes = vec![self.dice.below(255) as u8 + 1; len as usize];
-                    block.write(offset, IoVec::from(IoBytes::copy_from(&bytes))).await.unwrap();
+                    block.write(offset, IoVec::from(IoBytes::copy_from(&bytes)), Hints::NONE).await.unwrap();
                 }
                 for _ in 0..self.dice.below(12) {
                     yield_now().await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use block::{
-    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, Stored, Takes, ZeroOptions,
 };
 use buffer::{IoBuf, IoBytes, IoVec};
 
@@ -122,7 +122,12 @@ impl Block for MadeUp {
         Capabilities { read_only: false, alignment: 1, cached: false, cluster_bytes: None }
     }
 
-    fn read(&self, offset: u64, mut buf: IoBuf) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+    fn read(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        _hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         Box::pin(async move {
             let range = match self.request(offset, buf.len() as u64) {
                 Ok(range) => range,
@@ -138,7 +143,7 @@ impl Block for MadeUp {
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> BlockFuture<'_, Result<(), Error>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let range = self.request(offset, data.len() as u64)?;
             self.bytes.lock().unwrap()[range].copy_from_slice(&data.to_bytes());

@@ -3,6 +3,7 @@
 use futures_executor::block_on;
 use job::{Content, Copy, CopyOptions, Counters, Scope, Zeroes};
 use proptest::prelude::*;
+use storage::Hints;
 
 use crate::copies::map;
 use crate::made_up::{MadeUp, SECTOR, Sector};
@@ -47,7 +48,7 @@ proptest! {
         let through = mixed(&map, &source.bytes(), &through, |sector| matches!(sector, Sector::Data | Sector::Zero));
         let target = MadeUp::blank("target", map.len());
         block_on(async {
-            let whole = block::Block::write(&target, 0, buffer::IoVec::from(buffer::IoBytes::copy_from(&through)));
+            let whole = block::Block::write(&target, 0, buffer::IoVec::from(buffer::IoBytes::copy_from(&through)), Hints::NONE);
             whole.await.unwrap();
             let copy = Copy {
                 source: &source, from: 0..through.len() as u64, target: &target, to: 0, scope: Scope::BelowTop,

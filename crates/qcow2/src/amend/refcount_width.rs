@@ -7,7 +7,7 @@ use block::Blame;
 use qcow2_layout::{
     Geometry, Header, HostOffset, REFCOUNT_TABLE_BYTES_MAX, RefcountTableEntry, refcount_get, refcount_set,
 };
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::Error;
 use crate::lists;
@@ -118,7 +118,8 @@ impl<'a> Old<'a> {
                 self.file.length()
             )));
         }
-        let (result, block) = self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits)).await;
+        let (result, block) =
+            self.file.read(at.0, IoBuf::uninit(1 << self.geometry.cluster_bits), Hints::NONE).await;
         result.map_err(self.blame.io("reading a refcount block"))?;
         for cluster in from..end {
             let count = refcount_get(&block, cluster % entries, self.geometry.refcount_order).unwrap_or(0);

@@ -9,10 +9,6 @@ use qcow2_layout::{
     BitmapFlags, BitmapTableEntry, BitmapsExtension, HostOffset, RecordExtension, encode_bitmap_directory,
 };
 
-use super::live::Live;
-use super::record::{Record, RecordShape};
-use super::records_and_is_consistent;
-use super::tracking::Bitmaps;
 use crate::Error;
 use crate::allocator::Run;
 use crate::free::Free;
@@ -21,6 +17,7 @@ use crate::medium::Medium;
 use crate::overlap::Section;
 use crate::pause::Pause;
 use crate::table_io::{encode_words, read_words};
+use crate::tracking::{Bitmaps, Live, Record, RecordShape, records_and_is_consistent};
 use sync::atomic::Ordering;
 
 /// What becomes of the image when bitmaps are stored.

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use qcow2_layout::BITMAP_BYTES_MAX;
 
 use super::change::{BitmapChange, NewBitmap, check_name};
-use super::live::{Live, LiveSpec};
 use super::merge::check_size;
-use super::reading::Bitmap;
-use super::tracking::Bitmaps;
 use crate::Error;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
+use crate::tracking::{Bitmap, Bitmaps, Live, LiveSpec};
 
 impl Inner {
     /// Changes one, or makes it. Nothing is written for it.

@@ -7,14 +7,11 @@ use block::ErrorKind;
 use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry, HostOffset};
 
 use super::draft::table_entries_for;
-use super::live::{Live, LiveSpec};
-use super::reading::Bitmap;
-use super::record::{Record, RecordShape};
-use super::tracking::Bitmaps;
-use super::{read_directory, records_and_is_consistent};
+use super::read_directory;
 use crate::Error;
 use crate::image::Inner;
 use crate::table_io::{check_place, read_bytes, read_words};
+use crate::tracking::{Bitmap, Bitmaps, Live, LiveSpec, Record, RecordShape, records_and_is_consistent};
 
 /// Memory for the bits of all bitmaps of an image that record changes; twice as much with the copy of what the file has. A bitmap of 1 TiB
 /// with a granularity of 64 KiB takes 2 MiB. Those that do not fit are not kept up to date.

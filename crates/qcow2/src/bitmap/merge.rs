@@ -6,9 +6,9 @@ use std::sync::Arc;
 use qcow2_layout::{BitmapEntry, BitmapTableEntry};
 
 use super::draft::Draft;
-use super::reading::Bitmap;
 use crate::Error;
 use crate::medium::Medium;
+use crate::tracking::Bitmap;
 
 impl Draft<'_> {
     /// Sets the bits of `entry` for everything that `source` has as dirty. Clusters of bits that do not change stay where

@@ -9,12 +9,12 @@ use qcow2_layout::{Autoclear, BitmapEntry, BitmapFlags, Header};
 use super::draft::Afterwards;
 use super::load::Vouching;
 use super::mark_in_use;
-use super::tracking::Bitmaps;
 use crate::Error;
 use crate::gate::Pass;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::pause::Pause;
+use crate::tracking::Bitmaps;
 use sync::atomic::Ordering;
 
 impl Inner {
@@ -35,6 +35,26 @@ impl Inner {
             drop(pass);
             Box::pin(self.record_change(range)).await?;
         }
+    }
+
+    /// What the header must say before the first change of the image: with lazy refcounts the dirty
+    /// bit, for bitmaps that record changes that they are in use. Durable when this returns, with everything
+    /// that was read when the image was opened.
+    #[inline]
+    pub(crate) async fn prepare_header_for_first_change(self: &Arc<Self>) -> Result<(), Error> {
+        if self.was_changed() {
+            return Ok(());
+        }
+        if self.tracking.must_be_marked() {
+            return self.begin_tracking().await;
+        }
+        let image = Arc::clone(self);
+        self.medium
+            .to_the_end(async move {
+                let _pass = image.enter().await?;
+                image.header.prepare_header_now(&image.medium).await
+            })
+            .await
     }
 
     /// Puts a range into the record of changes. Durable when it returns; bitmaps may be stored, and the record begun anew, right after it.
@@ -140,7 +160,7 @@ impl Inner {
     /// Stores bitmaps so that the record can be empty. Where there is no room for that the record grows further.
     async fn begin_record_anew(self: &Arc<Self>) -> Result<(), Error> {
         self.managed(async move |image| {
-            let full = |record: &Arc<super::record::Record>| record.is_full();
+            let full = |record: &Arc<crate::tracking::Record>| record.is_full();
             if !image.tracking.now().record.as_ref().is_some_and(full) {
                 return Ok(());
             }

@@ -8,7 +8,7 @@
 use futures_util::future::join_all;
 use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, Subcluster};
 use smallvec::SmallVec;
-use storage::{IoBuf, Step};
+use storage::{Hints, IoBuf, Step};
 
 use super::word::UnitPlace;
 use super::{Chain, SLICE_UNITS};
@@ -310,7 +310,8 @@ impl Inner {
         }
         // At most a slice of words: 16 KiB.
         self.medium.about_to(Step::L2Load);
-        let (result, entries) = self.medium.file.read(offset, IoBuf::uninit(bytes as usize)).await;
+        let (result, entries) =
+            self.medium.file.read(offset, IoBuf::uninit(bytes as usize), Hints::NONE).await;
         result.map_err(self.medium.blame.io("reading an L2 table"))?;
         Ok(Table::Entries(entries))
     }

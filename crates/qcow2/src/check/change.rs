@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{self, Stream, StreamExt};
 use qcow2_layout::{Cluster, CompressedCluster, Geometry, HostOffset, L2Entry};
-use storage::{IoBuf, Storage, Zeroing};
+use storage::{Hints, IoBuf, Storage, Zeroing};
 
 use super::CheckError;
 use super::pass::Pass;
@@ -105,7 +105,7 @@ async fn copy_group(pass: &Pass<'_>, plain: Option<&dyn Storage>, group: Group) 
     let mut at = 0;
     for copy in &group.copies {
         let part = IoBuf::try_uninit(copy.len as usize).ok_or_else(no_memory)?;
-        let (read, part) = file.read(copy.from, part).await;
+        let (read, part) = file.read(copy.from, part, Hints::NONE).await;
         read.map_err(pass.io("read a cluster", copy.from))?;
         if let Some(place) = whole.get_mut(at..at + part.len()) {
             place.copy_from_slice(&part);
@@ -115,7 +115,7 @@ async fn copy_group(pass: &Pass<'_>, plain: Option<&dyn Storage>, group: Group) 
     let (bytes, to) = (whole.freeze(), group.to);
     let written = match bytes.is_zero() && ciphered.is_none() {
         true => file.zero(to, group.len, Zeroing::Unmap).await,
-        false => file.write(to, bytes.into()).await,
+        false => file.write(to, bytes.into(), Hints::NONE).await,
     };
     written.map_err(pass.io("write a cluster", to))?;
     Ok(group.len)

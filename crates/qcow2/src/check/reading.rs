@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use crate::host::Host;
 use crate::table_io::read_bytes;
@@ -87,7 +87,9 @@ impl<'a> Reader<'a> {
         let (file, places) = (Arc::clone(file), places.to_vec());
         let calculation = move || {
             let Some(mut buf) = usize::try_from(len).ok().and_then(IoBuf::try_uninit) else { return };
-            let read = |(offset, place): (u64, P)| file.try_read(offset, &mut buf).then(|| look(place, &buf));
+            let read = |(offset, place): (u64, P)| {
+                file.try_read(offset, &mut buf, Hints::NONE).then(|| look(place, &buf))
+            };
             // Nobody waits any more if the check was dropped.
             let _ = done.send(places.into_iter().map(read).collect());
         };

@@ -4,8 +4,8 @@
 //! the place where the file could end if no cluster before it were free, and moves one kind of clusters from behind that place to
 //! free ones before it (`layout`). Rounds go on until nothing moves; each move lowers an address, so they end. Then the file is cut.
 //!
-//! A table that lies in several clusters finds its room by moving what is in the way (`room`). Defragmenting comes before all that
-//! (`order`).
+//! A table that lies in several clusters finds its room by moving what is in the way (`room`). Defragmenting (`order`) puts data in
+//! order before all that, and L2 tables afterwards.
 //!
 //! Each change is one step of `change.rs`: what moves is copied and counted twice before anything leads to the copy, and the old
 //! place is free only when the medium leads there no more. A crash leaves clusters counted too often, which the next run frees.
@@ -40,7 +40,7 @@ use moves::{Leaving, Plan};
 pub struct CompactOptions {
     /// Clusters that hold nothing but zeroes lose their place: all data is read for that.
     pub detect_zeroes: bool,
-    /// Data is put in the guest's order, from the front of the file on.
+    /// Data is put in the guest's order, from the front of the file on, and L2 tables in that order too.
     pub defragment: bool,
     /// Nothing is written: the report says what would be.
     pub dry_run: bool,
@@ -152,9 +152,14 @@ impl Compaction<'_> {
             return Ok(self.report);
         }
         if options.defragment {
-            self.defragment().await?;
+            self.order_data().await?;
         }
         while self.round().await? {}
+        if options.defragment {
+            self.order_tables().await?;
+            // Refcounts may have been given room for that, behind everything.
+            while self.round().await? {}
+        }
         self.cut().await?;
         Ok(self.report)
     }

@@ -77,9 +77,9 @@ impl Plan {
         }
     }
 
-    /// Clusters of data by offset, each with its new place and all its references.
-    pub(super) fn fixed(pass: &Pass<'_>, targets: BTreeMap<u64, (u64, u32)>) -> Self {
-        let mut plan = Self::new(pass, Leaving::Behind(0), Room::default(), true);
+    /// Clusters of data, or of tables, by offset, each with its new place and all its references.
+    pub(super) fn fixed(pass: &Pass<'_>, targets: BTreeMap<u64, (u64, u32)>, data: bool) -> Self {
+        let mut plan = Self::new(pass, Leaving::Behind(0), Room::default(), data);
         let len = pass.geometry.cluster_size();
         let targets = targets.into_iter().map(|(from, (to, times))| (from, Target { to, len, times }));
         plan.clusters = targets.collect();
@@ -230,6 +230,16 @@ impl Compaction<'_> {
         if plan.is_empty() {
             return Ok(false);
         }
+        self.relocate_tables(pass, &plan).await?;
+        Ok(true)
+    }
+
+    /// Moves the L2 tables of `plan`.
+    pub(super) async fn relocate_tables(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+    ) -> Result<(), CompactError> {
         let lead = async |pass: &mut Pass<'_>| {
             edit_l1_tables(pass, |_, entry| {
                 let target = plan.clusters.get(&entry.table?.0)?;
@@ -237,8 +247,7 @@ impl Compaction<'_> {
             })
             .await
         };
-        self.make(pass, &plan.change(), lead).await?;
-        Ok(true)
+        self.make(pass, &plan.change(), lead).await
     }
 
     /// Moves data, compressed or not, as `plan` has it; false if none can.

@@ -1,8 +1,11 @@
-//! Defragmenting: data in the guest's order on the medium, from the front of the file on.
+//! Defragmenting: data in the guest's order on the medium, from the front of the file on, and L2 tables in that order too.
 //!
 //! The place of each cluster follows from the tables: the first data cluster of the guest gets the lowest place, the next one the next,
 //! around metadata, which stays. Data of snapshots alone comes behind that of the disk. Compressed clusters stay too: each
 //! needs a request of its own wherever it is, and several share a host cluster.
+//!
+//! L2 tables come last, when no other cluster moves any more. They exchange places among themselves: the first one gets the lowest of
+//! the places that tables have. Gathering them would move all data of an image that lies in order around its tables.
 //!
 //! A round takes the first clusters that are not at their places. If other data is at these places, one change moves it behind them;
 //! the next round finds the places free and moves the clusters there. Nothing is overwritten that anything leads to.
@@ -29,6 +32,13 @@ const ROUND_CLUSTERS_MAX: u64 = 1 << 17;
 /// With fewer free clusters than this, and more to be moved, the refcounts are given room for more: each round reads all tables.
 const ROOM_MIN: usize = 256;
 
+/// What is put in order.
+enum Ordered {
+    Data,
+    /// L2 tables, and the places that they had at first, in ascending order; they are the same when all is done.
+    Tables(Option<Vec<u64>>),
+}
+
 /// Clusters that are not where the guest's order has them.
 #[derive(Default)]
 struct Misplaced {
@@ -40,14 +50,29 @@ struct Misplaced {
 
 impl Compaction<'_> {
     /// Puts the data in order.
-    pub(super) async fn defragment(&mut self) -> Result<(), CompactError> {
+    pub(super) async fn order_data(&mut self) -> Result<(), CompactError> {
+        self.put_in_order(Ordered::Data).await
+    }
+
+    /// Puts L2 tables in order, in the places that they have together.
+    pub(super) async fn order_tables(&mut self) -> Result<(), CompactError> {
+        self.put_in_order(Ordered::Tables(None)).await
+    }
+
+    async fn put_in_order(&mut self, mut what: Ordered) -> Result<(), CompactError> {
         let mut room_was_made = false;
         loop {
             let mut quiet = quiet;
             let mut pass = Pass::run(Reader::of(self.file), &mut quiet).await?;
             require_sound(&pass)?;
             let tables = l2_tables(&mut pass).await?;
-            let misplaced = find_misplaced(&mut pass, &tables).await?;
+            let misplaced = match &mut what {
+                Ordered::Data => find_misplaced(&mut pass, &tables).await?,
+                Ordered::Tables(places) => {
+                    let places = places.get_or_insert_with(|| in_ascending_order(&tables));
+                    misplaced_tables(&pass, &tables, places)
+                }
+            };
             if misplaced.clusters == 0 {
                 return Ok(());
             }
@@ -65,23 +90,27 @@ impl Compaction<'_> {
                 // Nothing is free that is counted, and the refcounts cannot be given more room.
                 return Ok(());
             }
-            self.relocate(&mut pass, &tables, &moves).await?;
+            let plan = Plan::of_clusters(&pass, &moves, matches!(what, Ordered::Data));
+            match what {
+                Ordered::Data => self.relocate_data(&mut pass, &tables, &plan).await?,
+                Ordered::Tables(_) => self.relocate_tables(&mut pass, &plan).await?,
+            }
         }
     }
 
     /// How many clusters would move.
     pub(super) async fn count_misplaced(&self, pass: &mut Pass<'_>) -> Result<u64, CompactError> {
         let tables = l2_tables(pass).await?;
-        Ok(find_misplaced(pass, &tables).await?.clusters)
+        let misplaced = misplaced_tables(pass, &tables, &in_ascending_order(&tables)).clusters;
+        Ok(find_misplaced(pass, &tables).await?.clusters + misplaced)
     }
 
-    async fn relocate(
+    async fn relocate_data(
         &mut self,
         pass: &mut Pass<'_>,
         tables: &[u64],
-        moves: &[(u64, u64)],
+        plan: &Plan,
     ) -> Result<(), CompactError> {
-        let plan = Plan::of_clusters(pass, moves);
         let change: Change = plan.change();
         let lead =
             async |pass: &mut Pass<'_>| edit_l2_tables(pass, tables, |_, _, words| plan.entry(words)).await;
@@ -120,6 +149,19 @@ fn free_behind(pass: &Pass<'_>, first: u64) -> impl Iterator<Item = u64> {
     free_runs(pass, end)
         .flat_map(move |run| run.start.max(first)..run.end.max(first))
         .filter(move |cluster| pass.comparison.has_block(cluster / entries))
+}
+
+fn in_ascending_order(tables: &[u64]) -> Vec<u64> {
+    let mut places = tables.to_vec();
+    places.sort_unstable();
+    places
+}
+
+/// Compares where tables are with where they should be.
+fn misplaced_tables(pass: &Pass<'_>, tables: &[u64], places: &[u64]) -> Misplaced {
+    let moving = || tables.iter().copied().zip(places.iter().copied()).filter(|(from, to)| from != to);
+    let first = moving().take(round_clusters(pass) as usize).collect();
+    Misplaced { first, clusters: moving().count() as u64 }
 }
 
 /// Compares where data is with where it should be.
@@ -192,13 +234,13 @@ async fn packed_clusters(pass: &mut Pass<'_>, tables: &[u64]) -> Result<Counts, 
 }
 
 impl Plan {
-    /// A plan for these clusters, each with all its references.
-    fn of_clusters(pass: &Pass<'_>, moves: &[(u64, u64)]) -> Self {
+    /// A plan for these clusters of data, or of tables, each with all its references.
+    fn of_clusters(pass: &Pass<'_>, moves: &[(u64, u64)], data: bool) -> Self {
         let mut targets = BTreeMap::new();
         for &(from, to) in moves {
             let times = u32::try_from(pass.claims.count(from)).unwrap_or(u32::MAX);
             targets.insert(pass.offset_of(from).0, (pass.offset_of(to).0, times));
         }
-        Plan::fixed(pass, targets)
+        Plan::fixed(pass, targets, data)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use qcow2_layout::{Cluster, L2Entry, Version};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 
 use super::layout::MOVES_MAX;
 use super::{CompactError, Compaction, entries, quiet, require_sound};
@@ -156,7 +156,7 @@ async fn zeroes_of(pass: &Pass<'_>, data: &dyn Storage, run: &[u64]) -> Result<(
     let Some(buf) = IoBuf::try_uninit(len as usize) else {
         return Err(CheckError::NoMemory { what: "reading data" });
     };
-    let (result, buf) = data.read(offset, buf).await;
+    let (result, buf) = data.read(offset, buf, Hints::NONE).await;
     result.map_err(pass.io("read a cluster", offset))?;
     let bytes = buf.freeze();
     let size = size as usize;

@@ -5,7 +5,7 @@ mod measure;
 mod options;
 mod plan;
 
-use storage::{Allocation, IoBuf, Storage, Zeroing};
+use storage::{Allocation, Hints, IoBuf, Storage, Zeroing};
 use storage_luks::{Around, NewVolume};
 
 pub use error::CreateError;
@@ -102,12 +102,21 @@ fn check_room(medium: &dyn Storage, needed: u64) -> Result<(), CreateError> {
 
 /// Makes sure that no old header can be taken for the new image's while that is half written.
 async fn erase(file: &dyn Storage) -> Result<(), CreateError> {
-    let erased = match file.capabilities().resizable {
-        true => file.shorten_to(0).await,
-        // The largest header cluster.
-        false => file.zero(0, file.length().min(2 << 20), Zeroing::Keep).await,
-    };
-    erased.map_err(CreateError::io(file, "erase"))?;
+    /// What no medium tears, and what says that there is an image.
+    const FIRST_SECTOR: u64 = 512;
+    /// The largest header cluster.
+    const HEADER_BYTES_MAX: u64 = 2 << 20;
+    let length = file.length();
+    if file.capabilities().resizable {
+        file.shorten_to(0).await.map_err(CreateError::io(file, "erase"))?;
+    } else {
+        // A crash leaves the old image whole, or none.
+        for end in [FIRST_SECTOR, HEADER_BYTES_MAX] {
+            file.zero(0, length.min(end), Zeroing::Keep).await.map_err(CreateError::io(file, "erase"))?;
+            file.flush().await.map_err(CreateError::io(file, "flush"))?;
+        }
+        return Ok(());
+    }
     file.flush().await.map_err(CreateError::io(file, "flush"))
 }
 
@@ -198,7 +207,9 @@ async fn write_refcounts(file: &dyn Storage, plan: &Plan) -> Result<(), CreateEr
         let count = per_chunk.min(total - done);
         let chunk = ones(count, plan.geometry.refcount_order)?;
         let offset = start + done * bits / 8;
-        file.write(offset, chunk.freeze().into()).await.map_err(CreateError::io(file, "write refcounts"))?;
+        file.write(offset, chunk.freeze().into(), Hints::NONE)
+            .await
+            .map_err(CreateError::io(file, "write refcounts"))?;
         done += count;
     }
     let word = |index: u64| (plan.refcount_blocks_start() + index) << plan.geometry.cluster_bits;

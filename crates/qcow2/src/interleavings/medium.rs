@@ -3,7 +3,9 @@
 
 use std::io;
 
-use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+};
 use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use sync::explore::pause;
@@ -101,14 +103,14 @@ impl Storage for Medium {
         self.bytes.length()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        slow(self.bytes.read(offset, buf))
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        slow(self.bytes.read(offset, buf, hints))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         slow(async move {
             self.note_write(offset)?;
-            self.bytes.write(offset, data).await
+            self.bytes.write(offset, data, hints).await
         })
     }
 

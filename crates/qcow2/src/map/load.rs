@@ -2,7 +2,7 @@
 
 use map_cache::{Load, SliceKey};
 use qcow2_layout::{HostOffset, L2Entry};
-use storage::{IoBuf, Step};
+use storage::{Hints, IoBuf, Step};
 
 use super::{Map, bad_entry};
 use crate::Error;
@@ -37,7 +37,7 @@ impl Map {
             return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
         }
         medium.about_to(Step::L2Load);
-        let (result, buf) = medium.file.read(offset, IoBuf::uninit(bytes)).await;
+        let (result, buf) = medium.file.read(offset, IoBuf::uninit(bytes), Hints::NONE).await;
         result.map_err(medium.blame.io("reading an L2 table"))?;
         Ok(words(&buf).collect())
     }
@@ -76,7 +76,8 @@ impl Map {
             return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
         }
         medium.about_to(Step::L2AllocCowRead);
-        let (result, bytes) = medium.file.read(at.0, IoBuf::uninit(1 << medium.geometry.cluster_bits)).await;
+        let (result, bytes) =
+            medium.file.read(at.0, IoBuf::uninit(1 << medium.geometry.cluster_bits), Hints::NONE).await;
         result.map_err(medium.blame.io("reading an L2 table"))?;
         Ok(bytes)
     }

@@ -9,7 +9,7 @@
 use futures_util::StreamExt;
 use futures_util::stream;
 use map_cache::{LoadTicket, SliceKey};
-use storage::{IoBuf, Step};
+use storage::{Hints, IoBuf, Step};
 use sync::atomic::Ordering;
 
 use super::Map;
@@ -138,7 +138,7 @@ impl Map {
         medium.about_to(Step::L2Load);
         let (result, bytes) = medium
             .file
-            .read(run.host, IoBuf::uninit(run.indices.len() << medium.geometry.cluster_bits))
+            .read(run.host, IoBuf::uninit(run.indices.len() << medium.geometry.cluster_bits), Hints::NONE)
             .await;
         result.map_err(medium.blame.io("reading L2 tables"))?;
         for (key, ticket) in tickets {
@@ -194,7 +194,7 @@ impl Map {
             return self.read_slice(medium, key).await;
         }
         medium.about_to(Step::L2Load);
-        let (result, bytes) = medium.file.read(start, IoBuf::uninit(len)).await;
+        let (result, bytes) = medium.file.read(start, IoBuf::uninit(len), Hints::NONE).await;
         if result.is_err() {
             drop(tickets);
             return self.read_slice(medium, key).await;

@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 
 use block::Blame;
 use qcow2_layout::{CryptMethod, Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
-use storage::{IoBuf, Step, Storage, about_to};
+use storage::{Hints, IoBuf, Step, Storage, about_to};
 
 use crate::allocator::Allocator;
 use crate::l1::L1Table;
@@ -60,7 +60,8 @@ impl Tables {
                 continue;
             };
             let first = index as u64 * entries;
-            let (result, bytes) = file.read(block.0, IoBuf::uninit(1 << geometry.cluster_bits)).await;
+            let (result, bytes) =
+                file.read(block.0, IoBuf::uninit(1 << geometry.cluster_bits), Hints::NONE).await;
             result.map_err(blame.io("reading a refcount block"))?;
             let used = |at: &u64| refcount_get(&bytes, *at, geometry.refcount_order) != Some(0);
             let last = (0..entries).rev().find(used);

@@ -312,16 +312,15 @@ impl Space {
 /// [`FOUND_MAX`].
 fn free_runs(block: &[u8], range: Range<u64>, order: u32) -> (u64, Vec<(u64, u64)>) {
     let mut found: Vec<(u64, u64)> = Vec::new();
-    for at in range.clone() {
-        if qcow2_layout::refcount_get(block, at, order) != Some(0) {
-            continue;
+    let mut from = range.start;
+    while let Some(at) = qcow2_layout::refcount_find_zero(block, from..range.end, order) {
+        if found.len() == FOUND_MAX {
+            return (at, found);
         }
-        let full = found.len() == FOUND_MAX;
-        match found.last_mut() {
-            Some((start, len)) if *start + *len == at => *len += 1,
-            _ if full => return (at, found),
-            _ => found.push((at, 1)),
-        }
+        let is_free = |index: &u64| qcow2_layout::refcount_get(block, *index, order) == Some(0);
+        let len = (at..range.end).take_while(is_free).count() as u64;
+        found.push((at, len));
+        from = at + len;
     }
     (range.end, found)
 }

@@ -4,22 +4,35 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use storage::{IoVec, Storage};
+use storage::{Hints, IoVec, Storage};
 
 /// Bytes, or where the kernel copies them from.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
-    /// In memory.
-    Bytes(IoVec),
+    /// In memory, with what is known of the request.
+    Bytes(IoVec, Hints),
     /// In another file.
     File { file: Arc<OwnedFd>, offset: u64, len: u64 },
 }
 
 impl Payload {
+    /// Bytes of a request of which `hints` are known.
+    pub(crate) fn new(bytes: IoVec, hints: Hints) -> Self {
+        Self::Bytes(bytes, hints)
+    }
+
+    /// What is known of the request; of what the kernel copies nothing is told on.
+    pub(crate) fn hints(&self) -> Hints {
+        match self {
+            Self::Bytes(_, hints) => *hints,
+            Self::File { .. } => Hints::NONE,
+        }
+    }
+
     /// Bytes of it.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Bytes(bytes, _) => bytes.len() as u64,
             Self::File { len, .. } => *len,
         }
     }
@@ -28,7 +41,7 @@ impl Payload {
     pub(crate) fn slice(&self, from: u64, to: u64) -> Self {
         match self {
             // Both fit a length in memory.
-            Self::Bytes(bytes) => Self::Bytes(bytes.slice(from as usize, to as usize)),
+            Self::Bytes(bytes, hints) => Self::Bytes(bytes.slice(from as usize, to as usize), *hints),
             Self::File { file, offset, .. } => {
                 Self::File { file: Arc::clone(file), offset: offset + from, len: to - from }
             }
@@ -38,14 +51,15 @@ impl Payload {
     /// Puts it to `offset` of `storage`.
     pub(crate) async fn put(self, storage: &dyn Storage, offset: u64) -> io::Result<()> {
         match self {
-            Self::Bytes(bytes) => storage.write(offset, bytes).await,
+            Self::Bytes(bytes, hints) => storage.write(offset, bytes, hints).await,
             Self::File { file, offset: from, len } => storage.copy_from(offset, file, from, len).await,
         }
     }
 }
 
 impl From<IoVec> for Payload {
+    /// Bytes of the engine's own.
     fn from(bytes: IoVec) -> Self {
-        Self::Bytes(bytes)
+        Self::Bytes(bytes, Hints::NONE)
     }
 }

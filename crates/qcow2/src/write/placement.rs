@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcow2_layout::HostOffset;
-use storage::{IoBuf, IoBytes, IoVec, Step, Zeroing};
+use storage::{Hints, IoBuf, IoBytes, IoVec, Step, Zeroing};
 
 use super::Payload;
 use crate::Error;
@@ -75,9 +75,10 @@ impl Inner {
         let at = |guest: u64| place.host + (guest - place.guest);
         let before = place.written.before(guest);
         let behind = GuestRange { start: end, ..place.written };
+        let hints = data.hints();
         let (head, tail) = futures_util::future::join(
-            self.copied(before, place, at(before.start)),
-            self.copied(behind, place, at(end)),
+            self.copied(before, place, at(before.start), hints),
+            self.copied(behind, place, at(end), hints),
         )
         .await;
         let (head, tail) = (head?, tail?);
@@ -86,7 +87,7 @@ impl Inner {
         debug_assert!(at(stop) <= place.host + place.clusters * self.medium.geometry.cluster_size());
         self.medium.check_data(at(start), stop - start)?;
         let data = match data {
-            Payload::Bytes(data) => data,
+            Payload::Bytes(data, _) => data,
             copied => {
                 for (part, guest) in [(head, start), (tail, end)] {
                     if let Some(part) = part {
@@ -100,7 +101,7 @@ impl Inner {
         head.into_iter().for_each(|head| bytes.push(head));
         bytes.append(data);
         tail.into_iter().for_each(|tail| bytes.push(tail));
-        self.put(bytes.into(), at(start)).await
+        self.put(Payload::new(bytes, hints), at(start)).await
     }
 
     /// What must be written at `host` so that it reads as `range` of the guest did: the bytes,
@@ -110,6 +111,7 @@ impl Inner {
         range: GuestRange,
         place: &Placement<'_>,
         host: HostOffset,
+        hints: Hints,
     ) -> Result<Option<IoBytes>, Error> {
         if range.is_empty() {
             return Ok(None);
@@ -136,8 +138,8 @@ impl Inner {
         let buf = IoBuf::uninit(len as usize);
         self.medium.about_to_with_data(Step::CowRead);
         let (result, buf) = match known {
-            Some(located) => self.read_piece(range.start, located, buf).await,
-            None => self.read(range.start, buf).await,
+            Some(located) => self.read_piece(range.start, located, buf, hints).await,
+            None => self.read(range.start, buf, hints).await,
         };
         result?;
         Ok(Some(buf.freeze()))

@@ -9,7 +9,7 @@ use qcow2::{
     Amendment, CreateOptions, ErrorKind, Files, Options, Qcow2, Repair, amend, check, create, read_header,
 };
 use qcow2_layout::{Header, Version};
-use storage::{IoBytes, IoVec, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, IoVec, MemoryStorage, Storage};
 
 use crate::common::faulty::Faulty;
 use crate::on_reactor::{Loop, reactor_run};
@@ -32,9 +32,9 @@ async fn image(options: CreateOptions) -> Arc<MemoryStorage> {
     let files = Files { file: Arc::clone(&file) as Arc<dyn Storage>, data: None, backing: None };
     let options = Options { writable: true, ..Options::default() };
     let image = Qcow2::open(files, options, Arc::new(Loop)).await.unwrap();
-    image.write(0, IoVec::from(IoBytes::copy_from(&[7; 100 << 10]))).await.unwrap();
+    image.write(0, IoVec::from(IoBytes::copy_from(&[7; 100 << 10])), Hints::NONE).await.unwrap();
     image.create_snapshot(Default::default()).await.unwrap();
-    image.write(1 << 20, IoVec::from(IoBytes::copy_from(&[8; 9 << 10]))).await.unwrap();
+    image.write(1 << 20, IoVec::from(IoBytes::copy_from(&[8; 9 << 10])), Hints::NONE).await.unwrap();
     image.close().await.unwrap();
     file
 }
@@ -88,7 +88,7 @@ fn an_image_that_must_be_repaired_first_is_refused() {
     reactor_run(async {
         for bit in [1u8, 2] {
             let file = image(CreateOptions::default()).await;
-            file.write(79, IoBytes::copy_from(&[bit]).into()).await.unwrap();
+            file.write(79, IoBytes::copy_from(&[bit]).into(), Hints::NONE).await.unwrap();
             assert_eq!(refused(&file, width(8)).await.0, ErrorKind::Refused);
         }
     });
@@ -101,7 +101,9 @@ fn refcounts_that_are_not_there_are_corruption_and_not_zeroes() {
         let header = read_header(&*file).await.unwrap();
         // The second block of a table of which the first is right.
         let word = (file.length().next_multiple_of(CLUSTER) + CLUSTER).to_be_bytes();
-        file.write(header.refcount_table_offset.0 + 8, IoBytes::copy_from(&word).into()).await.unwrap();
+        file.write(header.refcount_table_offset.0 + 8, IoBytes::copy_from(&word).into(), Hints::NONE)
+            .await
+            .unwrap();
         let (kind, error) = refused(&file, width(64)).await;
         assert_eq!(kind, ErrorKind::Corrupt, "{error}");
         assert!(error.contains("past the end of the file"), "{error}");

@@ -13,7 +13,7 @@ use qcow2_layout::{
     Autoclear, BitmapEntry, BitmapFlags, BitmapTableEntry, BitmapsExtension, HostOffset,
     encode_bitmap_directory,
 };
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 const CLUSTER: u64 = 512;
 
@@ -53,7 +53,7 @@ async fn with_flags(flags: BitmapFlags, table: &[u64], bits: &[u8]) -> (Arc<Memo
     let words: Vec<u8> = table.iter().flat_map(|word| word.to_be_bytes()).collect();
     let pieces = [(0, header.encode().unwrap()), (directory_at, directory), (table_at, words)];
     for (at, bytes) in pieces.into_iter().chain([(bits_at, bits.to_vec())]) {
-        file.write(at, IoBytes::copy_from(&bytes).into()).await.unwrap();
+        file.write(at, IoBytes::copy_from(&bytes).into(), Hints::NONE).await.unwrap();
     }
     (file, bits_at)
 }

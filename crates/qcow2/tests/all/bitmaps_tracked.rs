@@ -11,7 +11,7 @@ use on_reactor::{Loop, reactor_run};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use qcow2::{CreateOptions, Files, Options, Qcow2, ResizeOptions, ZeroOptions, create};
 use qcow2_layout::{Autoclear, BitmapFlags, HostOffset};
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -46,7 +46,7 @@ fn named(image: &Qcow2, name: &str) -> Option<Arc<Bitmap>> {
 }
 
 async fn write(image: &Qcow2, offset: u64, len: u64) {
-    image.write(offset, IoBytes::copy_from(&vec![7; len as usize]).into()).await.unwrap();
+    image.write(offset, IoBytes::copy_from(&vec![7; len as usize]).into(), Hints::NONE).await.unwrap();
 }
 
 /// Dirty ranges, start and end, neighbours joined.
@@ -208,11 +208,11 @@ fn a_record_that_another_program_wrote_past_is_not_believed() {
         image.change_bitmap("b", BitmapChange::Add(new(4 * K))).await.unwrap();
         write(&image, M, 1).await;
         drop(image);
-        let (result, mut bits) = file.read(88, storage::IoBuf::zeroed(8)).await;
+        let (result, mut bits) = file.read(88, storage::IoBuf::zeroed(8), Hints::NONE).await;
         result.unwrap();
         assert_eq!(bits[0], 0x80, "the record is vouched for");
         bits[0] = 0;
-        file.write(88, bits.freeze().into()).await.unwrap();
+        file.write(88, bits.freeze().into(), Hints::NONE).await.unwrap();
         let image = open(&file, writable()).await;
         assert!(named(&image, "b").is_none());
         assert_eq!(image.inconsistent_bitmaps().len(), 1);
@@ -240,7 +240,7 @@ fn a_record_is_of_those_bitmaps_alone_that_were_true_when_it_began() {
         let header = qcow2::read_header(&*file).await.unwrap();
         let place = header.extensions.bitmaps.unwrap().directory_offset;
         // Flags of the first entry.
-        file.write(place.0 + 12, IoBytes::copy_from(&3u32.to_be_bytes()).into()).await.unwrap();
+        file.write(place.0 + 12, IoBytes::copy_from(&3u32.to_be_bytes()).into(), Hints::NONE).await.unwrap();
         let image = open(&file, writable()).await;
         write(&image, M, 1).await;
         drop(image);
@@ -268,7 +268,8 @@ fn without_room_for_a_new_record_the_one_that_was_left_goes_on() {
         let mut filled = 0;
         // What was freed for the new record has room for more behind a flush.
         for _ in 0..4 {
-            while filled < 14 * M && image.write(filled, IoBytes::copy_from(&[7; 4096]).into()).await.is_ok()
+            while filled < 14 * M
+                && image.write(filled, IoBytes::copy_from(&[7; 4096]).into(), Hints::NONE).await.is_ok()
             {
                 filled += 4 * K;
             }
@@ -303,15 +304,15 @@ fn a_record_vouches_for_no_bitmap_that_misses_a_change() {
         let header = qcow2::read_header(&*file).await.unwrap();
         assert!(header.extensions.record.is_some());
         let table = qcow2::bitmap::list(&*file, &header).await.unwrap()[0].table_offset;
-        let (result, word) = file.read(table.0, storage::IoBuf::zeroed(8)).await;
+        let (result, word) = file.read(table.0, storage::IoBuf::zeroed(8), Hints::NONE).await;
         result.unwrap();
         let beyond = HostOffset(1 << 40).0.to_be_bytes();
-        file.write(table.0, IoBytes::copy_from(&beyond).into()).await.unwrap();
+        file.write(table.0, IoBytes::copy_from(&beyond).into(), Hints::NONE).await.unwrap();
         let image = open(&file, writable()).await;
         assert!(named(&image, "bad").is_none());
         write(&image, 8 * M + 128 * K, 1).await;
         drop(image);
-        file.write(table.0, word.freeze().into()).await.unwrap();
+        file.write(table.0, word.freeze().into(), Hints::NONE).await.unwrap();
         let image = open(&file, writable()).await;
         assert!(named(&image, "bad").is_none(), "it misses a change");
         assert_eq!(image.inconsistent_bitmaps().len(), 1);
@@ -357,7 +358,7 @@ fn a_bitmap_that_cannot_be_read_is_out_of_date_from_the_first_change_on() {
         let entries = qcow2::bitmap::list(&*file, &header).await.unwrap();
         let table = entries[0].table_offset;
         let beyond = HostOffset(1 << 40).0.to_be_bytes();
-        file.write(table.0, IoBytes::copy_from(&beyond).into()).await.unwrap();
+        file.write(table.0, IoBytes::copy_from(&beyond).into(), Hints::NONE).await.unwrap();
         let image = open(&file, writable()).await;
         assert!(named(&image, "bad").is_some() && image.bitmaps_out_of_date().is_empty());
         for offset in [0, M] {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use on_reactor::reactor_run;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Budget, CreateOptions, Files, Form, Host, Options, Qcow2, Work, create};
-use storage::{IoBuf, IoBytes, IoVec, MemoryStorage, Storage};
+use storage::{Hints, IoBuf, IoBytes, IoVec, MemoryStorage, Storage};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -45,12 +45,12 @@ async fn open(file: &Arc<dyn Storage>, options: Options, budget: &Arc<Budget>) -
 }
 
 async fn write(image: &Qcow2, (at, value): (u64, u8)) {
-    image.write(at, IoVec::from(IoBytes::copy_from(&[value; 512]))).await.unwrap();
+    image.write(at, IoVec::from(IoBytes::copy_from(&[value; 512])), Hints::NONE).await.unwrap();
 }
 
 async fn assert_holds(image: &Qcow2, places: impl IntoIterator<Item = (u64, u8)>) {
     for (at, value) in places {
-        let (result, buf) = image.read(at, IoBuf::uninit(512)).await;
+        let (result, buf) = image.read(at, IoBuf::uninit(512), Hints::NONE).await;
         result.unwrap();
         assert_eq!(buf[..], [value; 512], "at {at:#x}");
     }

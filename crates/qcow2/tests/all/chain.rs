@@ -10,7 +10,7 @@ use chain_support::{Built, Random, blocks};
 use on_reactor::reactor_run;
 use qcow2::Options;
 use qcow2::cache_sizes::CacheRequest;
-use storage::{ForeignBytes, IoBuf, IoBytes, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoBytes, IoVec};
 
 /// Random chains; `COWHAND_SIM_SCALE` times as many on request.
 const CHAINS: u64 = 60;
@@ -49,21 +49,21 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
                 if random.below(4) == 0 {
                     let byte = random.below(255) as u8 + 1;
                     if random.below(2) == 0 {
-                        top.write_from(offset, lent(len as usize, byte)).await.unwrap();
+                        top.write_from(offset, lent(len as usize, byte), Hints::NONE).await.unwrap();
                     } else {
                         let data = IoBytes::copy_from(&vec![byte; len as usize]);
-                        top.write(offset, IoVec::from(data)).await.unwrap();
+                        top.write(offset, IoVec::from(data), Hints::NONE).await.unwrap();
                     }
                     built.flat[range].fill(byte);
                     continue;
                 }
                 // Where the map says zeroes the buffer stays as it was.
                 let mut inline = vec![0; len as usize];
-                let tried = top.try_read(offset, &mut inline);
+                let tried = top.try_read(offset, &mut inline, Hints::NONE);
                 if tried.is_some() {
                     assert!(inline == built.flat[range.clone()], "seed {seed}: step {step}, inline");
                 }
-                let (result, buf) = top.read(offset, IoBuf::uninit(len as usize)).await;
+                let (result, buf) = top.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
                 let kind = result.unwrap();
                 assert!(
                     tried.is_none_or(|tried| tried == kind),
@@ -72,7 +72,7 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
                 let whole = &built.flat[range];
                 assert!(buf[..] == *whole, "seed {seed}: step {step}, {len} bytes at {offset}");
                 let memory = lent(len as usize, 0xee);
-                if top.read_into(offset, memory.clone()).await.unwrap() == ReadKind::Zeroes {
+                if top.read_into(offset, memory.clone(), Hints::NONE).await.unwrap() == ReadKind::Zeroes {
                     assert!(whole.iter().all(|&byte| byte == 0), "seed {seed}: step {step}, lent");
                 }
                 assert!(
@@ -117,7 +117,7 @@ fn whatever_read_fails_during_a_load_the_request_fails_and_the_next_one_succeeds
                 let top = built.open(Options::default(), false).await;
                 built.fail_read(nth);
                 let size = built.flat.len();
-                let (result, _) = top.read(0, IoBuf::uninit(size)).await;
+                let (result, _) = top.read(0, IoBuf::uninit(size), Hints::NONE).await;
                 let failed = built.failed_read();
                 match (&failed, result) {
                     (None, result) => {
@@ -132,7 +132,7 @@ fn whatever_read_fails_during_a_load_the_request_fails_and_the_next_one_succeeds
                         assert!(told.contains(name.as_str()), "{told}: {name}");
                     }
                 }
-                let (result, buf) = top.read(0, IoBuf::uninit(size)).await;
+                let (result, buf) = top.read(0, IoBuf::uninit(size), Hints::NONE).await;
                 result.unwrap();
                 assert!(buf[..] == built.flat[..], "seed {seed}: after the failure of read {nth}");
             }
@@ -148,16 +148,16 @@ fn a_new_layer_on_top_of_an_open_chain_sees_what_is_below() {
         let mut built = Built::new(&mut random, 6).await;
         let top = built.open(Options { writable: true, ..Options::default() }, false).await;
         let data = IoBytes::copy_from(&[0x5a; 3000]);
-        top.write(1000, IoVec::from(data)).await.unwrap();
+        top.write(1000, IoVec::from(data), Hints::NONE).await.unwrap();
         built.flat[1000..4000].fill(0x5a);
         top.flush().await.unwrap();
         // As long as it may be written it is asked itself, and only what lies below it is in a map.
         let overlay = built.overlay(top.clone()).await;
         let data = IoBytes::copy_from(&[0xa5; 500]);
-        top.write(3800, IoVec::from(data)).await.unwrap();
+        top.write(3800, IoVec::from(data), Hints::NONE).await.unwrap();
         built.flat[3800..4300].fill(0xa5);
         let size = built.flat.len();
-        let (result, buf) = overlay.read(0, IoBuf::uninit(size)).await;
+        let (result, buf) = overlay.read(0, IoBuf::uninit(size), Hints::NONE).await;
         result.unwrap();
         assert!(buf[..] == built.flat[..]);
         assert!(overlay.status().chain.is_none() && top.status().chain.is_some());
@@ -205,9 +205,9 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
                 let len = (1 + random.below(1 << 16)).min(built.flat.len() as u64 - offset) as usize;
                 let expected = &built.flat[offset as usize..offset as usize + len];
                 let mut inline = vec![0; len];
-                let tried = top.try_read(offset, &mut inline);
+                let tried = top.try_read(offset, &mut inline, Hints::NONE);
                 assert!(tried.is_none() || inline == expected, "seed {seed}: step {step}, inline");
-                let (result, buf) = top.read(offset, IoBuf::uninit(len)).await;
+                let (result, buf) = top.read(offset, IoBuf::uninit(len), Hints::NONE).await;
                 result.unwrap();
                 assert!(buf[..] == *expected, "seed {seed}: step {step}, {len} bytes at {offset}");
             }

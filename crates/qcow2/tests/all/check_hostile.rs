@@ -11,7 +11,7 @@ use common::faulty::Faulty;
 use common::{at, load, qemu_check, qemu_img, qemu_io, run, save};
 use proptest::prelude::*;
 use qcow2::{CheckError, CheckReport, CreateOptions, Repair, check, create};
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 /// Generous for a debug build on a busy machine; the work itself takes a fraction.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ fn made(options: &CreateOptions) -> MemoryStorage {
 }
 
 fn write(file: &MemoryStorage, offset: u64, bytes: &[u8]) {
-    run(file.write(offset, IoBytes::copy_from(bytes).into())).unwrap();
+    run(file.write(offset, IoBytes::copy_from(bytes).into(), Hints::NONE)).unwrap();
 }
 
 fn words(count: usize, word: impl Fn(u64) -> u64) -> Vec<u8> {

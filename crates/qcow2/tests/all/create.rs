@@ -9,7 +9,7 @@ use common::{at, qemu_check, qemu_img, qemu_info, run, save};
 use qcow2::{CreateError, CreateOptions, Preallocation, create};
 use qcow2_layout::{Compression, Header, Version};
 use serde_json::Value;
-use storage::{MemoryStorage, Storage};
+use storage::{Hints, MemoryStorage, Storage};
 
 const PREALLOCATIONS: [Preallocation; 4] =
     [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
@@ -205,7 +205,7 @@ fn the_largest_disk_of_a_cluster_size_is_made_and_one_sector_more_is_refused() {
         let options = CreateOptions { size: largest, cluster_size, ..CreateOptions::default() };
         let file = made(&options);
         let mut first = vec![0; usize::try_from(cluster_size).unwrap()];
-        assert!(file.try_read(0, &mut first));
+        assert!(file.try_read(0, &mut first, Hints::NONE));
         assert_eq!(Header::decode(&first).unwrap().size, largest);
         let more = CreateOptions { size: largest + 1, ..options };
         let refused = run(create(&MemoryStorage::new(0), None, &more));

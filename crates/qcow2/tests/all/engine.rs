@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use on_reactor::{Loop, reactor_run};
 use qcow2::{Files, Options, Qcow2, ZeroOptions};
-use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec};
+use storage::{FileOptions, FileStorage, Hints, IoBuf, IoBytes, IoVec};
 
 fn qemu_img(args: &[&str]) {
     let output = Command::new("qemu-img").args(args).output().unwrap();
@@ -69,7 +69,7 @@ fn random_requests_read_back_and_leave_an_image_that_qemu_finds_clean() {
                     0..5 => {
                         let byte = step as u8 | 1;
                         let data = IoBytes::copy_from(&vec![byte; len as usize]);
-                        image.write(offset, IoVec::from(data)).await.unwrap();
+                        image.write(offset, IoVec::from(data), Hints::NONE).await.unwrap();
                         model[range].fill(byte);
                     }
                     5 => {
@@ -88,7 +88,8 @@ fn random_requests_read_back_and_leave_an_image_that_qemu_finds_clean() {
                     }
                     7 => image.flush().await.unwrap(),
                     _ => {
-                        let (result, buf) = image.read(offset, IoBuf::uninit(len as usize)).await;
+                        let (result, buf) =
+                            image.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
                         result.unwrap();
                         assert!(buf[..] == model[range], "{create}: step {step}, {len} bytes at {offset}");
                     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use block::{Block, ErrorKind, Raw};
 use futures_util::FutureExt;
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
-use storage::{IoBuf, IoBytes, IoVec, MemoryStorage};
+use storage::{Hints, IoBuf, IoBytes, IoVec, MemoryStorage};
 
 use crate::on_reactor::{Loop, reactor_run};
 
@@ -36,10 +36,10 @@ async fn images_over(bottom: Arc<dyn Block>) -> Arc<dyn Block> {
 }
 
 async fn read(image: &Qcow2, offset: u64, len: u64) -> Vec<u8> {
-    let (result, buf) = image.read(offset, IoBuf::uninit(len as usize)).await;
+    let (result, buf) = image.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.unwrap();
     let mut inline = vec![0; len as usize];
-    if image.try_read(offset, &mut inline).is_some() {
+    if image.try_read(offset, &mut inline, Hints::NONE).is_some() {
         assert_eq!(inline, buf[..], "what is read inline");
     }
     buf[..].to_vec()
@@ -53,7 +53,7 @@ async fn put_below(image: &Qcow2, backing: Option<Arc<dyn Block>>) {
 fn what_an_image_does_not_have_comes_from_the_layer_that_is_below_it_now() {
     reactor_run(async {
         let image = overlay(None, true).await;
-        image.write(CLUSTER, IoVec::from(IoBytes::copy_from(&[9; 100]))).await.unwrap();
+        image.write(CLUSTER, IoVec::from(IoBytes::copy_from(&[9; 100])), Hints::NONE).await.unwrap();
         let expected = |below: u8| {
             let mut bytes = vec![below; SIZE as usize];
             bytes[CLUSTER as usize..][..100].fill(9);
@@ -74,7 +74,7 @@ fn what_an_image_does_not_have_comes_from_the_layer_that_is_below_it_now() {
         }
         // A cluster that is made now is filled from the layer of now.
         put_below(&image, Some(raw(3))).await;
-        image.write(CLUSTER * 8, IoVec::from(IoBytes::copy_from(&[9; 1]))).await.unwrap();
+        image.write(CLUSTER * 8, IoVec::from(IoBytes::copy_from(&[9; 1])), Hints::NONE).await.unwrap();
         put_below(&image, None).await;
         assert_eq!(read(&image, CLUSTER * 8, 3).await, [9, 3, 3]);
         image.close().await.unwrap();
@@ -147,7 +147,7 @@ fn a_request_sees_the_old_layer_or_the_new_one_and_never_both() {
 
 /// The one value of the range.
 async fn read_as_one(image: &Qcow2, offset: u64, len: u64) -> u8 {
-    let (result, buf) = image.read(offset, IoBuf::uninit(len as usize)).await;
+    let (result, buf) = image.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.unwrap();
     assert!(buf.iter().all(|byte| *byte == buf[0]), "a mixture");
     buf[0]

@@ -10,13 +10,13 @@ use harness::{Qcow2Target, config};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{Error, Qcow2, Repair, ResizeOptions, check};
 use sim::{IoKind, Sim};
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 
 const CLUSTER: u64 = 4 << 10;
 
 async fn write(image: &Qcow2, cluster: u64) -> Result<(), Error> {
     let data = IoVec::from(IoBytes::copy_from(&[7; CLUSTER as usize]));
-    image.write(cluster * CLUSTER, data).await
+    image.write(cluster * CLUSTER, data, Hints::NONE).await
 }
 
 /// Writes one cluster after the other, from `first` on, until there is no room; gives the number of the last one

@@ -15,7 +15,7 @@ use common::{load, qemu_check, qemu_img, run, save};
 use on_reactor::{Loop, reactor_run};
 use qcow2::{CheckReport, Files, Options, Progress, Qcow2, Repair, check};
 use qcow2_layout::{refcount_get, refcount_set};
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 /// Bit 63 of the compatible features: a writer with a reserve was inside.
 const RESERVE: u64 = 1 << 63;
@@ -113,7 +113,7 @@ fn a_failure_half_way_leaves_leaks_at_most() {
                 // What cannot be given back is no reason to refuse the image.
                 let Ok(image) = open(&file, directory.path()).await else { return };
                 for at in [3 << 20, 40 << 10] {
-                    let _ = image.write(at, IoBytes::copy_from(&[7; 9000]).into()).await;
+                    let _ = image.write(at, IoBytes::copy_from(&[7; 9000]).into(), Hints::NONE).await;
                     let _ = image.flush().await;
                 }
                 let _ = image.close().await;
@@ -179,7 +179,7 @@ fn a_version_that_cannot_tell_of_a_reserve_leaks_none() {
         let file = Arc::new(Faulty::new(load(&directory.path().join("image.qcow2")), u64::MAX));
         reactor_run(async {
             let image = open(&file, directory.path()).await.unwrap();
-            image.write(5 << 20, IoBytes::copy_from(&[7; 9000]).into()).await.unwrap();
+            image.write(5 << 20, IoBytes::copy_from(&[7; 9000]).into(), Hints::NONE).await.unwrap();
             image.flush().await.unwrap();
             let crashed = checked(&file.inner);
             assert_eq!((crashed.corruptions, crashed.leaks > 0), (0, leaks_some), "{compat}");

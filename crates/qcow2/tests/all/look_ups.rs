@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::on_reactor::{Loop, reactor_run};
 use qcow2::{CreateOptions, Files, Options, Qcow2, create};
-use storage::{IoBuf, IoBytes, IoVec, MemoryStorage};
+use storage::{Hints, IoBuf, IoBytes, IoVec, MemoryStorage};
 
 const CLUSTER: u64 = 64 << 10;
 
@@ -26,7 +26,7 @@ async fn image(backing: Option<Qcow2>, extended_l2: bool) -> Qcow2 {
 }
 
 async fn write(image: &Qcow2, offset: u64, len: usize, byte: u8) {
-    image.write(offset, IoVec::from(IoBytes::copy_from(&vec![byte; len]))).await.unwrap();
+    image.write(offset, IoVec::from(IoBytes::copy_from(&vec![byte; len])), Hints::NONE).await.unwrap();
 }
 
 /// Look-ups in the maps of both layers for one write of 4 KiB in the middle of a cluster that only the lower layer has.
@@ -42,7 +42,7 @@ fn look_ups_of_a_copy(extended_l2: bool) -> (u64, u64) {
         let at = CLUSTER + (CLUSTER / 2) + 512;
         write(&above, at, 4096, 3).await;
         let after = (asked(&above), asked(&below));
-        let (result, bytes) = above.read(CLUSTER, IoBuf::uninit(CLUSTER as usize)).await;
+        let (result, bytes) = above.read(CLUSTER, IoBuf::uninit(CLUSTER as usize), Hints::NONE).await;
         result.unwrap();
         let expected = (CLUSTER..2 * CLUSTER).map(|byte| if (at..at + 4096).contains(&byte) { 3 } else { 1 });
         assert!(bytes.iter().copied().eq(expected), "the cluster around the write is not what it was");

@@ -13,7 +13,7 @@ use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{Error, ErrorKind, Qcow2};
 use qcow2_layout::Incompatible;
 use sim::Content;
-use storage::{IoBuf, IoBytes, IoVec};
+use storage::{Hints, IoBuf, IoBytes, IoVec};
 
 const CLUSTER: u64 = 4 << 10;
 
@@ -69,7 +69,7 @@ fn metadata_that_passes_for_free_is_not_given_to_a_guest() {
         const GUEST: [u8; CLUSTER as usize] = [0xee; CLUSTER as usize];
         let fill = async |image: &Qcow2| {
             for cluster in 0..image.size() / CLUSTER {
-                image.write(cluster * CLUSTER, IoVec::from(IoBytes::copy_from(&GUEST))).await?;
+                image.write(cluster * CLUSTER, IoVec::from(IoBytes::copy_from(&GUEST)), Hints::NONE).await?;
             }
             Ok(())
         };
@@ -109,8 +109,10 @@ fn two_guest_clusters_that_share_one_of_the_data_file_are_neither_read_nor_writt
         // COPIED at offset 0: the place of the first cluster.
         image.write(l2 + 8, &(1u64 << 63).to_be_bytes());
     });
-    let read = async |image: &Qcow2| image.read(CLUSTER, IoBuf::zeroed(512)).await.0.map(drop);
-    let write = async |image: &Qcow2| image.write(CLUSTER, IoVec::from(IoBytes::copy_from(&[1; 512]))).await;
+    let read = async |image: &Qcow2| image.read(CLUSTER, IoBuf::zeroed(512), Hints::NONE).await.0.map(drop);
+    let write = async |image: &Qcow2| {
+        image.write(CLUSTER, IoVec::from(IoBytes::copy_from(&[1; 512])), Hints::NONE).await
+    };
     let ([read, closed], ..) = after(&target, read);
     assert_corrupt(&read, "must be the guest offset, 0x1000");
     assert_corrupt(&closed, "corrupt");
@@ -133,7 +135,7 @@ fn first_active_l2(image: &Content) -> u64 {
 }
 
 async fn write_at(image: &Qcow2, at: u64) -> Result<(), Error> {
-    image.write(at, IoVec::from(IoBytes::copy_from(&[7; 512]))).await
+    image.write(at, IoVec::from(IoBytes::copy_from(&[7; 512])), Hints::NONE).await
 }
 
 /// After a snapshot the first write copied the L2 table. The old one was the snapshot's alone from then on, and nobody looked at its
@@ -154,13 +156,13 @@ fn the_table_that_a_snapshot_keeps_is_metadata_as_before_the_copy() {
             let own = first_active_l2(&world.current(0));
             assert_eq!(own != shared, copied, "the first write copies the table, and no other");
             let entry = (1u64 << 63 | shared).to_be_bytes();
-            image.file().write(own + 8 * 100, IoBytes::copy_from(&entry).into()).await.unwrap();
+            image.file().write(own + 8 * 100, IoBytes::copy_from(&entry).into(), Hints::NONE).await.unwrap();
             image
                 .set_caches(CacheRequest { l2_entry_bytes: Some(512), ..CacheRequest::default() })
                 .await
                 .unwrap();
             let written = write_at(&image, 100 * CLUSTER).await;
-            let read = image.read(100 * CLUSTER, IoBuf::zeroed(512)).await.0;
+            let read = image.read(100 * CLUSTER, IoBuf::zeroed(512), Hints::NONE).await.0;
             let _ = image.close().await;
             (written, read.map(drop))
         });
@@ -186,7 +188,7 @@ fn the_tables_that_a_new_snapshot_takes_over_are_metadata_as_before() {
         let own = first_active_l2(&world.current(0));
         assert!(own != taken_over);
         let entry = (1u64 << 63 | taken_over).to_be_bytes();
-        image.file().write(own + 8 * 100, IoBytes::copy_from(&entry).into()).await.unwrap();
+        image.file().write(own + 8 * 100, IoBytes::copy_from(&entry).into(), Hints::NONE).await.unwrap();
         image
             .set_caches(CacheRequest { l2_entry_bytes: Some(512), ..CacheRequest::default() })
             .await

@@ -9,7 +9,7 @@ use chain_support::{Built, Random};
 use on_reactor::reactor_run;
 use qcow2::cache_sizes::CacheRequest;
 use qcow2::{Options, Prefetch, Qcow2};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 fn misses(image: &Qcow2) -> u64 {
     let status = image.status();
@@ -18,7 +18,7 @@ fn misses(image: &Qcow2) -> u64 {
 
 async fn read_all(image: &Qcow2, flat: &[u8]) {
     for (at, expected) in flat.chunks(40_000).enumerate() {
-        let (result, buf) = image.read(at as u64 * 40_000, IoBuf::uninit(expected.len())).await;
+        let (result, buf) = image.read(at as u64 * 40_000, IoBuf::uninit(expected.len()), Hints::NONE).await;
         result.unwrap();
         assert!(buf[..] == *expected, "chunk {at}");
     }
@@ -68,7 +68,7 @@ fn a_miss_reads_its_neighbours_with_it() {
             let cache = CacheRequest { l2_bytes, l2_entry_bytes: Some(512), ..CacheRequest::default() };
             let image = built.open(Options { cache, prefetch, ..Options::default() }, false).await;
             for slice in 0..8u64 {
-                let (result, _) = image.read(slice * 64 * 4096, IoBuf::uninit(10)).await;
+                let (result, _) = image.read(slice * 64 * 4096, IoBuf::uninit(10), Hints::NONE).await;
                 result.unwrap();
             }
             assert_eq!(image.status().map.misses, missed, "{prefetch:?} {l2_bytes:?}");
@@ -84,7 +84,7 @@ fn neighbours_that_cannot_be_read_fail_nobody() {
         let options = Options { cache, prefetch: Prefetch::Table, ..Options::default() };
         let image = built.open(options, false).await;
         built.fail_read(0);
-        let (result, _) = image.read(0, IoBuf::uninit(10)).await;
+        let (result, _) = image.read(0, IoBuf::uninit(10), Hints::NONE).await;
         result.unwrap();
         assert!(built.failed_read().is_some(), "the first read is that of the table");
         assert_eq!(image.status().map.loads, 1);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use on_reactor::{Loop, reactor_run};
 use qcow2::{CreateOptions, Files, Options, Qcow2, Repair, check, create};
-use storage::{IoBytes, IoVec, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, IoVec, MemoryStorage, Storage};
 
 const MIB: u64 = 1 << 20;
 
@@ -30,7 +30,7 @@ async fn open(file: &Arc<MemoryStorage>, lazy_refcounts: bool) -> Qcow2 {
 
 async fn write(image: &Qcow2, offset: u64, len: u64) {
     let data = IoVec::from(IoBytes::copy_from(&vec![7; usize::try_from(len).unwrap()]));
-    image.write(offset, data).await.unwrap();
+    image.write(offset, data, Hints::NONE).await.unwrap();
 }
 
 async fn close_clean(image: &Qcow2, file: &MemoryStorage) {
@@ -80,9 +80,9 @@ fn clusters_that_are_counted_beyond_the_end_of_the_file_are_not_met_one_by_one()
         // Each of these blocks says that 16,777,216 clusters are in use, of which the file has a few.
         let (first, blocks) = (file.length().next_multiple_of(CLUSTER), 16);
         let places: Vec<u8> = (0..blocks).flat_map(|index| (first + index * CLUSTER).to_be_bytes()).collect();
-        file.write(CLUSTER, IoBytes::copy_from(&places).into()).await.unwrap();
+        file.write(CLUSTER, IoBytes::copy_from(&places).into(), Hints::NONE).await.unwrap();
         let full = vec![0xff; usize::try_from(blocks * CLUSTER).unwrap()];
-        file.write(first, IoBytes::copy_from(&full).into()).await.unwrap();
+        file.write(first, IoBytes::copy_from(&full).into(), Hints::NONE).await.unwrap();
         let image = open(&file, false).await;
         write(&image, 0, 64 << 10).await;
         image.close().await.unwrap();
@@ -98,7 +98,7 @@ fn a_file_that_may_not_grow_any_more_is_a_full_one() {
         file.grow_to(1 << 40).await.unwrap();
         let image = open(&file, false).await;
         let data = IoVec::from(IoBytes::copy_from(&[7; 256 << 10]));
-        let error = image.write(0, data).await.unwrap_err();
+        let error = image.write(0, data, Hints::NONE).await.unwrap_err();
         assert!(error.is_no_space(), "{error}");
         assert!(error.to_string().contains("at most 8388608 are allowed"), "{error}");
         close_clean(&image, &file).await;

@@ -19,7 +19,7 @@ use sim::{
     CrashOptions, Durability, Fault, FaultKind, IoKind, Management, Op, Order, Persistence, Step, Target,
     Workload,
 };
-use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec, Storage};
+use storage::{FileOptions, FileStorage, Hints, IoBuf, IoBytes, IoVec, Storage};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -64,11 +64,11 @@ fn changed(path: &Path, work: impl AsyncFnOnce(&Qcow2)) {
 
 async fn write(image: &Qcow2, at: u64, len: u64, byte: u8) {
     let data = IoVec::from(IoBytes::copy_from(&vec![byte; len as usize]));
-    image.write(at, data).await.unwrap();
+    image.write(at, data, Hints::NONE).await.unwrap();
 }
 
 async fn reads(image: &Qcow2, at: u64, len: u64, byte: u8) -> bool {
-    let (result, bytes) = image.read(at, IoBuf::uninit(len as usize)).await;
+    let (result, bytes) = image.read(at, IoBuf::uninit(len as usize), Hints::NONE).await;
     result.unwrap();
     bytes.iter().all(|&found| found == byte)
 }
@@ -170,7 +170,7 @@ fn shrinking_gives_the_space_back_and_the_file_becomes_shorter() {
         image.resize(M + 512, SHRINK).await.unwrap();
         assert_eq!(image.size(), M + 512);
         assert!(reads(image, 0, M + 512, 5).await);
-        assert!(image.write(M + 512, IoVec::from(IoBytes::zeroed(1))).await.is_err());
+        assert!(image.write(M + 512, IoVec::from(IoBytes::zeroed(1)), Hints::NONE).await.is_err());
         assert!(image.file().length() < 2 * M, "{} bytes", image.file().length());
         image.resize(3 * M, ResizeOptions::default()).await.unwrap();
         assert!(reads(image, M + 512, 2 * M - 512, 0).await);
@@ -301,7 +301,7 @@ fn a_write_that_waited_while_the_disk_became_smaller_does_not_reach_beyond_its_e
                     turn().await;
                 }
                 let data = IoVec::from(IoBytes::copy_from(&[9; 512]));
-                let result = image.write(size - 40 * K, data).await;
+                let result = image.write(size - 40 * K, data, Hints::NONE).await;
                 // Whether it came before is settled by the answer.
                 (result, image.size())
             };

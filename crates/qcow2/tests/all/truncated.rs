@@ -9,7 +9,7 @@ use std::sync::Arc;
 use on_reactor::{Loop, reactor_run};
 use qcow2::{CreateOptions, Files, Options, Preallocation, Prefetch, Qcow2, create};
 use qcow2_layout::L1Entry;
-use storage::{IoBuf, IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBuf, IoBytes, MemoryStorage, Storage};
 
 const CLUSTER: u64 = 512;
 
@@ -54,7 +54,7 @@ fn a_map_that_is_gone_is_an_error_however_it_is_read() {
                 // As far as it goes.
                 let _ = image.prefetch().await;
                 for (guest, &table) in (0..).step_by(PER_TABLE as usize).zip(&tables) {
-                    let (result, _) = image.read(guest, IoBuf::uninit(CLUSTER as usize)).await;
+                    let (result, _) = image.read(guest, IoBuf::uninit(CLUSTER as usize), Hints::NONE).await;
                     let what = format!("{prefetch:?}: cut at {cut:#x}, table at {table:#x}: {result:?}");
                     assert_eq!(result.is_ok(), table < cut, "{what}");
                 }
@@ -76,7 +76,7 @@ fn a_table_of_a_snapshot_that_is_gone_is_not_written_anew_as_an_empty_one() {
         let last = tables.iter().position(|&table| table == cut).unwrap() as u64;
         let image = open(&bytes[..cut as usize], Options { writable: true, ..Options::default() }).await;
         let data = IoBytes::copy_from(&[7; CLUSTER as usize]);
-        let written = image.write(last * PER_TABLE, data.into()).await;
+        let written = image.write(last * PER_TABLE, data.into(), Hints::NONE).await;
         assert!(written.unwrap_err().to_string().contains("past the end"), "the map cannot be read");
         drop(image);
     });

@@ -22,7 +22,7 @@ use sim::{
     Content, CrashOptions, CrashStates, Durability, IoKind, Management, Op, Order, Recording, Request,
     SimStorage, Step, Target, Workload, World,
 };
-use storage::{IoBuf, IoBytes, IoVec, Zeroing};
+use storage::{Hints, IoBuf, IoBytes, IoVec, Zeroing};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -603,7 +603,7 @@ fn resize_with_bitmaps() {
 /// What an image is, and a sum of what is read of its disk.
 async fn told_of_header(image: &Qcow2) -> String {
     let header = image.header().await;
-    let (read, bytes) = image.read(0, IoBuf::uninit(image.size() as usize)).await;
+    let (read, bytes) = image.read(0, IoBuf::uninit(image.size() as usize), Hints::NONE).await;
     let kind = read.expect("it can be read");
     let zeroes = kind == qcow2::ReadKind::Zeroes;
     let sum = bytes.iter().fold(0u64, |sum, &byte| {
@@ -680,7 +680,7 @@ fn with_zeroes(name: &str) -> Qcow2Target {
         };
         let write = async |at| {
             let data = IoVec::from(IoBytes::copy_from(&[0x5a; 20 * K as usize]));
-            image.write(at, data).await.expect("nothing fails");
+            image.write(at, data, Hints::NONE).await.expect("nothing fails");
         };
         write(M).await;
         zero(M, false).await;
@@ -841,11 +841,23 @@ fn compact_with_snapshots() {
 
 #[test]
 fn compact_puts_data_in_order() {
-    let ops = [write(2 * M, 12 * K), Op::Flush, write(M, 12 * K), Op::Flush, write(0, 12 * K), Op::Flush];
+    // One table leads to all of it.
+    let ops = [write(1536 * K, 12 * K), Op::Flush, write(M, 12 * K), Op::Flush, write(0, 12 * K), Op::Flush];
     let ordered = CompactOptions { defragment: true, ..ZEROES };
     assert_eq!(
         compact_row("c4k", &ops, ordered),
         "| freed refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | length |"
+    );
+}
+
+#[test]
+fn compact_puts_tables_in_order() {
+    // A table leads to 2 MiB.
+    let ops = [write(4 * M, 4 * K), Op::Flush, write(2 * M, 4 * K), Op::Flush];
+    let ordered = CompactOptions { defragment: true, ..ZEROES };
+    assert_eq!(
+        compact_row("c4k", &ops, ordered),
+        "| freed refcount-block | L2 | refcount-block | data refcount-block | L2 | refcount-block | freed refcount-block | L1 | refcount-block | L2 refcount-block | L1 | refcount-block | length |"
     );
 }
 
@@ -937,9 +949,9 @@ fn corrupt_bit() {
     sim::run(&world, 1, |_| async {
         let image = target.open_with(&world, target.config().options(0)).await.unwrap();
         let data = || IoVec::from(IoBytes::zeroed(512));
-        assert_eq!(image.write(0, data()).await.unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!(image.write(M, data()).await.unwrap_err().kind(), ErrorKind::Refused);
-        let (read, _) = image.read(8 * K, IoBuf::uninit(512)).await;
+        assert_eq!(image.write(0, data(), Hints::NONE).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(image.write(M, data(), Hints::NONE).await.unwrap_err().kind(), ErrorKind::Refused);
+        let (read, _) = image.read(8 * K, IoBuf::uninit(512), Hints::NONE).await;
         read.unwrap();
         assert_eq!(image.close().await.unwrap_err().kind(), ErrorKind::Corrupt);
         let again = target.open_with(&world, target.config().options(0)).await;

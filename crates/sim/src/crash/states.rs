@@ -269,10 +269,11 @@ mod tests {
     use crate::content::Content;
     use futures_util::FutureExt;
     use std::collections::BTreeSet;
-    use storage::{Capabilities, IoBytes, Storage};
+    use storage::{Capabilities, Hints, IoBytes, Storage};
 
     fn write(disk: &SimStorage, offset: u64, byte: u8, len: usize) {
-        let done = disk.write(offset, IoBytes::copy_from(&vec![byte; len]).into()).now_or_never();
+        let done =
+            disk.write(offset, IoBytes::copy_from(&vec![byte; len]).into(), Hints::NONE).now_or_never();
         done.unwrap().unwrap();
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use storage::{
-    Allocation, Capabilities, Extent, ExtentKind, Flushes, IoBuf, IoFuture, IoVec, Storage, SyncEnd, Zeroing,
+    Allocation, Capabilities, Extent, ExtentKind, Flushes, Hints, IoBuf, IoFuture, IoVec, Storage, SyncEnd,
+    Zeroing,
 };
 
 use super::World;
@@ -110,11 +111,11 @@ impl Storage for SimStorage {
         self.length.load(Ordering::Relaxed)
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8], _hints: Hints) -> bool {
         self.world.machine.lock().try_read(self.disk, offset, buf)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         let io = self.issue(Request::Read { offset, len: buf.len() as u64 }, Some(buf));
         Box::pin(async move {
             let (result, buf) = io.await;
@@ -122,7 +123,7 @@ impl Storage for SimStorage {
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         self.change(Request::Write { offset, data })
     }
 

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Request, SimStorage, World, run};
-use storage::{Capabilities, ExtentKind, IoBuf, IoBytes, Storage, Zeroing};
+use storage::{Capabilities, ExtentKind, Hints, IoBuf, IoBytes, Storage, Zeroing};
 
 fn disk(order: Order) -> (World, SimStorage) {
     let world = World::new(1, order);
@@ -11,11 +11,12 @@ fn disk(order: Order) -> (World, SimStorage) {
 }
 
 fn write_now(disk: &SimStorage, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-    disk.write(offset, IoBytes::copy_from(bytes).into()).now_or_never().expect("it ends at once")
+    disk.write(offset, IoBytes::copy_from(bytes).into(), Hints::NONE).now_or_never().expect("it ends at once")
 }
 
 fn read_now(disk: &SimStorage, offset: u64, len: usize) -> Vec<u8> {
-    let (result, buf) = disk.read(offset, IoBuf::zeroed(len)).now_or_never().expect("it ends at once");
+    let (result, buf) =
+        disk.read(offset, IoBuf::zeroed(len), Hints::NONE).now_or_never().expect("it ends at once");
     result.expect("nothing fails");
     buf.to_vec()
 }
@@ -45,7 +46,7 @@ fn only_what_completed_before_a_flush_was_issued_is_durable() {
     let (world, disk) = disk(Order::Immediate);
     write_now(&disk, 0, b"early").unwrap();
     world.hold(|_, request| matches!(request, Request::Write { .. } | Request::Flush));
-    let late = disk.write(512, IoBytes::copy_from(b"late").into());
+    let late = disk.write(512, IoBytes::copy_from(b"late").into(), Hints::NONE);
     let flush = disk.flush();
     assert_eq!(world.held(), 2);
     world.release();
@@ -132,8 +133,8 @@ fn requests_end_in_many_orders_and_a_dropped_one_may_still_land() {
             let world = World::new(seed, Order::Shuffled);
             let disk = world.add_disk("disk", Capabilities::REGULAR_FILE, Content::zeroed(512));
             run(&world, seed, |_| async {
-                drop(disk.write(0, IoBytes::copy_from(b"\x01").into()));
-                disk.write(0, IoBytes::copy_from(b"\x02").into()).await.unwrap();
+                drop(disk.write(0, IoBytes::copy_from(b"\x01").into(), Hints::NONE));
+                disk.write(0, IoBytes::copy_from(b"\x02").into(), Hints::NONE).await.unwrap();
             })
             .unwrap();
             world.drain();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sim::{Content, CrashOptions, CrashStates, Order, SimStorage, World};
-use storage::{Capabilities, Storage};
+use storage::{Capabilities, Hints, Storage};
 use storage_luks::{Area, Cipher, Hash, NewVolume, area_bytes, is_luks, unlock};
 
 use crate::Machine;
@@ -33,7 +33,7 @@ fn a_new_file_is_there_as_a_whole_or_is_no_luks_file() {
         let (world, disks) = state.boot(1);
         let file = &disks[0];
         let (start, [is_old, is_new]) = sim::run(&world, 1, |_| async {
-            let (result, start) = file.read(0, storage::IoBuf::uninit(6)).await;
+            let (result, start) = file.read(0, storage::IoBuf::uninit(6), Hints::NONE).await;
             result.unwrap();
             let mut opened = [false; 2];
             for (password, opened) in ["old", "new"].into_iter().zip(&mut opened) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sim::{Content, CrashOptions, CrashStates, Order, World};
-use storage::{Capabilities, IoBuf, IoBytes, Storage};
+use storage::{Capabilities, Hints, IoBuf, IoBytes, Storage};
 use storage_luks::{Cipher, CipherStorage, Part, Secret, SectorCipher, SectorSize};
 
 use crate::Machine;
@@ -29,7 +29,7 @@ fn a_part_of_a_sector_that_is_torn_loses_nothing_beside_it() {
     let file = Arc::new(world.add_disk("disk", Capabilities::REGULAR_FILE, Content::zeroed(LEN)));
     sim::run(&world, 1, |_| async {
         let plain = over(Arc::clone(&file) as Arc<dyn Storage>);
-        plain.write(0, IoBytes::copy_from(&old()).into()).await.unwrap();
+        plain.write(0, IoBytes::copy_from(&old()).into(), Hints::NONE).await.unwrap();
         plain.flush().await.unwrap();
     })
     .unwrap();
@@ -40,7 +40,7 @@ fn a_part_of_a_sector_that_is_torn_loses_nothing_beside_it() {
     sim::run(&world, 1, |_| async {
         let plain = over(Arc::clone(&file) as Arc<dyn Storage>);
         for (at, len) in writes {
-            plain.write(at, IoBytes::copy_from(&vec![0xff; len]).into()).await.unwrap();
+            plain.write(at, IoBytes::copy_from(&vec![0xff; len]).into(), Hints::NONE).await.unwrap();
         }
         plain.flush().await.unwrap();
     })
@@ -56,7 +56,7 @@ fn a_part_of_a_sector_that_is_torn_loses_nothing_beside_it() {
         let disk = Arc::new(disks.into_iter().next().unwrap());
         let found = sim::run(&world, 1, |_| async {
             let plain = over(Arc::clone(&disk) as Arc<dyn Storage>);
-            let (result, found) = plain.read(0, IoBuf::uninit(LEN as usize)).await;
+            let (result, found) = plain.read(0, IoBuf::uninit(LEN as usize), Hints::NONE).await;
             result.unwrap();
             found.to_vec()
         })
@@ -82,11 +82,12 @@ fn neighbours_in_one_sector_are_written_one_after_the_other() {
         let file = Arc::new(world.add_disk("disk", Capabilities::REGULAR_FILE, Content::zeroed(LEN)));
         let found = sim::run(&world, seed, |_| async {
             let plain = over(Arc::clone(&file) as Arc<dyn Storage>);
-            plain.write(0, IoBytes::copy_from(&old()).into()).await.unwrap();
-            let parts = (0..LEN / 512)
-                .map(|part| plain.write(part * 512, IoBytes::copy_from(&[0x80 + part as u8; 512]).into()));
+            plain.write(0, IoBytes::copy_from(&old()).into(), Hints::NONE).await.unwrap();
+            let parts = (0..LEN / 512).map(|part| {
+                plain.write(part * 512, IoBytes::copy_from(&[0x80 + part as u8; 512]).into(), Hints::NONE)
+            });
             futures_util::future::join_all(parts).await.into_iter().for_each(|written| written.unwrap());
-            let (result, found) = plain.read(0, IoBuf::uninit(LEN as usize)).await;
+            let (result, found) = plain.read(0, IoBuf::uninit(LEN as usize), Hints::NONE).await;
             result.unwrap();
             found.to_vec()
         })

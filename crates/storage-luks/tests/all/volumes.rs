@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_executor::block_on;
 use luks_layout::SectorCipher;
 use serde_json::json;
-use storage::{IoBuf, IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBuf, IoBytes, MemoryStorage, Storage};
 use storage_luks::{DataPlace, Secret, SectorSize, VolumeHeader, luks2, open_volume, read_volume};
 
 use crate::Machine;
@@ -135,12 +135,12 @@ fn a_volume_reads_as_its_key_tweak_and_size_say() {
         let whole = if sector == 512 { 41_472 } else { 40_960 };
         assert_eq!(plain.length(), size.unwrap_or(whole));
         let len = size.unwrap_or(40_960) as usize;
-        let (result, found) = block_on(plain.read(0, IoBuf::uninit(len)));
+        let (result, found) = block_on(plain.read(0, IoBuf::uninit(len), Hints::NONE));
         result.unwrap();
         assert!(found[..] == data[..len], "{sector} {tweak} {size:?}");
         // A write and its way back, in whole sectors: the rest needs tasks.
-        block_on(plain.write(0, IoBytes::copy_from(&vec![7; sector as usize]).into())).unwrap();
-        assert_eq!(block_on(plain.read(0, IoBuf::uninit(10))).1[..], [7; 10]);
+        block_on(plain.write(0, IoBytes::copy_from(&vec![7; sector as usize]).into(), Hints::NONE)).unwrap();
+        assert_eq!(block_on(plain.read(0, IoBuf::uninit(10), Hints::NONE)).1[..], [7; 10]);
     }
     let long = Sample::new().with("/segments/0/size", Some(json!("8192")));
     let file = Arc::new(file(&long.bytes(), 4096));

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
-use reactor::fs::{may_call_inline, may_call_long_inline};
+use reactor::fs::may_call_inline;
 use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::{Shared, check_range};
-use crate::Answer;
+use crate::{Answer, Hints};
 
 impl Shared {
     /// Reads from the page cache without waiting, on this thread.
@@ -71,14 +71,18 @@ impl Shared {
 
     /// Writes all of `data`. The range was checked.
     ///
-    /// A write is made here and now, unless writes take long here and several come together: these are made
-    /// beside the loop.
-    pub(super) async fn write_buffered(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
+    /// A write is made here and now, unless writes take long here and more requests wait: then it is made beside the loop.
+    pub(super) async fn write_buffered(
+        self: &Arc<Self>,
+        offset: u64,
+        data: IoVec,
+        hints: Hints,
+    ) -> io::Result<()> {
         let end = offset + data.len() as u64;
         if data.len() > INLINE_BYTES_MAX {
             self.write_by_workers(offset, data).await?;
         } else {
-            let done = self.try_write(offset, &data);
+            let done = self.try_write(offset, &data, hints);
             if done < data.len() {
                 let rest = if done == 0 { data } else { data.slice(done, data.len()) };
                 self.write_queued(offset + done as u64, rest).await?;
@@ -105,15 +109,13 @@ impl Shared {
 
     /// Writes into the page cache on this thread, unless that would hold it up. Gives the count of
     /// bytes written; what stopped it shows when the rest is written.
-    fn try_write(&self, offset: u64, data: &IoVec) -> usize {
-        if !self.inline.pays() {
+    fn try_write(&self, offset: u64, data: &IoVec, hints: Hints) -> usize {
+        let is_long = self.inline.are_long();
+        if !self.inline.pays() || is_long && hints.more_waiting || !may_call_inline() {
             return 0;
         }
-        if !self.inline.are_long() {
-            return if may_call_inline() { self.write_timed(offset, data).unwrap_or(0) } else { 0 };
-        }
-        if !may_call_long_inline() {
-            return 0;
+        if !is_long {
+            return self.write_timed(offset, data).unwrap_or(0);
         }
         let Some(_alone) = self.queue.enter_alone() else { return 0 };
         self.write_timed(offset, data).unwrap_or(0)

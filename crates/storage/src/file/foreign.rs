@@ -10,8 +10,8 @@ use reactor::fs::may_call_inline;
 use super::alignment::DirectAlignment;
 use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
 use super::{Shared, check_range};
-use crate::Answer;
 use crate::range_lock::RangeMode;
+use crate::{Answer, Hints};
 
 impl Shared {
     /// Fills `memory`; zeroes beyond the end.
@@ -68,7 +68,12 @@ impl Shared {
     }
 
     /// Writes all of `memory`, and notes the new length. The range was checked.
-    pub(super) async fn write_from(self: &Arc<Self>, offset: u64, memory: ForeignBytes) -> io::Result<()> {
+    pub(super) async fn write_from(
+        self: &Arc<Self>,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> io::Result<()> {
         let end = offset + memory.len() as u64;
         match self.direct {
             None => {
@@ -81,7 +86,7 @@ impl Shared {
             }
             Some(_) => {
                 let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
-                return self.write(offset, copy.into()).await;
+                return self.write(offset, copy.into(), hints).await;
             }
         }
         self.grown_to(end);

@@ -26,7 +26,7 @@ use reactor::fs::File;
 
 use crate::flushes::Flushes;
 use crate::range_lock::RangeLocks;
-use crate::{Allocation, Capabilities, Extent, IoFuture, Medium, Storage, Zeroing};
+use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Storage, Zeroing};
 use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
@@ -125,9 +125,9 @@ impl Shared {
     }
 
     /// Writes, whatever the mode, and notes the new length. The range was checked.
-    async fn write(self: &Arc<Self>, offset: u64, data: IoVec) -> io::Result<()> {
+    async fn write(self: &Arc<Self>, offset: u64, data: IoVec, hints: Hints) -> io::Result<()> {
         match self.direct {
-            None => self.write_buffered(offset, data).await,
+            None => self.write_buffered(offset, data, hints).await,
             Some(alignment) => self.write_direct(alignment, offset, data).await,
         }
     }
@@ -167,35 +167,35 @@ impl Storage for FileStorage {
         self.shared.length()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn try_read(&self, offset: u64, buf: &mut [u8], _hints: Hints) -> bool {
         self.shared.try_read(offset, buf)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(self.shared.read(offset, buf))
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.shared.check_write(offset, data.len() as u64)?;
             if data.is_empty() {
                 return Ok(());
             }
-            self.shared.write(offset, data).await
+            self.shared.write(offset, data, hints).await
         })
     }
 
-    fn read_into(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+    fn read_into(&self, offset: u64, memory: ForeignBytes, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.shared.read_into(offset, memory))
     }
 
-    fn write_from(&self, offset: u64, memory: ForeignBytes) -> IoFuture<'_, io::Result<()>> {
+    fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.shared.check_write(offset, memory.len() as u64)?;
             if memory.is_empty() {
                 return Ok(());
             }
-            self.shared.write_from(offset, memory).await
+            self.shared.write_from(offset, memory, hints).await
         })
     }
 

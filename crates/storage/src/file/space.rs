@@ -7,7 +7,7 @@ use buffer::{IoBytes, IoVec};
 
 use super::{Kind, Shared};
 use crate::range_lock::{RangeGuard, RangeMode};
-use crate::{Allocation, Zeroing};
+use crate::{Allocation, Hints, Zeroing};
 
 /// What zeroes are written from, where the file system has nothing better: one buffer, many times
 /// in one call.
@@ -90,7 +90,7 @@ impl Shared {
         while at < len {
             // Keep to multiples, so that an unaligned start costs one unaligned write, not all.
             let step = (ZERO_WRITE_MAX - (offset + at) % ZERO_WRITE_MAX).min(len - at);
-            self.write(offset + at, repeated(&zeroes, step)).await?;
+            self.write(offset + at, repeated(&zeroes, step), Hints::NONE).await?;
             at += step;
         }
         Ok(())

@@ -120,6 +120,8 @@ impl Shared {
         let mut waiting = self.queue.waiting.lock();
         waiting.writes.push_back(write);
         let starts = !std::mem::replace(&mut waiting.draining, true);
+        // From now on, so that the last of several that came together does not go ahead of the others.
+        self.queue.busy.store(true, Ordering::Relaxed);
         drop(waiting);
         if starts {
             let shared = Arc::clone(self);

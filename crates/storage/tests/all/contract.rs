@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reactor::{Backend, Reactor};
 use storage::{
-    Allocation, ExtentKind, FileOptions, FileStorage, ForeignBytes, IoBuf, IoBytes, IoVec, MemoryStorage,
-    Storage, Zeroing,
+    Allocation, ExtentKind, FileOptions, FileStorage, ForeignBytes, Hints, IoBuf, IoBytes, IoVec,
+    MemoryStorage, Storage, Zeroing,
 };
 use tempfile::TempDir;
 
@@ -48,7 +48,7 @@ fn on_all(law: impl AsyncFn(&dyn Storage)) {
 async fn bytes(storage: &dyn Storage, offset: u64, len: usize) -> Vec<u8> {
     let mut dirty = IoBuf::uninit(len);
     dirty.fill(0xee);
-    let (result, buf) = storage.read(offset, dirty).await;
+    let (result, buf) = storage.read(offset, dirty, Hints::NONE).await;
     result.unwrap();
     buf.to_vec()
 }
@@ -65,7 +65,7 @@ fn what_is_written_is_read_back_and_the_length_grows() {
         for (offset, len) in [(0u64, 4096usize), (4096, 100), (100_000, 65536), (7, 3), (165_533, 9000)] {
             let data = pattern(len, offset as u8);
             let end = storage.length().max(offset + len as u64);
-            storage.write(offset, data.clone()).await.unwrap();
+            storage.write(offset, data.clone(), Hints::NONE).await.unwrap();
             assert_eq!(storage.length(), end);
             assert_eq!(bytes(storage, offset, len).await, data.to_bytes()[..]);
         }
@@ -99,18 +99,18 @@ fn memory_of_others_is_written_and_filled_as_ours_is() {
                 let memory = make(len);
                 memory.copy_from(0, &data);
                 let end = storage.length().max(offset + len as u64);
-                storage.write_from(offset, memory).await.unwrap();
+                storage.write_from(offset, memory, Hints::NONE).await.unwrap();
                 assert_eq!(storage.length(), end);
                 assert_eq!(bytes(storage, offset, len).await, data[..]);
                 // Also where the last bytes lie beyond the end.
                 for at in [offset, offset.saturating_sub(4096), end - 1] {
                     let memory = make(len);
-                    storage.read_into(at, memory.clone()).await.unwrap();
+                    storage.read_into(at, memory.clone(), Hints::NONE).await.unwrap();
                     assert_eq!(memory.to_bytes().unwrap()[..], bytes(storage, at, len).await);
                 }
             }
         }
-        storage.write_from(1 << 20, ForeignBytes::zeroed(0)).await.unwrap();
+        storage.write_from(1 << 20, ForeignBytes::zeroed(0), Hints::NONE).await.unwrap();
         assert!(storage.length() < 1 << 20, "nothing was written");
     });
 }
@@ -124,7 +124,7 @@ fn a_vectored_write_is_one_range() {
                 data.append(pattern(len, at as u8));
             }
             for offset in [0, 512, 4096, 77] {
-                storage.write(offset, data.clone()).await.unwrap();
+                storage.write(offset, data.clone(), Hints::NONE).await.unwrap();
                 assert_eq!(bytes(storage, offset, data.len()).await, data.to_bytes()[..]);
             }
         }
@@ -134,14 +134,14 @@ fn a_vectored_write_is_one_range() {
 #[test]
 fn bytes_beyond_the_end_read_as_zeroes() {
     on_all(async |storage| {
-        storage.write(0, pattern(5000, 1)).await.unwrap();
+        storage.write(0, pattern(5000, 1), Hints::NONE).await.unwrap();
         let read = bytes(storage, 4990, 10_000).await;
         assert_eq!(read[..10], pattern(5000, 1).to_bytes()[4990..]);
         assert!(read[10..].iter().all(|&byte| byte == 0));
         assert!(bytes(storage, 1 << 40, 5000).await.iter().all(|&byte| byte == 0));
         assert_eq!(storage.length(), 5000);
         let mut buf = [0xee; 100];
-        if storage.try_read(4950, &mut buf) {
+        if storage.try_read(4950, &mut buf, Hints::NONE) {
             assert!(buf[..50].iter().all(|&byte| byte != 0) && buf[50..].iter().all(|&byte| byte == 0));
         }
     });
@@ -152,7 +152,7 @@ fn a_zeroed_range_reads_as_zeroes_and_grows_the_length() {
     on_all(async |storage| {
         for how in [Zeroing::Keep, Zeroing::Unmap, Zeroing::FastOnly] {
             storage.shorten_to(0).await.unwrap();
-            storage.write(0, pattern(300_000, 3)).await.unwrap();
+            storage.write(0, pattern(300_000, 3), Hints::NONE).await.unwrap();
             for (offset, len) in [(0u64, 10u64), (65536, 65536), (5001, 12_345), (299_000, 123_456)] {
                 match storage.zero(offset, len, how).await {
                     Ok(()) => {
@@ -172,7 +172,7 @@ fn a_zeroed_range_reads_as_zeroes_and_grows_the_length() {
 #[test]
 fn a_discard_never_changes_the_length_nor_bytes_outside() {
     on_all(async |storage| {
-        storage.write(0, pattern(200_000, 9)).await.unwrap();
+        storage.write(0, pattern(200_000, 9), Hints::NONE).await.unwrap();
         storage.discard(1000, 100_000).await.unwrap();
         storage.discard(150_000, 1 << 30).await.unwrap();
         storage.discard(1 << 30, 4096).await.unwrap();
@@ -188,7 +188,7 @@ fn a_discard_never_changes_the_length_nor_bytes_outside() {
 #[test]
 fn what_is_cut_off_does_not_come_back() {
     on_all(async |storage| {
-        storage.write(0, pattern(200_000, 5)).await.unwrap();
+        storage.write(0, pattern(200_000, 5), Hints::NONE).await.unwrap();
         storage.shorten_to(100_001).await.unwrap();
         assert_eq!(storage.length(), 100_001);
         storage.grow_to(300_000).await.unwrap();
@@ -200,7 +200,7 @@ fn what_is_cut_off_does_not_come_back() {
 #[test]
 fn allocation_grows_the_length_and_keeps_what_is_there() {
     on_all(async |storage| {
-        storage.write(0, pattern(10_000, 5)).await.unwrap();
+        storage.write(0, pattern(10_000, 5), Hints::NONE).await.unwrap();
         storage.allocate(5000, 1 << 20, Allocation::Reserve).await.unwrap();
         assert_eq!(storage.length(), 5000 + (1 << 20));
         assert_eq!(bytes(storage, 0, 10_000).await, pattern(10_000, 5).to_bytes()[..]);
@@ -215,7 +215,7 @@ fn allocation_grows_the_length_and_keeps_what_is_there() {
 fn extents_tell_data_from_holes_and_end_with_the_length() {
     on_all(async |storage| {
         storage.grow_to(3 << 20).await.unwrap();
-        storage.write(1 << 20, pattern(1 << 20, 1)).await.unwrap();
+        storage.write(1 << 20, pattern(1 << 20, 1), Hints::NONE).await.unwrap();
         storage.flush().await.unwrap();
         let mut at = 0;
         let mut seen = Vec::new();
@@ -235,13 +235,13 @@ fn extents_tell_data_from_holes_and_end_with_the_length() {
 #[test]
 fn a_range_that_no_file_can_have_is_refused_not_wrapped() {
     on_all(async |storage| {
-        let (result, buf) = storage.read(u64::MAX - 10, IoBuf::zeroed(100)).await;
+        let (result, buf) = storage.read(u64::MAX - 10, IoBuf::zeroed(100), Hints::NONE).await;
         assert_eq!((result.unwrap_err().kind(), buf.len()), (std::io::ErrorKind::InvalidInput, 100));
-        assert!(storage.write(u64::MAX - 10, pattern(100, 0)).await.is_err());
+        assert!(storage.write(u64::MAX - 10, pattern(100, 0), Hints::NONE).await.is_err());
         assert!(storage.zero(u64::MAX, 2, Zeroing::Unmap).await.is_err());
         assert!(storage.discard(1 << 63, 1 << 63).await.is_err());
         assert!(storage.grow_to(u64::MAX).await.is_err());
-        assert!(!storage.try_read(u64::MAX - 1, &mut [0; 16]));
+        assert!(!storage.try_read(u64::MAX - 1, &mut [0; 16], Hints::NONE));
         assert_eq!(storage.length(), 0);
     });
 }
@@ -249,11 +249,11 @@ fn a_range_that_no_file_can_have_is_refused_not_wrapped() {
 #[test]
 fn empty_requests_change_nothing() {
     on_all(async |storage| {
-        storage.write(1000, IoVec::new()).await.unwrap();
+        storage.write(1000, IoVec::new(), Hints::NONE).await.unwrap();
         storage.zero(1000, 0, Zeroing::Keep).await.unwrap();
         storage.discard(1000, 0).await.unwrap();
         storage.allocate(1000, 0, Allocation::Reserve).await.unwrap();
-        let (result, _) = storage.read(1000, IoBuf::zeroed(0)).await;
+        let (result, _) = storage.read(1000, IoBuf::zeroed(0), Hints::NONE).await;
         result.unwrap();
         assert_eq!(storage.length(), 0);
     });
@@ -263,8 +263,8 @@ fn empty_requests_change_nothing() {
 fn writes_made_together_beside_the_loop_all_land_and_are_told() {
     const WRITES: u64 = 100;
     on_all(async |storage| {
-        reactor::fs::defer_long_calls();
-        let writes = (0..WRITES).map(|at| storage.write(at * 1000, pattern(1000, at as u8)));
+        let hints = Hints::MORE_WAITING;
+        let writes = (0..WRITES).map(|at| storage.write(at * 1000, pattern(1000, at as u8), hints));
         for result in join_all(writes).await {
             result.unwrap();
         }
@@ -279,9 +279,9 @@ fn writes_made_together_beside_the_loop_all_land_and_are_told() {
 fn a_write_that_is_dropped_on_its_way_harms_no_other() {
     on_all(async |storage| {
         for round in 0..20u64 {
-            reactor::fs::defer_long_calls();
-            let mut dropped = storage.write(4096 * round, pattern(4096, 1));
-            let kept = storage.write(4096 * (round + 100), pattern(4096, round as u8));
+            let hints = Hints::MORE_WAITING;
+            let mut dropped = storage.write(4096 * round, pattern(4096, 1), hints);
+            let kept = storage.write(4096 * (round + 100), pattern(4096, round as u8), hints);
             let _ = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let mut kept = Box::pin(kept);
             if kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -301,9 +301,8 @@ fn a_loop_that_ends_with_writes_in_the_queue_waits_for_them() {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let storage = open(dir.path(), false, Backend::Ring);
     Reactor::new(Backend::Ring).unwrap().run(async {
-        reactor::fs::defer_long_calls();
         for at in 0..50u64 {
-            let mut write = storage.write(at * 4096, pattern(4096, at as u8));
+            let mut write = storage.write(at * 4096, pattern(4096, at as u8), Hints::MORE_WAITING);
             let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
     });
@@ -326,7 +325,7 @@ fn a_stream_of_writes_does_not_starve_other_tasks() {
                     let (storage, stop) = (Rc::clone(&storage), Rc::clone(&stop));
                     async move {
                         while !stop.get() {
-                            storage.write(0, pattern(512, 1)).await.unwrap();
+                            storage.write(0, pattern(512, 1), Hints::NONE).await.unwrap();
                         }
                     }
                 });

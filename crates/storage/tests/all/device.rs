@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use reactor::{Backend, Reactor};
-use storage::{ExtentKind, FileOptions, FileStorage, IoBuf, IoBytes, Storage, Zeroing};
+use storage::{ExtentKind, FileOptions, FileStorage, Hints, IoBuf, IoBytes, Storage, Zeroing};
 use tempfile::TempDir;
 
 const LENGTH: u64 = 8 << 20;
@@ -49,12 +49,12 @@ fn a_block_device_reads_writes_zeroes_and_discards_but_never_grows() {
         assert!(!capabilities.grows_zeroed && !capabilities.discards_to_zero && !capabilities.resizable);
         Reactor::new(Backend::Ring).unwrap().run(async {
             let read = async |offset: u64, len: usize| {
-                let (result, buf) = storage.read(offset, IoBuf::zeroed(len)).await;
+                let (result, buf) = storage.read(offset, IoBuf::zeroed(len), Hints::NONE).await;
                 result.unwrap();
                 buf
             };
-            storage.write(0, IoBytes::copy_from(&vec![0xaa; 4 << 20]).into()).await.unwrap();
-            storage.write(1000, IoBytes::copy_from(&[1; 10_000]).into()).await.unwrap();
+            storage.write(0, IoBytes::copy_from(&vec![0xaa; 4 << 20]).into(), Hints::NONE).await.unwrap();
+            storage.write(1000, IoBytes::copy_from(&[1; 10_000]).into(), Hints::NONE).await.unwrap();
             assert!(read(1000, 10_000).await.iter().all(|&byte| byte == 1));
             for how in [Zeroing::Keep, Zeroing::Unmap] {
                 storage.zero(100_001, 300_000, how).await.unwrap();
@@ -63,9 +63,9 @@ fn a_block_device_reads_writes_zeroes_and_discards_but_never_grows() {
             }
             storage.discard(1 << 20, 1 << 20).await.unwrap();
             assert!(read(2 << 20, 4096).await.iter().all(|&byte| byte == 0xaa));
-            let end = storage.write(LENGTH - 10, IoBytes::copy_from(&[1; 11]).into()).await;
+            let end = storage.write(LENGTH - 10, IoBytes::copy_from(&[1; 11]).into(), Hints::NONE).await;
             assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
-            storage.write(LENGTH - 11, IoBytes::copy_from(&[1; 11]).into()).await.unwrap();
+            storage.write(LENGTH - 11, IoBytes::copy_from(&[1; 11]).into(), Hints::NONE).await.unwrap();
             assert!(storage.grow_to(LENGTH + 512).await.is_err());
             storage.grow_to(LENGTH).await.unwrap();
             let beyond = read(LENGTH - 11, 100).await;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use reactor::{Backend, Reactor, spawn, yield_now};
-use storage::{FileOptions, FileStorage, IoBuf, IoBytes, IoVec, OpenError, Storage, Zeroing};
+use storage::{FileOptions, FileStorage, Hints, IoBuf, IoBytes, IoVec, OpenError, Storage, Zeroing};
 use tempfile::TempDir;
 
 fn scratch() -> TempDir {
@@ -69,7 +69,7 @@ fn random_unaligned_requests_agree_with_a_model_and_with_the_file() {
                 match numbers.below(8) {
                     0..4 => {
                         let data = data(&mut numbers, len);
-                        storage.write(offset, data.clone()).await.unwrap();
+                        storage.write(offset, data.clone(), Hints::NONE).await.unwrap();
                         put(&mut model, offset as usize, &data.to_bytes());
                     }
                     4 => {
@@ -85,7 +85,7 @@ fn random_unaligned_requests_agree_with_a_model_and_with_the_file() {
                     _ => {
                         let mut buf = IoBuf::uninit(len + 512).split_off(numbers.below(512) as usize);
                         buf.truncate(len);
-                        let (result, buf) = storage.read(offset, buf).await;
+                        let (result, buf) = storage.read(offset, buf, Hints::NONE).await;
                         result.unwrap();
                         for (at, &byte) in buf.iter().enumerate() {
                             assert_eq!(byte, model.get(offset as usize + at).copied().unwrap_or(0));
@@ -114,8 +114,8 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
                 spawn(async move {
                     for round in 0..20u64 {
                         let bytes = IoBytes::copy_from(&[(writer + round) as u8 | 1; 100]);
-                        storage.write(writer * 100, bytes.clone().into()).await.unwrap();
-                        let (result, buf) = storage.read(writer * 100, IoBuf::zeroed(100)).await;
+                        storage.write(writer * 100, bytes.clone().into(), Hints::NONE).await.unwrap();
+                        let (result, buf) = storage.read(writer * 100, IoBuf::zeroed(100), Hints::NONE).await;
                         result.unwrap();
                         assert_eq!(buf[..], bytes[..], "writer {writer}");
                     }
@@ -126,8 +126,9 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
                 spawn(async move {
                     for round in 0..20u64 {
                         let bytes = IoBytes::copy_from(&[(block + round) as u8 | 1; 4096]);
-                        storage.write(block * 4096, bytes.clone().into()).await.unwrap();
-                        let (result, buf) = storage.read(block * 4096, IoBuf::zeroed(4096)).await;
+                        storage.write(block * 4096, bytes.clone().into(), Hints::NONE).await.unwrap();
+                        let (result, buf) =
+                            storage.read(block * 4096, IoBuf::zeroed(4096), Hints::NONE).await;
                         result.unwrap();
                         assert_eq!(buf[..], bytes[..], "block {block}");
                     }
@@ -138,7 +139,7 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
             for writer in writers {
                 writer.await;
             }
-            let (result, buf) = storage.read(0, IoBuf::zeroed(16_384)).await;
+            let (result, buf) = storage.read(0, IoBuf::zeroed(16_384), Hints::NONE).await;
             result.unwrap();
             for (at, &byte) in buf.iter().enumerate() {
                 let expected = if at < 16_300 { (at as u64 / 100 + 19) as u8 | 1 } else { 0 };
@@ -155,9 +156,9 @@ fn a_dropped_unaligned_write_never_lands_on_a_later_one() {
     let dir = scratch();
     let storage = FileStorage::create_new(dir.path().join("image"), &direct(Backend::Ring)).unwrap();
     Reactor::new(Backend::Ring).unwrap().run(async {
-        storage.write(0, IoBytes::copy_from(&[1; 8192]).into()).await.unwrap();
+        storage.write(0, IoBytes::copy_from(&[1; 8192]).into(), Hints::NONE).await.unwrap();
         for round in 0..100usize {
-            let dropped = storage.write(100, IoBytes::copy_from(&[2; 50]).into());
+            let dropped = storage.write(100, IoBytes::copy_from(&[2; 50]).into(), Hints::NONE);
             let mut dropped = Box::pin(dropped);
             for _ in 0..round % 7 {
                 if futures_util::poll!(&mut dropped).is_ready() {
@@ -167,10 +168,10 @@ fn a_dropped_unaligned_write_never_lands_on_a_later_one() {
             }
             drop(dropped);
             let fresh = round as u8 | 1;
-            storage.write(1000, IoBytes::copy_from(&[fresh; 50]).into()).await.unwrap();
+            storage.write(1000, IoBytes::copy_from(&[fresh; 50]).into(), Hints::NONE).await.unwrap();
             for _ in 0..3 {
                 yield_now().await;
-                let (_, buf) = storage.read(0, IoBuf::zeroed(4096)).await;
+                let (_, buf) = storage.read(0, IoBuf::zeroed(4096), Hints::NONE).await;
                 assert!(buf[1000..1050].iter().all(|&byte| byte == fresh));
             }
         }
@@ -189,7 +190,10 @@ fn tails_grow_the_file_to_the_byte_while_others_append() {
                 spawn(async move {
                     // Odd ones end inside a block, even ones are whole blocks.
                     let (offset, len) = (at * 4096, if at % 2 == 1 { 777 } else { 4096 });
-                    storage.write(offset, IoBytes::copy_from(&vec![at as u8 + 1; len]).into()).await.unwrap();
+                    storage
+                        .write(offset, IoBytes::copy_from(&vec![at as u8 + 1; len]).into(), Hints::NONE)
+                        .await
+                        .unwrap();
                 })
             })
             .collect();
@@ -249,7 +253,7 @@ fn nothing_existing_is_created_anew_and_nothing_read_only_is_changed() {
     let storage = FileStorage::open(&path, &options).unwrap();
     assert!(storage.capabilities().read_only);
     Reactor::new(Backend::Ring).unwrap().run(async {
-        assert!(storage.write(0, IoBytes::copy_from(b"x").into()).await.is_err());
+        assert!(storage.write(0, IoBytes::copy_from(b"x").into(), Hints::NONE).await.is_err());
         assert!(storage.zero(0, 1, Zeroing::Keep).await.is_err());
         assert!(storage.discard(0, 1).await.is_err());
         assert!(storage.shorten_to(0).await.is_err());
@@ -273,14 +277,14 @@ fn several_loops_share_one_file() {
                             // Neighbours of the other threads in the same blocks.
                             let offset = round * 3000 + thread * 1000;
                             let bytes = IoBytes::copy_from(&[thread as u8 + 1; 1000]);
-                            storage.write(offset, bytes.into()).await.unwrap();
+                            storage.write(offset, bytes.into(), Hints::NONE).await.unwrap();
                         }
                     });
                 });
             }
         });
         Reactor::new(Backend::Ring).unwrap().run(async {
-            let (result, buf) = storage.read(0, IoBuf::zeroed(150_000)).await;
+            let (result, buf) = storage.read(0, IoBuf::zeroed(150_000), Hints::NONE).await;
             result.unwrap();
             assert!(buf.iter().enumerate().all(|(at, &byte)| byte == (at / 1000 % 3) as u8 + 1));
         });
@@ -296,11 +300,12 @@ fn a_dropped_write_writes_its_own_bytes_or_none() {
             let options = FileOptions { direct, read_only: false, no_flush: false, aio };
             let storage = FileStorage::create_new(dir.path().join("image"), &options).unwrap();
             Reactor::new(Backend::Ring).unwrap().run(async {
-                storage.write(0, IoBytes::copy_from(&vec![1; 4 * LEN]).into()).await.unwrap();
+                storage.write(0, IoBytes::copy_from(&vec![1; 4 * LEN]).into(), Hints::NONE).await.unwrap();
                 let mut dropped = 0;
                 for round in 0..20u64 {
                     let offset = round % 4 * LEN as u64;
-                    let mut write = storage.write(offset, IoBytes::copy_from(&vec![2; LEN]).into());
+                    let mut write =
+                        storage.write(offset, IoBytes::copy_from(&vec![2; LEN]).into(), Hints::NONE);
                     dropped += u32::from(futures_util::poll!(&mut write).is_pending());
                     drop(write);
                     // Would be the very memory of the write, if that had gone back to the pool.
@@ -309,7 +314,7 @@ fn a_dropped_write_writes_its_own_bytes_or_none() {
                     yield_now().await;
                 }
                 assert!(dropped > 0, "no write was in flight when it was dropped");
-                let (result, buf) = storage.read(0, IoBuf::zeroed(4 * LEN)).await;
+                let (result, buf) = storage.read(0, IoBuf::zeroed(4 * LEN), Hints::NONE).await;
                 result.unwrap();
                 assert!(buf.iter().all(|&byte| byte == 1 || byte == 2));
             });

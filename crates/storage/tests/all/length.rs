@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use reactor::{Backend, Reactor};
 use storage::{
-    FileLock, FileOptions, FileStorage, IoBytes, LockClock, LockedOpenError, Role, Storage, UnlockedFile,
-    Zeroing, open_locked,
+    FileLock, FileOptions, FileStorage, Hints, IoBytes, LockClock, LockedOpenError, Role, Storage,
+    UnlockedFile, Zeroing, open_locked,
 };
 use tempfile::TempDir;
 
@@ -64,7 +64,7 @@ fn an_unaligned_direct_write_beyond_a_stale_end_cuts_nothing_off() {
     for dir in places() {
         let (path, stale) = stale(&dir, true);
         Reactor::new(Backend::Ring).unwrap().run(async {
-            stale.write(2 * MIB + 5, IoBytes::copy_from(&[7; 100]).into()).await.unwrap();
+            stale.write(2 * MIB + 5, IoBytes::copy_from(&[7; 100]).into(), Hints::NONE).await.unwrap();
         });
         assert_eq!(length(&path), 40 * MIB);
         let bytes = std::fs::read(&path).unwrap();
@@ -174,7 +174,7 @@ fn without_a_lock_a_read_at_the_end_as_it_was_finds_what_is_there_now() {
     let advice = rustix::fs::Advice::DontNeed;
     rustix::fs::fadvise(&file, MIB, std::num::NonZeroU64::new(MIB), advice).unwrap();
     let mut buf = [0xee; 8192];
-    if stale.try_read(MIB - 4096, &mut buf) {
+    if stale.try_read(MIB - 4096, &mut buf, Hints::NONE) {
         assert!(buf[..4096].iter().all(|&byte| byte == 1) && buf[4096..].iter().all(|&byte| byte == 2));
     }
 }

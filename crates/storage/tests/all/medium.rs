@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use reactor::{Backend, Reactor};
 use storage::{
-    Answer, DirectRequests, ExtentKind, FileOptions, FileStorage, IoBuf, IoBytes, Medium, MemoryStorage,
-    Storage, Zeroing, ask_medium,
+    Answer, DirectRequests, ExtentKind, FileOptions, FileStorage, Hints, IoBuf, IoBytes, Medium,
+    MemoryStorage, Storage, Zeroing, ask_medium,
 };
 use tempfile::TempDir;
 
@@ -89,7 +89,7 @@ fn a_direct_file_keeps_to_the_alignment_that_it_tells() {
     let DirectRequests::Aligned { offset_bytes, .. } = medium.direct else { panic!("{medium:?}") };
     assert_eq!(offset_bytes, storage.capabilities().alignment);
     assert_eq!(medium.reads_without_waiting, Answer::NotTried, "there is no cache to read from");
-    assert!(!storage.try_read(0, &mut [0; 512]));
+    assert!(!storage.try_read(0, &mut [0; 512], Hints::NONE));
 }
 
 #[test]
@@ -101,11 +101,11 @@ fn what_lies_in_memory_is_read_where_it_is_asked_for() {
     let storage = FileStorage::open(&path, &FileOptions::default()).unwrap();
     assert_eq!(storage.medium().file_system_name(), Some("tmpfs"));
     let mut bytes = [0; 512];
-    assert!(storage.try_read(0, &mut bytes));
+    assert!(storage.try_read(0, &mut bytes, Hints::NONE));
     assert_eq!(bytes[0], 7);
     Reactor::new(Backend::Ring).unwrap().run(async {
         let started = reactor::stats().started;
-        let (result, bytes) = storage.read(0, IoBuf::zeroed(512)).await;
+        let (result, bytes) = storage.read(0, IoBuf::zeroed(512), Hints::NONE).await;
         result.unwrap();
         assert_eq!((bytes[0], reactor::stats().started), (7, started));
     });
@@ -118,7 +118,7 @@ fn a_pipe_is_no_medium_and_memory_says_nothing() {
     assert_eq!(error.to_string(), "its name is a pipe; storage must be a regular file or a block device");
     let memory = MemoryStorage::new(0);
     Reactor::new(Backend::Ring).unwrap().run(async {
-        memory.write(0, IoBytes::copy_from(b"x").into()).await.unwrap();
+        memory.write(0, IoBytes::copy_from(b"x").into(), Hints::NONE).await.unwrap();
     });
     assert_eq!(memory.medium(), Medium::default());
 }

@@ -10,7 +10,11 @@ use crate::bench::sample::median;
 use crate::bench::table::{Chart, Form, Table, Verdict, bytes, number};
 use crate::bench::{Bench, process};
 
-/// Rounds of a row at most: the table is to take minutes.
+/// Bytes of the disk that is converted: twice as much takes twice as long for both.
+const CONVERTED_BYTES: u64 = 2 * GIB;
+/// Bytes that are compressed: likewise, and each cluster is packed by itself.
+const COMPRESSED_BYTES: u64 = 64 * MIB;
+/// Rounds of a row at most: the table is to take 4 minutes.
 const ROUNDS_MAX: u32 = 3;
 /// What the peak memory of any tool is to stay below, in MiB.
 const MEMORY_MIB_MAX: f64 = 256.0;
@@ -51,8 +55,20 @@ struct Row {
 }
 
 impl Row {
+    fn ratios(&self) -> Vec<f64> {
+        self.theirs.seconds.iter().zip(&self.ours.seconds).map(|(theirs, ours)| theirs / ours).collect()
+    }
+
     fn ratio(&self) -> f64 {
-        median(&self.theirs.seconds.iter().zip(&self.ours.seconds).map(|(t, o)| t / o).collect::<Vec<_>>())
+        median(&self.ratios())
+    }
+
+    /// How far the rounds' ratios lie apart, in per cent of the median.
+    fn spread_percent(&self) -> f64 {
+        let ratios = self.ratios();
+        let highest = ratios.iter().copied().fold(f64::MIN, f64::max);
+        let lowest = ratios.iter().copied().fold(f64::MAX, f64::min);
+        (highest - lowest) / self.ratio() * 100.0
     }
 
     fn memory_ratio(&self) -> f64 {
@@ -66,6 +82,7 @@ impl Row {
         vec![
             self.what.clone(),
             format!("**{}**", number(self.ratio())),
+            format!("{:.0} %", self.spread_percent()),
             both(|runs| median(&runs.seconds) * 1000.0),
             both(|runs| median(&runs.cpu_seconds) * 1000.0),
             both(|runs| median(&runs.memory_mib)),
@@ -96,12 +113,13 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
     rows.push(check);
     let most = rows.iter().flat_map(|row| &row.ours.memory_mib).copied().fold(0.0, f64::max);
     verdicts.push(Verdict::at_most("L, every row: memory of cowhand", most, MEMORY_MIB_MAX, " MiB"));
-    let heads = ["command", "ratio", "ms, ours : QEMU's", "CPU ms", "memory MiB", "written MiB"];
+    let heads = ["command", "ratio", "spread", "ms, ours : QEMU's", "CPU ms", "memory MiB", "written MiB"];
     Ok(Table {
         id: "L",
         title: "image tools".to_owned(),
         about: "Whole processes, alternating, with the same words. \"Cold\" rows had their files dropped from the page cache \
-            (posix_fadvise), others had them read before. Memory is the most that was seen while it ran. The ratio is time: above 1, cowhand is faster."
+            (posix_fadvise), others had them read before. Memory is the most that was seen while it ran. The ratio is time: above 1, cowhand is faster; \
+            its spread is that of the rounds' ratios."
             .to_owned(),
         columns: heads.map(str::to_owned).into(),
         rows: rows.iter().map(Row::cells).collect(),
@@ -125,7 +143,7 @@ fn chart(rows: &[Row]) -> Chart {
 
 /// Large copies, in the page cache and from the medium.
 fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
-    let disk_bytes = if bench.effort.quick { 256 * MIB } else { 4 * GIB };
+    let disk_bytes = if bench.effort.quick { 256 * MIB } else { CONVERTED_BYTES };
     let (raw, image) = (bench.path("l.raw"), bench.path("l.qcow2"));
     images::half_full(&raw, disk_bytes)?;
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &name(&raw), &name(&image)])?;
@@ -145,7 +163,7 @@ fn conversions(bench: &Bench) -> Result<Vec<Row>, String> {
 }
 
 fn compressions(bench: &Bench) -> Result<Vec<Row>, String> {
-    let data_bytes = if bench.effort.quick { 16 * MIB } else { 192 * MIB };
+    let data_bytes = if bench.effort.quick { 16 * MIB } else { COMPRESSED_BYTES };
     let (packed, target) = (bench.path("l.packed"), bench.path("l.out"));
     let mut rows = Vec::new();
     for (kind, fill) in [("text", images::text as fn(&Path, u64) -> _), ("binary", images::binary)] {
@@ -173,9 +191,8 @@ fn of_a_terabyte(bench: &Bench) -> Result<Vec<Row>, String> {
     let disk_bytes = if bench.effort.quick { 16 * GIB } else { TIB };
     let size = bytes(disk_bytes);
     let full = images::allocated(bench, "l.full", disk_bytes)?;
-    let spread =
-        [images::spread(bench, "l.spread", disk_bytes, 0)?, images::spread(bench, "l.other", disk_bytes, 0)?];
-    let [one, other] = [&spread[0], &spread[1]];
+    let (one, other) = (&images::spread(bench, "l.spread", disk_bytes, 0)?, &bench.path("l.other"));
+    images::copy(one, other)?;
     let mut rows = Vec::new();
     for (what, words, reads, bound) in [
         ("info", vec!["info", "-f", "qcow2"], vec![&full], 2.0),
@@ -209,22 +226,29 @@ fn chains(bench: &Bench, base: &Path, other: &Path, disk_bytes: u64) -> Result<V
     let (top, fresh) = (bench.path("l.top"), images::spread_over(bench, "l.fresh", base, disk_bytes)?);
     let below = bench.path("l.below");
     let size = bytes(disk_bytes);
-    let again = || {
+    // Only a commit changes what is below.
+    let again = |with_base: bool| {
         images::copy(&fresh, &top)?;
-        images::copy(base, &below)?;
+        if with_base {
+            images::copy(base, &below)?;
+        }
         qemu_img(&["rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", &name(&below), &name(&top)])
     };
     let mut rows = Vec::new();
-    for (what, words) in [
-        ("commit", vec!["commit".to_owned(), "-q".to_owned(), name(&top)]),
+    for (what, words, with_base) in [
+        ("commit", vec!["commit".to_owned(), "-q".to_owned(), name(&top)], true),
         (
             "rebase",
             ["rebase", "-f", "qcow2", "-F", "qcow2", "-b", &name(other), &name(&top)]
                 .map(str::to_owned)
                 .into(),
+            false,
         ),
     ] {
-        let prepare: Prepare<'_> = Box::new(again);
+        let prepare: Prepare<'_> = Box::new(move || again(with_base));
+        if !with_base {
+            images::copy(base, &below)?;
+        }
         let reads = [top.as_path(), below.as_path()];
         rows.push(measure(
             bench,

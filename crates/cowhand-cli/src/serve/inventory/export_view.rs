@@ -6,7 +6,7 @@ use export::{
     Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
 };
 use graph::Disk;
-use storage::{ForeignBytes, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use crate::backup::is_own_bitmap;
 
@@ -56,6 +56,10 @@ impl Export for ExportView {
         self.disk.size()
     }
 
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.behind().allocated_bytes()
+    }
+
     fn read_only(&self) -> bool {
         !self.shown.writable
     }
@@ -77,8 +81,8 @@ impl Export for ExportView {
         self.shown.bitmaps.clone()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
-        self.behind().try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.behind().try_read(offset, buf, hints)
     }
 
     fn holds_back(&self) -> bool {
@@ -89,9 +93,10 @@ impl Export for ExportView {
         &'a self,
         offset: u64,
         buf: IoBuf,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
-        self.behind().read(offset, buf, pace)
+        self.behind().read(offset, buf, hints, pace)
     }
 
     fn write<'a>(
@@ -99,18 +104,20 @@ impl Export for ExportView {
         offset: u64,
         data: IoVec,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        self.behind().write(offset, data, fua || self.shown.writethrough, pace)
+        self.behind().write(offset, data, fua || self.shown.writethrough, hints, pace)
     }
 
     fn read_into<'a>(
         &'a self,
         offset: u64,
         memory: ForeignBytes,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<ReadKind, Error>> {
-        self.behind().read_into(offset, memory, pace)
+        self.behind().read_into(offset, memory, hints, pace)
     }
 
     fn write_from<'a>(
@@ -118,9 +125,10 @@ impl Export for ExportView {
         offset: u64,
         memory: ForeignBytes,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
-        self.behind().write_from(offset, memory, fua || self.shown.writethrough, pace)
+        self.behind().write_from(offset, memory, fua || self.shown.writethrough, hints, pace)
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), Error>> {

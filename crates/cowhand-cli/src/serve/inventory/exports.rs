@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::Inventory;
 use super::export_view::{ExportView, Shown};
+use super::fuse::FuseDoor;
 use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
 
@@ -44,6 +45,8 @@ pub enum ExportDoor {
     Nbd,
     /// At a socket of its own.
     VhostUserBlk(VhostDoor),
+    /// As a file.
+    Fuse(FuseDoor),
 }
 
 impl ExportDoor {
@@ -52,6 +55,7 @@ impl ExportDoor {
         match self {
             Self::Nbd => "nbd",
             Self::VhostUserBlk(_) => "vhost-user-blk",
+            Self::Fuse(_) => "fuse",
         }
     }
 }
@@ -61,8 +65,21 @@ impl ExportRecord {
     pub fn vhost_door(&self) -> Option<&VhostDoor> {
         match &self.door {
             ExportDoor::VhostUserBlk(door) => Some(door),
-            ExportDoor::Nbd => None,
+            ExportDoor::Nbd | ExportDoor::Fuse(_) => None,
         }
+    }
+
+    /// The file, if it is one.
+    pub fn fuse_door(&self) -> Option<&FuseDoor> {
+        match &self.door {
+            ExportDoor::Fuse(door) => Some(door),
+            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) => None,
+        }
+    }
+
+    /// Whether NBD clients reach it.
+    pub fn is_nbd(&self) -> bool {
+        matches!(self.door, ExportDoor::Nbd)
     }
 }
 
@@ -153,13 +170,18 @@ impl Inventory {
             door.close();
         }
         record.shutting_down.set(true);
-        if record.entry.connections() == 0 {
+        if record.entry.connections() == 0 && record.fuse_door().is_none() {
             self.forget_export(&record);
             return Ok(());
         }
         let inventory = Rc::clone(self);
         reactor::spawn(async move {
             inventory.see_off(&record).await;
+            if let Some(door) = record.fuse_door() {
+                door.unmount().await;
+                // Requests of no open file may be in flight.
+                door.ended().await;
+            }
             inventory.forget_export(&record);
         })
         .detach();
@@ -171,6 +193,7 @@ impl Inventory {
         match door {
             ExportDoor::Nbd => self.server.exports(),
             ExportDoor::VhostUserBlk(_) => self.vhost.exports(),
+            ExportDoor::Fuse(_) => self.fuse.exports(),
         }
     }
 

@@ -98,10 +98,11 @@ impl Inventory {
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::accept);
     }
 
-    /// Nobody comes in any more, over no protocol; names of sockets are removed.
-    pub fn close_doors(&self) {
+    /// Nobody comes in any more, over no protocol; names of sockets and mounts are removed.
+    pub async fn close_doors(&self) {
         self.doors.close();
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);
+        self.unmount_all().await;
     }
 
     /// Names of sockets that are removed at the end.

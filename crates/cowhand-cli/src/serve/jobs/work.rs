@@ -21,8 +21,10 @@ pub enum Work {
     Stream {
         /// The disk.
         disk: Arc<DiskNode>,
-        /// Its uppermost image.
+        /// The image.
         image: Arc<dyn Block>,
+        /// Guests write to it, through a filter.
+        is_uppermost: bool,
         /// What lies below it afterwards.
         base: Option<Arc<dyn Block>>,
         /// What its header says then.
@@ -36,6 +38,8 @@ pub enum Work {
         disk: Arc<DiskNode>,
         /// The image above the layers, which stands on the base afterwards.
         over: Arc<dyn Block>,
+        /// Guests write to that image.
+        is_uppermost: bool,
         /// What its header says then.
         backing: NewBacking,
         /// The copying.
@@ -129,14 +133,14 @@ impl Work {
             Self::Stream { disk, image, base, backing, .. } => {
                 name_backing(image, backing).await?;
                 let below = graph.put_below(&change, disk, image, base.as_ref()).await.map_err(failed)?;
-                self.take_filter_off(inventory, &change, disk).await?;
+                self.put_back(inventory, &change).await;
                 below.removed
             }
-            Self::Merge { disk, over, backing, merge } => {
+            Self::Merge { disk, over, backing, merge, .. } => {
                 name_backing(over, backing).await?;
                 let below = graph.put_below(&change, disk, over, Some(&merge.base)).await;
                 let removed = below.map_err(failed)?.removed;
-                make_readable(inventory, &change, disk, &merge.base).await;
+                self.put_back(inventory, &change).await;
                 removed
             }
             Self::Mirror { disk, mirror, bitmap, .. } if ended == Ended::Left => {
@@ -173,17 +177,28 @@ impl Work {
 
     /// Puts back what was put in.
     pub(super) async fn abort(&self, inventory: &Inventory) {
-        let change = inventory.graph.change().await;
+        self.put_back(inventory, &inventory.graph.change().await).await;
+    }
+
+    /// Takes its filter off; layers that only the job wrote to are for reading again.
+    async fn put_back(&self, inventory: &Inventory, change: &Change<'_>) {
         let disk = match self {
-            Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
-            Self::Merge { disk, merge, .. } => {
-                return make_readable(inventory, &change, disk, &merge.base).await;
+            Self::Stream { disk, image, is_uppermost: false, .. } => {
+                return make_readable(inventory, change, disk, image).await;
             }
+            Self::Merge { disk, over, is_uppermost, merge, .. } => {
+                make_readable(inventory, change, disk, &merge.base).await;
+                if !is_uppermost {
+                    make_readable(inventory, change, disk, over).await;
+                }
+                return;
+            }
+            Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
         };
-        if let Err(error) = self.take_filter_off(inventory, &change, disk).await {
+        if let Err(error) = self.take_filter_off(inventory, change, disk).await {
             tracing::error!(%error, "the filter of a job stays");
         }
-        self.give_base_back(inventory, &change).await;
+        self.give_base_back(inventory, change).await;
     }
 
     /// The job has failed: its bitmap says what follows of that. The disk is drained.

@@ -58,8 +58,10 @@ async fn begin(
     group: Option<Rc<Group>>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
-    let Chain { disk, .. } = Chain::of(inventory, device)?;
+    let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "backup", device, arguments)?;
+    new.layers = chain.claim(inventory, 0, 0)?;
+    let disk = chain.disk;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;
     let block = target_block(&node, arguments)?;

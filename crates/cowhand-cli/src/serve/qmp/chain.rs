@@ -1,10 +1,11 @@
-//! Layers of a disk as arguments name them: by node name or by file.
+//! Layers of a disk as arguments name them, by node name or by file, and which of them jobs use.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use block::Block;
 use control::{Arguments, QmpError};
-use graph::{DiskNode, Hold, LayerView, User};
+use graph::{Change, DiskNode, Hold, LayerView, User};
 
 use crate::serve::inventory::Inventory;
 
@@ -20,12 +21,83 @@ impl Chain {
     /// Of the disk called `name`.
     ///
     /// # Errors
-    /// When there is none, or a job is at work on it.
+    /// When there is none.
     pub fn of(inventory: &Inventory, name: &str) -> Result<Self, QmpError> {
-        let disk = inventory.disk(name)?;
-        free_of_jobs(inventory, &disk)?;
-        let layers = inventory.graph.layers(&disk.name()).map_err(|error| inventory.refused(&error))?;
+        Self::of_disk(inventory, inventory.disk(name)?)
+    }
+
+    fn of_disk(inventory: &Inventory, disk: Arc<DiskNode>) -> Result<Self, QmpError> {
+        let mut layers = inventory.graph.layers(&disk.name()).map_err(|error| inventory.refused(&error))?;
+        // Filters of jobs are no images.
+        layers.retain(|layer| !layer.is_filter);
         Ok(Self { disk, layers })
+    }
+
+    /// Of the disk that has an image called `name` below its uppermost one, with the place of that image; otherwise of the disk called
+    /// so, with 0.
+    ///
+    /// # Errors
+    /// When there is no such image, or several disks stand on it.
+    pub fn around(inventory: &Inventory, name: &str) -> Result<(Self, usize), QmpError> {
+        let mut found = Vec::new();
+        for disk in inventory.graph.disks() {
+            let chain = Self::of_disk(inventory, disk)?;
+            let below = chain.layers.iter().skip(1).position(|layer| layer.name.as_deref() == Some(name));
+            found.extend(below.map(|at| (chain, at + 1)));
+        }
+        match (found.pop(), found.is_empty()) {
+            (None, _) => Ok((Self::of(inventory, name)?, 0)),
+            (Some(found), true) => Ok(found),
+            (Some(_), false) => Err(QmpError::generic(format!(
+                "node {name:?} is below several disks: what it reads as is not for one to change"
+            ))),
+        }
+    }
+
+    /// What the layers from `upper` to `lower` are made of, for a job that begins: no other job uses one of them.
+    ///
+    /// # Errors
+    /// Names the layer and the job that uses it.
+    pub fn claim(&self, inventory: &Inventory, upper: usize, lower: usize) -> Result<Vec<String>, QmpError> {
+        let count = (lower + 1).saturating_sub(upper);
+        let claimed = self.layers.iter().skip(upper).take(count).map(|layer| {
+            let file = layer.block.name().to_owned();
+            match inventory.jobs.user_of(&file) {
+                Some(job) => {
+                    let name = layer.name.clone().unwrap_or_else(|| file.clone());
+                    Err(QmpError::generic(format!("node {name:?} is in use by job {job:?}")))
+                }
+                None => Ok(file),
+            }
+        });
+        claimed.collect()
+    }
+
+    /// Opens the layer at a place for writing, and gives it.
+    ///
+    /// # Errors
+    /// When it cannot be opened so; then nothing has changed.
+    pub async fn writable(
+        &self,
+        inventory: &Inventory,
+        change: &Change<'_>,
+        at: usize,
+    ) -> Result<Arc<dyn Block>, QmpError> {
+        let now = Self::of_disk(inventory, Arc::clone(&self.disk))?;
+        let layer = now.layers.get(at).ok_or_else(|| QmpError::generic("the chain is not that deep"))?;
+        let opened = inventory.graph.make_writable(change, &self.disk, &layer.block).await;
+        opened.map_err(|error| QmpError::because("the job is not begun", &error))
+    }
+
+    /// Opens the layers below the uppermost one for reading again that a job which did not begin had opened for writing.
+    pub async fn give_back(&self, inventory: &Inventory, change: &Change<'_>, places: &[usize]) {
+        for at in places.iter().filter(|at| **at > 0) {
+            let Ok(now) = Self::of_disk(inventory, Arc::clone(&self.disk)) else { return };
+            let Some(layer) = now.layers.get(*at) else { continue };
+            if let Err(error) = inventory.graph.make_readable(change, &self.disk, &layer.block).await {
+                tracing::warn!(%error, "a layer stays open for writing");
+            }
+        }
     }
 
     /// The layer that one of two arguments names, counted from the uppermost one; `None` if neither is given.

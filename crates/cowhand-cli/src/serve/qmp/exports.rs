@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
+use door_fuse::mount::AllowOther;
 use export::Removal;
 use serde_json::{Value, json};
 
@@ -11,12 +12,14 @@ use super::dirty_bitmaps;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
+use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
-pub fn add(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     match arguments.text("type")? {
         "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
+        "fuse" => add_fuse(inventory, arguments),
         _ => add_nbd(inventory, arguments),
     }
 }
@@ -46,6 +49,31 @@ fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result
     };
     inventory.add_vhost_export((id, node), shown, door)?;
     inventory.accept_front_ends();
+    Ok(json!({}))
+}
+
+/// QEMU's defaults, too: the size stays, and others may use the file where the system lets us say so.
+fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
+    // Not the id of another export.
+    inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
+    let shown = Shown {
+        writable: arguments.is_on("writable"),
+        bitmaps: Vec::new(),
+        allocation_depth: false,
+        writethrough: arguments.is_on("writethrough"),
+    };
+    let door = NewFuseDoor {
+        mountpoint: PathBuf::from(arguments.text("mountpoint")?),
+        growable: arguments.is_on("growable"),
+        allow_other: match arguments.maybe_text("allow-other") {
+            Some("on") => AllowOther::On,
+            Some("off") => AllowOther::Off,
+            _ => AllowOther::Auto,
+        },
+    };
+    inventory.add_fuse_export((id, node), shown, door)?;
+    inventory.watch_mounts();
     Ok(json!({}))
 }
 
@@ -125,7 +153,7 @@ pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value,
     Ok(json!({}))
 }
 
-/// All exports. `connections`, `name`, `writable` and `socket` are ours.
+/// All exports. `connections`, `name`, `writable`, `socket` and `mountpoint` are ours.
 pub fn query(inventory: &Inventory) -> Value {
     let export = |record: &Rc<crate::serve::inventory::exports::ExportRecord>| {
         let mut shown = json!({
@@ -139,6 +167,9 @@ pub fn query(inventory: &Inventory) -> Value {
         });
         if let Some(door) = record.vhost_door() {
             shown["socket"] = json!(door.path().to_string_lossy());
+        }
+        if let Some(door) = record.fuse_door() {
+            shown["mountpoint"] = json!(door.path().to_string_lossy());
         }
         shown
     };

@@ -10,6 +10,8 @@ const SYNC: Kind = Kind::Choice(&["top", "full", "none", "incremental", "bitmap"
 const BITMAP_MODE: Kind = Kind::Choice(&["on-success", "never", "always"]);
 const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
 const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
+/// Rounds over a disk.
+const ROUNDS: Kind = Kind::Whole(u32::MAX as u64);
 const JOB_KIND: Kind = Kind::Choice(&["commit", "stream", "mirror", "backup"]);
 const JOB_STATUS: Kind = Kind::Choice(&[
     "undefined",
@@ -157,6 +159,7 @@ pub const COMMIT: &[Argument] = &[
     optional("backing-file", Kind::Text),
     optional("speed", NUMBER),
     optional("on-error", ON_ERROR),
+    optional("x-converge-after", ROUNDS),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];
@@ -175,6 +178,7 @@ pub const MIRROR: &[Argument] = &[
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
     optional("copy-mode", COPY_MODE),
+    optional("x-converge-after", ROUNDS),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];
@@ -196,6 +200,7 @@ pub const DRIVE_MIRROR: &[Argument] = &[
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
     optional("copy-mode", COPY_MODE),
+    optional("x-converge-after", ROUNDS),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];

@@ -43,7 +43,7 @@ pub fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
         return Err(QmpError::generic("the NBD server does not listen"));
     }
     for export in inventory.exports() {
-        if export.vhost_door().is_none() && !export.shutting_down.get() {
+        if export.is_nbd() && !export.shutting_down.get() {
             inventory.remove_export(&export.id, Removal::Hard)?;
         }
     }

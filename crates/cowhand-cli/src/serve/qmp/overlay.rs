@@ -137,6 +137,16 @@ fn told(disk: &DiskNode, replaced: Replaced) {
 }
 
 impl Taken {
+    /// It stays. What is below is for reading from now on, so that others may read its file too; with a bitmap that lies in memory
+    /// alone it stays as it is, because that would be lost.
+    pub async fn keep(self, inventory: &Inventory, change: &Change<'_>) {
+        let Ok(chain) = Chain::of(inventory, &self.disk.name()) else { return };
+        let below = chain.layers.get(1).and_then(|layer| layer.block.downcast_ref::<Qcow2>());
+        if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
+            chain.give_back(inventory, change, &[1]).await;
+        }
+    }
+
     /// Takes it back; requests have been kept out since.
     pub async fn undo(self, inventory: &Inventory, change: &Change<'_>) {
         let is_own = self.node.is_none();
@@ -160,11 +170,13 @@ pub async fn change_backing_file(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let chain = Chain::of(inventory, arguments.text("device")?)?;
+    free_of_jobs(inventory, &chain.disk)?;
     let name = arguments.text("image-node-name")?;
     let at = chain.find(arguments, "image-node-name", "image-file")?;
     let Some(layer) = at.and_then(|at| chain.layers.get(at)) else {
         return Err(QmpError::generic(format!("there is no layer {name:?}")));
     };
+    let place = at.unwrap_or(0);
     let Some(below) = layer.block.below() else {
         return Err(QmpError::generic(format!("node {name:?} has nothing below it whose name could change")));
     };
@@ -175,6 +187,7 @@ pub async fn change_backing_file(
     })?;
     let file = arguments.text("backing-file")?.to_owned();
     let named = image.set_backing_name(Some(file), Some(below.driver().to_owned())).await;
+    chain.give_back(inventory, change, &[place]).await;
     named.map_err(|error| QmpError::because("cannot name the backing file", &error))?;
     Ok(json!({}))
 }

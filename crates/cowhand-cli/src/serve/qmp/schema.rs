@@ -217,6 +217,14 @@ const EXPORT: Kind = Kind::Union {
                 optional("request-merging", Kind::Switch),
             ],
         },
+        Variant {
+            tag: "fuse",
+            members: &[
+                required("mountpoint", Kind::Text),
+                optional("growable", Kind::Switch),
+                optional("allow-other", Kind::Choice(&["on", "off", "auto"])),
+            ],
+        },
     ],
 };
 

@@ -56,6 +56,11 @@ pub async fn run(
         }
     }
     drop(kept_out);
+    for step in done {
+        if let Done::Snapshot(taken) = step {
+            taken.keep(inventory, change).await;
+        }
+    }
     if let Some(group) = group {
         group.complete();
     }

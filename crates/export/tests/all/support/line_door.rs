@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
 use export::{
-    Door, Error, ErrorKind, Exports, InFlight, Loops, NoPlace, Pace, Place, ReadKind, RequestCount,
+    Door, Error, ErrorKind, Exports, Hints, InFlight, Loops, NoPlace, Pace, Place, ReadKind, RequestCount,
     RequestKind, Seat, Served,
 };
 use futures_util::future::select;
@@ -118,7 +118,7 @@ impl Talk {
         let _permit = self.held.admit(bytes).await;
         let mut buf = IoBuf::uninit(len);
         buf.truncate(len);
-        match entry.disk().try_read(offset, &mut buf) {
+        match entry.disk().try_read(offset, &mut buf, Hints::NONE) {
             Some(kind) => {
                 entry.counters().read_inline(1, bytes);
                 if kind == ReadKind::Zeroes {
@@ -128,7 +128,7 @@ impl Talk {
             }
             None => {
                 let _counted = RequestCount::new(entry);
-                let (result, buf) = entry.disk().read(offset, buf, &self.pace).await;
+                let (result, buf) = entry.disk().read(offset, buf, Hints::NONE, &self.pace).await;
                 entry.counters().ended(RequestKind::Read, result.is_ok(), bytes);
                 result.map(|_| buf.freeze())
             }

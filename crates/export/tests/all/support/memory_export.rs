@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buffer::{IoBuf, IoVec};
 use event_listener::Event;
 use export::{
-    Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, IoFuture, Pace, ReadKind,
-    ZeroFlags,
+    Abilities, BlockSizes, Depth, Dirtiness, Error, ErrorKind, Export, Extent, Hints, IoFuture, Pace,
+    ReadKind, ZeroFlags,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -28,6 +28,8 @@ pub struct MemoryExport {
     flushes: AtomicU64,
     /// Bytes that reads which had to wait have copied.
     read_bytes: AtomicU64,
+    /// The hints of the reads and writes so far.
+    hints: Mutex<Vec<Hints>>,
     held: Mutex<BTreeSet<u64>>,
     released: Event,
     /// Refuse writes.
@@ -45,6 +47,7 @@ impl MemoryExport {
             allocated: Mutex::default(),
             flushes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            hints: Mutex::default(),
             held: Mutex::default(),
             released: Event::new(),
             read_only: false,
@@ -60,6 +63,11 @@ impl MemoryExport {
     /// Bytes that reads have copied so far, those aside that were answered at once.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::SeqCst)
+    }
+
+    /// The hints of the reads and writes since the last call. A read that is tried and has to wait is there twice.
+    pub fn take_hints(&self) -> Vec<Hints> {
+        std::mem::take(&mut *self.hints.lock())
     }
 
     /// Requests that touch `page` wait until [`MemoryExport::release`].
@@ -148,7 +156,8 @@ impl Export for MemoryExport {
         vec!["dirty".into()]
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<ReadKind> {
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.hints.lock().push(hints);
         let len = buf.len() as u64;
         if self.is_held(offset, len) || self.is_bad(offset, len) {
             return None;
@@ -164,8 +173,10 @@ impl Export for MemoryExport {
         &'a self,
         offset: u64,
         mut buf: IoBuf,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, (Result<ReadKind, Error>, IoBuf)> {
+        self.hints.lock().push(hints);
         Box::pin(async move {
             let mut at = offset;
             for part in buf.chunks_mut(STEP) {
@@ -188,8 +199,10 @@ impl Export for MemoryExport {
         offset: u64,
         data: IoVec,
         fua: bool,
+        hints: Hints,
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
+        self.hints.lock().push(hints);
         Box::pin(async move {
             let mut at = offset;
             for part in data.parts().iter().flat_map(|part| part.chunks(STEP)) {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use event_listener::Event;
 use parking_lot::Mutex;
 use storage::{
-    Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, Medium, Step, StepWatcher, Storage, Zeroing,
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, Medium, Step, StepWatcher, Storage,
+    Zeroing,
 };
 
 use super::rules::{IoType, Rules};
@@ -155,20 +156,20 @@ impl Storage for Blkdebug {
         self.below.length()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(async move {
             match self.pass(IoType::Read, Self::end_of(offset, buf.len() as u64)).await {
-                Ok(_below) => self.below.read(offset, buf).await,
+                Ok(_below) => self.below.read(offset, buf, hints).await,
                 Err(error) => (Err(error), buf),
             }
         })
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.about_to(Step::Pwritev);
             let _below = self.pass(IoType::Write, Self::end_of(offset, data.len() as u64)).await?;
-            self.below.write(offset, data).await?;
+            self.below.write(offset, data, hints).await?;
             self.about_to(Step::PwritevDone);
             Ok(())
         })

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use ::storage::{IoBuf, IoBytes, IoVec, StepWatcher};
-use block::{Block, ZeroOptions};
+use block::{Block, Hints, ZeroOptions};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{Compressing, CreateOptions, Repair, ResizeOptions};
 
@@ -98,7 +98,7 @@ async fn make(directory: &Path) {
     qcow2::create(&file, None, &created).await.unwrap();
     drop(file);
     let disk = open(&DiskOptions::of_path(&path), &OpenRules::default()).await.unwrap();
-    disk.write(0, IoVec::from(IoBytes::copy_from(&[7; 8192])), true).await.unwrap();
+    disk.write(0, IoVec::from(IoBytes::copy_from(&[7; 8192])), true, Hints::NONE).await.unwrap();
     disk.create_snapshot(NewSnapshot { name: "s".into(), date_sec: 0, date_nsec: 0, vm_clock_nsec: 0 })
         .await
         .unwrap();
@@ -115,18 +115,18 @@ async fn work_on_raw(disk: &Disk) -> Result<(), block::Error> {
 async fn work(disk: &Disk) -> Result<(), block::Error> {
     let mut result = Ok(());
     let bytes = |len: usize| IoVec::from(IoBytes::copy_from(&vec![3; len]));
-    let read = |offset| async move { disk.read(offset, IoBuf::uninit(700)).await.0.map(drop) };
-    result = result.and(disk.write(100, bytes(100), false).await);
+    let read = |offset| async move { disk.read(offset, IoBuf::uninit(700), Hints::NONE).await.0.map(drop) };
+    result = result.and(disk.write(100, bytes(100), false, Hints::NONE).await);
     result = result.and(read(0).await);
     result = result.and(read(900 << 10).await);
     result = result.and(disk.flush().await);
     let compressing = Compressing::new(disk.image().unwrap(), 1).unwrap();
-    result = result.and(Block::write(&compressing, 512 << 10, bytes(4 * CLUSTER_BYTES)).await);
+    result = result.and(Block::write(&compressing, 512 << 10, bytes(4 * CLUSTER_BYTES), Hints::NONE).await);
     result = result.and(Block::flush(&compressing).await);
     result = result.and(read(512 << 10).await);
     result = result.and(disk.resize(8 << 20, ResizeOptions::default()).await);
     for offset in (1_u64 << 20..4 << 20).step_by(1 << 18) {
-        result = result.and(disk.write(offset, bytes(1 << 18), false).await);
+        result = result.and(disk.write(offset, bytes(1 << 18), false, Hints::NONE).await);
     }
     result = result.and(disk.flush().await);
     let zero = ZeroOptions { unmap: false, fast_only: false };
@@ -136,7 +136,7 @@ async fn work(disk: &Disk) -> Result<(), block::Error> {
     disk.idle().await;
     let snapshot = NewSnapshot { name: "t".into(), date_sec: 0, date_nsec: 0, vm_clock_nsec: 0 };
     result = result.and(disk.create_snapshot(snapshot).await.map(drop));
-    result = result.and(disk.write(5 << 20, bytes(100), true).await);
+    result = result.and(disk.write(5 << 20, bytes(100), true, Hints::NONE).await);
     result = result.and(disk.close().await);
     disk.idle().await;
     result
@@ -184,7 +184,7 @@ fn a_name_leads_to_rules_in_a_file_and_the_image_keeps_its_place() {
         // The name of the image below is relative: it starts where the image is.
         let drive = format!("blkdebug:{}:{}", rules.display(), path.display());
         let disk = open(&options(&drive).unwrap(), &OpenRules::default()).await.unwrap();
-        let read = |offset| disk.read(offset, IoBuf::uninit(512));
+        let read = |offset| disk.read(offset, IoBuf::uninit(512), Hints::NONE);
         assert_eq!(read(0).await.0.unwrap_err().raw_os_error(), Some(5));
         read(0).await.0.unwrap();
         let (result, buf) = read(900 << 10).await;
@@ -219,15 +219,15 @@ fn a_request_is_held_back_until_it_is_resumed_or_dropped() {
     run(async {
         blkdebug.set_breakpoint(Step::WriteAio, "A");
         ::storage::about_to(&blkdebug, Step::WriteAio);
-        let mut write = blkdebug.write(0, IoVec::from(IoBytes::zeroed(512)));
+        let mut write = blkdebug.write(0, IoVec::from(IoBytes::zeroed(512)), Hints::NONE);
         assert!(futures_util::poll!(&mut write).is_pending());
         assert_eq!(blkdebug.held_back(), ["A"]);
-        blkdebug.read(0, IoBuf::uninit(512)).await.0.unwrap();
+        blkdebug.read(0, IoBuf::uninit(512), Hints::NONE).await.0.unwrap();
         assert!(blkdebug.resume("A") && !blkdebug.resume("A"));
         write.await.unwrap();
         blkdebug.set_breakpoint(Step::WriteAio, "B");
         ::storage::about_to(&blkdebug, Step::WriteAio);
-        let mut write = blkdebug.write(0, IoVec::from(IoBytes::zeroed(512)));
+        let mut write = blkdebug.write(0, IoVec::from(IoBytes::zeroed(512)), Hints::NONE);
         assert!(futures_util::poll!(&mut write).is_pending());
         drop(write);
         assert!(blkdebug.held_back().is_empty());

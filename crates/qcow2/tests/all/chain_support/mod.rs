@@ -12,7 +12,7 @@ use block::{Block, Raw};
 use qcow2::{BlockStatus, CreateOptions, Files, Options, Preallocation, Qcow2, ZeroOptions, create};
 use qcow2_layout::Version;
 use storage::{
-    Allocation, Capabilities, Extent, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
 };
 
 /// xorshift: a test needs numbers that look random and are the same every time.
@@ -59,20 +59,20 @@ impl Storage for Medium {
         self.bytes.length()
     }
 
-    fn try_read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        self.bytes.try_read(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
+        self.bytes.try_read(offset, buf, hints)
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         if self.fault.left.fetch_sub(1, Ordering::Relaxed) == 0 {
             *self.fault.failed.lock().unwrap() = Some(self.name.clone());
             return Box::pin(async { (Err(io::Error::other("a bad sector")), buf) });
         }
-        self.bytes.read(offset, buf)
+        self.bytes.read(offset, buf, hints)
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
-        self.bytes.write(offset, data)
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
+        self.bytes.write(offset, data, hints)
     }
 
     fn flush(&self) -> IoFuture<'_, io::Result<()>> {
@@ -194,7 +194,7 @@ impl Built {
     async fn add_raw(&mut self, random: &mut Random, size: u64) {
         let bytes: Vec<u8> = (0..size).map(|at| (at / 512 % 251) as u8 + random.below(2) as u8).collect();
         let file = self.medium("raw");
-        file.write(0, IoBytes::copy_from(&bytes).into()).await.unwrap();
+        file.write(0, IoBytes::copy_from(&bytes).into(), Hints::NONE).await.unwrap();
         self.layers.push(Stored { what: format!("raw {size}"), file, data: None, raw: true });
         self.flat = bytes;
     }
@@ -235,7 +235,7 @@ impl Built {
                 self.flat[range].fill(0);
             } else {
                 let bytes: Vec<u8> = (0..len).map(|at| (at / 300) as u8 ^ random.below(256) as u8).collect();
-                top.write(offset, IoVec::from(IoBytes::copy_from(&bytes))).await.unwrap();
+                top.write(offset, IoVec::from(IoBytes::copy_from(&bytes)), Hints::NONE).await.unwrap();
                 self.flat[range].copy_from_slice(&bytes);
             }
         }

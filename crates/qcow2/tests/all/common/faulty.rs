@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::{Allocation, Capabilities, Extent, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+};
 
 /// Memory whose changes fail once `left` of them have succeeded: what a crash after them leaves.
 #[derive(Debug)]
@@ -60,19 +62,19 @@ impl Storage for Faulty {
         self.inner.length()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         let (start, len) = self.unreadable;
         if offset < start + len && start < offset + buf.len() as u64 {
             return Box::pin(async { (Err(io::Error::other("a bad sector")), buf) });
         }
-        self.inner.read(offset, buf)
+        self.inner.read(offset, buf, hints)
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         let end = offset + data.len() as u64;
         assert!(self.capabilities.resizable || end <= self.inner.length(), "write beyond the device");
         match self.change() {
-            Ok(()) => self.inner.write(offset, data),
+            Ok(()) => self.inner.write(offset, data, hints),
             Err(error) => Box::pin(async { Err(error) }),
         }
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
-use storage::{IoBytes, MemoryStorage, Storage};
+use storage::{Hints, IoBytes, MemoryStorage, Storage};
 
 use crate::harness::qemu::tool;
 
@@ -56,7 +56,7 @@ pub fn save(memory: &MemoryStorage, path: &Path) {
         let extent = run(memory.extent(at, length - at)).unwrap();
         if extent.kind == storage::ExtentKind::Data {
             let mut bytes = vec![0; usize::try_from(extent.len).unwrap()];
-            assert!(memory.try_read(at, &mut bytes));
+            assert!(memory.try_read(at, &mut bytes, Hints::NONE));
             file.seek(SeekFrom::Start(at)).unwrap();
             file.write_all(&bytes).unwrap();
         }
@@ -76,7 +76,7 @@ pub fn load(path: &Path) -> MemoryStorage {
             return memory;
         }
         if bytes[..read].iter().any(|&byte| byte != 0) {
-            run(memory.write(at, IoBytes::copy_from(&bytes[..read]).into())).unwrap();
+            run(memory.write(at, IoBytes::copy_from(&bytes[..read]).into(), Hints::NONE)).unwrap();
         }
         at += read as u64;
     }

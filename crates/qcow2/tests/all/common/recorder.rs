@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use storage::{
-    Allocation, Capabilities, Extent, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+    Allocation, Capabilities, Extent, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
 };
 
 /// A change: its place and its bytes.
@@ -88,13 +88,13 @@ impl Storage for Recorder {
         self.inner.length()
     }
 
-    fn read(&self, offset: u64, buf: IoBuf) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
-        self.inner.read(offset, buf)
+    fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
+        self.inner.read(offset, buf, hints)
     }
 
-    fn write(&self, offset: u64, data: IoVec) -> IoFuture<'_, io::Result<()>> {
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         self.epochs.lock().unwrap().last_mut().unwrap().push((offset, data.to_bytes().to_vec()));
-        self.inner.write(offset, data)
+        self.inner.write(offset, data, hints)
     }
 
     fn flush(&self) -> IoFuture<'_, io::Result<()>> {
@@ -103,7 +103,7 @@ impl Storage for Recorder {
     }
 
     fn zero(&self, offset: u64, len: u64, _: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.write(offset, IoBytes::zeroed(usize::try_from(len).unwrap()).into())
+        self.write(offset, IoBytes::zeroed(usize::try_from(len).unwrap()).into(), Hints::NONE)
     }
 
     fn discard(&self, _: u64, _: u64) -> IoFuture<'_, io::Result<()>> {

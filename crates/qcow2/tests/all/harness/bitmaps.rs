@@ -6,7 +6,7 @@ use block::ErrorKind;
 use qcow2::Options;
 use qcow2::bitmap::Bitmap;
 use sim::{CLIENT_DISK, CrashState, World, fill};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 use super::config::Config;
 use super::judge;
@@ -65,7 +65,7 @@ impl Qcow2Target {
             Err(error) if error.kind() == ErrorKind::Refused => return Ok(0),
             opened => opened.map_err(|error| error.to_string())?,
         };
-        let (read, now) = image.read(0, IoBuf::zeroed(image.size() as usize)).await;
+        let (read, now) = image.read(0, IoBuf::zeroed(image.size() as usize), Hints::NONE).await;
         read.map_err(|error| error.to_string())?;
         let before = before(self.config(), self.preloads());
         let sectors = changed(self.config(), &before, &now);

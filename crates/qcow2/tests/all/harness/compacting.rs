@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use qcow2::{CompactOptions, CompactReport};
 use sim::{Management, Subject, Target, World};
-use storage::IoBuf;
+use storage::{Hints, IoBuf};
 
 use super::Qcow2Target;
 
@@ -30,7 +30,7 @@ fn read(target: &Qcow2Target, world: &World, snapshot: Option<u32>) -> (Vec<u8>,
         if let Some(number) = snapshot {
             subject.manage(Management::SnapshotApply(number)).await.expect("it is there");
         }
-        let (result, bytes) = subject.0.read(0, IoBuf::uninit(subject.size() as usize)).await;
+        let (result, bytes) = subject.0.read(0, IoBuf::uninit(subject.size() as usize), Hints::NONE).await;
         result.expect("it can be read");
         subject.close().await.expect("nothing fails");
         (bytes.to_vec(), snapshots)

@@ -7,7 +7,7 @@ use sim::{
     Abilities, Content, DiscardedReads, DiskLock, Durability, Management, Model, SECTOR_BYTES, Subject,
     Target, World,
 };
-use storage::{Capabilities, IoBuf, IoVec, Role, Zeroing, open_locked};
+use storage::{Capabilities, Hints, IoBuf, IoVec, Role, Zeroing, open_locked};
 
 /// Bytes of the disk.
 const SIZE: u64 = 256 << 10;
@@ -66,12 +66,12 @@ impl Subject for RawDisk {
     }
 
     async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Error>, IoBuf) {
-        let (result, buf) = self.0.read(offset, buf).await;
+        let (result, buf) = self.0.read(offset, buf, Hints::NONE).await;
         (result.map(drop), buf)
     }
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {
-        self.0.write(offset, data).await?;
+        self.0.write(offset, data, Hints::NONE).await?;
         self.durable(durability).await
     }
 

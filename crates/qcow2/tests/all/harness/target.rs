@@ -16,7 +16,7 @@ use sim::{
     Abilities, Content, CrashState, DiscardedReads, DiskLock, Durability, Management, Model, SimStorage,
     Subject, Target, World,
 };
-use storage::{Capabilities, IoBuf, IoVec, Role, Storage, Zeroing, open_locked};
+use storage::{Capabilities, Hints, IoBuf, IoVec, Role, Storage, Zeroing, open_locked};
 use storage_luks::Secret;
 
 use super::base::{Base, base};
@@ -26,7 +26,7 @@ use super::qemu::{Bench, PASSWORD};
 
 /// The host of a simulated machine.
 #[derive(Debug)]
-struct Machine;
+pub struct Machine;
 
 impl Host for Machine {
     fn spawn(&self, work: Work) {
@@ -296,9 +296,9 @@ impl Subject for Disk {
 
     async fn read(&self, offset: u64, mut buf: IoBuf) -> (Result<(), Error>, IoBuf) {
         // As a door does it: first what is in memory.
-        match self.0.try_read(offset, &mut buf) {
+        match self.0.try_read(offset, &mut buf, Hints::NONE) {
             None => {
-                let (result, buf) = self.0.read(offset, buf).await;
+                let (result, buf) = self.0.read(offset, buf, Hints::NONE).await;
                 return (result.map(drop), buf);
             }
             Some(ReadKind::Data) => {}
@@ -309,8 +309,8 @@ impl Subject for Disk {
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), Error> {
         match &self.4 {
-            Some(packs) => Block::write(packs, offset, data).await?,
-            None => self.0.write(offset, data).await?,
+            Some(packs) => Block::write(packs, offset, data, Hints::NONE).await?,
+            None => self.0.write(offset, data, Hints::NONE).await?,
         }
         self.durable(durability).await
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, SimStorage, Subject, Target, World,
 };
-use storage::{Capabilities, IoBuf, IoBytes, IoVec, Storage, Zeroing};
+use storage::{Capabilities, Hints, IoBuf, IoBytes, IoVec, Storage, Zeroing};
 
 const SIZE: u64 = 64 << 10;
 
@@ -84,11 +84,11 @@ impl Subject for Flat {
     }
 
     async fn read(&self, offset: u64, buf: IoBuf) -> (io::Result<()>, IoBuf) {
-        self.disk.read(offset, buf).await
+        self.disk.read(offset, buf, Hints::NONE).await
     }
 
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> io::Result<()> {
-        self.disk.write(offset, data).await?;
+        self.disk.write(offset, data, Hints::NONE).await?;
         if durability == Durability::AtReply { self.disk.flush().await } else { Ok(()) }
     }
 
@@ -109,7 +109,8 @@ impl Subject for Flat {
         match operation {
             Management::Resize(size) => self.resize(size).await,
             Management::SnapshotCreate(name) => {
-                let (result, buf) = self.disk.read(0, IoBuf::zeroed(self.disk.length() as usize)).await;
+                let (result, buf) =
+                    self.disk.read(0, IoBuf::zeroed(self.disk.length() as usize), Hints::NONE).await;
                 self.copies.borrow_mut().insert(name, buf.to_vec());
                 result
             }
@@ -117,7 +118,7 @@ impl Subject for Flat {
             Management::SnapshotApply(name) => {
                 let copy = self.copies.borrow().get(&name).cloned().ok_or(io::ErrorKind::NotFound)?;
                 self.resize(copy.len() as u64).await?;
-                self.disk.write(0, IoBytes::copy_from(&copy).into()).await
+                self.disk.write(0, IoBytes::copy_from(&copy).into(), Hints::NONE).await
             }
             Management::SnapshotDelete(name) => {
                 let gone = self.copies.borrow_mut().remove(&name);

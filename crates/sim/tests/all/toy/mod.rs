@@ -8,7 +8,7 @@ use futures_util::lock::Mutex;
 use sim::{
     Abilities, Content, DiscardedReads, Durability, Management, Model, SimStorage, Subject, Target, World,
 };
-use storage::{Capabilities, IoBuf, IoBytes, Storage, Zeroing};
+use storage::{Capabilities, Hints, IoBuf, IoBytes, Storage, Zeroing};
 
 const CLUSTER: u64 = 1024;
 const CLUSTERS: u64 = 32;
@@ -102,7 +102,7 @@ impl Target for ToyTarget {
 }
 
 async fn read_table(disk: &SimStorage) -> io::Result<Vec<u64>> {
-    let (result, buf) = disk.read(0, IoBuf::zeroed(CLUSTERS as usize * 8)).await;
+    let (result, buf) = disk.read(0, IoBuf::zeroed(CLUSTERS as usize * 8), Hints::NONE).await;
     result?;
     Ok(buf.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry)).collect())
 }
@@ -138,7 +138,7 @@ impl Toy {
     }
 
     async fn write_data(&self, at: u64, data: &[u8]) -> io::Result<()> {
-        let result = self.disk.write(at, IoBytes::copy_from(data).into()).await;
+        let result = self.disk.write(at, IoBytes::copy_from(data).into(), Hints::NONE).await;
         if self.bug == Bug::SwallowedError { Ok(()) } else { result }
     }
 
@@ -147,7 +147,7 @@ impl Toy {
         table[cluster] = host;
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
         self.map.borrow_mut().doubtful = true;
-        self.disk.write(0, IoBytes::copy_from(&bytes).into()).await?;
+        self.disk.write(0, IoBytes::copy_from(&bytes).into(), Hints::NONE).await?;
         let mut map = self.map.borrow_mut();
         map.doubtful = false;
         map.table[cluster] = host;
@@ -204,7 +204,8 @@ impl Subject for Toy {
             if host == 0 {
                 buf[done..done + len].fill(0);
             } else {
-                let (result, part) = self.disk.read(host * CLUSTER + at % CLUSTER, IoBuf::zeroed(len)).await;
+                let (result, part) =
+                    self.disk.read(host * CLUSTER + at % CLUSTER, IoBuf::zeroed(len), Hints::NONE).await;
                 if result.is_err() {
                     return (result, buf);
                 }

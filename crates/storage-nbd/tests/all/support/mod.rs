@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use buffer::{IoBuf, IoBytes};
 use reactor::Reactor;
-use storage::Storage;
+use storage::{Hints, Storage};
 use storage_nbd::{NbdStorage, Options, Server};
 
 /// Flags that a test's export has unless it says otherwise: HAS_FLAGS, FLUSH, TRIM, WRITE_ZEROES.
@@ -190,11 +190,11 @@ pub async fn open(options: Options) -> NbdStorage {
 pub async fn read(storage: &dyn Storage, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut dirty = IoBuf::uninit(len);
     dirty.fill(0xee);
-    let (result, buf) = storage.read(offset, dirty).await;
+    let (result, buf) = storage.read(offset, dirty, Hints::NONE).await;
     assert_eq!(buf.len(), len);
     result.map(|()| buf.to_vec())
 }
 
 pub async fn write(storage: &dyn Storage, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    storage.write(offset, IoBytes::copy_from(bytes).into()).await
+    storage.write(offset, IoBytes::copy_from(bytes).into(), Hints::NONE).await
 }

@@ -14,8 +14,8 @@ use crate::bench::{Bench, process};
 
 /// Bytes of a run of data, and of the hole behind it.
 const RUN_BYTES: u64 = 4 * MIB;
-/// Clusters with data in a spread image.
-const SPREAD: u64 = 4096;
+/// Clusters with data in a spread image: one in each table of a disk of 1 TiB.
+const SPREAD: u64 = 2048;
 const CLUSTER_BYTES: u64 = 64 * KIB;
 
 /// Numbers without a pattern (Marsaglia's xorshift).
@@ -41,13 +41,18 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> String + '_ {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// A raw disk of which every second run has data that cannot be packed.
+/// A raw disk of which every second run has data that cannot be packed; no two runs have the same.
 pub fn half_full(path: &Path, disk_bytes: u64) -> Result<(), String> {
     let file = File::create(path).map_err(failed(path))?;
     file.set_len(disk_bytes).map_err(failed(path))?;
-    let (mut noise, mut run) = (Noise(1), vec![0; RUN_BYTES as usize]);
+    let mut run = vec![0; RUN_BYTES as usize];
+    Noise(1).fill(&mut run);
     for at in (0..disk_bytes).step_by(2 * RUN_BYTES as usize) {
-        noise.fill(&mut run);
+        // Making noise takes longer than writing it.
+        for page in run.chunks_mut(4096) {
+            page.rotate_left(8);
+        }
+        run.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(1));
         file.write_all_at(&run, at).map_err(failed(path))?;
     }
     file.sync_all().map_err(failed(path))

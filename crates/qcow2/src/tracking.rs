@@ -3,16 +3,21 @@
 //! A change is noted by a request that is inside, before anything of it happens ([`Tracking::note`]). Whatever else happens to bitmaps
 //! happens while nobody is inside: so a bit that is set before is of a change that has ended, and one that is set afterwards is not lost.
 
+mod bits;
+mod live;
+mod reading;
+mod record;
+
 use std::sync::Arc;
 
-use qcow2_layout::BitmapEntry;
+use qcow2_layout::{BitmapEntry, BitmapFlags};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{ArcSwapOption, AsyncMutex};
 
-use super::live::Live;
-use super::reading::Bitmap;
-use super::record::Record;
 use crate::guest_range::GuestRange;
+pub(crate) use live::{Live, LiveSpec};
+pub use reading::{Bitmap, Dirtiness};
+pub(crate) use record::{Record, RecordShape};
 
 /// The bitmaps of an image.
 ///
@@ -100,7 +105,7 @@ impl Tracking {
     /// Whether the medium has to say before the first change that bitmaps miss it, or that none is vouched for.
     pub(crate) fn must_be_marked(&self) -> bool {
         let now = self.now();
-        now.vouched_for || now.entries.iter().any(super::records_and_is_consistent)
+        now.vouched_for || now.entries.iter().any(records_and_is_consistent)
     }
 
     /// Notes that a range changes, for somebody who is inside. If it says false, it has not: the medium must have the range in
@@ -118,4 +123,28 @@ impl Tracking {
         bitmaps.live.iter().filter(|live| live.spec.recording).for_each(|live| live.mark(range));
         true
     }
+}
+
+/// Whether a bitmap records changes, and its bits can be trusted and are all there is of it.
+pub(crate) fn records_and_is_consistent(entry: &BitmapEntry) -> bool {
+    entry.flags.contains(BitmapFlags::AUTO)
+        && !entry.flags.contains(BitmapFlags::IN_USE)
+        && entry.extra.is_empty()
+}
+
+/// Names that a message lists; an image may have 65,535 bitmaps.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// What a user has to know of the bitmaps called `names`, which a change put out of date.
+pub fn out_of_date(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(NAMES_SHOWN_MAX).map(|name| format!("{name:?}")).collect();
+    let more = match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "persistent bitmaps are out of date from this first change on and marked inconsistent: {}{more}; changes are not recorded in \
+         them (why was told when the image was opened), so the next backup must be a full one",
+        shown.join(", ")
+    )
 }

@@ -99,7 +99,7 @@ impl RecordShape {
     }
 }
 
-/// The record in use. Regions are added by one at a time: who holds [`super::tracking::Tracking`]'s lock for it.
+/// The record in use. Regions are added by one at a time: who holds [`super::Tracking`]'s lock for it.
 #[derive(Debug)]
 pub(crate) struct Record {
     place: HostOffset,

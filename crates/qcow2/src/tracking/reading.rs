@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Blame;
 use qcow2_layout::{BITMAP_GRANULARITY_BITS, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry};
-use storage::{IoBuf, Storage};
+use storage::{Hints, IoBuf, Storage};
 use sync::Mutex;
 
 use super::live::{Live, LiveSpec};
@@ -17,7 +17,7 @@ use crate::table_io::is_in_file;
 #[derive(Debug)]
 pub struct Bitmap {
     bits: Bits,
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Bitmap {
     }
 
     /// Cluster `index` of the bits of one that is in the file.
-    pub(super) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
+    pub(crate) async fn cluster(&self, index: u64) -> Result<Arc<Vec<u8>>, Error> {
         match &self.bits {
             Bits::InFile(stored) => stored.cluster(index).await,
             // Nobody asks: what is changed cluster by cluster is in the file.
@@ -253,7 +253,7 @@ impl InFile {
         }
         let place = self.entry.table_offset.0 + index * 8;
         self.check_in_file("the table", place, 8)?;
-        let (result, word) = self.file.read(place, IoBuf::uninit(8)).await;
+        let (result, word) = self.file.read(place, IoBuf::uninit(8), Hints::NONE).await;
         result.map_err(self.blame.io("reading a bitmap's table"))?;
         let (words, _) = word.as_chunks::<8>();
         let word = words.first().map_or(0, |word| u64::from_be_bytes(*word));
@@ -264,7 +264,7 @@ impl InFile {
             BitmapTableEntry::Ones => Ok(vec![0xff; size]),
             BitmapTableEntry::Data(at) => {
                 self.check_in_file("a cluster", at.0, size as u64)?;
-                let (result, bits) = self.file.read(at.0, IoBuf::uninit(size)).await;
+                let (result, bits) = self.file.read(at.0, IoBuf::uninit(size), Hints::NONE).await;
                 result.map_err(self.blame.io("reading a bitmap"))?;
                 Ok(bits.to_vec())
             }

@@ -1,0 +1,179 @@
+//! Disks that are files of this machine: each export has a mount of its own.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use control::QmpError;
+use door_fuse::mount::{AllowOther, MountOptions, MountPoint, mount, unmount};
+use door_fuse::watcher::Watcher;
+use door_fuse::{FileOptions, FuseExport, SizeRequests};
+use export::{Error, ErrorKind, Removal};
+use graph::DiskNode;
+use qcow2::ResizeOptions;
+
+use super::Inventory;
+use super::export_view::Shown;
+use super::exports::{ExportDoor, ExportRecord, NewExport};
+use crate::failure::{is_forbidden, warn};
+use crate::serve::sandbox::Sandbox;
+
+/// An export's mount.
+#[derive(Debug)]
+pub struct FuseDoor {
+    export: Arc<FuseExport>,
+    point: MountPoint,
+    /// Takes the mount away; None when that has begun.
+    watcher: RefCell<Option<Watcher>>,
+    /// Programs that ask for another size; None when somebody answers them.
+    sizes: RefCell<Option<SizeRequests>>,
+}
+
+/// A file to be, and how programs see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewFuseDoor {
+    /// The regular file that it lies over.
+    pub mountpoint: PathBuf,
+    /// Programs may change its size.
+    pub growable: bool,
+    /// Who may use it beside this user.
+    pub allow_other: AllowOther,
+}
+
+impl FuseDoor {
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.point.path
+    }
+
+    /// Waits until it is not served any more.
+    pub async fn ended(&self) {
+        self.export.ended().await;
+    }
+
+    /// The file is gone for who comes new; who has it open keeps it while it is served.
+    pub async fn unmount(&self) {
+        let Some(watcher) = self.watcher.borrow_mut().take() else { return };
+        if let Err(error) = reactor::blocking(move || watcher.finish()).await {
+            let path = self.path().display();
+            warn(&format!("{path} is still mounted ({error}); take it away: umount -l {path}"));
+        }
+    }
+}
+
+impl Inventory {
+    /// Makes a disk a file. The kernel asks for it as soon as the loops run; somebody is to say [`Inventory::watch_mounts`].
+    ///
+    /// # Errors
+    /// When the id is in use, or nothing can be mounted there.
+    pub fn add_fuse_export(
+        &self,
+        (id, node): (String, String),
+        shown: Shown,
+        door: NewFuseDoor,
+    ) -> Result<(), QmpError> {
+        let NewFuseDoor { mountpoint, growable, allow_other } = door;
+        let writable = shown.writable;
+        let new = NewExport { id: id.clone(), node, name: id.clone(), description: String::new(), shown };
+        self.export_through(new, |_, view| {
+            self.is_no_image(&mountpoint)?;
+            let options = MountOptions { allow_other, read_only: !writable };
+            let failed = |error: &(dyn std::error::Error + 'static)| self.no_mount(&mountpoint, error);
+            let (device, point) = mount(&mountpoint, options).map_err(|error| failed(&error))?;
+            let watcher = Watcher::start(point.clone()).inspect_err(|_| {
+                // The first error is told.
+                let _ = unmount(&point);
+            });
+            let watcher = RefCell::new(Some(watcher.map_err(|error| failed(&error))?));
+            let added = self.fuse.add(id, view, FileOptions { growable });
+            let (export, sizes) = added.map_err(|error| QmpError::generic(error.to_string()))?;
+            self.fuse.serve(device, &export).map_err(|error| failed(&error))?;
+            let entry = Arc::clone(export.entry());
+            let sizes = RefCell::new(Some(sizes));
+            Ok((entry, ExportDoor::Fuse(FuseDoor { export, point, watcher, sizes })))
+        })
+    }
+
+    /// Answers programs that ask for another size of their file, and takes an export away whose mount somebody else took away. Runs on a
+    /// loop; once for each export is enough.
+    pub fn watch_mounts(self: &Rc<Self>) {
+        for record in self.exports() {
+            let Some(sizes) = record.fuse_door().and_then(|door| door.sizes.borrow_mut().take()) else {
+                continue;
+            };
+            reactor::spawn(Rc::clone(self).answer_sizes(Rc::clone(&record), sizes)).detach();
+            reactor::spawn(Rc::clone(self).watch_end(record)).detach();
+        }
+    }
+
+    async fn answer_sizes(self: Rc<Self>, record: Rc<ExportRecord>, mut sizes: SizeRequests) {
+        while let Some(request) = sizes.next().await {
+            let result = self.resize_file(&record.disk, request.size()).await;
+            request.answer(result);
+        }
+    }
+
+    /// As the command block_resize does it; the program that cuts a file off means it.
+    async fn resize_file(&self, disk: &Arc<DiskNode>, size: u64) -> Result<(), Error> {
+        let _change = self.graph.change().await;
+        let name = disk.name();
+        if let Ok(Some(job)) = self.graph.job_on(&name) {
+            let why = format!("the size cannot change: the disk is in use by {job}");
+            return Err(Error::because(ErrorKind::NotSupported, name, why));
+        }
+        let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
+        let resized = disk.disk.resize(size, options).await;
+        // Also where it failed half-way: what clients are told is what there is.
+        self.tell_resized(disk);
+        Ok(resized?)
+    }
+
+    async fn watch_end(self: Rc<Self>, record: Rc<ExportRecord>) {
+        let Some(door) = record.fuse_door() else { return };
+        door.ended().await;
+        if !record.shutting_down.get() && !self.loops.shutdown().is_triggered() {
+            tracing::info!(export = record.id, path = %door.path().display(), "the mount was taken away");
+            // It is there, and forced to go: nothing can be wrong.
+            let _ = self.remove_export(&record.id, Removal::Hard);
+        }
+    }
+
+    /// All files are gone for who comes new.
+    pub async fn unmount_all(&self) {
+        for export in self.exports() {
+            if let Some(door) = export.fuse_door() {
+                door.unmount().await;
+            }
+        }
+    }
+
+    /// A file that lies over the image itself would be opened in the image's place, by whoever opens it by its name.
+    fn is_no_image(&self, point: &Path) -> Result<(), QmpError> {
+        let Ok(point) = point.canonicalize() else { return Ok(()) };
+        for disk in self.graph.disks() {
+            let layers = self.graph.layers(&disk.name()).map_err(|error| self.refused(&error))?;
+            let is_it = |name: &str| Path::new(name).canonicalize().is_ok_and(|path| path == point);
+            if layers.iter().any(|layer| is_it(layer.block.name())) {
+                let text = format!(
+                    "{} is an image of the disk {:?}; mount the disk over another file",
+                    point.display(),
+                    disk.name()
+                );
+                return Err(QmpError::generic(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a disk is not mounted, and what to do about it.
+    fn no_mount(&self, point: &Path, error: &(dyn std::error::Error + 'static)) -> QmpError {
+        let mut failed = QmpError::because(format!("cannot mount a disk at {}", point.display()), error);
+        if self.sandbox == Sandbox::On && is_forbidden(error) {
+            failed.desc.push_str(
+                " (the sandbox lets nothing be mounted while disks are served; give --fuse at the start, or --sandbox off)",
+            );
+        }
+        failed
+    }
+}

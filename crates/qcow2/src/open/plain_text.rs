@@ -1,0 +1,25 @@
+//! The guest data of an image that is not opened as a disk.
+
+use std::sync::Arc;
+
+use qcow2_layout::CryptMethod;
+use storage::Storage;
+use storage_luks::Secret;
+
+use super::read_header;
+use crate::encryption::guest_data;
+use crate::{Error, Host};
+
+/// What deciphers the guest data in the file of an encrypted image, for tools that move it; `None` of one that is not encrypted.
+///
+/// # Errors
+/// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
+pub async fn plain_text(
+    file: &Arc<dyn Storage>,
+    password: Option<&Secret>,
+    host: &Arc<dyn Host>,
+) -> Result<Option<Arc<dyn Storage>>, Error> {
+    let header = read_header(&**file).await?;
+    let data = guest_data(file, None, &header, password, true, host).await?;
+    Ok((header.crypt != CryptMethod::None).then_some(data.storage))
+}

@@ -1,0 +1,278 @@
+//! The disk that guests use, while a job is at work on it.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::{Block, ReadKind, ZeroOptions};
+use job::{End, Error, Life, Notice, OnError, Status, Terms};
+use qcow2::Qcow2;
+use sim::{Durability, Management, Subject, World};
+use storage::{Hints, IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
+
+use super::images::{SIZE, TOP};
+use super::note::Note;
+use super::target::Kind;
+use super::work::Work;
+
+/// How often a job is let go on that stopped because of errors.
+const RESUMED_MAX: usize = 3;
+
+/// What a disk and its job are made of.
+pub struct Parts {
+    pub kind: Kind,
+    pub world: World,
+    /// From the upper to the lower, as they were opened.
+    pub layers: Vec<(usize, Qcow2)>,
+    pub copy: Option<Qcow2>,
+    pub variant: u32,
+    /// What was put over the disk.
+    pub overlay: RefCell<Option<Qcow2>>,
+    /// What requests go to.
+    pub root: RefCell<Arc<dyn Block>>,
+    /// Requests are inside in the shared mode; an exchange keeps them out.
+    pub gate: RangeLocks,
+    /// Nobody knows what the disk stands on.
+    pub is_dead: Cell<bool>,
+    /// Failures of the job.
+    failed: Cell<u64>,
+}
+
+/// An opened disk.
+pub struct Disk {
+    parts: Rc<Parts>,
+    life: Option<Rc<Life>>,
+}
+
+impl Parts {
+    pub fn new(
+        kind: Kind,
+        world: World,
+        layers: Vec<(usize, Qcow2)>,
+        copy: Option<Qcow2>,
+        variant: u32,
+    ) -> Self {
+        let root: Arc<dyn Block> = Arc::new(layers[0].1.clone());
+        Self {
+            kind,
+            world,
+            layers,
+            copy,
+            variant,
+            overlay: RefCell::default(),
+            root: RefCell::new(root),
+            gate: RangeLocks::default(),
+            is_dead: Cell::default(),
+            failed: Cell::default(),
+        }
+    }
+
+    /// Flushes what the disk stands on. Nobody is inside.
+    pub async fn flush_inside(&self) -> Result<(), String> {
+        let root = Arc::clone(&self.root.borrow());
+        root.flush().await.map_err(|error| error.to_string())
+    }
+
+    /// Has the platform note it.
+    pub async fn note(&self, note: Note) -> Result<(), String> {
+        let failures = note.write(&self.world).await?;
+        (0..failures).for_each(|_| self.fails());
+        Ok(())
+    }
+
+    /// All images that were opened.
+    fn images(&self) -> Vec<Qcow2> {
+        let layers = self.layers.iter().map(|(_, image)| image.clone());
+        self.overlay.borrow().clone().into_iter().chain(layers).chain(self.copy.clone()).collect()
+    }
+
+    fn fails(&self) {
+        self.failed.set(self.failed.get() + 1);
+    }
+
+    /// Works to the end and does the last step.
+    async fn done(&self, work: &Work, life: &Life) -> Result<(), Option<String>> {
+        let told = |error: Error| match error {
+            Error::Cancelled => None,
+            error => Some(error.to_string()),
+        };
+        let ended = work.run(life).await.map_err(told)?;
+        life.settle(std::future::ready(true)).await.map_err(told)?;
+        let finished = work.finish(self, ended).await?;
+        // A backup is told to be whole while guests write; the others have switched already.
+        if let Work::Backup(..) = work {
+            let drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
+            finished.put_in_force(self, drained).await?;
+        } else if finished.note.stands_on == TOP {
+            self.take_filter_off().await;
+        }
+        Ok(())
+    }
+
+    async fn take_filter_off(&self) {
+        let _drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
+        *self.root.borrow_mut() = Arc::new(self.layers[0].1.clone());
+    }
+
+    async fn live(&self, work: Work, life: &Life) {
+        life.begin();
+        if let Err(failed) = self.done(&work, life).await {
+            if failed.is_some() {
+                self.fails();
+            }
+            match life.status() {
+                Status::Paused => life.enter(Status::Running),
+                Status::Standby => life.enter(Status::Ready),
+                _ => {}
+            }
+            life.enter(Status::Aborting);
+            if !self.is_dead.get() {
+                self.take_filter_off().await;
+            }
+        }
+        life.conclude(None);
+    }
+}
+
+impl Disk {
+    /// Starts the job, if there is something to do; nobody uses the disk yet.
+    pub async fn start(parts: Rc<Parts>, has_job: bool, note: Note) -> Result<Self, String> {
+        if !has_job {
+            return Ok(Self { parts, life: None });
+        }
+        if note.whole.is_some() {
+            // It is begun anew.
+            parts.note(Note { whole: None, ..note }).await?;
+        }
+        let (work, root) = Work::of(&parts).await?;
+        *parts.root.borrow_mut() = root;
+        let policy = if parts.variant & 2 == 0 { OnError::Report } else { OnError::Stop };
+        let terms = Terms { on_source_error: policy, on_target_error: policy, ..Terms::default() };
+        let counted = Rc::clone(&parts);
+        let life = Rc::new(Life::new(terms, 0, move |notice| {
+            if let Notice::Failed(..) = notice {
+                counted.fails();
+            }
+        }));
+        let (worker, worked) = (Rc::clone(&parts), Rc::clone(&life));
+        sim::spawn(async move { worker.live(work, &worked).await });
+        Ok(Self { parts, life: Some(life) })
+    }
+
+    /// The block that a request goes to. It is inside for as long as it holds the guard.
+    async fn enter(&self) -> Result<(storage::RangeGuard<'_>, Arc<dyn Block>), String> {
+        let inside = self.parts.gate.acquire(0, 1, RangeMode::Shared).await;
+        match self.parts.is_dead.get() {
+            true => Err("the platform could not note what the disk stands on".into()),
+            false => Ok((inside, Arc::clone(&self.parts.root.borrow()))),
+        }
+    }
+
+    async fn durable(&self, root: &dyn Block, durability: Durability) -> Result<(), String> {
+        match durability {
+            Durability::AtFlush => Ok(()),
+            Durability::AtReply => root.flush().await.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Has the job end: completed where that can be, or by force.
+    async fn end_job(&self, life: &Life) {
+        let (mut resumed, by_force) = (0, self.parts.variant & 1 == 1);
+        while life.status() != Status::Concluded {
+            if by_force {
+                let _ = life.ask_to_end(End::Force);
+            } else if life.is_paused() {
+                resumed += 1;
+                let _ = match resumed <= RESUMED_MAX {
+                    true => life.resume(),
+                    false => life.ask_to_end(End::Force),
+                };
+            } else if life.status() == Status::Ready && life.asked_to_end().is_none() {
+                let _ = life.ask_to_end(End::Complete);
+            }
+            if life.status() != Status::Concluded {
+                life.changed_or(pending()).await;
+            }
+        }
+    }
+}
+
+impl Subject for Disk {
+    type Error = String;
+
+    fn size(&self) -> u64 {
+        SIZE
+    }
+
+    async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), String>, IoBuf) {
+        let (_inside, root) = match self.enter().await {
+            Ok(entered) => entered,
+            Err(error) => return (Err(error), buf),
+        };
+        let (read, mut buf) = root.read(offset, buf, Hints::NONE).await;
+        if let Ok(ReadKind::Zeroes) = read {
+            buf.fill(0);
+        }
+        (read.map(drop).map_err(|error| error.to_string()), buf)
+    }
+
+    async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), String> {
+        let (_inside, root) = self.enter().await?;
+        root.write(offset, data, Hints::NONE).await.map_err(|error| error.to_string())?;
+        self.durable(&*root, durability).await
+    }
+
+    async fn zero(&self, offset: u64, len: u64, how: Zeroing, durability: Durability) -> Result<(), String> {
+        let (_inside, root) = self.enter().await?;
+        let options = ZeroOptions { unmap: how == Zeroing::Unmap, fast_only: false };
+        root.zero(offset, len, options).await.map_err(|error| error.to_string())?;
+        self.durable(&*root, durability).await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), String> {
+        let (_inside, root) = self.enter().await?;
+        root.discard(offset, len).await.map_err(|error| error.to_string())
+    }
+
+    /// What is asked of the job meanwhile. It refuses what does not fit its state.
+    async fn tidy(&self, how: u32) -> Result<(), String> {
+        let Some(life) = &self.life else { return Ok(()) };
+        let _ = match how {
+            0 | 1 => life.pause(),
+            2..=4 => life.resume(),
+            5 => life.ask_to_end(End::Cancel),
+            6 => life.ask_to_end(End::Force),
+            _ => life.ask_to_end(End::Complete),
+        };
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), String> {
+        let (_inside, root) = self.enter().await?;
+        root.flush().await.map_err(|error| error.to_string())
+    }
+
+    async fn manage(&self, operation: Management) -> Result<(), String> {
+        unreachable!("a disk with a job has no {operation:?}")
+    }
+
+    fn background_errors(&self) -> u64 {
+        let behind = self.parts.images().into_iter().map(|image| {
+            let status = image.status();
+            status.leaked_clusters + status.bitmaps_put_off
+        });
+        self.parts.failed.get() + behind.sum::<u64>()
+    }
+
+    async fn close(&self) -> Result<(), String> {
+        if let Some(life) = &self.life {
+            self.end_job(life).await;
+        }
+        let mut result = Ok(());
+        for image in self.parts.images() {
+            result = result.and(image.close().await.map_err(|error| error.to_string()));
+        }
+        result
+    }
+}

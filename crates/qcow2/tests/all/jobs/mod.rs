@@ -1,0 +1,11 @@
+//! A disk with a job at work on it, under the simulation: the chain of images, the disk's front, the job, and the platform's note of
+//! which image the disk stands on.
+
+mod disk;
+mod images;
+mod judge;
+mod note;
+mod target;
+mod work;
+
+pub use target::{JobTarget, Kind};

@@ -1,0 +1,75 @@
+//! Character devices that say when they can be read, such as /dev/fuse.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::op::{Op, Place};
+use crate::work::Work;
+
+/// A device whose reads each take one message. The loop waits until there is one, then reads without waiting: a message may be taken back in
+/// between, and a read that waits for the next one would hold the whole loop.
+#[derive(Clone, Debug)]
+pub struct Device {
+    fd: Arc<OwnedFd>,
+}
+
+impl Device {
+    /// Takes over an open device; from here on its reads do not wait.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be changed.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
+    /// Ends when there may be something to read, or the device has failed. A dropped wait loses nothing.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be waited for.
+    pub async fn readable(&self) -> io::Result<()> {
+        loop {
+            match Op::start(Work::Readable { fd: Arc::clone(&self.fd) }, Place::Loop).await {
+                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
+                (waited, _) => return waited.map(drop),
+            }
+        }
+    }
+
+    /// Reads one message into `parts`, in order: the count of its bytes, or None if there is none.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn read_now(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::readv(&*self.fd, parts) {
+                Ok(count) => return Ok(Some(count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes `parts` as one message. For devices that take each at once.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            match rustix::io::writev(&*self.fd, parts) {
+                Err(Errno::INTR) => {}
+                written => return Ok(written?),
+            }
+        }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

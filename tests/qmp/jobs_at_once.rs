@@ -1,0 +1,154 @@
+//! Several jobs on one disk, jobs on images below the uppermost one, and copies that are not to converge.
+//!
+//! Which pairs QEMU permits was asked of its storage daemon: a job has the images that it works on for itself, and others may work on the
+//! rest of the chain. docs/compat.md has what differs.
+
+use black_box::peer::qemu_img;
+use black_box::qmp::Qmp;
+use serde_json::{Value, json};
+
+use super::jobs::{Load, backing_of, completed, exported, holds, snapshot, told};
+use super::{Steered, create, qcow2};
+
+/// A chain over `a`: `s1`, `s2` and so on, each with data of a client's; gives their paths.
+fn chain(steered: &Steered, qmp: &mut Qmp, load: &Load, names: &[&str]) -> Vec<String> {
+    let mut device = "a";
+    let mut paths = Vec::new();
+    for name in names {
+        load.goes_on();
+        paths.push(snapshot(qmp, device, &steered.scratch, name));
+        device = name;
+    }
+    load.goes_on();
+    paths
+}
+
+fn is_busy(qmp: &mut Qmp, command: &str, arguments: Value, node: &str, job: &str) {
+    let (class, words) = qmp.ask(command, arguments).expect_err("it is in use");
+    assert_eq!(class, "GenericError");
+    assert_eq!(words, format!("node {node:?} is in use by job {job:?}"));
+}
+
+#[test]
+fn jobs_work_side_by_side_on_images_of_their_own() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let load = Load::on(steered.server.socket(), "a", 2048);
+    let paths = chain(&steered, &mut qmp, &load, &["s1", "s2", "s3", "s4", "s5"]);
+    let target = create(&steered.scratch, "t", "64M");
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    let slow = 65536;
+    let backup = json!({ "job-id": "b", "device": "s5", "target": "t", "sync": "full", "speed": slow });
+    qmp.ok("blockdev-backup", backup);
+    let low = json!({ "job-id": "low", "device": "s5", "top-node": "s1", "base-node": "a", "speed": 1 });
+    qmp.ok("block-commit", low);
+    // The commit has its images, and the one above them, whose header it will change.
+    is_busy(&mut qmp, "block-stream", json!({ "job-id": "x", "device": "s2" }), "s2", "low");
+    is_busy(&mut qmp, "block-stream", json!({ "job-id": "x", "device": "s1" }), "s1", "low");
+    let commit = json!({ "job-id": "x", "device": "s5", "top-node": "s4", "base-node": "s3" });
+    is_busy(&mut qmp, "block-commit", commit, "s5", "b");
+    is_busy(&mut qmp, "block-stream", json!({ "job-id": "x", "device": "s5" }), "s5", "b");
+    let mirror = json!({ "job-id": "x", "device": "s5", "target": "t", "sync": "full" });
+    is_busy(&mut qmp, "blockdev-mirror", mirror, "s5", "b");
+    assert!(qmp.refused("job-cancel", json!({ "id": "x" })).contains("no job"));
+    // Between the two there is work for a third.
+    qmp.ok("block-stream", json!({ "job-id": "mid", "device": "s4", "base-node": "s3" }));
+    completed(&mut qmp, "mid");
+    assert_eq!(qmp.ok("query-jobs", json!({})).as_array().map(Vec::len), Some(2));
+    load.goes_on();
+    for job in ["low", "b"] {
+        qmp.ok("block-job-set-speed", json!({ "device": job, "speed": 0 }));
+    }
+    completed(&mut qmp, "low");
+    completed(&mut qmp, "b");
+    assert_eq!(backing_of(&paths[1]), Some(steered.scratch.name("a.qcow2")));
+    assert_eq!(exported(&mut qmp), "s5");
+    load.goes_on();
+    let held = load.end();
+    steered.server.stop();
+    holds(&paths[4], &held, &steered.scratch);
+}
+
+#[test]
+fn an_image_in_the_middle_takes_over_what_lies_below_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let load = Load::on(steered.server.socket(), "a", 2048);
+    let paths = chain(&steered, &mut qmp, &load, &["s1", "s2", "s3", "s4"]);
+    let base = steered.scratch.name("a.qcow2");
+    let above = json!({ "job-id": "j", "device": "s3", "base-node": "s4" });
+    assert!(qmp.refused("block-stream", above).contains("nothing lies between"));
+    // `bottom` is the lowest that is taken over.
+    qmp.ok("block-stream", json!({ "job-id": "j", "device": "s3", "bottom": "s2" }));
+    completed(&mut qmp, "j");
+    assert_eq!(backing_of(&paths[2]), Some(paths[0].clone()));
+    load.goes_on();
+    qmp.ok("block-stream", json!({ "job-id": "j", "device": "s3", "base-node": "a" }));
+    completed(&mut qmp, "j");
+    assert_eq!(backing_of(&paths[2]), Some(base));
+    // The image is for reading again: QEMU's tools take their lock beside ours.
+    qemu_img(["check", &paths[2]]).ok();
+    load.goes_on();
+    qmp.ok("block-stream", json!({ "job-id": "j", "device": "s3" }));
+    completed(&mut qmp, "j");
+    assert_eq!(backing_of(&paths[2]), None);
+    assert_eq!(exported(&mut qmp), "s4");
+    load.goes_on();
+    // One that is cancelled leaves the chain as it was, and nothing open for writing.
+    let commit = json!({ "job-id": "j", "device": "s4", "top-node": "s4", "base-node": "s3", "speed": 1 });
+    qmp.ok("block-commit", commit);
+    qmp.ok("block-job-cancel", json!({ "device": "j" }));
+    told(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
+    qemu_img(["check", &paths[2]]).ok();
+    let held = load.end();
+    assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
+    steered.server.stop();
+    holds(&paths[3], &held, &steered.scratch);
+}
+
+/// A commit that cannot begin, because its base is too short and raw, gives the base back.
+#[test]
+fn a_commit_that_does_not_begin_leaves_no_lock() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
+    qemu_img(["create", "-q", "-f", "raw", &base, "1M"]).ok();
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
+    qmp.ok("blockdev-add", qcow2("top", &top));
+    assert!(qmp.refused("block-commit", json!({ "job-id": "j", "device": "top" })).contains("resize"));
+    // Another reader is let in, as before.
+    qemu_img(["convert", "-f", "raw", "-O", "raw", &base, &steered.scratch.name("copy")]).ok();
+    assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
+    qmp.ok("blockdev-del", json!({ "node-name": "top" }));
+    steered.server.stop();
+}
+
+/// With convergence off guests are never made to write to both sides: the mirror of a disk that is written faster than the target
+/// takes it becomes ready when the guest rests.
+#[test]
+fn a_mirror_that_is_not_to_converge_waits_for_the_guest() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let target = create(&steered.scratch, "t", "64M");
+    let load = Load::on(steered.server.socket(), "a", 1024);
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    let limits = json!({ "bps-total": 2 << 20 });
+    qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "slow", "limits": limits }));
+    let filter = json!({ "driver": "throttle", "node-name": "f", "throttle-group": "slow", "file": "t" });
+    qmp.ok("blockdev-add", filter);
+    let mirror = json!({ "job-id": "m", "device": "a", "target": "t", "sync": "top", "x-converge-after": 0 });
+    qmp.ok("blockdev-mirror", mirror);
+    for _ in 0..10 {
+        load.goes_on();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let job = qmp.ok("query-block-jobs", json!({}))[0].clone();
+        let told = (&job["status"], &job["x-written-through"], &job["x-write-wait-ns"]);
+        assert_eq!(told, (&json!("running"), &json!(0), &json!(0)), "{job}");
+    }
+    let held = load.end();
+    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    qmp.ok("job-cancel", json!({ "id": "m" }));
+    completed(&mut qmp, "m");
+    steered.server.stop();
+    holds(&target, &held, &steered.scratch);
+}
