@@ -7,6 +7,7 @@ mod bitmaps;
 mod churn;
 mod commands;
 mod fd_sets;
+mod filters;
 mod hostile;
 mod jobs;
 mod jobs_at_once;

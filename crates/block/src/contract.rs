@@ -99,6 +99,11 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// Writes all of `data` at `offset`.
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>>;
 
+    /// As [`Block::write`]; whole clusters are stored compressed where the block can do that and they get smaller.
+    fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        self.write(offset, data, hints)
+    }
+
     /// As [`Block::read`], into memory of others, which holds anything after a failure. A block that cannot fill it in place reads
     /// into memory of its own, as much again, and copies.
     fn read_into(

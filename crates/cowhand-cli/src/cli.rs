@@ -42,7 +42,8 @@ pub struct Cli {
     pub command: Command,
 
     /// A password: secret,id=ID and file=PATH or data=TEXT, or secret_keyring,id=ID,serial=NUMBER, with format=base64 if it is; or
-    /// certificates for nbds: tls-creds-x509,id=ID,endpoint=client,dir=DIR (may be repeated)
+    /// certificates for nbds: tls-creds-x509,id=ID,endpoint=client,dir=DIR; or limits that drives of driver=throttle share:
+    /// throttle-group,id=ID,limits.iops-total=N,... (may be repeated)
     #[arg(long = "object", global = true, value_name = "OBJECT")]
     pub objects: Vec<OsString>,
 }

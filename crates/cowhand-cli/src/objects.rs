@@ -1,4 +1,6 @@
-//! `--object`: passwords that the command's images need, and certificates for encrypted connections to their servers.
+//! `--object`: passwords that the command's images need, certificates for encrypted connections to their servers, and throttle groups.
+
+mod throttle_group;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,11 +15,10 @@ use tls::ClientFiles;
 
 use crate::failure::{Failure, warn};
 
-/// Objects of QEMU that hold secrets or limits and are not here.
-const REFUSED: [(&str, &str); 3] = [
+/// Objects of QEMU that hold secrets and are not here.
+const REFUSED: [(&str, &str); 2] = [
     ("tls-creds-anon", "TLS without certificates lets anybody on the way read along; give tls-creds-x509"),
     ("tls-creds-psk", "shared keys are not supported for TLS; give tls-creds-x509"),
-    ("throttle-group", "limits are options of a drive here: throttling.group=NAME"),
 ];
 
 /// Where systemd puts the credentials of a unit: passwords, which are looked for by id.
@@ -66,11 +67,12 @@ fn add(object: &OsStr) -> Result<(), Failure> {
     match &*kind {
         "secret" | "secret_keyring" => add_secret(&kind, parts),
         "tls-creds-x509" => add_credentials(parts),
+        "throttle-group" => throttle_group::add(parts),
         kind => {
             let refused = REFUSED.iter().find(|(name, _)| *name == kind);
             let reason = refused.map_or(
-                "allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64], secret_keyring,id=ID,serial=NUMBER and \
-                 tls-creds-x509,id=ID,endpoint=client,dir=DIR",
+                "allowed: secret,id=ID,file=PATH|data=TEXT[,format=raw|base64], secret_keyring,id=ID,serial=NUMBER, \
+                 tls-creds-x509,id=ID,endpoint=client,dir=DIR and throttle-group,id=ID,limits.iops-total=N,...",
                 |(_, why)| why,
             );
             Err(Failure::new(format!("--object {kind}: {reason}")))

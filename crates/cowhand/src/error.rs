@@ -299,7 +299,9 @@ fn kind_of_open(error: &OpenError) -> ErrorKind {
         },
         OpenError::Image(error) => kind_of_block(error),
         OpenError::Repair { .. } => ErrorKind::Corrupt,
-        OpenError::Format { .. } | OpenError::BackingFormat { .. } => ErrorKind::Unsupported,
+        OpenError::Format { .. } | OpenError::BackingFormat { .. } | OpenError::Filters { .. } => {
+            ErrorKind::Unsupported
+        }
         OpenError::Find { .. } | OpenError::Storage(_) | OpenError::Lock { .. } => {
             system_of_open(error).map_or(ErrorKind::Invalid, kind_of_system)
         }

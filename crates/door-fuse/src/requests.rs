@@ -45,12 +45,9 @@ pub(crate) async fn read(session: &Rc<Session>, unique: u64, offset: u64, len: u
     if size == 0 {
         return session.send(unique, Ok(&[]));
     }
-    let mut buf = IoBuf::uninit(size);
-    let known = if size <= INLINE_READ_BYTES_MAX {
-        entry.disk().try_read(offset, &mut buf, Hints::default())
-    } else {
-        None
-    };
+    let (mut buf, hints) = (IoBuf::uninit(size), session.hints(0));
+    let known =
+        if size <= INLINE_READ_BYTES_MAX { entry.disk().try_read(offset, &mut buf, hints) } else { None };
     match known {
         Some(kind) => {
             if kind == ReadKind::Zeroes {
@@ -62,16 +59,23 @@ pub(crate) async fn read(session: &Rc<Session>, unique: u64, offset: u64, len: u
         None => {
             let permit = session.in_flight.admit(len).await;
             let session = Rc::clone(session);
-            reactor::spawn_now(async move { read_waiting(&session, unique, offset, buf, permit).await })
-                .detach();
+            reactor::spawn_now(
+                async move { read_waiting(&session, unique, (offset, buf, hints), permit).await },
+            )
+            .detach();
         }
     }
 }
 
-async fn read_waiting(session: &Session, unique: u64, offset: u64, buf: IoBuf, permit: Permit) {
+async fn read_waiting(
+    session: &Session,
+    unique: u64,
+    (offset, buf, hints): (u64, IoBuf, Hints),
+    permit: Permit,
+) {
     let entry = &session.export.entry;
     let counted = RequestCount::new(entry);
-    let (result, buf) = entry.disk().read(offset, buf, Hints::default(), &session.pace).await;
+    let (result, buf) = entry.disk().read(offset, buf, hints, &session.pace).await;
     entry.counters().ended(RequestKind::Read, result.is_ok(), buf.len() as u64);
     match result {
         Ok(_) => session.send(unique, Ok(&buf)),
@@ -86,10 +90,10 @@ pub(crate) async fn write(session: &Rc<Session>, unique: u64, offset: u64, data:
         return session.refuse(unique, Errno::ROFS);
     }
     let permit = session.in_flight.admit(data.held).await;
-    let session = Rc::clone(session);
+    let (session, hints) = (Rc::clone(session), session.hints(1));
     let task = async move {
         let counted = RequestCount::new(&session.export.entry);
-        match write_now(&session, offset, data.bytes.into()).await {
+        match write_now(&session, offset, data.bytes.into(), hints).await {
             Ok(written) => session.answer(unique, Ok(abi::written(written))),
             Err(failed) => fail(&session, unique, &failed),
         }
@@ -98,7 +102,7 @@ pub(crate) async fn write(session: &Rc<Session>, unique: u64, offset: u64, data:
     reactor::spawn_now(task).detach();
 }
 
-async fn write_now(session: &Session, offset: u64, mut data: IoVec) -> Result<u32, Failed> {
+async fn write_now(session: &Session, offset: u64, mut data: IoVec, hints: Hints) -> Result<u32, Failed> {
     let (export, disk) = (&session.export, session.export.entry.disk());
     let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
     if end > disk.size() && export.options.growable {
@@ -113,7 +117,7 @@ async fn write_now(session: &Session, offset: u64, mut data: IoVec) -> Result<u3
         data = data.slice(0, there as usize);
     }
     let bytes = data.len();
-    let result = disk.write(offset, data, false, Hints::default(), &session.pace).await;
+    let result = disk.write(offset, data, false, hints, &session.pace).await;
     export.entry.counters().ended(RequestKind::Write, result.is_ok(), bytes as u64);
     result.map_err(|error| Failed::Disk(RequestKind::Write, error))?;
     export.kept.lock().was_written();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use export::repeats::{self, Level};
-use export::{Budget, Ending, HangUp, InFlight, LocalEvent, Pace, Place};
+use export::{Budget, Ending, HangUp, Hints, InFlight, LocalEvent, Pace, Place};
 use futures_util::future::{Either, select};
 use reactor::Device;
 use rustix::io::Errno;
@@ -191,6 +191,11 @@ impl Session {
             Some(size) => requests::start(self, unique, Work::Truncate { size }).await,
             None => self.answer(unique, Ok(self.attributes())),
         }
+    }
+
+    /// What is known of a request for which `places` were taken: whether others are at work.
+    pub(crate) fn hints(&self, places: u32) -> Hints {
+        Hints { more_waiting: self.in_flight.requests() > places }
     }
 
     /// Lets a request be interrupted while what this gives is kept.

@@ -86,6 +86,7 @@ impl<'a> ChainWalk<'a> {
         rules: &'a OpenRules,
         data_files: DataFiles,
     ) -> Result<Self, OpenError> {
+        options.check_without_filters()?;
         let writable = !options.layer.read_only;
         let source = Source::by_options(&options.layer.file, &rules.fd_sets, writable)?;
         let source = source.map_or_else(|| by_user(&options.filename, &rules.fd_sets, writable), Ok)?;

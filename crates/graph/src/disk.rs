@@ -1,6 +1,7 @@
 //! An open disk: the chain's top behind its front, with the rules of its cache mode.
 
 mod as_block;
+mod compressed;
 mod foreign;
 mod stored;
 mod whole;
@@ -346,7 +347,7 @@ impl Disk {
     }
 
     pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
-        self.layers().top.flush().await
+        self.layers().flush().await
     }
 
     async fn settle(&self, fua: bool) -> Result<(), Error> {

@@ -266,6 +266,14 @@ impl OptionTree {
         self.entries.remove(name)
     }
 
+    /// The value under `name` (one part, no dots), if it is text.
+    pub(crate) fn value(&self, name: &str) -> Option<String> {
+        match self.entries.get(name)? {
+            Entry::Value(value) => value.to_str().map(str::to_owned),
+            Entry::Null | Entry::Tree(_) => None,
+        }
+    }
+
     /// The names that are still there.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)

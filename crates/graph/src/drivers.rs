@@ -1,11 +1,14 @@
 //! All drivers, by name. A new one is a file beside this one, and a line here.
 //!
 //! A storage driver says what `driver` of a file can be: a path on this machine, or something elsewhere ([`Elsewhere`]) that its own
-//! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a node over another
-//! one. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
+//! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a disk over others. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
+mod compress;
+mod copy_before_write;
+mod copy_on_read;
 mod elsewhere;
+mod filter;
 mod formats;
 mod local;
 mod luks;
@@ -16,22 +19,20 @@ mod over;
 mod pattern;
 #[cfg(test)]
 mod tests;
-mod throttle;
+pub(crate) mod throttle;
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 pub use self::elsewhere::{Access, Elsewhere, Target};
+pub(crate) use self::filter::Below;
+pub use self::filter::{FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
 use crate::drive::OptionTree;
-use crate::nodes::{Graph, Node, NodeError};
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 
 /// Drivers of storage.
@@ -50,7 +51,12 @@ pub const STORAGE: &[&StorageDriver] = &[
 pub const FORMATS: &[&FormatDriver] = &[&formats::QCOW2, &formats::RAW, &luks::LUKS];
 
 /// Drivers of filters.
-pub const FILTERS: &[&FilterDriver] = &[&throttle::THROTTLE];
+pub const FILTERS: &[&FilterDriver] = &[
+    &copy_before_write::COPY_BEFORE_WRITE,
+    &copy_before_write::SNAPSHOT_ACCESS,
+    &copy_on_read::COPY_ON_READ,
+    &compress::COMPRESS,
+];
 
 /// A driver of storage: what `driver` of a file can be.
 #[derive(Debug)]
@@ -100,31 +106,29 @@ pub struct FormatHeader {
     pub required: bool,
 }
 
-/// A driver of a filter over another node.
-#[derive(Debug)]
-pub struct FilterDriver {
-    /// What options call it.
-    pub name: &'static str,
-    /// Adds the node that options describe.
-    pub(crate) add: for<'a> fn(&'a Graph, String, &'a Map<String, Value>) -> Adding<'a>,
-}
-
-/// A node that is being added.
-pub(crate) type Adding<'a> = Pin<Box<dyn Future<Output = Result<Arc<Node>, NodeError>> + 'a>>;
-
 /// A driver of any kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Driver {
     Storage(&'static StorageDriver),
     Format,
     Filter(&'static FilterDriver),
+    Throttle,
 }
 
 /// The driver called `name`.
 pub(crate) fn driver(name: &str) -> Option<Driver> {
     let format = || FORMATS.iter().any(|driver| driver.name == name).then_some(Driver::Format);
-    let filter = || FILTERS.iter().find(|driver| driver.name == name).map(|driver| Driver::Filter(driver));
-    storage(name).map(Driver::Storage).or_else(format).or_else(filter)
+    let throttle = || (name == throttle::NAME).then_some(Driver::Throttle);
+    storage(name)
+        .map(Driver::Storage)
+        .or_else(format)
+        .or_else(|| filter(name).map(Driver::Filter))
+        .or_else(throttle)
+}
+
+/// The filter driver called `name`.
+pub(crate) fn filter(name: &str) -> Option<&'static FilterDriver> {
+    FILTERS.iter().find(|driver| driver.name == name).copied()
 }
 
 /// The storage driver called `name`.
@@ -161,7 +165,8 @@ pub(crate) fn target_of(name: &str) -> Option<Result<Meant, String>> {
 /// Names of all drivers, in the order of the lists.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let formats = FORMATS.iter().map(|driver| driver.name);
-    formats.chain(STORAGE.iter().map(|driver| driver.name)).chain(FILTERS.iter().map(|driver| driver.name))
+    let filters = FILTERS.iter().map(|driver| driver.name).chain([throttle::NAME]);
+    formats.chain(STORAGE.iter().map(|driver| driver.name)).chain(filters)
 }
 
 /// Names of the formats, as messages list them.

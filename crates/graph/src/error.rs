@@ -40,6 +40,12 @@ pub enum OpenError {
         /// Why.
         source: FormatError,
     },
+    /// What works on an image itself was given filters over it.
+    #[error("{}: the drive has filters, and this works on the image itself; name that", .path.display())]
+    Filters {
+        /// The image.
+        path: PathBuf,
+    },
     /// An option does not go with the image.
     #[error("{}: {source}", .path.display())]
     Options {

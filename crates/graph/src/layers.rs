@@ -1,11 +1,11 @@
 //! What a disk stands on: its layers, each with what goes when it goes.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::{Block, Error};
 use parking_lot::Mutex;
-use qcow2::Qcow2;
+use qcow2::{Compressing, Qcow2};
 
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
@@ -32,6 +32,8 @@ pub(crate) struct Layer {
     pub(crate) own: Mutex<Option<Own>>,
     /// What it is made of; `None` of a filter.
     pub(crate) files: Option<LayerFiles>,
+    /// Writes compressed clusters to it, from the first that was asked for on.
+    pub(crate) compressing: OnceLock<Option<Compressing>>,
 }
 
 /// The name of a layer below the uppermost one.
@@ -63,6 +65,22 @@ impl PartialEq for Layer {
 }
 
 impl Layer {
+    /// What writes compressed clusters to it, if it takes any.
+    fn compressing(&self) -> Option<&Compressing> {
+        let make = || {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            Compressing::new(self.block.downcast_ref::<Qcow2>()?.clone(), threads).ok()
+        };
+        self.compressing.get_or_init(make).as_ref()
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        match self.compressing.get() {
+            Some(Some(compressing)) => Block::close(compressing).await,
+            _ => self.block.close().await,
+        }
+    }
+
     /// What it is called, if it has a name of its own.
     pub(crate) fn own_name(&self) -> Option<String> {
         self.own.lock().as_ref().map(|own| own.name.clone())
@@ -108,6 +126,19 @@ impl Layers {
         let of = |block: Arc<dyn Block>| list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block)).cloned();
         let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
         Self { cached: top.capabilities().cached, top, bitmaps, list }
+    }
+
+    /// What writes compressed clusters to the top, if that takes any.
+    pub(crate) fn compressing(&self) -> Option<&Compressing> {
+        self.of(&self.top)?.compressing()
+    }
+
+    /// Makes everything durable that completed before this call.
+    pub(crate) async fn flush(&self) -> Result<(), Error> {
+        match self.of(&self.top).and_then(|layer| layer.compressing.get()) {
+            Some(Some(compressing)) => Block::flush(compressing).await,
+            _ => self.top.flush().await,
+        }
     }
 
     /// The uppermost image, if it is a qcow2 image; filters over it do not count.
@@ -207,7 +238,8 @@ impl LayerFiles {
         let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
         let own = Mutex::new(now.own.lock().clone());
         let identity = now.identity.clone();
-        Ok(Layer { block, identity, tasks, closes_below: false, own, files: Some(files) })
+        let compressing = OnceLock::new();
+        Ok(Layer { block, identity, tasks, closes_below: false, own, files: Some(files), compressing })
     }
 }
 
@@ -239,7 +271,7 @@ async fn close(layers: &[Arc<Layer>]) -> Result<(), Error> {
     for (at, layer) in layers.iter().enumerate() {
         let is_written = at == 0 || !layer.block.capabilities().read_only;
         if is_written && !layer.closes_below {
-            result = result.and(layer.block.close().await);
+            result = result.and(layer.close().await);
         }
     }
     result

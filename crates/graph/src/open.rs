@@ -1,6 +1,6 @@
 //! From options to an open disk: the chain is found from the top down and opened from the bottom up.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::Block;
 use parking_lot::Mutex;
@@ -9,8 +9,9 @@ use storage::Storage;
 
 use crate::background::BackgroundTasks;
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
+use crate::child::{Child, Owner};
 use crate::disk::Disk;
-use crate::drivers::{self, Opening};
+use crate::drivers::{self, Below, Opening, throttle};
 use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
@@ -19,7 +20,7 @@ use crate::layers::{Layer, LayerFiles, Layers, Own};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::nodes::Links;
-use crate::options::DiskOptions;
+use crate::options::{DiskOptions, FilterOptions, OptionError, ThrottleOptions};
 use crate::probe::Format;
 use crate::secrets::Secrets;
 use crate::trace::Recorder;
@@ -60,10 +61,40 @@ impl Default for OpenRules {
     }
 }
 
-/// Opens a disk with its whole chain. Runs on a loop ([`reactor::Reactor::run`]).
+/// Opens a disk with its whole chain, and puts its filters over it. Runs on a loop ([`reactor::Reactor::run`]).
 ///
 /// Costs one or two descriptors an image, and reads headers and tables only.
 pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
+    check_group(options, rules)?;
+    if options.filters.is_empty() {
+        return open_images(options, rules).await;
+    }
+    // Limits and records are those of the outermost filter: each request is charged once.
+    let below_rules = OpenRules { trace: None, ..rules.clone() };
+    let below =
+        DiskOptions { throttling: ThrottleOptions::default(), filters: Vec::new(), ..options.clone() };
+    let mut disk = open_images(&below, &below_rules).await?;
+    for (over, filter) in options.filters.iter().enumerate().rev() {
+        let (options, rules) = if over == 0 { (options, rules) } else { (&below, &below_rules) };
+        disk = put_filter_over(disk, filter, options, rules).await?;
+    }
+    Ok(disk)
+}
+
+/// Refuses a throttle group that nobody made: the disk would have no limits.
+fn check_group(options: &DiskOptions, rules: &OpenRules) -> Result<(), OpenError> {
+    match &options.throttling.group {
+        Some(group) if options.throttling.is_object && rules.groups.find(group).is_none() => {
+            let allowed = "the id of a throttle group (--object throttle-group,id=ID,...)".to_owned();
+            let source =
+                OptionError::Value { option: throttle::GROUP.to_owned(), found: group.clone(), allowed };
+            Err(OpenError::Options { path: options.filename.clone(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn open_images(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
     let list = open_layers(options, rules, &tasks).await?;
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
@@ -71,6 +102,40 @@ pub async fn open(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, Open
     };
     let bitmaps = bitmaps_of(&*top);
     Ok(Disk::new(Layers::new(top, &list, bitmaps), options, rules))
+}
+
+async fn put_filter_over(
+    disk: Disk,
+    filter: &FilterOptions,
+    options: &DiskOptions,
+    rules: &OpenRules,
+) -> Result<Disk, OpenError> {
+    let roles = filter.driver.children.iter().map(|role| role.name);
+    let mut disks = vec![disk];
+    for (role, beside) in &filter.beside {
+        let mut beside = beside.clone();
+        beside.layer.read_only |= options.layer.read_only && !role.is_target;
+        disks.push(Box::pin(open(&beside, rules)).await?);
+    }
+    let children = disks.into_iter().map(|disk| Child::new(Arc::new(disk), Owner::Filter));
+    let below = Below { list: roles.zip(children).collect(), top_name: options.layer.node_name.clone() };
+    Ok(disk_over(filter.makes.make(&below)?, options, rules))
+}
+
+/// A disk that is the filter `block`.
+pub(crate) fn disk_over(block: Arc<dyn Block>, options: &DiskOptions, rules: &OpenRules) -> Disk {
+    let mut options = options.clone();
+    options.layer.read_only |= block.capabilities().read_only;
+    let layer = Layer {
+        block: Arc::clone(&block),
+        identity: None,
+        tasks: BackgroundTasks::new(Arc::clone(&rules.map_budget)),
+        closes_below: false,
+        own: Mutex::default(),
+        files: None,
+        compressing: OnceLock::new(),
+    };
+    Disk::new(Layers::new(block, &[Arc::new(layer)], None), &options, rules)
 }
 
 /// Opens all layers that `options` lead to, the upper ones first in the list. What they start beside requests runs in `tasks`.
@@ -108,6 +173,7 @@ pub(crate) async fn open_layers(
             closes_below: false,
             own: Mutex::new(own),
             files: Some(files),
+            compressing: OnceLock::new(),
         }));
     }
     list.reverse();
@@ -132,6 +198,7 @@ pub struct BareImage {
 
 /// Opens and locks the active layer's file and nothing else, for writing unless `read-only` is set.
 pub async fn open_bare(options: &DiskOptions) -> Result<BareImage, OpenError> {
+    options.check_without_filters()?;
     let layer = &options.layer;
     let writable = !layer.read_only;
     let source = Source::by_options(&layer.file, &FdSets::default(), writable)?;

@@ -6,6 +6,7 @@
 pub(crate) mod entry;
 mod error;
 mod file;
+pub(crate) mod filter;
 mod fixed;
 mod layer;
 mod luks;
@@ -28,6 +29,7 @@ pub use self::entry::Entry;
 use self::entry::read_all;
 pub use self::error::OptionError;
 pub use self::file::{Aio, FileOptions};
+pub use self::filter::FilterOptions;
 pub use self::fixed::{Opened, first_fixed};
 use self::layer::Inherited;
 pub use self::layer::{Backing, DetectZeroes, Discard, Encryption, LayerOptions};
@@ -37,6 +39,19 @@ pub use self::reader::Reader;
 pub use self::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 pub use self::throttling::{DiscardCharge, ThrottleOptions};
 use crate::drive::OptionTree;
+use crate::error::OpenError;
+
+/// What can be said of a filter as of an image.
+pub(crate) const LAYER_OF_FILTERS: [&str; 8] = [
+    "read-only",
+    "force-share",
+    "discard",
+    "detect-zeroes",
+    "cache",
+    "cache.direct",
+    "cache.no-flush",
+    "cache.writeback",
+];
 
 /// A drive to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +64,8 @@ pub struct DiskOptions {
     pub layer: LayerOptions,
     /// `throttling.*`: its limits.
     pub throttling: ThrottleOptions,
+    /// Filters over it, the outermost first.
+    pub filters: Vec<FilterOptions>,
 }
 
 impl DiskOptions {
@@ -57,6 +74,14 @@ impl DiskOptions {
     /// # Errors
     /// For the first option that is unknown, has a value it does not take, or contradicts another.
     pub fn of_tree(tree: OptionTree) -> Result<Self, OptionError> {
+        Self::of_tree_below(tree, 0)
+    }
+
+    /// Likewise, of a disk that is below so many filters.
+    fn of_tree_below(tree: OptionTree, filters: usize) -> Result<Self, OptionError> {
+        if let Some(named) = filter::named(&tree) {
+            return filter::read(&named, tree, filters);
+        }
         let mut reader = Reader::new(tree, String::new());
         let mut options = Self::of_path(PathBuf::new());
         read_all(table::DISK, &mut reader, &mut options)?;
@@ -66,12 +91,21 @@ impl DiskOptions {
         Ok(options)
     }
 
+    /// Refuses filters, for what works on an image itself.
+    pub(crate) fn check_without_filters(&self) -> Result<(), OpenError> {
+        match self.filters.is_empty() {
+            true => Ok(()),
+            false => Err(OpenError::Filters { path: self.filename.clone() }),
+        }
+    }
+
     /// A drive that is a path and nothing else.
     pub fn of_path(filename: impl Into<PathBuf>) -> Self {
         let filename = filename.into();
         let top = Inherited::by_nobody();
         let mut layer = LayerOptions::defaults(top);
         layer.file.filename = Some(filename.clone());
-        Self { id: None, filename, layer, throttling: ThrottleOptions::default() }
+        let (throttling, filters) = (ThrottleOptions::default(), Vec::new());
+        Self { id: None, filename, layer, throttling, filters }
     }
 }

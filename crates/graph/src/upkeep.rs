@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use qcow2::{Prefetch, Qcow2};
 
+use crate::child::Child;
 use crate::disk::Disk;
 
 /// How often metadata that nobody flushes is written all the same: bounds what a guest that never
@@ -19,6 +20,9 @@ impl Disk {
     pub fn start_upkeep(self: &Arc<Self>) {
         if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
             reactor::spawn(read_ahead(image)).detach();
+        }
+        for below in block::layers(self.root()).filter_map(|layer| layer.downcast_ref::<Child>()?.owned()) {
+            below.start_upkeep();
         }
         let (disk, runtime) = (Arc::downgrade(self), Arc::clone(&self.runtime));
         reactor::spawn(async move {

@@ -20,7 +20,7 @@ pub fn add_to(command: Command) -> Command {
             .long(ID)
             .value_name("TYPE,id=ID,...")
             .action(ArgAction::Append)
-            .help("An object for the images: secret, secret_keyring or tls-creds-x509"),
+            .help("An object for the images: secret, secret_keyring, tls-creds-x509 or throttle-group"),
     )
 }
 

@@ -258,6 +258,12 @@ mod tests {
             (Group::Storage("blkdebug"), "file.image") => "file.driver=blkdebug,".to_owned(),
             (Group::Storage("blkdebug"), _) => "file.driver=blkdebug,file.image=y,".to_owned(),
             (Group::Storage(driver), _) => format!("file.driver={driver},"),
+            (Group::Filter(driver), name) => {
+                let driver = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
+                let others = driver.children.iter().filter(|role| role.name != name);
+                let disks: String = others.map(|role| format!("{}.file.filename=y,", role.name)).collect();
+                format!("driver={},{disks}", driver.name)
+            }
             (_, "file" | "file.filename") => String::new(),
             _ => "file.filename=y,".to_owned(),
         };

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 26] = [
+const PARTS: [&str; 27] = [
     "bench",
     "block",
     "buffer",
@@ -17,6 +17,7 @@ const PARTS: [&str; 26] = [
     "door_nbd",
     "door_vhost_user_blk",
     "export",
+    "filter",
     "graph",
     "job",
     "luks_layout",

@@ -91,7 +91,7 @@ impl Steering {
             "blockdev-del" => blockdev::del(inventory, &change, arguments).await,
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
             "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
-            "block_resize" => blockdev::resize(inventory, arguments).await,
+            "block_resize" => blockdev::resize(inventory, &change, arguments).await,
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "blockdev-snapshot" => {

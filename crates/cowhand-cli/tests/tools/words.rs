@@ -7,9 +7,11 @@ use clap::CommandFactory;
 use cowhand_cli::cli::Cli;
 use cowhand_cli::compat::PROGRAMS;
 
-/// Options of fio, nbdcopy and qemu-img, in the lines to paste.
-const OF_OTHERS: [&str; 16] = [
+/// Options of fio, losetup, nbdcopy and qemu-img, in the lines to paste.
+const OF_OTHERS: [&str; 19] = [
     "bs",
+    "direct-io",
+    "find",
     "header",
     "image-opts",
     "iodepth",
@@ -21,6 +23,7 @@ const OF_OTHERS: [&str; 16] = [
     "resume-only",
     "runtime",
     "rw",
+    "show",
     "time_based",
     "unix-socket",
     "uri",

@@ -50,6 +50,10 @@ impl Block for Disk {
         Box::pin(Disk::write(self, offset, data, false, hints))
     }
 
+    fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(Disk::write_compressed(self, offset, data, hints))
+    }
+
     fn read_into(
         &self,
         offset: u64,

@@ -11,7 +11,7 @@ const OF_NBD: [(&str, &str); 3] = [("host", "server.host"), ("port", "server.por
 
 impl OptionTree {
     /// The same drive with its format said: raw, where `driver` is one of storage. What is the storage's stands under `file` then.
-    pub(super) fn with_format(mut self) -> Result<Self, DriveError> {
+    pub(crate) fn with_format(mut self) -> Result<Self, DriveError> {
         let Some(Entry::Value(name)) = self.entries.get("driver") else { return Ok(self) };
         let Some(driver) = name.to_str().and_then(storage) else { return Ok(self) };
         let specs = driver.specs();
@@ -34,6 +34,11 @@ impl OptionTree {
         self.insert_plain("file", Entry::Tree(file))
             .map_err(|()| DriveError::Twice { key: "file".to_owned() })?;
         Ok(self)
+    }
+
+    /// A drive whose file these options describe.
+    pub(crate) fn below_file(self) -> Result<Self, DriveError> {
+        Ok(Self::of([("file", Entry::Tree(self))]))
     }
 }
 

@@ -35,6 +35,11 @@ impl OptionTree {
         Ok(())
     }
 
+    /// Sets all options of `more`, whatever they were before.
+    pub(crate) fn replace_entries(&mut self, more: Self) {
+        self.entries.extend(more.entries);
+    }
+
     /// Takes away what was said of an option, under each of its names.
     fn forget(&mut self, key: &str) {
         let mut parts: Vec<&str> = key.split('.').collect();

@@ -8,6 +8,7 @@ use storage::{Hints, IoBuf};
 use super::*;
 use crate::drive::parse_drive;
 use crate::names::Policy;
+use crate::nodes::Graph;
 use crate::options::DiskOptions;
 use crate::probe::Format;
 use crate::{Disk, OpenRules, open};
@@ -120,7 +121,12 @@ fn nodes_find_drivers_in_the_list_too() {
     assert_eq!(add(over), Ok("d".to_owned()));
     assert_eq!(run(all_bytes(&graph.disk("d").unwrap().disk)), vec![5; 512]);
     let known = format!("known: {}", names().collect::<Vec<_>>().join(", "));
-    assert!(known.contains("qcow2, raw, luks") && known.ends_with("pattern, throttle"), "{known}");
+    assert!(
+        known.contains("qcow2, raw, luks")
+            && known.contains("pattern, copy-before-write")
+            && known.ends_with(", throttle"),
+        "{known}"
+    );
     let refused = Err(format!("there is no driver \"floppy\"; {known}"));
     assert_eq!(add(json!({ "driver": "floppy", "node-name": "f" })), refused);
     let over = json!({ "driver": "raw", "node-name": "f", "file": { "driver": "floppy" } });

@@ -1,8 +1,7 @@
-//! `throttle`: a filter that puts the disk below it into a throttle group.
+//! `throttle`: the disk below is in a throttle group. It is no layer of its own: limits are charged at the disk's front.
 
-use super::FilterDriver;
+/// What options call it.
+pub(crate) const NAME: &str = "throttle";
 
-pub(super) const THROTTLE: FilterDriver = FilterDriver {
-    name: "throttle",
-    add: |graph, name, options| Box::pin(graph.add_throttle(name, options)),
-};
+/// The option that names the group.
+pub(crate) const GROUP: &str = "throttle-group";

@@ -56,7 +56,8 @@ impl Graph {
         match driver(found) {
             Some(Driver::Storage(driver)) => self.add_file(name, driver, options),
             Some(Driver::Format) => self.add_opened(name, options, implicit).await,
-            Some(Driver::Filter(filter)) => (filter.add)(self, name, options).await,
+            Some(Driver::Filter(driver)) => Box::pin(self.add_filter(name, driver, options, implicit)).await,
+            Some(Driver::Throttle) => self.add_throttle(name, options).await,
             None => Err(DescriptionError::UnknownDriver { found: found.to_owned() }.into()),
         }
     }

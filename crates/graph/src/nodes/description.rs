@@ -52,6 +52,20 @@ pub enum DescriptionError {
         /// The option.
         argument: String,
     },
+    /// Filters have few options.
+    #[error("argument '{argument}' means nothing to a {driver} node; give it to the node under it")]
+    NotOfThisFilter {
+        /// The option.
+        argument: String,
+        /// The filter's driver.
+        driver: &'static str,
+    },
+    /// A filter that is there already is put over nodes that are there.
+    #[error("argument '{member}' must be the name of a node")]
+    NotANode {
+        /// The option.
+        member: &'static str,
+    },
     /// A chain relies on what is below.
     #[error("node {name:?} is open for writing; add it with read-only to use it as backing")]
     BackingIsWritable {

@@ -138,6 +138,32 @@ pub enum NodeError {
         /// The disk's node.
         child: String,
     },
+    /// The disks below a filter do not go together with it.
+    #[error("cannot make the filter {name}")]
+    Filtered {
+        /// The filter.
+        name: String,
+        /// Why.
+        source: block::Error,
+    },
+    /// Something that cannot be below a filter.
+    #[error("node {name:?} cannot be put below {of:?}: {why}")]
+    NotBelow {
+        /// What was to be put there.
+        name: String,
+        /// The filter.
+        of: String,
+        /// Why not.
+        why: String,
+    },
+    /// A drive line has filters in it.
+    #[error(
+        "the options of {name:?} cannot change: its drive has filters; blockdev-add the disk and its filters as nodes to change them"
+    )]
+    FilterReopened {
+        /// The node.
+        name: String,
+    },
     /// A file is not open by itself.
     #[error("node {name:?} is a bare file: its options are those of the node over it")]
     FileReopened {

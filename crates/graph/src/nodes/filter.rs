@@ -40,7 +40,7 @@ impl Graph {
     }
 
     /// Adds the node that a filter describes as its own.
-    async fn add_child(&self, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
+    pub(super) async fn add_child(&self, options: &Map<String, Value>) -> Result<Arc<Node>, NodeError> {
         let name = match options.get("node-name").and_then(Value::as_str) {
             Some(name) => {
                 check_node_name(name)?;

@@ -64,9 +64,15 @@ impl Graph {
     /// Keeps the node called `name` from being removed, for `user`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or a filter would miss what the user writes there.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
         let (node, user) = (self.node(name)?, Arc::new(user));
+        let needs_alone =
+            |over: &&Arc<Node>| over.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
+        if let Some(over) = self.nodes().iter().find(needs_alone) {
+            let by = User { kind: "node", name: over.name() };
+            return Err(NodeError::InUse { name: name.to_owned(), by });
+        }
         node.holders.0.lock().push(Arc::clone(&user));
         Ok(Hold { node, user })
     }

@@ -15,6 +15,7 @@ use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use super::{Change, Graph};
+use crate::child::Child;
 use crate::layers::{Layer, Layers, OpenedLayers, Own};
 use crate::names::Identity;
 
@@ -52,7 +53,10 @@ impl Graph {
             let own = layer.and_then(|layer| layer.own_name());
             LayerView {
                 name: if is_first { Some(node.name()) } else { own },
-                is_filter: layer.is_some_and(|layer| layer.closes_below),
+                is_filter: match layer {
+                    Some(layer) => layer.files.is_none(),
+                    None => block.downcast_ref::<Child>().is_some(),
+                },
                 block,
             }
         });

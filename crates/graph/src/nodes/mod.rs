@@ -11,6 +11,7 @@ mod description;
 mod disk_node;
 mod error;
 mod filter;
+mod filter_node;
 #[cfg(test)]
 mod future_sizes;
 mod hold;
@@ -38,6 +39,7 @@ pub use self::access::LayerAccess;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;
+pub use self::filter_node::FilterNode;
 pub use self::hold::{Hold, User};
 pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::disk_node::DiskNode;
 use super::error::NodeError;
+use super::filter_node::FilterNode;
 use super::hold::Holders;
 use super::name::NodeName;
 
@@ -19,6 +20,8 @@ pub struct Node {
     pub implicit: bool,
     /// What it is.
     pub kind: NodeKind,
+    /// What it is over, if it is a filter with a disk of its own.
+    pub filter: Option<FilterNode>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
     pub(super) links: Mutex<Links>,
     /// Who needs it, apart from nodes over it.
@@ -73,7 +76,14 @@ impl Node {
             NodeKind::Disk(disk) => disk.name.clone(),
             NodeKind::File(_) | NodeKind::Throttle { .. } | NodeKind::TakenOut => NodeName::new(name),
         };
-        Self { name, implicit: false, kind, links: Mutex::default(), holders: Holders::default() }
+        Self {
+            name,
+            implicit: false,
+            kind,
+            filter: None,
+            links: Mutex::default(),
+            holders: Holders::default(),
+        }
     }
 
     /// Its name.
@@ -103,7 +113,8 @@ impl Node {
     /// Whether the node called `name` is under it, and must stay as long as it does.
     pub(super) fn uses(&self, name: &str) -> bool {
         let over = matches!(&self.kind, NodeKind::Throttle { child, .. } if child.is(name));
-        over || self.links.lock().uses.iter().any(|used| used == name)
+        let below = self.filter.as_ref().is_some_and(|filter| filter.uses(name));
+        over || below || self.links.lock().uses.iter().any(|used| used == name)
     }
 
     /// Whether `name` is its, or that of a part of it.

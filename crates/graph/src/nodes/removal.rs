@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::error::NodeError;
+use super::filter_node::FilterNode;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
@@ -26,7 +27,11 @@ impl Graph {
             NodeKind::Disk(disk) => {
                 disk.disk.idle().await;
                 let closed = disk.disk.close().await;
-                closed.map_err(|source| NodeError::Close { path: disk.path(), source })
+                let closed = closed.map_err(|source| NodeError::Close { path: disk.path(), source });
+                match &node.filter {
+                    Some(filter) => closed.and(self.close_below(filter).await),
+                    None => closed,
+                }
             }
             NodeKind::Throttle { child, .. } => {
                 let child = self.node(&child.get())?;
@@ -39,10 +44,32 @@ impl Graph {
     /// Closes every disk, also after one has failed, and also those in use; gives what failed.
     pub async fn close_all(&self, _change: &Change<'_>) -> Vec<NodeError> {
         let mut failed = Vec::new();
-        for node in self.nodes().iter().filter(|node| node.disk().is_ok()) {
-            failed.extend(self.close(node).await.err());
+        // What stands on a disk goes before it.
+        while let Some(node) = self.disk_to_close() {
+            failed.extend(self.close(&node).await.err());
         }
         failed
+    }
+
+    /// A disk that no filter is over.
+    fn disk_to_close(&self) -> Option<Arc<Node>> {
+        let nodes = self.nodes();
+        let is_below = |name: &str| {
+            nodes.iter().any(|node| node.filter.as_ref().is_some_and(|filter| filter.uses(name)))
+        };
+        nodes.iter().find(|node| node.disk().is_ok() && !is_below(&node.name())).cloned()
+    }
+
+    /// Closes the nodes that were made for a filter, which is gone.
+    async fn close_below(&self, filter: &FilterNode) -> Result<(), NodeError> {
+        let mut closed = Ok(());
+        for (_, name) in filter.below() {
+            let Ok(below) = self.node(&name) else { continue };
+            if below.implicit && self.users(&below).is_empty() {
+                closed = closed.and(Box::pin(self.close(&below)).await);
+            }
+        }
+        closed
     }
 
     /// Refuses to let a throttle group go that a filter names.

@@ -23,6 +23,9 @@ impl Graph {
     /// Names the first option that cannot change while the node is open; then nothing has changed.
     pub async fn reopen(&self, _change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let node = self.node(text(options, "node-name")?)?;
+        if let Some(filter) = &node.filter {
+            return self.reopen_filter_node(&node, filter, options).await;
+        }
         match &node.kind {
             NodeKind::Disk(disk) => {
                 let mut tree = self.describe(options)?.tree;
@@ -52,6 +55,9 @@ impl DiskNode {
     async fn reopen(&self, tree: OptionTree) -> Result<(), NodeError> {
         let new = DiskOptions::of_tree(tree.clone())?;
         let name = || self.name();
+        if !new.filters.is_empty() {
+            return Err(NodeError::FilterReopened { name: name() });
+        }
         let old = self.options().ok_or_else(|| NodeError::Unknown { name: name() })?;
         let node_name = self.name();
         if let Some(option) = first_fixed(&old, &new, &self.opened(&node_name))? {

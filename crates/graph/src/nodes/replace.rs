@@ -19,6 +19,7 @@ use super::error::NodeError;
 use super::hold::User;
 use super::node::Node;
 use super::{Change, Graph};
+use crate::child::Child;
 use crate::layers::{Layer, Layers, OpenedLayers, RemovedLayers};
 use crate::options::DiskOptions;
 use crate::runtime::RuntimeOptions;
@@ -183,6 +184,7 @@ impl DiskNode {
             backings.push((over.clone(), under));
         }
         let (above, _) = blocks.split_at(edge.at());
+        check_own(above)?;
         check_cycle(above, old, found)?;
         let mut below = found.block.clone();
         for (up, block) in above.iter().rev().enumerate() {
@@ -258,6 +260,14 @@ impl Edge {
     /// What is there.
     fn block(self, layers: &Layers) -> Option<Arc<dyn Block>> {
         block::layers(Arc::clone(&layers.top)).nth(self.at())
+    }
+}
+
+/// Refuses to change what is below a disk that a filter is over: that is the other disk's.
+pub(super) fn check_own(above: &[Arc<dyn Block>]) -> Result<(), ReplaceError> {
+    match above.iter().find(|block| block.downcast_ref::<Child>().is_some()) {
+        Some(child) => Err(ReplaceError::BelowFilter { layer: child.name().to_owned() }),
+        None => Ok(()),
     }
 }
 

@@ -53,6 +53,11 @@ pub fn first_fixed(
                 .chain(of_formats)
                 .find_map(|part| first_fixed_of(part, &old.layer, &new.layer))
         });
+    let of_filters = || {
+        let count = (old.filters.len() != new.filters.len()).then(|| "driver".to_owned());
+        let mut pairs = old.filters.iter().zip(&new.filters);
+        count.or_else(|| pairs.find_map(|(old, new)| old.first_difference(new)))
+    };
     let of_disk =
         || first_fixed_of(THROTTLING, &old.throttling, &new.throttling).or_else(|| limits(&old, &new));
     let of_parts = || {
@@ -67,7 +72,7 @@ pub fn first_fixed(
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
             .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))
     };
-    Ok(of_image.or_else(of_disk).or_else(of_parts))
+    Ok(of_image.or_else(of_filters).or_else(of_disk).or_else(of_parts))
 }
 
 /// What is said of limits that differ: a command of their own changes them.

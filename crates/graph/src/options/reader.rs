@@ -106,6 +106,11 @@ impl Reader {
         Ok(())
     }
 
+    /// What has not been taken.
+    pub(crate) fn into_tree(self) -> OptionTree {
+        self.tree
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }

@@ -38,6 +38,8 @@ pub enum Group {
     File,
     /// Likewise, where the driver of this name finds it.
     Storage(&'static str),
+    /// A filter over disks whose driver has this name.
+    Filter(&'static str),
 }
 
 /// What an option takes.
@@ -117,7 +119,7 @@ impl Group {
     /// What stands before the names of the group's options.
     pub const fn prefix(self) -> &'static str {
         match self {
-            Self::Disk | Self::Layer | Self::Format(_) => "",
+            Self::Disk | Self::Layer | Self::Format(_) | Self::Filter(_) => "",
             Self::Throttling => "throttling.",
             Self::File | Self::Storage(_) => "file.",
         }
@@ -133,7 +135,7 @@ impl Group {
                 FORMATS.iter().find(|driver| driver.name == name).map_or(name, |driver| driver.title)
             }
             Self::File => "the file below an image",
-            Self::Storage(driver) => driver,
+            Self::Storage(driver) | Self::Filter(driver) => driver,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::reader::Reader;
 use super::spec::{Changes, DefaultValue, Group, Kind, Qmp, Spec};
 use super::throttling::GROUP_NAME_BYTES_MAX;
 pub use super::throttling::THROTTLING;
-use crate::drivers::{FORMATS, STORAGE};
+use crate::drivers::{FILTERS, FORMATS, STORAGE};
 
 /// The part of the table for the disk as a whole.
 pub const DISK: &[Entry<DiskOptions>] = &in_group(
@@ -80,7 +80,9 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
     let layer = LAYER.iter().chain(of_formats).map(Entry::spec);
     let file = FILE.iter().map(Entry::spec);
     let elsewhere = STORAGE.iter().flat_map(|driver| driver.specs());
-    disk.chain(layer).chain(file).chain(elsewhere).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
+    let filters = FILTERS.iter().flat_map(|driver| (driver.specs)());
+    let below = layer.chain(file).chain(elsewhere);
+    disk.chain(below).chain(filters).chain(LIMITS).chain(THROTTLING.iter().map(Entry::spec))
 }
 
 /// What the options are of, in the order of the documentation.
@@ -88,11 +90,13 @@ pub fn groups() -> impl Iterator<Item = Group> {
     let elsewhere = STORAGE.iter().filter(|driver| !driver.is_of_paths());
     let elsewhere = elsewhere.map(|driver| Group::Storage(driver.name));
     let formats = FORMATS.iter().map(|driver| Group::Format(driver.name));
+    let filters = FILTERS.iter().map(|driver| Group::Filter(driver.name));
     [Group::Layer]
         .into_iter()
         .chain(formats)
         .chain([Group::File])
         .chain(elsewhere)
+        .chain(filters)
         .chain([Group::Disk, Group::Throttling])
 }
 
@@ -161,7 +165,7 @@ pub(super) fn finish_layer(reader: Reader, below: bool) -> Result<(), OptionErro
     let has_it = |spec: &&Spec| match spec.group {
         Group::Layer | Group::Format(_) => true,
         Group::Disk => !below,
-        Group::Throttling | Group::File | Group::Storage(_) => false,
+        Group::Throttling | Group::File | Group::Storage(_) | Group::Filter(_) => false,
     };
     let names = all().filter(has_it).flat_map(|spec| [Some(spec.name), spec.alias]).flatten();
     let of_disk = LIMITS.iter().filter_map(|spec| spec.alias).chain(["throttling"]).filter(|_| !below);

@@ -113,14 +113,22 @@ fn file_of(spec: &Spec) -> String {
             format!("file.driver={driver},file.image=x")
         }
         Group::Storage(driver) => format!("file.driver={driver}"),
+        Group::Filter(driver) => filter_line(driver, spec.name),
         _ => "file.filename=x".to_owned(),
     }
+}
+
+/// A filter with all its disks but `except`.
+fn filter_line(driver: &str, except: &str) -> String {
+    let roles = drivers::filter(driver).unwrap().children.iter().map(|role| role.name);
+    let disks = roles.filter(|role| *role != except).map(|role| format!(",{role}.file.filename=x"));
+    format!("driver={driver}{}", disks.collect::<String>())
 }
 
 fn line(spec: &Spec, name: &str, value: &str) -> String {
     let full = spec.full_name();
     let file = match &*full {
-        "file" | "file.filename" => String::new(),
+        "file" | "file.filename" if !matches!(spec.group, Group::Filter(_)) => String::new(),
         "file.driver" if is_over(value) => "file.image=x,".to_owned(),
         "file.driver" if drivers::storage(value).is_some_and(|driver| !driver.is_of_paths()) => String::new(),
         _ => format!("{},", file_of(spec)),
@@ -216,7 +224,8 @@ fn an_option_changes_at_reopen_if_the_table_says_so_and_is_refused_by_name_if_no
     let parts = ["driver", "backing", "file", "data-file", "encrypt.format"];
     let of_others = [Group::Format("raw"), Group::Format("luks")];
     let has_two = |spec: &&Spec| {
-        !parts.contains(&spec.name) && !of_others.contains(&spec.group) && spec.kind != Kind::List
+        let is_file = spec.kind == Kind::File && matches!(spec.group, Group::Filter(_));
+        !is_file && !parts.contains(&spec.name) && !of_others.contains(&spec.group) && spec.kind != Kind::List
     };
     for spec in table::all().filter(has_two) {
         let name = spec.full_name();

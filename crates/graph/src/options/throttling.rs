@@ -15,6 +15,8 @@ pub struct ThrottleOptions {
     pub limits: Option<Limits>,
     /// `throttling.group`; `None`: limits of its own.
     pub group: Option<String>,
+    /// The group is an object (`driver=throttle`), which must be there: it has its limits from there.
+    pub is_object: bool,
     /// `throttling.weight`: its part of the group.
     pub weight: Weight,
     /// `throttling.discard`.

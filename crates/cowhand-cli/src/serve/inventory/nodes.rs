@@ -71,6 +71,7 @@ impl Inventory {
             NodeError::Unknown { name } => QmpError::no_device(name),
             NodeError::Open { source, .. } => self.cannot_open(error, &**source),
             NodeError::Find { source, .. } => QmpError::because(error.to_string(), source),
+            NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Close { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Reopen { source, .. } => QmpError::because(error.to_string(), source),
             _ => QmpError::generic(error.to_string()),

@@ -55,13 +55,18 @@ pub async fn change(
 }
 
 /// Changes the size of a disk. A smaller one must be meant: `x-shrink`, which QEMU does not have.
-pub async fn resize(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+pub async fn resize(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
     let name = match (arguments.maybe_text("node-name"), arguments.maybe_text("device")) {
         (Some(name), None) | (None, Some(name)) => name,
         _ => return Err(QmpError::generic("give one of the arguments 'node-name' and 'device'")),
     };
     let node = inventory.disk(name)?;
     free_of_jobs(inventory, &node)?;
+    inventory.graph.check_no_filter_over(change, &node).map_err(|error| inventory.refused(&error))?;
     let options =
         ResizeOptions { shrink: arguments.is_on("x-shrink"), bitmaps: true, ..ResizeOptions::default() };
     let resized = node.disk.resize(arguments.whole("size")?, options).await;

@@ -170,6 +170,12 @@ mod tests {
             Group::File => json!({ "driver": "file", "filename": "x" }),
             Group::Storage("blkdebug") => json!({ "driver": "blkdebug", "image": "x" }),
             Group::Storage(driver) => json!({ "driver": driver }),
+            Group::Filter(driver) => {
+                let known = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
+                let disks = known.children.iter().map(|role| (role.name.to_owned(), json!("x")));
+                let driver = [("driver".to_owned(), json!(driver))];
+                Value::Object(driver.into_iter().chain(disks).collect())
+            }
             Group::Format(format) => {
                 json!({ "driver": format, "file": { "driver": "file", "filename": "x" } })
             }
@@ -238,7 +244,7 @@ mod tests {
             for value in taken(spec) {
                 let node = node(spec, &value);
                 BLOCKDEV.check_members(&node, "").unwrap_or_else(|error| panic!("{node:?}: {}", error.desc));
-                if !matches!(spec.group, Group::File | Group::Storage(_)) {
+                if !matches!(spec.group, Group::File | Group::Storage(_) | Group::Filter(_)) {
                     let tree = OptionTree::of_json(node.clone()).unwrap();
                     DiskOptions::of_tree(tree).unwrap_or_else(|error| panic!("{node:?}: {error}"));
                 }

@@ -63,6 +63,11 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             let snapshots = snapshots(disk).await;
             let mut value = disk_value(&node.name(), disk, &snapshots);
             add_bitmaps(inventory, disk, &mut value).await;
+            if let Some(filter) = &node.filter {
+                let below = filter.below().into_iter().map(|(role, name)| (role.to_owned(), json!(name)));
+                value["children"] = Value::Object(below.collect());
+                tell_image_below(inventory, node, &mut value);
+            }
             values.push(value);
             for part in &node.parts() {
                 let mut value = disk_value(part, disk, &snapshots);
@@ -90,6 +95,22 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             "cache": { "writeback": true, "direct": false, "no-flush": false },
         })),
         NodeKind::TakenOut => values.push(json!({ "node-name": node.name(), "drv": "closed", "ro": true })),
+    }
+}
+
+/// A filter tells the image of the disk that it mainly stands for.
+fn tell_image_below(inventory: &Inventory, filter: &Node, value: &mut Value) {
+    let first = |filter: &graph::FilterNode| inventory.graph.node(&filter.below().first()?.1).ok();
+    let mut below = filter.filter.as_ref().and_then(first);
+    while let Some(next) = below.as_ref().and_then(|node| first(node.filter.as_ref()?)) {
+        below = Some(next);
+    }
+    let Some(disk) = below.and_then(|node| inventory.graph.disk(&node.name()).ok()) else { return };
+    let told = disk_value(&disk.name(), &disk, &Value::Null);
+    if let Some(object) = value.as_object_mut() {
+        object.remove("backing_file");
+        let names = ["image", "backing_file_depth", "backing_file"];
+        object.extend(names.into_iter().filter_map(|name| Some((name.to_owned(), told.get(name)?.clone()))));
     }
 }
 

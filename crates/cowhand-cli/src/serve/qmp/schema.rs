@@ -127,6 +127,19 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "raw", members: &RAW_MEMBERS },
         Variant { tag: "qcow2", members: &QCOW2_MEMBERS },
         Variant { tag: "luks", members: &LUKS_MEMBERS },
+        Variant {
+            tag: "copy-before-write",
+            members: &[
+                child(),
+                required("target", Kind::Ref(&NODE_OR_OPTIONS)),
+                optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
+                optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
+                optional("min-cluster-size", NUMBER),
+            ],
+        },
+        Variant { tag: "snapshot-access", members: &[child()] },
+        Variant { tag: "compress", members: &[child()] },
+        Variant { tag: "copy-on-read", members: &[child(), optional("bottom", Kind::Text)] },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
 };

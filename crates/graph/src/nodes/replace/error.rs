@@ -30,6 +30,12 @@ pub enum ReplaceError {
         /// Its driver.
         driver: &'static str,
     },
+    /// A filter's disk is changed under the filter, as a disk of its own.
+    #[error("{layer} is a disk under a filter; name its own node to change what it stands on")]
+    BelowFilter {
+        /// The disk under the filter.
+        layer: String,
+    },
     /// A disk stands on something.
     #[error("node {node:?} needs a layer to stand on")]
     NoRoot {

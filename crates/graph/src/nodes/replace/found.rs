@@ -1,12 +1,12 @@
 //! What is to be put into a disk: looked for, and looked at.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::{Block, Raw};
 use parking_lot::Mutex;
 use qcow2::Qcow2;
 
-use super::{Edge, Put, ReplaceError};
+use super::{Edge, Put, ReplaceError, check_own};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
@@ -51,7 +51,9 @@ impl Graph {
                 Ok(Found { over: Some(over), ..opened_at(edge, opened)? })
             }
             Put::Layer(at) => {
-                let block = block::layers(Arc::clone(&old.top)).nth(at);
+                let blocks: Vec<_> = block::layers(Arc::clone(&old.top)).take(at.saturating_add(1)).collect();
+                check_own(&blocks)?;
+                let block = blocks.get(at).cloned();
                 let block = block.ok_or_else(|| node.no_layer(old, at))?;
                 let bitmaps = bitmaps_of(&*block);
                 let asked = Some(Asked { path: block.name().into(), tree: tree_of(&*block) });
@@ -85,6 +87,7 @@ impl Graph {
                     closes_below: true,
                     own: Mutex::default(),
                     files: None,
+                    compressing: OnceLock::new(),
                 };
                 let bitmaps = if edge == Edge::Root { old.bitmaps.clone() } else { None };
                 Ok(Found { block: Some(block), list: vec![Arc::new(layer)], bitmaps, ..Found::default() })

@@ -1,0 +1,17 @@
+//! Filters that users put over disks, each written against the contract of `block` alone.
+//!
+//! What a filter is called, which options it has and what it is put over says its driver in the graph (`graph/src/drivers/`).
+
+#![forbid(unsafe_code)]
+
+mod compress;
+mod copy_before_write;
+mod copy_on_read;
+mod snapshot;
+mod snapshot_access;
+
+pub use compress::Compress;
+pub use copy_before_write::CopyBeforeWrite;
+pub use copy_on_read::CopyOnRead;
+pub use snapshot::{OnError, Policy, Snapshot};
+pub use snapshot_access::SnapshotAccess;

@@ -1,0 +1,97 @@
+//! `snapshot-access`: the disk below a `copy-before-write` filter as it was when that was put over it. It is read, never written.
+
+use std::sync::Arc;
+
+use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use buffer::{IoBuf, IoVec};
+use storage::Hints;
+
+use crate::copy_before_write::CopyBeforeWrite;
+use crate::snapshot::Snapshot;
+
+/// The disk as it was.
+#[derive(Debug)]
+pub struct SnapshotAccess {
+    snapshot: Arc<Snapshot>,
+    below: Arc<dyn Block>,
+    name: String,
+}
+
+impl SnapshotAccess {
+    /// Of the filter that `below` is, or that it leads to without anything between.
+    ///
+    /// # Errors
+    /// When that is another block.
+    pub fn new(below: &Arc<dyn Block>) -> Result<Self, Error> {
+        let found = block::layers(Arc::clone(below)).take(2);
+        let filter = found.into_iter().find_map(|block| {
+            block.downcast_ref::<CopyBeforeWrite>().map(|filter| Arc::clone(filter.snapshot()))
+        });
+        let name = below.name().to_owned();
+        match filter {
+            Some(snapshot) => Ok(Self { snapshot, below: Arc::clone(below), name }),
+            None => {
+                let what =
+                    format!("it is {}; only a copy-before-write filter has a snapshot", below.driver());
+                Err(Blame::new(&name).invalid(what))
+            }
+        }
+    }
+
+    fn refused(&self) -> Error {
+        Blame::new(&self.name).refused("a snapshot is only read")
+    }
+}
+
+impl Block for SnapshotAccess {
+    fn driver(&self) -> &'static str {
+        "snapshot-access"
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.snapshot.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let alignment = self.snapshot.source().capabilities().alignment;
+        let cluster_bytes = Some(self.snapshot.unit_bytes());
+        Capabilities { read_only: true, alignment, cached: false, cluster_bytes }
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(self.snapshot.read(offset, buf, hints))
+    }
+
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(self.refused()) })
+    }
+
+    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(self.refused()) })
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(self.refused()) })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(self.snapshot.status(offset, len))
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.below.close()
+    }
+}

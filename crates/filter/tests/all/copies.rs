@@ -1,0 +1,153 @@
+//! A snapshot is of one moment, whatever order requests end in: no write overtakes the copy of what it overwrites.
+
+use std::sync::Arc;
+
+use block::{Block, Filter, ZeroOptions};
+use filter::{CopyBeforeWrite, CopyOnRead, OnError, Policy, SnapshotAccess};
+use futures_util::future::join_all;
+use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Rng, World};
+use storage::{Capabilities, Hints};
+
+use super::{bytes, raw, read};
+
+const UNIT: u64 = 64 << 10;
+const UNITS: u64 = 6;
+const SIZE: u64 = UNIT * UNITS;
+
+/// A disk that holds the number of each unit, and an empty one beside it.
+fn world(seed: u64) -> World {
+    let world = World::new(seed, Order::Shuffled);
+    let mut content = Content::zeroed(SIZE);
+    (0..UNITS).for_each(|unit| content.fill(unit * UNIT, UNIT, unit as u8 + 1));
+    world.add_disk("disk", Capabilities::REGULAR_FILE, content);
+    world.add_disk("target", Capabilities::REGULAR_FILE, Content::zeroed(SIZE));
+    world
+}
+
+fn filter(world: &World, policy: Policy) -> Arc<dyn Block> {
+    Arc::new(CopyBeforeWrite::new(raw(world, 0), raw(world, 1), policy).unwrap())
+}
+
+#[test]
+fn no_write_overtakes_the_copy_of_what_it_overwrites() {
+    for seed in 0..10 {
+        let world = world(seed);
+        world.start_recording();
+        let ran = sim::run(&world, seed, async |_| {
+            let disk = filter(&world, Policy::default());
+            let snapshot = SnapshotAccess::new(&disk).unwrap();
+            let mut random = Rng::new(seed);
+            let changes = (0..12).map(|number| {
+                let (at, kind) = (random.below(SIZE / 4096) * 4096, random.below(8));
+                let (len, disk) = ((random.below(20) + 1) * 4096, &disk);
+                let len = len.min(SIZE - at);
+                async move {
+                    match kind {
+                        0 => disk.zero(at, len, ZeroOptions::default()).await.unwrap(),
+                        1 => disk.discard(at, len).await.unwrap(),
+                        _ => disk.write(at, bytes(100 + number, len), Hints::NONE).await.unwrap(),
+                    }
+                }
+            });
+            let changes = join_all(changes);
+            let reads = join_all((0..8).map(|number| {
+                let (at, snapshot) = ((number * 5 % UNITS) * UNIT, &snapshot);
+                async move {
+                    let found = read(snapshot, at, UNIT).await;
+                    assert!(found.iter().all(|byte| u64::from(*byte) == at / UNIT + 1), "seed {seed}: {at}");
+                }
+            }));
+            futures_util::join!(changes, reads);
+            let all = read(&snapshot, 0, SIZE).await;
+            assert!(all.iter().zip(0..).all(|(byte, at)| u64::from(*byte) == at / UNIT + 1), "seed {seed}");
+        });
+        ran.unwrap();
+        each_moment_has_the_old_bytes(&world, seed);
+    }
+}
+
+/// At each moment what the disk does not have any more is in the target.
+fn each_moment_has_the_old_bytes(world: &World, seed: u64) {
+    let recording = world.recording();
+    let mut seen = 0;
+    let ends: Vec<_> = recording.records.iter().filter_map(|record| record.completed).collect();
+    for at in ends {
+        let disks = recording.current_at(at);
+        for unit in 0..UNITS {
+            let (mut now, old) = (vec![0; UNIT as usize], vec![unit as u8 + 1; UNIT as usize]);
+            disks[0].read(unit * UNIT, &mut now);
+            if now != old {
+                disks[1].read(unit * UNIT, &mut now);
+                assert!(now == old, "seed {seed}: unit {unit} at {at:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 0, "seed {seed}: nothing was overwritten");
+}
+
+/// A request that is dropped in the middle of a copy leaves a copy of the same bytes, early or late.
+#[test]
+fn a_dropped_write_leaves_the_snapshot_whole() {
+    for seed in 0..14 {
+        let world = world(seed);
+        let ran = sim::run(&world, seed, async |sim| {
+            let disk = filter(&world, Policy::default());
+            let snapshot = SnapshotAccess::new(&disk).unwrap();
+            let other = Arc::clone(&disk);
+            let dropped =
+                sim.spawn(async move { other.write(4096, bytes(200, UNIT), Hints::NONE).await.unwrap() });
+            for _ in 0..seed % 7 {
+                sim.yield_now().await;
+            }
+            dropped.cancel();
+            join_all((0..3).map(|number| disk.write(number * 8192, bytes(100, 8192), Hints::NONE))).await;
+            let all = read(&snapshot, 0, SIZE).await;
+            assert!(all.iter().zip(0..).all(|(byte, at)| u64::from(*byte) == at / UNIT + 1), "seed {seed}");
+        });
+        ran.unwrap();
+    }
+}
+
+/// The n-th request to the target fails: the guest's write does, or the snapshot is given up, and no other byte is read.
+#[test]
+fn a_failed_copy_breaks_the_write_or_the_snapshot_and_never_gives_wrong_bytes() {
+    let policies = [OnError::BreakGuestWrite, OnError::BreakSnapshot];
+    for (number, policy) in (1..=UNITS).flat_map(|number| policies.map(|policy| (number, policy))) {
+        let world = world(number);
+        let (kind, disk, persistence) = (Some(IoKind::Write), Some(1), Persistence::Once);
+        world.set_faults(vec![Fault { nth: number, kind, disk, how: FaultKind::NoSpace, persistence }]);
+        let ran = sim::run(&world, number, async |_| {
+            let disk = filter(&world, Policy { on_error: policy, ..Policy::default() });
+            let snapshot = SnapshotAccess::new(&disk).unwrap();
+            let mut failed = 0;
+            for unit in 0..UNITS {
+                failed += u64::from(disk.write(unit * UNIT, bytes(99, 4096), Hints::NONE).await.is_err());
+            }
+            let (result, buf) = snapshot.read(0, buffer::IoBuf::uninit(SIZE as usize), Hints::NONE).await;
+            match policy {
+                OnError::BreakGuestWrite => {
+                    assert_eq!(failed, 1);
+                    result.unwrap();
+                    assert!(buf.iter().zip(0..).all(|(byte, at)| u64::from(*byte) == at / UNIT + 1));
+                }
+                OnError::BreakSnapshot => assert!(failed == 0 && result.is_err()),
+            }
+        });
+        ran.unwrap();
+    }
+}
+
+/// A raw disk has all that it reads: nothing is copied.
+#[test]
+fn copy_on_read_writes_nothing_where_nothing_is_below() {
+    let world = world(1);
+    world.start_recording();
+    let ran = sim::run(&world, 1, async |_| {
+        let disk = CopyOnRead::new(raw(&world, 0), None);
+        assert_eq!(read(&disk, 100, 5000).await, vec![1; 5000]);
+        assert_eq!(Filter::driver(&disk), "copy-on-read");
+    });
+    ran.unwrap();
+    assert!(world.recording().records.iter().all(|record| !record.request.changes()));
+}

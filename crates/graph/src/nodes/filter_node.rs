@@ -1,0 +1,352 @@
+//! Filters over disks as nodes: added over nodes by name or over ones that are made for them, exchanged below while requests run.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::description::DescriptionError;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::hold::User;
+use super::name::NodeName;
+use super::node::{Node, NodeKind};
+use super::{Change, Graph};
+use crate::child::{Child, Owner};
+use crate::drive::OptionTree;
+use crate::drivers::{Below, FilterDriver, MakeFilter, Role};
+use crate::open::disk_over;
+use crate::options::{DiskOptions, LAYER_OF_FILTERS, Reader};
+
+/// What a filter is over.
+#[derive(Debug)]
+pub struct FilterNode {
+    /// Its driver.
+    pub driver: &'static FilterDriver,
+    makes: Arc<dyn MakeFilter>,
+    below: Vec<NodeBelow>,
+}
+
+/// A node below a filter.
+#[derive(Debug)]
+struct NodeBelow {
+    role: Role,
+    child: Arc<Child>,
+    /// What it is called: another one may be put there.
+    name: Mutex<NodeName>,
+}
+
+/// Options of a filter that are not its driver's.
+struct Described {
+    makes: Arc<dyn MakeFilter>,
+    disk: DiskOptions,
+    tree: OptionTree,
+}
+
+impl FilterNode {
+    /// The nodes below, each with its role.
+    pub fn below(&self) -> Vec<(&'static str, String)> {
+        self.below.iter().map(|below| (below.role.name, below.name.lock().get())).collect()
+    }
+
+    /// Whether the node called `name` is below it.
+    pub(super) fn uses(&self, name: &str) -> bool {
+        self.below.iter().any(|below| below.name.lock().is(name))
+    }
+
+    /// Whether the node called `name` is below it, and nobody else may use it.
+    pub(super) fn needs_alone(&self, name: &str) -> bool {
+        self.below.iter().any(|below| below.role.is_alone && below.name.lock().is(name))
+    }
+}
+
+impl Graph {
+    /// Adds a filter over nodes, or over ones that are made for it.
+    ///
+    /// # Errors
+    /// When there are no such nodes, they cannot be opened, do not go together, or are used in a way that would make the filter wrong.
+    pub(super) async fn add_filter(
+        &self,
+        name: String,
+        driver: &'static FilterDriver,
+        options: &Map<String, Value>,
+        implicit: bool,
+    ) -> Result<Arc<Node>, NodeError> {
+        let mut made = Vec::new();
+        let added = self.try_add_filter(name, driver, options, (implicit, &mut made)).await;
+        if added.is_err() {
+            for node in made.iter().rev() {
+                self.close(node).await?;
+            }
+        }
+        added
+    }
+
+    async fn try_add_filter(
+        &self,
+        name: String,
+        driver: &'static FilterDriver,
+        options: &Map<String, Value>,
+        (implicit, made): (bool, &mut Vec<Arc<Node>>),
+    ) -> Result<Arc<Node>, NodeError> {
+        let described = describe(driver, options)?;
+        let mut below = Vec::new();
+        for role in driver.children {
+            let node = match options.get(role.name) {
+                Some(Value::String(name)) => self.node(name)?,
+                Some(Value::Object(nested)) => {
+                    let node = self.add_child(&over_raw(nested)).await?;
+                    made.push(Arc::clone(&node));
+                    node
+                }
+                _ => return Err(DescriptionError::Missing { argument: role.name }.into()),
+            };
+            let node = self.as_disk(node, made).await?;
+            let disk = self.disk(&node.name())?;
+            let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
+            below.push(NodeBelow { role: *role, child, name: Mutex::new(node.name.clone()) });
+        }
+        self.check_reach(&below)?;
+        let filter = FilterNode { driver, makes: described.makes, below };
+        let disk = self.make_filter(&name, &filter, &described.disk)?;
+        let path = filter.path(self);
+        let node = DiskNode::new(name.clone(), path.into(), described.tree, disk);
+        let kind = NodeKind::Disk(Arc::new(node));
+        let node = self.insert(Node { filter: Some(filter), implicit, ..Node::new(name, kind) })?;
+        node.disk()?.disk.start_upkeep();
+        Ok(node)
+    }
+
+    fn make_filter(
+        &self,
+        name: &str,
+        filter: &FilterNode,
+        options: &DiskOptions,
+    ) -> Result<crate::Disk, NodeError> {
+        let list = filter.below.iter().map(|below| (below.role.name, Arc::clone(&below.child))).collect();
+        let top_name = filter.below.first().map(|below| below.name.lock().get());
+        let made = filter.makes.make(&Below { list, top_name });
+        let block = made.map_err(|source| NodeError::Filtered { name: name.to_owned(), source })?;
+        Ok(disk_over(block, options, &self.rules))
+    }
+
+    /// The node, or a raw disk over it if it is a bare file.
+    async fn as_disk(&self, node: Arc<Node>, made: &mut Vec<Arc<Node>>) -> Result<Arc<Node>, NodeError> {
+        if !matches!(node.kind, NodeKind::File(_)) {
+            return Ok(node);
+        }
+        let raw = json!({ "driver": "raw", "file": node.name() });
+        let node = self.add_child(raw.as_object().unwrap_or(&Map::new())).await?;
+        made.push(Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// Refuses a filter over one whose own disk below is used by others: it would miss what they write.
+    fn check_reach(&self, below: &[NodeBelow]) -> Result<(), NodeError> {
+        for over in below {
+            let Ok(node) = self.node(&over.name.lock().get()) else { continue };
+            let Some(filter) = &node.filter else { continue };
+            for (_, name) in filter
+                .below
+                .iter()
+                .filter(|below| below.role.is_alone)
+                .map(|below| (below.role, below.name.lock().get()))
+            {
+                let Ok(used) = self.node(&name) else { continue };
+                let users = self.users(&used);
+                let other = users.iter().find(|user| !Arc::ptr_eq(user, &node));
+                let by = other.map(|user| User { kind: "node", name: user.name() });
+                if let Some(by) = by.or_else(|| used.holders.first()) {
+                    return Err(NodeError::InUse { name, by });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the options of blockdev-reopen in force for a filter: another disk below it, while requests run.
+    ///
+    /// # Errors
+    /// Names what cannot change; then nothing has changed.
+    pub(super) async fn reopen_filter_node(
+        &self,
+        node: &Arc<Node>,
+        filter: &FilterNode,
+        options: &Map<String, Value>,
+    ) -> Result<(), NodeError> {
+        let name = node.name();
+        let fixed = |option: &str| NodeError::Fixed { name: name.clone(), option: option.to_owned() };
+        if options.get("driver").and_then(Value::as_str) != Some(filter.driver.name) {
+            return Err(fixed("driver"));
+        }
+        let described = describe(filter.driver, options)?;
+        if let Some(option) = filter.makes.first_difference(&*described.makes) {
+            return Err(fixed(&option));
+        }
+        let disk = node.disk()?;
+        if !is_opened_as(disk, &described.disk) {
+            return Err(fixed("read-only, discard, detect-zeroes or cache"));
+        }
+        let mut changes = Vec::new();
+        for below in &filter.below {
+            let Some(Value::String(new)) = options.get(below.role.name) else {
+                return Err(NodeError::Description(DescriptionError::NotANode { member: below.role.name }));
+            };
+            if !below.name.lock().is(new) {
+                if !below.role.changes {
+                    return Err(fixed(below.role.name));
+                }
+                changes.push((below, self.node_to_put(node, below, new)?));
+            }
+        }
+        for (below, new) in changes {
+            self.put_below_filter(disk, below, new).await?;
+        }
+        Ok(())
+    }
+
+    /// The node called `name`, if it may be put where `below` is.
+    fn node_to_put(
+        &self,
+        node: &Arc<Node>,
+        below: &NodeBelow,
+        name: &str,
+    ) -> Result<(Arc<Node>, Arc<DiskNode>), NodeError> {
+        let refused = |why: String| NodeError::NotBelow { name: name.to_owned(), of: node.name(), why };
+        let new = self.node(name)?;
+        let disk = self.disk(name)?;
+        if self.reaches(&new, node) {
+            return Err(refused("it is over that itself".to_owned()));
+        }
+        let (found, needed) = (disk.disk.size(), below.child.disk().size());
+        if found != needed {
+            return Err(refused(format!("it has {found} bytes; needed: {needed}")));
+        }
+        if disk.disk.read_only() && !below.child.disk().read_only() {
+            return Err(refused("it is read-only".to_owned()));
+        }
+        // The filter itself is about to leave what it is over now.
+        if let Some(filter) = &new.filter {
+            for name in
+                filter.below.iter().filter(|below| below.role.is_alone).map(|below| below.name.lock().get())
+            {
+                let Ok(used) = self.node(&name) else { continue };
+                let users = self.users(&used);
+                let other = users.iter().find(|user| !Arc::ptr_eq(user, &new) && !Arc::ptr_eq(user, node));
+                let by = other.map(|user| User { kind: "node", name: user.name() });
+                if let Some(by) = by.or_else(|| used.holders.first()) {
+                    return Err(NodeError::InUse { name, by });
+                }
+            }
+        }
+        Ok((new, disk))
+    }
+
+    /// Whether `node` is `other`, or over it.
+    fn reaches(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
+        if Arc::ptr_eq(node, other) {
+            return true;
+        }
+        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+        below.iter().filter_map(|(_, name)| self.node(name).ok()).any(|below| self.reaches(&below, other))
+    }
+
+    /// Requests that are inside end on what was there, those that come wait and then find the new.
+    async fn put_below_filter(
+        &self,
+        disk: &DiskNode,
+        below: &NodeBelow,
+        (new, new_disk): (Arc<Node>, Arc<DiskNode>),
+    ) -> Result<(), NodeError> {
+        let begun = disk.disk.front.now();
+        let drained = disk.disk.drain().await;
+        if !below.child.disk().read_only() {
+            let flushed = below.child.disk().flush().await;
+            flushed.map_err(|source| NodeError::Filtered { name: disk.name(), source })?;
+        }
+        let old = std::mem::replace(&mut *below.name.lock(), new.name.clone());
+        below.child.set(Arc::clone(&new_disk.disk));
+        drop(drained);
+        let pause = disk.disk.front.now().since(begun);
+        tracing::debug!(node = disk.name(), below = new.name(), ?pause, "the filter is over another disk");
+        let left = self.node(&old.get())?;
+        if left.implicit && self.users(&left).is_empty() {
+            self.close(&left).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to change the size of a disk that filters are over: they know it.
+    ///
+    /// # Errors
+    /// Names the filter.
+    pub fn check_no_filter_over(&self, _change: &Change<'_>, disk: &DiskNode) -> Result<(), NodeError> {
+        let nodes = self.nodes();
+        let name = disk.name();
+        let over = nodes.iter().find(|node| node.filter.as_ref().is_some_and(|filter| filter.uses(&name)));
+        match over {
+            Some(over) => Err(NodeError::InUse { name, by: User { kind: "node", name: over.name() } }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FilterNode {
+    /// What the first disk below it is called by messages.
+    fn path(&self, graph: &Graph) -> String {
+        let first = self.below.first().and_then(|below| graph.disk(&below.name.lock().get()).ok());
+        first.map_or_else(String::new, |disk| disk.path().to_string_lossy().into_owned())
+    }
+}
+
+/// Whether a filter's disk is open as `asked`. One over what cannot be written is read-only, whatever is said.
+fn is_opened_as(disk: &DiskNode, asked: &DiskOptions) -> bool {
+    let Some(is) = disk.options() else { return false };
+    let [mut is, mut asked] = [is.layer, asked.layer.clone()];
+    if disk.disk.root().capabilities().read_only {
+        (is.read_only, asked.read_only) = (true, true);
+    }
+    is == asked
+}
+
+/// Options of a disk that stands on storage: a raw disk over it.
+fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
+    let name = options.get("driver").and_then(Value::as_str).unwrap_or_default();
+    if crate::drivers::storage(name).is_none() {
+        return options.clone();
+    }
+    let mut file = options.clone();
+    let mut raw = Map::from_iter([("driver".to_owned(), json!("raw"))]);
+    for option in ["node-name", "read-only", "cache", "discard", "detect-zeroes", "auto-read-only"] {
+        if let Some(value) = file.remove(option) {
+            raw.insert(option.to_owned(), value);
+        }
+    }
+    raw.insert("file".to_owned(), Value::Object(file));
+    raw
+}
+
+/// What `options` say of a filter, apart from the nodes below it.
+fn describe(driver: &'static FilterDriver, options: &Map<String, Value>) -> Result<Described, NodeError> {
+    let is_own = |name: &str| {
+        !["driver", "node-name", "auto-read-only"].contains(&name)
+            && !driver.children.iter().any(|role| role.name == name)
+    };
+    let own = options.iter().filter(|(name, _)| is_own(name));
+    let tree = OptionTree::of_json(own.map(|(name, value)| (name.clone(), value.clone())).collect())?;
+    let mut reader = Reader::new(tree, String::new());
+    let makes = (driver.read)(&mut reader)?;
+    let rest = reader.into_tree();
+    if let Some(other) = rest.names().find(|name| !LAYER_OF_FILTERS.contains(name)) {
+        let argument = other.to_owned();
+        return Err(DescriptionError::NotOfThisFilter { argument, driver: driver.name }.into());
+    }
+    let mut tree = OptionTree::of_path("filter");
+    tree.replace_entries(rest);
+    // What the disks below make of a discard is theirs to say.
+    if tree.value("discard").is_none() {
+        tree.replace("discard", "unmap")?;
+    }
+    let disk = DiskOptions::of_tree(tree.clone())?;
+    Ok(Described { makes, disk, tree })
+}
