@@ -370,19 +370,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("max-connections", Kind::Whole(u32::MAX as u64)),
     ),
     command!("nbd-server-stop"),
-    command!(
-        "nbd-server-add",
-        required("device", Kind::Text),
-        optional("name", Kind::Text),
-        optional("description", Kind::Text),
-        optional("writable", Kind::Switch),
-        optional("bitmap", Kind::Text),
-    ),
-    command!(
-        "nbd-server-remove",
-        required("name", Kind::Text),
-        optional("mode", Kind::Choice(&["safe", "hard"])),
-    ),
+    super::exports::ADD_OLDER,
+    super::exports::DEL_OLDER,
     CommandSpec { name: "object-add", arguments: Kind::Ref(&OBJECT) },
     command!("object-del", required("id", Kind::Text)),
     command!(
