@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backups;
 mod bitmaps;
 mod churn;
 mod commands;
@@ -10,6 +11,7 @@ mod filters;
 mod hostile;
 mod jobs;
 mod jobs_at_once;
+mod live;
 mod long_chain;
 mod metrics;
 mod neighbours;

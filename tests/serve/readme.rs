@@ -1,4 +1,4 @@
-//! The README's session runs as it is written.
+//! The sessions of the README and of docs/backup.md run as they are written.
 //!
 //! Its third line once started a server that kept the lock on the image, and every line behind it failed.
 
@@ -14,10 +14,11 @@ use black_box::run::{ended, pidfd};
 use black_box::{Scratch, program};
 
 const README: &str = include_str!("../../README.md");
+const BACKUP: &str = include_str!("../../docs/backup.md");
 
-/// The lines that somebody types, under "A short session".
-fn session() -> Vec<&'static str> {
-    let (_, text) = README.split_once("## A short session").expect("a session");
+/// The lines that somebody types, under this title.
+fn session(text: &'static str, title: &str) -> Vec<&'static str> {
+    let (_, text) = text.split_once(title).expect("a session");
     text.lines()
         .map_while(|line| if line.starts_with("##") { None } else { Some(line.strip_prefix("    $ ")) })
         .flatten()
@@ -26,6 +27,15 @@ fn session() -> Vec<&'static str> {
 
 #[test]
 fn the_short_session_runs_as_it_is_written() {
+    runs(&session(README, "## A short session"));
+}
+
+#[test]
+fn the_walk_through_backups_runs_as_it_is_written() {
+    runs(&session(BACKUP, "## A walk"));
+}
+
+fn runs(lines: &[&str]) {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.file("bin")).expect("a directory");
     std::os::unix::fs::symlink(program::path(), scratch.file("bin/cowhand")).expect("a link");
@@ -44,9 +54,8 @@ fn the_short_session_runs_as_it_is_written() {
     let end = pidfd(&shell);
     let mut keyboard = shell.stdin.take().expect("a pipe");
     let said = || std::fs::read_to_string(scratch.file("said")).expect("what it said");
-    let lines = session();
     assert!(lines.len() > 10, "{lines:?}");
-    for line in &lines {
+    for line in lines {
         writeln!(keyboard, "{line}").unwrap_or_else(|error| panic!("{line}: {error}\n{}", said()));
         if line.ends_with('&') {
             // A person sees that it serves before the next line is typed.

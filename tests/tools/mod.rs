@@ -2,6 +2,7 @@
 //!
 //! Whatever happens to a tool, the disk that it works on reads as before, a new image is whole or not there, and QEMU finds leaks at most.
 
+mod backup;
 mod corpus;
 mod killed;
 mod memory;

@@ -69,6 +69,12 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
     /// What requests should look like.
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether what the block has nothing of its own for may read as something else later: an overlay that was opened without what its
+    /// header says is below. Zeroes of its map prove nothing then.
+    fn awaits_backing(&self) -> bool {
+        false
+    }
+
     /// The block that answers for what this one does not know: a backing image, or what a filter is put over. Another one may
     /// be put there while the block is open, so this is the one of now; it stays whole as long as it is held.
     fn below(&self) -> Option<Arc<dyn Block>> {

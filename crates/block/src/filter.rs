@@ -106,6 +106,10 @@ impl<F: Filter> Block for F {
         Filter::capabilities(self)
     }
 
+    fn awaits_backing(&self) -> bool {
+        self.over().awaits_backing()
+    }
+
     fn below(&self) -> Option<Arc<dyn Block>> {
         Some(Arc::clone(self.over()))
     }

@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::FAILED;
 use crate::{
-    amend, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert, create, dd,
-    flatten, info, io, manual, map, measure, mount, rebase, reopen, resize, serve, show, snapshot, status,
-    throttle, top, verify,
+    amend, backup, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert,
+    create, dd, flatten, info, io, manual, map, measure, mirror, mount, rebase, reopen, resize, serve, show,
+    snapshot, status, stream, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -90,6 +90,12 @@ pub enum Command {
     Snapshot(snapshot::Args),
     #[command(about = "Change what an image is: version, refcounts, size")]
     Amend(amend::Args),
+    #[command(about = "Copy a disk of a running server, and move it there")]
+    Mirror(mirror::Args),
+    #[command(about = "Have a disk of a running server take over what lies below it")]
+    Stream(stream::Args),
+    #[command(about = "Keep full and incremental backups of a disk in a directory")]
+    Backup(Box<backup::Args>),
     #[command(about = "Make, remove and change persistent bitmaps")]
     Bitmap(bitmap::Args),
     #[command(about = "Measure reads or writes of an image, in process")]

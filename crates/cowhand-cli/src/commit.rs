@@ -1,7 +1,7 @@
 //! `cowhand commit`: what an overlay holds, written to the image below it.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,11 +11,13 @@ use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
 use job::{Content, Copy, CopyOptions, Counters, LoopClock, RateLimit, Scope, Zeroes};
 use qcow2::ResizeOptions;
+use serde_json::json;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
 use crate::failure::Failure;
+use crate::remote::Remote;
 use crate::resize::file::resize_disk;
 
 /// Arguments of `cowhand commit`.
@@ -23,11 +25,14 @@ use crate::resize::file::resize_disk;
 #[command(
     long_about = "Write what an overlay holds to the image below it, or with -b to one further down, which becomes larger if \
         the overlay is. The overlay is empty afterwards, unless -d or -b keeps it.\n\n\
-        Until all of it is on the medium the overlay stays as it is: an interrupted commit can be repeated.",
+        Until all of it is on the medium the overlay stays as it is: an interrupted commit can be repeated.\n\n\
+        With --live the disk is one that a running server has open, and DRIVE is the server's control socket: guests go on writing, and the \
+        server stands on the image below afterwards. Ctrl-C cancels the job, and the chain is as before.",
     after_help = "\
 Examples:
   cowhand commit overlay.qcow2
-  cowhand commit -p -d -b base.qcow2 top.qcow2"
+  cowhand commit -p -d -b base.qcow2 top.qcow2
+  cowhand commit --live /run/vm1.qmp"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -36,6 +41,14 @@ pub struct Args {
     /// The image of the chain that is written to, as its overlay names it [default: the one below]
     #[arg(short = 'b', value_name = "PATH")]
     base: Option<PathBuf>,
+
+    /// DRIVE is the control socket of a running server (cowhand serve --qmp)
+    #[arg(long, conflicts_with_all = ["keep", "cache", "format", "image_opts", "force_share"])]
+    live: bool,
+
+    /// The disk of the server, by its node's name [default: the only one]
+    #[arg(long, value_name = "NAME", requires = "live")]
+    disk: Option<String>,
 
     /// Leave the overlay as it is
     #[arg(short = 'd')]
@@ -70,6 +83,9 @@ struct Plan {
 
 /// Commits.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.live {
+        return run_live(args, out);
+    }
     let options = args.drive.options()?;
     let memory = Memory::default();
     let rules = memory.rules(args.drive.policy()?);
@@ -81,6 +97,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let committed = commit(args, &plan, &above, &rules, &watch, memory).await;
         copying::finish(&above, committed, |error| copying::because("commit", &plan.above, error)).await
     })?;
+    if !args.quiet {
+        writeln!(out, "Image committed.")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a server commit a disk of its own.
+fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
+    let disk = remote.disk(args.disk.as_deref())?;
+    let mut arguments = json!({ "device": disk, "speed": args.rate.unwrap_or(0) });
+    if let Some(base) = &args.base {
+        arguments["base"] = json!(base);
+    }
+    remote.run_job("commit", &disk, ("block-commit", arguments), &watch)?;
     if !args.quiet {
         writeln!(out, "Image committed.")?;
     }

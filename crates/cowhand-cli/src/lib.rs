@@ -10,6 +10,7 @@
 pub mod amend;
 mod ask;
 mod background;
+pub mod backup;
 pub mod bench;
 pub mod bitmap;
 pub mod cache;
@@ -34,6 +35,7 @@ pub mod map;
 pub mod map_figures;
 pub mod measure;
 pub mod medium;
+pub mod mirror;
 pub mod mount;
 mod objects;
 pub mod output;
@@ -46,6 +48,7 @@ pub mod serve;
 pub mod show;
 pub mod snapshot;
 pub mod status;
+pub mod stream;
 pub mod throttle;
 pub mod top;
 pub mod verify;
@@ -117,6 +120,9 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Resize(args) => resize::run(&args, out),
         Command::Snapshot(args) => snapshot::run(&args, out),
         Command::Amend(args) => amend::run(&args, out),
+        Command::Backup(args) => backup::run(&args, out),
+        Command::Mirror(args) => mirror::run(&args, out),
+        Command::Stream(args) => stream::run(&args, out),
         Command::Bitmap(args) => bitmap::run(&args),
         Command::Bench(args) => bench::run(&args, out),
         Command::Io(args) => crate::io::run(&args, out),

@@ -1,12 +1,13 @@
 //! What the commands for people share: a running server, reached by its control socket.
 
 pub mod figures;
+pub mod jobs;
 
 use std::path::{Path, PathBuf};
 
 use control::{Client, ClientError};
 use export::few_names;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
@@ -62,7 +63,7 @@ impl Remote {
         })
     }
 
-    /// The disk that is meant: the one that is named, or the only one.
+    /// The disk that is meant: the one that is named, or the only one, or the only one that clients reach.
     ///
     /// # Errors
     /// When there are several and none is named.
@@ -71,14 +72,33 @@ impl Remote {
             return Ok(name.to_owned());
         }
         let figures = figures::read(self)?;
+        if let [only] = &figures[..] {
+            return Ok(only.name.clone());
+        }
+        // QEMU's storage daemon tells figures of no node; another disk may be the target of a job.
+        if let Some(only) = self.only_exported()? {
+            return Ok(only);
+        }
         match &figures[..] {
-            [only] => Ok(only.name.clone()),
-            [] => Err(Failure::new("the server has no disks")),
+            [] => Err(Failure::new("the server has no disks that clients reach")),
             several => {
                 let names = few_names(several.iter().map(|disk| disk.name.as_str()));
                 Err(Failure::new(format!("the server has {} disks; name one of {names}", several.len()))
                     .with_hint("name it with --disk NAME; cowhand status lists all of them"))
             }
         }
+    }
+
+    /// The disk that clients reach, if there is one.
+    fn only_exported(&mut self) -> Result<Option<String>, Failure> {
+        let exports = self.ask("query-block-exports", json!({}))?;
+        let nodes =
+            exports.as_array().into_iter().flatten().filter_map(|export| export["node-name"].as_str());
+        let mut nodes: Vec<&str> = nodes.collect();
+        nodes.dedup();
+        Ok(match nodes[..] {
+            [only] => Some(only.to_owned()),
+            _ => None,
+        })
     }
 }

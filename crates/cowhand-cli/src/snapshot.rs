@@ -1,6 +1,7 @@
 //! `cowhand snapshot`: internal snapshots of an image that nobody else has open.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,18 +10,22 @@ use graph::{Disk, OpenRules};
 use qcow2::bitmap::out_of_date;
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use reactor::Reactor;
+use serde_json::json;
 
 use crate::cli::DRIVE_HELP;
 use crate::drive::DriveArgs;
 use crate::failure::{Failure, warn};
 use crate::info::{show_snapshots, snapshot_info};
 use crate::output::{OutputFormat, write_json};
+use crate::remote::Remote;
 
 /// Arguments of `cowhand snapshot`.
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "List, take, go back to and delete the internal snapshots of an image.\n\n\
-        The image must not be open elsewhere; that of a running server is changed through its QMP socket. \
+        The image must not be open elsewhere. With --live it is the disk of a running server, and DRIVE is the server's control socket: \
+        -c and -d take and delete internal snapshots there, --overlay puts a new image over the disk, which holds what is written from \
+        then on (cowhand commit --live undoes it). \
         Going back to a snapshot brings back its data and its size, and everything written since is lost.",
     after_help = DRIVE_HELP,
     group = ArgGroup::new("action").multiple(false)
@@ -45,6 +50,18 @@ pub struct Args {
     #[arg(short = 'd', value_name = "NAME", group = "action")]
     delete: Option<String>,
 
+    /// Put a new image over the disk of a running server, of this moment on
+    #[arg(long, value_name = "FILE", group = "action", requires = "live")]
+    overlay: Option<PathBuf>,
+
+    /// DRIVE is the control socket of a running server (cowhand serve --qmp)
+    #[arg(long, conflicts_with_all = ["list", "apply", "format", "image_opts", "force_share"])]
+    live: bool,
+
+    /// The disk of the server, by its node's name [default: the only one]
+    #[arg(long, value_name = "NAME", requires = "live")]
+    disk: Option<String>,
+
     /// Say nothing
     #[arg(short = 'q')]
     quiet: bool,
@@ -56,6 +73,9 @@ pub struct Args {
 
 /// Lists or changes the snapshots.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.live {
+        return run_live(args, out);
+    }
     let changes = args.create.is_some() || args.apply.is_some() || args.delete.is_some();
     let mut options = args.drive.options()?;
     options.layer.read_only |= !changes;
@@ -78,6 +98,34 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         }
         done.and(closed)
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a server change the snapshots of a disk of its own.
+fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
+    let disk = remote.disk(args.disk.as_deref())?;
+    let done = match (&args.create, &args.delete, &args.overlay) {
+        (Some(name), _, _) => {
+            remote.ask("blockdev-snapshot-internal-sync", json!({ "device": disk, "name": name }))?;
+            format!("{disk}: snapshot {name} is taken")
+        }
+        (_, Some(name), _) => {
+            remote.ask("blockdev-snapshot-delete-internal-sync", json!({ "device": disk, "name": name }))?;
+            format!("{disk}: snapshot {name} is deleted")
+        }
+        (_, _, Some(file)) => {
+            // The server may be in another directory.
+            let path = std::path::absolute(file)
+                .map_err(|error| Failure::because(format!("cannot find {}", file.display()), &error))?;
+            remote.ask("blockdev-snapshot-sync", json!({ "node-name": disk, "snapshot-file": path }))?;
+            format!("{disk} stands below {} now", path.display())
+        }
+        _ => return Err(Failure::new("--live goes with -c, -d or --overlay")),
+    };
+    if !args.quiet {
+        writeln!(out, "{done}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

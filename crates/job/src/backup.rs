@@ -2,12 +2,16 @@
 //!
 //! A target that fails costs guests nothing but the try: the copy is broken from then on, and the job fails, not the guest's write.
 
+use std::future::pending;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
 use buffer::IoVec;
 use event_listener::Event;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use storage::{Hints, RangeLocks, RangeMode};
 
@@ -17,11 +21,13 @@ use crate::counters::Counters;
 use crate::dirty::Dirty;
 use crate::error::{Action, Error, Side};
 use crate::life::Life;
-use crate::mirror::{What, mark_layers};
+use crate::mirror::{What, finish, mark_layers};
 use crate::plan::Scope;
 
-/// Bytes that the job copies at a time at most; a guest's write copies the units that it touches.
+/// Bytes that are copied at a time at most, of one piece.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Pieces that the job copies at a time, unless somebody says otherwise.
+const WORKERS: usize = 8;
 
 /// A filter that copies what was there before it is overwritten.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct BeforeWrite {
     target: Arc<dyn Block>,
     /// What is not copied yet.
     left: Dirty,
+    /// What was written since the moment of which the copy is, where somebody asks for it.
+    since: Option<Dirty>,
     /// The job and guests that copy hold what they copy; guests that write hold what they write.
     locks: RangeLocks,
     counters: Counters,
@@ -39,11 +47,29 @@ pub struct BeforeWrite {
 }
 
 impl BeforeWrite {
-    /// Over `over`, whose old content goes to `target`, in units of `unit_bytes`.
-    pub fn new(over: Arc<dyn Block>, target: Arc<dyn Block>, unit_bytes: u64) -> Arc<Self> {
+    /// Over `over`, whose old content goes to `target`, in units of `unit_bytes`. What is written from then on is kept in units of
+    /// `since_bytes`, if they are given. Both are powers of two.
+    pub fn new(
+        over: Arc<dyn Block>,
+        target: Arc<dyn Block>,
+        unit_bytes: u64,
+        since_bytes: Option<u64>,
+    ) -> Arc<Self> {
         let left = Dirty::new(over.size(), unit_bytes);
+        let since = since_bytes.map(|unit| Dirty::new(over.size(), unit));
         let (locks, counters) = (RangeLocks::default(), Counters::default());
-        Arc::new(Self { over, target, left, locks, counters, broken: Mutex::default(), broke: Event::new() })
+        let (broken, broke) = (Mutex::default(), Event::new());
+        Arc::new(Self { over, target, left, since, locks, counters, broken, broke })
+    }
+
+    /// What is not copied yet. Somebody who knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
+    pub fn left(&self) -> &Dirty {
+        &self.left
+    }
+
+    /// What was written since the moment of which the copy is, also by requests that have not ended; nothing if it is not kept.
+    pub fn since(&self) -> Option<&Dirty> {
+        self.since.as_ref()
     }
 
     /// Says what is to be copied. While the disk is drained: that is the moment of which the copy is.
@@ -55,6 +81,7 @@ impl BeforeWrite {
             What::Layers(layers) => mark_layers(&*self.over, layers, &self.left).await?,
             // With nothing to copy by itself, what guests overwrite is copied all the same.
             What::Everything | What::Nothing => self.left.mark(0..self.over.size()),
+            What::Marked => {}
         }
         Ok(())
     }
@@ -100,6 +127,8 @@ impl BeforeWrite {
         change: impl Future<Output = Result<(), BlockError>>,
     ) -> Result<(), BlockError> {
         let range = offset..offset.saturating_add(len);
+        // Before it happens: one that is dropped may still land.
+        self.since.iter().for_each(|since| since.mark(range.clone()));
         self.save(&range).await;
         let _shared = self.locks.acquire(range.start, range.end, RangeMode::Shared).await;
         change.await
@@ -138,6 +167,23 @@ pub struct Backup {
     pub filter: Arc<BeforeWrite>,
     /// What it copies by itself: with nothing it runs until it is cancelled.
     pub what: What,
+    /// How it does that.
+    pub pace: BackupPace,
+}
+
+/// How a backup copies what guests leave to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupPace {
+    /// Pieces under way at a time at most; at least one.
+    pub workers: usize,
+    /// Bytes of a piece at most; one unit is taken in any case. Memory is at most this for each worker.
+    pub piece_bytes: u64,
+}
+
+impl Default for BackupPace {
+    fn default() -> Self {
+        Self { workers: WORKERS, piece_bytes: PIECE_BYTES }
+    }
 }
 
 impl Backup {
@@ -148,8 +194,12 @@ impl Backup {
     pub async fn run(&self, life: &Life) -> Result<(), Error> {
         let filter = &*self.filter;
         let total = filter.left.bytes();
-        let mut at = 0;
+        let (mut at, mut under_way) = (0, FuturesUnordered::new());
         loop {
+            if life.is_paused() {
+                // What is under way holds ranges that guests may wait for.
+                finish(&mut under_way).await?;
+            }
             life.pause_point().await?;
             let broke = filter.broke.listen();
             if let Some(error) = filter.broken.lock().clone() {
@@ -160,19 +210,16 @@ impl Backup {
                 life.changed_or(broke).await;
                 continue;
             }
-            let Some(piece) = filter.left.next(at, PIECE_BYTES) else { break };
-            life.charge(piece.end - piece.start).await?;
-            let copied = {
-                let _alone = filter.locks.acquire(piece.start, piece.end, RangeMode::Exclusive).await;
-                // A guest may have copied a part of it meanwhile, and then written there.
-                match filter.left.run(piece.clone()) {
-                    (true, end) => filter.copy(piece.start..end).await.map(|()| end),
-                    (false, end) => Ok(end),
-                }
-            };
-            match copied {
-                Ok(end) => at = end,
-                Err(error) => life.judge(error).await?,
+            while under_way.len() < self.pace.workers.max(1) {
+                let Some(piece) = filter.left.next(at, self.pace.piece_bytes) else { break };
+                at = piece.end;
+                under_way.push(self.copy(piece, life));
+            }
+            match under_way.next().await {
+                Some(copied) => copied?,
+                // Pieces that gave way to a pause are left.
+                None if !filter.left.is_empty() => at = 0,
+                None => break,
             }
         }
         let target = &*filter.target;
@@ -180,6 +227,48 @@ impl Backup {
         match filter.broken.lock().clone() {
             Some(error) => Err(error),
             None => Ok(()),
+        }
+    }
+
+    /// Copies what of one piece is left, again until it succeeds or the job fails of it.
+    async fn copy(&self, piece: Range<u64>, life: &Life) -> Result<(), Error> {
+        if !charged(piece.end - piece.start, life).await? {
+            return Ok(());
+        }
+        loop {
+            match self.copy_left(piece.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(error) => life.judge(error).await?,
+            }
+        }
+    }
+
+    /// A guest may have copied a part of it meanwhile, and then written there.
+    async fn copy_left(&self, piece: Range<u64>) -> Result<(), Error> {
+        let filter = &*self.filter;
+        let _alone = filter.locks.acquire(piece.start, piece.end, RangeMode::Exclusive).await;
+        let mut at = piece.start;
+        while at < piece.end {
+            let (is_left, end) = filter.left.run(at..piece.end);
+            if is_left {
+                filter.copy(at..end).await?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until `bytes` may be copied; `false` if the job is to rest first.
+async fn charged(bytes: u64, life: &Life) -> Result<bool, Error> {
+    let mut charge = pin!(life.charge(bytes));
+    loop {
+        if life.is_paused() {
+            return Ok(false);
+        }
+        match select(&mut charge, pin!(life.changed_or(pending()))).await {
+            Either::Left((charged, _)) => return charged.map(|()| true),
+            Either::Right(_) => {}
         }
     }
 }

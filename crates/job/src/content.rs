@@ -83,7 +83,10 @@ pub(crate) async fn zero(
             size => {
                 let status = proof.block_status(at, end.min(size) - at).await;
                 let status = status.map_err(Error::request(side, proof, Action::Status, at))?;
-                (status.zero, status.len)
+                // What an overlay does not say itself, the image below it will say.
+                let is_said =
+                    status.present || !(matches!(known, Content::Unknown) && target.awaits_backing());
+                (status.zero && is_said, status.len)
             }
         };
         if !zero {

@@ -87,6 +87,16 @@ impl Dirty {
         Some(first * self.unit_bytes..(end * self.unit_bytes).min(self.size))
     }
 
+    /// All that is to be copied, in whole units, as it is found while others mark and clear.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let range = self.next(at, u64::MAX)?;
+            at = range.end;
+            Some(range)
+        })
+    }
+
     /// `range` made larger to whole units.
     pub fn whole(&self, range: &Range<u64>) -> Range<u64> {
         let units = self.units(range);

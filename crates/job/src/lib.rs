@@ -29,7 +29,7 @@ mod stream;
 mod terms;
 mod tracked;
 
-pub use backup::{Backup, BeforeWrite};
+pub use backup::{Backup, BackupPace, BeforeWrite};
 pub use content::Content;
 pub use copy::{Copy, CopyOptions, Order, Zeroes};
 pub use counters::{Counters, Progress};

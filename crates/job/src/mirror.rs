@@ -40,6 +40,8 @@ pub enum What {
     Layers(u32),
     /// Only what is written from now on.
     Nothing,
+    /// What its maker marks: what a bitmap has as dirty.
+    Marked,
 }
 
 /// How a mirror came to its end.
@@ -82,7 +84,7 @@ impl Mirror {
         let source = self.tracked.source();
         let size = source.size();
         match what {
-            What::Nothing => {}
+            What::Nothing | What::Marked => {}
             What::Everything => self.tracked.dirty.mark(0..size),
             What::Layers(layers) => mark_layers(&**source, layers, &self.tracked.dirty).await?,
         }
@@ -221,7 +223,7 @@ impl Mirror {
 }
 
 /// Waits until nothing is under way any more.
-async fn finish(
+pub(crate) async fn finish(
     under_way: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
     while let Some(copied) = under_way.next().await {

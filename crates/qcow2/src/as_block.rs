@@ -20,6 +20,10 @@ impl Block for Qcow2 {
         self.inner.size()
     }
 
+    fn awaits_backing(&self) -> bool {
+        self.inner.awaits_backing() && !self.inner.has_backing()
+    }
+
     fn capabilities(&self) -> Capabilities {
         let image = &self.inner;
         Capabilities {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use block::Block;
 use sync::OnceLock;
+use sync::atomic::Ordering;
 
 use crate::Qcow2;
 use crate::chain::Chain;
@@ -100,9 +101,23 @@ impl BelowHeld {
     }
 }
 
+impl Qcow2 {
+    /// Something is to be put below that is not there now: zeroes that are written from now on are stored, also where nothing is. What
+    /// an image of version 2 is to hide becomes data.
+    pub fn await_backing(&self) {
+        self.inner.awaits_backing.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Inner {
     pub(crate) fn has_backing(&self) -> bool {
         self.below.load().is_some()
+    }
+
+    /// Whether something may lie below later that does not now: zeroes are said explicitly, so that they hide it. Kept true from the opening of an
+    /// image whose header names a backing file that was not opened, or from [`Qcow2::await_backing`].
+    pub(crate) fn awaits_backing(&self) -> bool {
+        self.awaits_backing.load(Ordering::Relaxed)
     }
 
     /// Bytes of the backing layer; 0 without one.

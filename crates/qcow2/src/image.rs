@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use map_cache::Charge;
-use sync::atomic::{AtomicU64, Ordering};
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{ArcSwapOption, RwLock};
 
 use crate::Error;
@@ -42,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) decompressed: Decompressed,
     /// All that lies below; another list is put there only by [`crate::HeldStill`].
     pub(crate) below: ArcSwapOption<Lower>,
+    /// Something may be put below later.
+    pub(crate) awaits_backing: AtomicBool,
     pub(crate) options: Options,
     /// Those of the options that can change.
     pub(crate) discards: RwLock<DiscardOptions>,

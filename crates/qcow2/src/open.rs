@@ -13,7 +13,7 @@ use qcow2_layout::{
 };
 use storage::{Hints, IoBuf, Storage};
 use storage_luks::Secret;
-use sync::atomic::AtomicU64;
+use sync::atomic::{AtomicBool, AtomicU64};
 use sync::{ArcSwapOption, AsyncMutex, Mutex, RwLock};
 
 use crate::below::Lower;
@@ -295,6 +295,7 @@ fn assemble(
         },
         turns: Turns::default(),
         decompressed: Decompressed::new(header.compression),
+        awaits_backing: AtomicBool::new(header.backing.is_some() && files.backing.is_none()),
         below: ArcSwapOption::from(files.backing.map(Lower::new)),
         discards: RwLock::new(options.discards()),
         size: AtomicU64::new(header.guest_size()),

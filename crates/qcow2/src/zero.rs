@@ -71,7 +71,7 @@ impl Inner {
         if self.medium.geometry.version == Version::V3 {
             return Ok(false);
         }
-        Ok(range.start < self.backing_size() && !self.is_zero(range).await?)
+        Ok(self.awaits_backing() || range.start < self.backing_size() && !self.is_zero(range).await?)
     }
 
     async fn zero_as_data(
@@ -82,7 +82,8 @@ impl Inner {
         while !range.is_empty() {
             let part = range.before(range.start + WRITTEN_AT_ONCE);
             // A write that failed may have left something in a raw data file that the map knows nothing of.
-            if self.medium.raw_data || !self.is_zero(part).await? {
+            let is_hidden_later = self.awaits_backing() && self.medium.geometry.version == Version::V2;
+            if self.medium.raw_data || is_hidden_later || !self.is_zero(part).await? {
                 let small = part.len() < self.medium.geometry.subcluster_size();
                 if options.fast_only && !small {
                     return Err(self.medium.blame.unsupported("zeroes would have to be written one by one"));
@@ -113,7 +114,9 @@ impl Inner {
                 let _pass = image.enter_to_change(range).await?;
                 // Version 2 cannot say "zeroes" above a backing file: there a discard would bring the
                 // backing file's old content back. Nothing is the right thing to do.
-                if image.medium.geometry.version == Version::V2 && image.has_backing() {
+                if image.medium.geometry.version == Version::V2
+                    && (image.has_backing() || image.awaits_backing())
+                {
                     return Ok(());
                 }
                 let space = match image.discards().discard_no_unref {
@@ -157,7 +160,7 @@ impl Inner {
 
     /// Whether all that the L2 table of `guest` would map reads as zeroes because there is no such table.
     fn reads_as_zeroes_without_table(&self, guest: u64) -> Result<bool, Error> {
-        if self.has_backing() || self.medium.raw_data {
+        if self.has_backing() || self.awaits_backing() || self.medium.raw_data {
             return Ok(false);
         }
         Ok(self.map.l1_entry(&self.medium, guest)?.table.is_none())
@@ -257,7 +260,7 @@ impl Inner {
             }
         };
         let unallocated = old.alloc == 0 && old.zero == 0 && old.host.is_none();
-        if unallocated && !self.has_backing() {
+        if unallocated && !self.has_backing() && !self.awaits_backing() {
             return None;
         }
         // Without the zero flag an entry that has a place is data.

@@ -1,5 +1,7 @@
 //! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
 
+mod backup;
+mod bitmap_sync;
 pub mod bitmaps;
 pub mod blockdev;
 mod chain;
@@ -13,6 +15,7 @@ mod jobs;
 pub mod limits;
 mod live;
 pub mod nbd_server;
+mod new_target;
 mod node_options;
 pub mod objects;
 mod overlay;
@@ -104,10 +107,13 @@ impl Steering {
             "block-commit" => shortening::commit(inventory, &change, arguments).await,
             "blockdev-mirror" => live::mirror(inventory, &change, arguments).await,
             "drive-mirror" => live::drive_mirror(inventory, &change, arguments).await,
-            "blockdev-backup" => live::backup(inventory, &change, arguments, None).await,
+            "blockdev-backup" => backup::blockdev_backup(inventory, &change, arguments, None).await,
+            "drive-backup" => backup::drive_backup(inventory, &change, arguments, None).await,
             "transaction" => transaction::run(inventory, &change, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
             "block-export-del" => exports::del(inventory, arguments),
+            "nbd-server-add" => exports::add_older(inventory, arguments),
+            "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
             "nbd-server-stop" => nbd_server::stop(inventory),
             "add-fd" => fd_sets::add(inventory, arguments, passed),

@@ -21,6 +21,10 @@ impl Block for Disk {
         Disk::size(self)
     }
 
+    fn awaits_backing(&self) -> bool {
+        self.root().awaits_backing()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { read_only: self.read_only(), ..self.root().capabilities() }
     }

@@ -9,7 +9,7 @@ use block::{Block, BlockFuture, Error, Filter, Hints, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
 use futures_executor::block_on;
 use futures_util::future::{join, join_all};
-use job::{Backup, BeforeWrite, End, Ended, Life, Mirror, Terms, Tracked, What};
+use job::{Backup, BackupPace, BeforeWrite, End, Ended, Life, Mirror, Terms, Tracked, What};
 
 use crate::made_up::{MadeUp, SECTOR, Sector};
 
@@ -175,8 +175,9 @@ fn a_backup_is_what_the_disk_was_whatever_is_written_meanwhile() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let before = world.disk.bytes();
-        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT);
-        let backup = Backup { filter: Arc::clone(&filter), what: What::Everything };
+        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None);
+        let backup =
+            Backup { filter: Arc::clone(&filter), what: What::Everything, pace: BackupPace::default() };
         let ended = block_on(async {
             filter.mark(What::Everything).await.unwrap();
             let (ended, ()) = join(backup.run(&world.life), world.guests(&*filter)).await;
@@ -197,8 +198,9 @@ fn a_backup_whose_target_fails_fails_and_its_guests_do_not() {
         let copy = Arc::new(MadeUp::used("copy", SECTORS).failing(at));
         world.target = Arc::new(Slow { over: Arc::clone(&copy) as _, dice: Arc::clone(&world.dice) });
         let before = world.disk.bytes();
-        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT);
-        let backup = Backup { filter: Arc::clone(&filter), what: What::Everything };
+        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None);
+        let backup =
+            Backup { filter: Arc::clone(&filter), what: What::Everything, pace: BackupPace::default() };
         let ended = block_on(async {
             filter.mark(What::Everything).await.unwrap();
             join(backup.run(&world.life), world.guests(&*filter)).await.0

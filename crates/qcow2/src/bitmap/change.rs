@@ -9,6 +9,7 @@ use qcow2_layout::{
 
 use super::Bitmap;
 use super::draft::{Afterwards, Draft, table_entries_for};
+use super::merge::check_size;
 use crate::image::Inner;
 use crate::medium::Medium;
 use crate::pause::Pause;
@@ -42,6 +43,8 @@ pub enum BitmapChange {
     Record(bool),
     /// Set all bits whose range another bitmap has as dirty: of this image, or of another one that is open.
     Merge(Arc<Bitmap>),
+    /// Have the bits of another one in the place of its own, in one step.
+    Become(Arc<Bitmap>),
 }
 
 impl Qcow2 {
@@ -115,13 +118,12 @@ impl Draft<'_> {
                 let removed = self.entries.remove(index);
                 self.free_bitmap(&removed).await
             }
-            BitmapChange::Clear => {
-                let (index, mut entry) = self.consistent(name)?;
-                self.free_bitmap(&entry).await?;
-                let words = vec![0; entry.table_entries as usize];
-                self.write_table(&mut entry, &words).await?;
-                self.put(index, entry);
-                Ok(())
+            BitmapChange::Clear => self.clear(name).await,
+            BitmapChange::Become(source) => {
+                check_size(&self.image.medium, &source, size)?;
+                self.clear(name).await?;
+                let (index, entry) = self.consistent(name)?;
+                self.merge(index, entry, &source, size).await
             }
             BitmapChange::Record(on) => {
                 let (index, mut entry) = self.consistent(name)?;
@@ -135,6 +137,15 @@ impl Draft<'_> {
                 self.merge(index, entry, &source, size).await
             }
         }
+    }
+
+    async fn clear(&mut self, name: &str) -> Result<(), Error> {
+        let (index, mut entry) = self.consistent(name)?;
+        self.free_bitmap(&entry).await?;
+        let words = vec![0; entry.table_entries as usize];
+        self.write_table(&mut entry, &words).await?;
+        self.put(index, entry);
+        Ok(())
     }
 
     /// Refuses another bitmap that records changes where there are too many of them.

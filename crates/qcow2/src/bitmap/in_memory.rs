@@ -9,7 +9,7 @@ use super::merge::check_size;
 use crate::Error;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
-use crate::tracking::{Bitmaps, Live, LiveSpec};
+use crate::tracking::{Bitmap, Bitmaps, Live, LiveSpec};
 
 impl Inner {
     /// Changes one, or makes it. Nothing is written for it.
@@ -63,21 +63,24 @@ impl Inner {
             BitmapChange::Record(on) => old.remade(old.spec.size, on).map_err(no_memory),
             BitmapChange::Merge(source) => {
                 let new = old.remade(old.spec.size, old.spec.recording).map_err(no_memory)?;
-                check_size(&self.medium, &source, new.spec.size)?;
-                let mut at = 0;
-                while at < new.spec.size {
-                    let said = source.status(at, new.spec.size - at).await?;
-                    if said.dirty {
-                        new.mark(GuestRange::at(at, said.len));
-                    }
-                    at += said.len;
-                }
-                Ok(new)
+                self.with_bits_of(&source, new).await
+            }
+            BitmapChange::Become(source) => {
+                let new = Live::new(old.spec.clone()).map_err(no_memory)?;
+                self.with_bits_of(&source, new).await
             }
             // Done by the caller.
             BitmapChange::Add(_) | BitmapChange::Remove => {
                 old.remade(old.spec.size, old.spec.recording).map_err(no_memory)
             }
         }
+    }
+
+    async fn with_bits_of(&self, source: &Bitmap, live: Live) -> Result<Live, Error> {
+        check_size(&self.medium, source, live.spec.size)?;
+        for range in source.dirty_ranges().await? {
+            live.mark(GuestRange::at(range.start, range.end - range.start));
+        }
+        Ok(live)
     }
 }

@@ -1,14 +1,16 @@
 //! A bitmap as others read it, wherever its bits are.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::Blame;
-use qcow2_layout::{BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry};
+use qcow2_layout::{BITMAP_GRANULARITY_BITS, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry};
 use storage::{Hints, IoBuf, Storage};
 use sync::Mutex;
 
-use super::live::Live;
+use super::live::{Live, LiveSpec};
 use crate::Error;
+use crate::guest_range::GuestRange;
 use crate::table_io::is_in_file;
 
 /// One bitmap. What is not in memory is read as it is asked for: nothing of it is kept but the cluster that was read last.
@@ -52,6 +54,53 @@ impl Bitmap {
     /// A bitmap in memory, with the bits that are set from now on.
     pub(crate) fn in_memory(live: Arc<Live>) -> Self {
         Self { size: live.spec.size, bits: Bits::InMemory(live) }
+    }
+
+    /// One that no image has: those bits are set that `ranges` of a disk of `size` bytes touch. `granularity_bytes` is a power of two from
+    /// 512 to 2^31.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] for another granularity; when there is no memory for it.
+    pub fn of_ranges(
+        size: u64,
+        granularity_bytes: u64,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<Arc<Self>, Error> {
+        let (blame, name) = (Blame::new("a bitmap"), "ranges".to_owned());
+        let granularity_bits = granularity_bytes.trailing_zeros() as u8;
+        if !granularity_bytes.is_power_of_two() || !BITMAP_GRANULARITY_BITS.contains(&granularity_bits) {
+            return Err(blame.invalid(format!(
+                "the granularity is {granularity_bytes}; must be a power of two from 512 to 2147483648 (2G)"
+            )));
+        }
+        let spec = LiveSpec { name, granularity_bits, persistent: false, recording: false, size };
+        let live = Live::new(spec).map_err(|_| blame.no_memory("a bitmap"))?;
+        for range in ranges {
+            let inside = range.start.min(size)..range.end.min(size);
+            if !inside.is_empty() {
+                live.mark(GuestRange::at(inside.start, inside.end - inside.start));
+            }
+        }
+        Ok(Arc::new(Self::in_memory(Arc::new(live))))
+    }
+
+    /// The ranges that are dirty, in order, the first bytes first. Costs reading what is not in memory, and 16 bytes a range.
+    ///
+    /// # Errors
+    /// As [`Bitmap::status`].
+    pub async fn dirty_ranges(&self) -> Result<Vec<Range<u64>>, Error> {
+        let (mut at, mut ranges) = (0, Vec::<Range<u64>>::new());
+        while at < self.size {
+            let said = self.status(at, self.size - at).await?;
+            let end = at + said.len;
+            match ranges.last_mut() {
+                Some(last) if said.dirty && last.end == at => last.end = end,
+                _ if said.dirty => ranges.push(at..end),
+                _ => {}
+            }
+            at = end;
+        }
+        Ok(ranges)
     }
 
     /// Its name.

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use harness::compacting::{compact, contents};
 use harness::judge::{self, Piece};
 use harness::{Qcow2Target, config};
-use qcow2::bitmap::{BitmapChange, NewBitmap};
+use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use qcow2::snapshot::NewSnapshot;
 use qcow2::{
     Amendment, CompactOptions, ErrorKind, Options, Progress, Qcow2, Repair, ResizeOptions, ZeroOptions, amend,
@@ -557,6 +557,8 @@ fn bitmap_change() {
         let source = image.bitmaps().remove(0);
         image.change_bitmap("new", BitmapChange::Merge(source)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Record(false)).await.unwrap();
+        let half = Bitmap::of_ranges(image.size(), 4096, std::iter::once(0..M)).unwrap();
+        image.change_bitmap("persistent", BitmapChange::Become(half)).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Clear).await.unwrap();
         image.change_bitmap("persistent", BitmapChange::Remove).await.unwrap();
         image.change_bitmap("new", BitmapChange::Remove).await.unwrap();
@@ -569,6 +571,7 @@ fn bitmap_change() {
         "2048K persistent+4096:2048K new-512:0K",
         "2048K persistent+4096:2048K new-512:2048K",
         "2048K persistent-4096:2048K new-512:2048K",
+        "2048K persistent-4096:1024K new-512:2048K",
         "2048K persistent-4096:0K new-512:2048K",
         "2048K new-512:2048K",
         "2048K",

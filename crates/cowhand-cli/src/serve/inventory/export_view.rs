@@ -8,6 +8,8 @@ use export::{
 use graph::Disk;
 use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
+use crate::backup::is_own_bitmap;
+
 /// What an export shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
@@ -38,7 +40,7 @@ impl ExportView {
     pub fn everything(disk: &Disk) -> Shown {
         Shown {
             writable: !disk.read_only(),
-            bitmaps: disk.bitmap_names(),
+            bitmaps: disk.bitmap_names().into_iter().filter(|name| !is_own_bitmap(name)).collect(),
             allocation_depth: true,
             writethrough: false,
         }

@@ -9,7 +9,7 @@ use graph::{Change, DiskNode, RemovedLayers, ReplaceError};
 use job::{Backup, Ended, Error, Life, Merge, Mirror, Stream, Tracked};
 use qcow2::Qcow2;
 
-use super::Job;
+use super::{BitmapSync, Job};
 use crate::serve::inventory::Inventory;
 
 /// Another backing file of an image, by name and format; none for an image that is to have none.
@@ -55,6 +55,8 @@ pub enum Work {
         mirror: Mirror,
         /// What the disk stands on in the end.
         pivot: Pivot,
+        /// What it follows, or what follows it.
+        bitmap: Option<BitmapSync>,
     },
     /// A copy of one moment.
     Backup {
@@ -62,6 +64,8 @@ pub enum Work {
         disk: Arc<DiskNode>,
         /// The copying.
         backup: Backup,
+        /// What it follows, or what follows it.
+        bitmap: Option<BitmapSync>,
     },
 }
 
@@ -89,6 +93,14 @@ impl Work {
         match self {
             Self::Mirror { tracked, .. } => Some(tracked),
             Self::Stream { .. } | Self::Merge { .. } | Self::Backup { .. } => None,
+        }
+    }
+
+    /// The bitmap that it uses.
+    pub fn bitmap(&self) -> Option<&BitmapSync> {
+        match self {
+            Self::Mirror { bitmap, .. } | Self::Backup { bitmap, .. } => bitmap.as_ref(),
+            Self::Stream { .. } | Self::Merge { .. } => None,
         }
     }
 
@@ -131,15 +143,15 @@ impl Work {
                 self.put_back(inventory, &change).await;
                 removed
             }
-            Self::Mirror { disk, mirror, .. } if ended == Ended::Left => {
-                let last_look = async || catch_up(mirror).await;
+            Self::Mirror { disk, mirror, bitmap, .. } if ended == Ended::Left => {
+                let last_look = async || catch_up(mirror, bitmap.as_ref()).await;
                 let taken = graph.take_filter_off(&change, disk, last_look).await;
                 let removed = taken.map_err(failed)?.removed;
                 self.give_base_back(inventory, &change).await;
                 removed
             }
-            Self::Mirror { disk, mirror, pivot, .. } => {
-                let last_look = async || catch_up(mirror).await;
+            Self::Mirror { disk, mirror, pivot, bitmap, .. } => {
+                let last_look = async || catch_up(mirror, bitmap.as_ref()).await;
                 let replaced = match pivot {
                     Pivot::Layer(base) => graph.stand_on_layer(&change, disk, base, last_look).await,
                     Pivot::Node { name, keeps_backing } => {
@@ -151,9 +163,12 @@ impl Work {
                 tracing::info!(pause = ?replaced.pause, "the disk stands on the copy");
                 replaced.removed
             }
-            Self::Backup { disk, .. } => {
-                self.take_filter_off(inventory, &change, disk).await?;
-                return Ok(());
+            Self::Backup { disk, backup, bitmap } => {
+                let last_look = async || match bitmap {
+                    Some(bitmap) => bitmap.succeed(backup.filter.since()).await,
+                    None => Ok(()),
+                };
+                graph.take_filter_off(&change, disk, last_look).await.map_err(failed)?.removed
             }
         };
         close(removed).await;
@@ -186,6 +201,20 @@ impl Work {
         self.give_base_back(inventory, change).await;
     }
 
+    /// The job has failed: its bitmap says what follows of that. The disk is drained.
+    async fn settle_bitmap(&self) {
+        match self {
+            Self::Mirror { tracked, bitmap: Some(bitmap), .. } => {
+                // What guests wrote since is among what is left.
+                bitmap.fail(tracked.dirty(), None).await;
+            }
+            Self::Backup { backup, bitmap: Some(bitmap), .. } => {
+                bitmap.fail(backup.filter.left(), backup.filter.since()).await;
+            }
+            _ => {}
+        }
+    }
+
     /// The base of a commit that the disk does not stand on is not written any more.
     async fn give_base_back(&self, inventory: &Inventory, change: &Change<'_>) {
         if let Self::Mirror { disk, pivot: Pivot::Layer(base), .. } = self {
@@ -206,17 +235,26 @@ impl Work {
         if !has_filter {
             return Ok(());
         }
-        let taken = inventory.graph.take_filter_off(change, disk, async || Ok(())).await;
+        let last_look = async || {
+            self.settle_bitmap().await;
+            Ok(())
+        };
+        let taken = inventory.graph.take_filter_off(change, disk, last_look).await;
         // A filter has nothing to close.
         taken.map(drop).map_err(|error| QmpError::because("the filter of the job stays", &error))
     }
 }
 
-async fn catch_up(mirror: &Mirror) -> Result<(), block::Error> {
+async fn catch_up(mirror: &Mirror, bitmap: Option<&BitmapSync>) -> Result<(), block::Error> {
     mirror.catch_up().await.map_err(|error| match error {
         Error::Request { source, .. } => source,
         error => Blame::new("the copy").refused(error.to_string()),
-    })
+    })?;
+    match bitmap {
+        // Nothing was written that the copy has not.
+        Some(bitmap) => bitmap.succeed(None).await,
+        None => Ok(()),
+    }
 }
 
 /// Has the header of an image say what lies below it from now on. What it reads is the same with the old name and with the new one.

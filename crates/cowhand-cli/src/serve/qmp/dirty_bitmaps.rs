@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::schema::{BITMAP, NUMBER};
 use crate::serve::inventory::Inventory;
+use crate::serve::jobs::Work;
 
 /// Bitmaps that one answer tells of; an image may have 65,535.
 const TOLD_MAX: usize = 1024;
@@ -155,7 +156,10 @@ pub async fn sha256(inventory: &Inventory, arguments: Arguments<'_>) -> Result<V
 }
 
 /// The bitmap called `name`, whose content can be trusted.
-fn find(node: &DiskNode, name: &str) -> Result<Arc<Bitmap>, QmpError> {
+///
+/// # Errors
+/// When there is none, or it is inconsistent.
+pub fn find(node: &DiskNode, name: &str) -> Result<Arc<Bitmap>, QmpError> {
     if let Some(found) = node.disk.bitmaps().into_iter().find(|bitmap| bitmap.name() == name) {
         return Ok(found);
     }
@@ -169,15 +173,41 @@ fn find(node: &DiskNode, name: &str) -> Result<Arc<Bitmap>, QmpError> {
     }))
 }
 
-/// Refuses to change what clients of an export are reading.
-fn check_idle(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result<(), QmpError> {
-    match exported_by(inventory, node, name) {
-        Some(export) => Err(QmpError::generic(format!(
+/// Refuses to change what clients of an export are reading, or what a job uses.
+///
+/// # Errors
+/// Names the export or the job.
+pub fn check_idle(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result<(), QmpError> {
+    if let Some(export) = exported_by(inventory, node, name) {
+        return Err(QmpError::generic(format!(
             "bitmap {name:?} of node {:?} is shown by export {export:?}: remove that first",
+            node.name()
+        )));
+    }
+    check_free_of_jobs(inventory, node, name)
+}
+
+/// Refuses what a job uses.
+///
+/// # Errors
+/// Names the job.
+pub fn check_free_of_jobs(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Result<(), QmpError> {
+    match used_by_job(inventory, node, name) {
+        Some(job) => Err(QmpError::generic(format!(
+            "bitmap {name:?} of node {:?} is in use by job {job:?}",
             node.name()
         ))),
         None => Ok(()),
     }
+}
+
+fn used_by_job(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
+    let jobs = inventory.jobs.all();
+    let uses = |work: &Work| {
+        work.bitmap().is_some_and(|bitmap| Arc::ptr_eq(&bitmap.disk, node) && bitmap.name == name)
+    };
+    let found = jobs.iter().find(|job| job.work().is_some_and(|work| uses(&work)));
+    found.map(|job| job.life.terms().id.clone())
 }
 
 fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
@@ -200,7 +230,7 @@ pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
             "count": count,
             "granularity": bitmap.granularity_bytes(),
             "recording": bitmap.is_recording(),
-            "busy": exported_by(inventory, node, bitmap.name()).is_some(),
+            "busy": check_idle(inventory, node, bitmap.name()).is_err(),
             "persistent": bitmap.is_persistent(),
         }));
     }
@@ -218,4 +248,65 @@ pub async fn infos(inventory: &Inventory, node: &Arc<DiskNode>) -> Vec<Value> {
     let left = TOLD_MAX - infos.len();
     infos.extend(node.disk.inconsistent_bitmaps().iter().take(left).map(inconsistent));
     infos
+}
+
+/// What a bitmap was before a transaction changed it.
+pub struct Before {
+    node: Arc<DiskNode>,
+    name: String,
+    /// None: there was none.
+    was: Option<(NewBitmap, Arc<Bitmap>)>,
+}
+
+/// Does the command `name` as a part of a transaction. Costs a copy of the bits in memory.
+///
+/// # Errors
+/// As the command alone; when the bitmap is inconsistent: what cannot be read cannot be put back.
+pub async fn change_undoably(
+    inventory: &Inventory,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Result<Before, QmpError> {
+    let node = inventory.disk(arguments.text("node")?)?;
+    let bitmap = arguments.maybe_text("target").map_or_else(|| arguments.text("name"), Ok)?.to_owned();
+    let is_there = name != ADD.name;
+    let was = match is_there {
+        false => None,
+        true => {
+            let found = find(&node, &bitmap)?;
+            let cannot = |error| QmpError::because(format!("cannot read bitmap {bitmap:?}"), &error);
+            let ranges = found.dirty_ranges().await.map_err(cannot)?;
+            let bits = Bitmap::of_ranges(found.size(), found.granularity_bytes(), ranges).map_err(cannot)?;
+            let spec = NewBitmap {
+                granularity_bytes: Some(found.granularity_bytes()),
+                recording: found.is_recording(),
+                persistent: found.is_persistent(),
+            };
+            Some((spec, bits))
+        }
+    };
+    change(inventory, name, arguments)
+        .await
+        .unwrap_or_else(|| Err(QmpError::not_found(format!("there is no command {name}"))))?;
+    Ok(Before { node, name: bitmap, was })
+}
+
+impl Before {
+    /// Puts it back. The disk has been drained since.
+    pub async fn undo(self) {
+        let Self { node, name, was } = self;
+        let put_back = async {
+            let Some((spec, bits)) = was else {
+                return node.disk.change_bitmap(&name, BitmapChange::Remove).await;
+            };
+            match node.disk.bitmaps().iter().any(|bitmap| bitmap.name() == name) {
+                true => node.disk.change_bitmap(&name, BitmapChange::Record(spec.recording)).await?,
+                false => node.disk.change_bitmap(&name, BitmapChange::Add(spec)).await?,
+            }
+            node.disk.change_bitmap(&name, BitmapChange::Become(bits)).await
+        };
+        if let Err(error) = put_back.await {
+            tracing::error!(bitmap = name, %error, "a bitmap could not be put back");
+        }
+    }
 }

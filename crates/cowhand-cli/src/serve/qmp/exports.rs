@@ -3,16 +3,38 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::{Arguments, QmpError};
+use control::{Arguments, CommandSpec, Kind, QmpError, optional, required};
 use door_fuse::mount::AllowOther;
 use export::Removal;
 use serde_json::{Value, json};
 
+use super::dirty_bitmaps;
 use crate::serve::inventory::Inventory;
 use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
 use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
+
+/// nbd-server-add.
+pub const ADD_OLDER: CommandSpec = CommandSpec {
+    name: "nbd-server-add",
+    arguments: Kind::Object(&[
+        required("device", Kind::Text),
+        optional("name", Kind::Text),
+        optional("description", Kind::Text),
+        optional("writable", Kind::Switch),
+        optional("bitmap", Kind::Text),
+    ]),
+};
+
+/// nbd-server-remove.
+pub const DEL_OLDER: CommandSpec = CommandSpec {
+    name: "nbd-server-remove",
+    arguments: Kind::Object(&[
+        required("name", Kind::Text),
+        optional("mode", Kind::Choice(&["safe", "hard"])),
+    ]),
+};
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
 pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
@@ -87,6 +109,7 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         if !known.iter().any(|known| known == name) {
             return Err(QmpError::generic(format!("node {node_name:?} has no bitmap {name:?}")));
         }
+        dirty_bitmaps::check_free_of_jobs(inventory, &disk, name)?;
         bitmaps.push(name.to_owned());
     }
     let shown = Shown {
@@ -105,13 +128,49 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     Ok(json!({}))
 }
 
-/// Takes an export from its clients.
-pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let how = match arguments.maybe_text("mode") {
+/// nbd-server-add, the older form of block-export-add: the name is the id, too.
+pub fn add_older(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let device = arguments.text("device")?;
+    let name = arguments.maybe_text("name").unwrap_or(device);
+    let node = inventory.disk(device)?.name();
+    let mut options = json!({
+        "id": name,
+        "node-name": node,
+        "name": name,
+        "writable": arguments.is_on("writable"),
+        "description": arguments.maybe_text("description").unwrap_or_default(),
+    });
+    if let Some(bitmap) = arguments.maybe_text("bitmap") {
+        options["bitmaps"] = json!([bitmap]);
+    }
+    match &options {
+        Value::Object(options) => add_nbd(inventory, Arguments(options)),
+        _ => Err(QmpError::generic("options are an object")),
+    }
+}
+
+/// nbd-server-remove: an export of the NBD server, by its name.
+pub fn del_older(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let name = arguments.text("name")?;
+    let exports = inventory.exports();
+    let found = exports.iter().find(|export| export.vhost_door().is_none() && export.entry.name() == name);
+    let found = found.ok_or_else(|| {
+        QmpError::generic(format!("the NBD server has no export {name:?} (query-block-exports)"))
+    })?;
+    inventory.remove_export(&found.id, removal(arguments))?;
+    Ok(json!({}))
+}
+
+fn removal(arguments: Arguments<'_>) -> Removal {
+    match arguments.maybe_text("mode") {
         Some("hard") => Removal::Hard,
         _ => Removal::Safe,
-    };
-    inventory.remove_export(arguments.text("id")?, how)?;
+    }
+}
+
+/// Takes an export from its clients.
+pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    inventory.remove_export(arguments.text("id")?, removal(arguments))?;
     Ok(json!({}))
 }
 

@@ -2,10 +2,12 @@
 
 use control::{Argument, EventSpec, Kind, Variant, optional, required};
 
+use super::dirty_bitmaps;
 use super::schema::NUMBER;
 
 const ON_ERROR: Kind = Kind::Choice(&["report", "ignore", "enospc", "stop", "auto"]);
-const SYNC: Kind = Kind::Choice(&["top", "full", "none"]);
+const SYNC: Kind = Kind::Choice(&["top", "full", "none", "incremental", "bitmap"]);
+const BITMAP_MODE: Kind = Kind::Choice(&["on-success", "never", "always"]);
 const MODE: Kind = Kind::Choice(&["existing", "absolute-paths"]);
 const COPY_MODE: Kind = Kind::Choice(&["background", "write-blocking"]);
 /// Rounds over a disk.
@@ -25,6 +27,9 @@ const JOB_STATUS: Kind = Kind::Choice(&[
     "null",
 ]);
 
+/// blockdev-snapshot-internal-sync.
+pub const SNAPSHOT_INTERNAL: &[Argument] = &[required("device", Kind::Text), required("name", Kind::Text)];
+
 /// blockdev-snapshot.
 pub const SNAPSHOT: &[Argument] = &[required("node", Kind::Text), required("overlay", Kind::Text)];
 
@@ -38,17 +43,48 @@ pub const SNAPSHOT_SYNC: &[Argument] = &[
     optional("mode", MODE),
 ];
 
+/// How a backup copies.
+const PERF: Kind = Kind::Object(&[
+    optional("use-copy-range", Kind::Switch),
+    optional("max-workers", NUMBER),
+    optional("max-chunk", NUMBER),
+    optional("min-cluster-size", NUMBER),
+]);
+
 /// blockdev-backup.
 pub const BACKUP: &[Argument] = &[
     optional("job-id", Kind::Text),
     required("device", Kind::Text),
     required("target", Kind::Text),
     required("sync", SYNC),
+    optional("bitmap", Kind::Text),
+    optional("bitmap-mode", BITMAP_MODE),
+    optional("compress", Kind::Switch),
     optional("speed", NUMBER),
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
+    optional("x-perf", PERF),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
+];
+
+/// drive-backup.
+pub const DRIVE_BACKUP: &[Argument] = &[
+    optional("job-id", Kind::Text),
+    required("device", Kind::Text),
+    required("target", Kind::Text),
+    required("sync", SYNC),
+    optional("bitmap", Kind::Text),
+    optional("bitmap-mode", BITMAP_MODE),
+    optional("compress", Kind::Switch),
+    optional("speed", NUMBER),
+    optional("on-source-error", ON_ERROR),
+    optional("on-target-error", ON_ERROR),
+    optional("x-perf", PERF),
+    optional("auto-finalize", Kind::Switch),
+    optional("auto-dismiss", Kind::Switch),
+    optional("format", Kind::Text),
+    optional("mode", MODE),
 ];
 
 /// One action of a transaction.
@@ -60,6 +96,32 @@ static ACTION: Kind = Kind::Union {
         Variant { tag: "blockdev-snapshot", members: &[required("data", Kind::Object(SNAPSHOT))] },
         Variant { tag: "blockdev-snapshot-sync", members: &[required("data", Kind::Object(SNAPSHOT_SYNC))] },
         Variant { tag: "blockdev-backup", members: &[required("data", Kind::Object(BACKUP))] },
+        Variant { tag: "drive-backup", members: &[required("data", Kind::Object(DRIVE_BACKUP))] },
+        Variant {
+            tag: "blockdev-snapshot-internal-sync",
+            members: &[required("data", Kind::Object(SNAPSHOT_INTERNAL))],
+        },
+        Variant { tag: "block-dirty-bitmap-add", members: &[required("data", dirty_bitmaps::ADD.arguments)] },
+        Variant {
+            tag: "block-dirty-bitmap-remove",
+            members: &[required("data", dirty_bitmaps::REMOVE.arguments)],
+        },
+        Variant {
+            tag: "block-dirty-bitmap-clear",
+            members: &[required("data", dirty_bitmaps::CLEAR.arguments)],
+        },
+        Variant {
+            tag: "block-dirty-bitmap-enable",
+            members: &[required("data", dirty_bitmaps::ENABLE.arguments)],
+        },
+        Variant {
+            tag: "block-dirty-bitmap-disable",
+            members: &[required("data", dirty_bitmaps::DISABLE.arguments)],
+        },
+        Variant {
+            tag: "block-dirty-bitmap-merge",
+            members: &[required("data", dirty_bitmaps::MERGE.arguments)],
+        },
     ],
 };
 
@@ -109,6 +171,8 @@ pub const MIRROR: &[Argument] = &[
     required("target", Kind::Text),
     optional("replaces", Kind::Text),
     required("sync", SYNC),
+    optional("bitmap", Kind::Text),
+    optional("bitmap-mode", BITMAP_MODE),
     optional("speed", NUMBER),
     optional("granularity", Kind::Whole(u32::MAX as u64)),
     optional("on-source-error", ON_ERROR),
@@ -128,6 +192,8 @@ pub const DRIVE_MIRROR: &[Argument] = &[
     optional("node-name", Kind::Text),
     optional("replaces", Kind::Text),
     required("sync", SYNC),
+    optional("bitmap", Kind::Text),
+    optional("bitmap-mode", BITMAP_MODE),
     optional("mode", MODE),
     optional("speed", NUMBER),
     optional("granularity", Kind::Whole(u32::MAX as u64)),

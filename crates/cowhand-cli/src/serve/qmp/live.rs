@@ -1,4 +1,4 @@
-//! blockdev-mirror, drive-mirror, blockdev-backup: jobs that copy a disk are begun.
+//! blockdev-mirror, drive-mirror: jobs that copy a disk are begun.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use block::Block;
 use control::{Arguments, QmpError};
 use graph::{Change, DiskNode};
-use job::{Backup, BeforeWrite, Mirror, Terms, Tracked, What};
+use job::{Mirror, Terms, Tracked, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
-use super::overlay::make_overlay;
+use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::{Group, Jobs, NewJob, Pivot, Work, file_name, on_error};
+use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Pivot, Work, on_error};
 
 /// The unit in which changes are tracked, unless the target has larger clusters or somebody says otherwise.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -71,17 +71,28 @@ pub(super) async fn track(
     disk: &DiskNode,
     tracked: &Arc<Tracked>,
     what: What,
+    bitmap: Option<&BitmapSync>,
 ) -> Result<Mirror, QmpError> {
     let mirror = Mirror::new(Arc::clone(tracked));
     let filter = Arc::clone(tracked);
-    let mark = async || mirror.mark(what).await;
+    let mark = async || {
+        mirror.mark(what).await?;
+        match bitmap {
+            Some(bitmap) if what == What::Marked => bitmap.mark(tracked.dirty()).await,
+            _ => Ok(()),
+        }
+    };
     let put = inventory.graph.put_filter_over(change, disk, Box::new(|_| filter), mark).await;
     put.map_err(|error| not_begun(&error))?;
     Ok(mirror)
 }
 
 /// A target, as a disk of its own.
-fn target_of(inventory: &Inventory, source: &DiskNode, name: &str) -> Result<Arc<DiskNode>, QmpError> {
+pub(super) fn target_of(
+    inventory: &Inventory,
+    source: &DiskNode,
+    name: &str,
+) -> Result<Arc<DiskNode>, QmpError> {
     let target = inventory.graph.disk(name).map_err(|error| inventory.refused(&error))?;
     if std::ptr::eq(&*target, source) {
         return Err(QmpError::generic("source and target are one disk"));
@@ -95,18 +106,6 @@ fn target_of(inventory: &Inventory, source: &DiskNode, name: &str) -> Result<Arc
         true => Ok(target),
         false => {
             Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}")))
-        }
-    }
-}
-
-/// What a sync mode copies first. Layers of which the copy has its own are not copied.
-fn what(sync: &str) -> Result<What, QmpError> {
-    match sync {
-        "full" => Ok(What::Everything),
-        "top" => Ok(What::Layers(1)),
-        "none" => Ok(What::Nothing),
-        other => {
-            Err(QmpError::generic(format!("argument 'sync' is {other:?}; allowed here: full, top, none")))
         }
     }
 }
@@ -132,7 +131,7 @@ async fn begin_mirror(
     // The disk may stand on the copy in the end, and then all of them go.
     new.layers = chain.claim(inventory, 0, chain.layers.len() - 1)?;
     let Chain { disk, layers } = chain;
-    let what = what(arguments.text("sync")?)?;
+    let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {
         return Err(QmpError::generic(format!(
             "argument 'replaces' is {replaces:?}; only the uppermost image {:?} can be replaced",
@@ -159,11 +158,15 @@ async fn begin_mirror(
             "the target {target:?} is raw and holds all of a disk: give sync full"
         )));
     }
+    if let Some(image) = node.disk.image().filter(|_| keeps_backing) {
+        image.await_backing();
+    }
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
-    let mirror = converging(track(inventory, change, &disk, &tracked, what).await?, arguments);
+    let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
+    let mirror = converging(mirror, arguments);
     let pivot = Pivot::Node { name: node.name(), keeps_backing };
-    Jobs::start(inventory, new, Work::Mirror { disk, tracked, mirror, pivot }, holds);
+    Jobs::start(inventory, new, Work::Mirror { disk, tracked, mirror, pivot, bitmap }, holds);
     Ok(json!({}))
 }
 
@@ -173,77 +176,6 @@ pub async fn drive_mirror(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let Chain { disk, layers } = Chain::of(inventory, device)?;
-    let (file, sync) = (arguments.text("target")?, arguments.text("sync")?);
-    let format = arguments.maybe_text("format").unwrap_or("qcow2");
-    let is_made = arguments.maybe_text("mode") != Some("existing");
-    if is_made {
-        if format != "qcow2" {
-            return Err(QmpError::generic(format!(
-                "a new target of format {format:?} is not made here; make it, and give mode existing"
-            )));
-        }
-        let below = layers.get(1).filter(|_| sync != "full").map(|layer| &layer.block);
-        let backing = below.map(|below| (file_name(&**below), below.driver().to_owned()));
-        make_overlay(file, disk.disk.size(), backing).await?;
-    }
-    let name = arguments
-        .maybe_text("node-name")
-        .map_or_else(|| format!("target-{}", disk.name().replace('#', "")), str::to_owned);
-    let mut options = json!({
-        "driver": format,
-        "node-name": name,
-        "discard": "unmap",
-        "file": { "driver": "file", "filename": file },
-    });
-    if format == "qcow2" && sync != "full" {
-        options["backing"] = Value::Null;
-    }
-    let begun = async {
-        let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-        inventory.add_node(change, &options).await?;
-        let begun = begin_mirror(inventory, change, arguments, &name).await;
-        if begun.is_err() {
-            inventory.remove_node(change, &name).await?;
-        }
-        begun
-    };
-    let begun = begun.await;
-    if begun.is_err()
-        && is_made
-        && let Err(error) = std::fs::remove_file(file)
-    {
-        tracing::warn!(file, %error, "a target that was made for nothing stays");
-    }
-    begun
-}
-
-/// A copy of a disk as it is now.
-pub async fn backup(
-    inventory: &Rc<Inventory>,
-    change: &Change<'_>,
-    arguments: Arguments<'_>,
-    group: Option<Rc<Group>>,
-) -> Result<Value, QmpError> {
-    let device = arguments.text("device")?;
-    let chain = Chain::of(inventory, device)?;
-    let mut new = new_job(inventory, "backup", device, arguments)?;
-    new.layers = chain.claim(inventory, 0, 0)?;
-    let disk = chain.disk;
-    let what = what(arguments.text("sync")?)?;
-    let node = target_of(inventory, &disk, arguments.text("target")?)?;
-    let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
-    let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
-    let filter = BeforeWrite::new(disk.disk.root(), Arc::clone(&block), unit(&block));
-    let over = Arc::clone(&filter);
-    let mark = async || filter.mark(what).await;
-    let put = inventory.graph.put_filter_over(change, &disk, Box::new(|_| over), mark).await;
-    put.map_err(|error| not_begun(&error))?;
-    if let Some(group) = &group {
-        group.join();
-    }
-    new.group = group;
-    Jobs::start(inventory, new, Work::Backup { disk, backup: Backup { filter, what } }, holds);
-    Ok(json!({}))
+    let begin = async |name: &str| begin_mirror(inventory, change, arguments, name).await;
+    new_target::with(inventory, change, arguments, 1, begin).await
 }

@@ -319,7 +319,10 @@ pub static COMMANDS: &[CommandSpec] = &[
         required("size", NUMBER),
         optional("x-shrink", Kind::Switch),
     ),
-    command!("blockdev-snapshot-internal-sync", required("device", Kind::Text), required("name", Kind::Text),),
+    CommandSpec {
+        name: "blockdev-snapshot-internal-sync",
+        arguments: Kind::Object(job_schema::SNAPSHOT_INTERNAL),
+    },
     command!(
         "blockdev-snapshot-delete-internal-sync",
         required("device", Kind::Text),
@@ -346,6 +349,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     CommandSpec { name: "blockdev-mirror", arguments: Kind::Object(job_schema::MIRROR) },
     CommandSpec { name: "drive-mirror", arguments: Kind::Object(job_schema::DRIVE_MIRROR) },
     CommandSpec { name: "blockdev-backup", arguments: Kind::Object(job_schema::BACKUP) },
+    CommandSpec { name: "drive-backup", arguments: Kind::Object(job_schema::DRIVE_BACKUP) },
     CommandSpec { name: "transaction", arguments: Kind::Object(job_schema::TRANSACTION) },
     command!("job-pause", required("id", Kind::Text)),
     command!("job-resume", required("id", Kind::Text)),
@@ -374,6 +378,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("max-connections", Kind::Whole(u32::MAX as u64)),
     ),
     command!("nbd-server-stop"),
+    super::exports::ADD_OLDER,
+    super::exports::DEL_OLDER,
     CommandSpec { name: "object-add", arguments: Kind::Ref(&OBJECT) },
     command!("object-del", required("id", Kind::Text)),
     command!(

@@ -131,9 +131,9 @@ async fn commit_work(
     if top == 0 {
         let what = What::Layers(layers);
         let tracked = Tracked::new("commit_top", disk.disk.root(), Arc::clone(&target), unit(&target), false);
-        let mirror = track(inventory, change, &disk, &tracked, what).await?;
+        let mirror = track(inventory, change, &disk, &tracked, what, None).await?;
         let mirror = converging(mirror, arguments);
-        return Ok(Work::Mirror { disk, tracked, mirror, pivot: Pivot::Layer(target) });
+        return Ok(Work::Mirror { disk, tracked, mirror, pivot: Pivot::Layer(target), bitmap: None });
     }
     let over = chain.writable(inventory, change, top - 1).await?;
     let Some(top_block) = over.below() else { return Err(QmpError::generic("there is nothing to commit")) };

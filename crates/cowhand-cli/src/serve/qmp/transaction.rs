@@ -1,4 +1,4 @@
-//! transaction: several snapshots and backups of one moment, all of them or none.
+//! transaction: snapshots, backups and changes of bitmaps at one moment, all of them or none.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use graph::{Change, DiskNode};
 use job::End;
 use serde_json::{Value, json};
 
-use super::live;
 use super::overlay::{self, Taken};
+use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::Group;
 
@@ -17,6 +17,9 @@ use crate::serve::jobs::Group;
 enum Done {
     Snapshot(Taken),
     Job(String),
+    Bitmap(dirty_bitmaps::Before),
+    /// An internal one, by disk and name.
+    Internal(String, String),
 }
 
 /// Does all actions while requests are kept out of all their disks. When one fails, those before it are undone.
@@ -89,17 +92,40 @@ async fn act(
         "blockdev-snapshot" => overlay::snapshot(inventory, change, data).await.map(Done::Snapshot),
         "blockdev-snapshot-sync" => overlay::snapshot_sync(inventory, change, data).await.map(Done::Snapshot),
         "blockdev-backup" => {
-            live::backup(inventory, change, data, group.cloned()).await?;
-            let id = data.maybe_text("job-id").map_or_else(|| data.text("device"), Ok)?;
-            Ok(Done::Job(id.to_owned()))
+            backup::blockdev_backup(inventory, change, data, group.cloned()).await?;
+            Ok(Done::Job(job_id(data)?))
+        }
+        "drive-backup" => {
+            backup::drive_backup(inventory, change, data, group.cloned()).await?;
+            Ok(Done::Job(job_id(data)?))
+        }
+        "blockdev-snapshot-internal-sync" => {
+            snapshots::create(inventory, data).await?;
+            Ok(Done::Internal(data.text("device")?.to_owned(), data.text("name")?.to_owned()))
+        }
+        _ if kind.starts_with("block-dirty-bitmap-") => {
+            dirty_bitmaps::change_undoably(inventory, kind, data).await.map(Done::Bitmap)
         }
         _ => Err(QmpError::generic("the transaction has an action abort: nothing is done")),
     }
 }
 
+fn job_id(data: Arguments<'_>) -> Result<String, QmpError> {
+    Ok(data.maybe_text("job-id").map_or_else(|| data.text("device"), Ok)?.to_owned())
+}
+
 async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) {
     match step {
         Done::Snapshot(taken) => taken.undo(inventory, change).await,
+        Done::Bitmap(before) => before.undo().await,
+        Done::Internal(device, name) => {
+            let which = json!({ "device": device, "name": name });
+            if let Value::Object(which) = which
+                && let Err(error) = snapshots::delete(inventory, Arguments(&which)).await
+            {
+                tracing::error!(%error, "a snapshot could not be taken back");
+            }
+        }
         Done::Job(id) => {
             if let Some(job) = inventory.jobs.find(&id) {
                 // It has not done anything: it begins when this command lets others work.

@@ -1,0 +1,248 @@
+//! `cowhand backup`: full and incremental backups in a directory, which plain qemu-img can read.
+
+mod image;
+mod manifest;
+mod marked;
+mod new_point;
+mod restore;
+mod server;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ArgGroup;
+use graph::probe::Format;
+use graph::size::human_size;
+use serde_json::json;
+
+use self::manifest::{Point, Store};
+use crate::copying::Memory;
+use crate::copying::watch::Watch;
+use crate::drive::{OpenArgs, formats};
+use crate::failure::{FAILED, Failure, warn};
+use crate::output::{OutputFormat, write_json};
+
+/// Arguments of `cowhand backup`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Keep full and incremental backups of a disk in a directory. SOURCE is an image that nobody has open, or the control \
+        socket of a server that has it open (cowhand serve --qmp, or QEMU's): then guests go on writing, and the backup is of one moment. \
+        The first point is a full one; each later one holds what changed since, by a bitmap that is kept in the image. Where there \
+        is no such bitmap, the next point is a full one again, and that is said.\n\n\
+        Each point is a qcow2 image over the one before it: qemu-img convert DIR/0003-incremental.qcow2 reads the disk as it was. \
+        A point counts when it is whole, checked and on the medium; an interrupted backup leaves the points before it, and the \
+        next run goes on from the last of them.",
+    after_help = "\
+Examples:
+  cowhand backup disk.qcow2 /backups/disk
+  cowhand backup /run/cowhand/qmp /backups/disk --disk disk
+  cowhand backup --list /backups/disk
+  cowhand backup --verify /backups/disk
+  cowhand backup --restore /backups/disk@3 disk.qcow2",
+    group = ArgGroup::new("action").multiple(false)
+)]
+pub struct Args {
+    /// SOURCE DIR; with an action DIR, and with --restore DIR[@POINT] TARGET
+    #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
+    names: Vec<OsString>,
+
+    /// List the points
+    #[arg(long, group = "action")]
+    list: bool,
+
+    /// Look at every point: its file is what was written, and its metadata is sound
+    #[arg(long, group = "action")]
+    verify: bool,
+
+    /// Make TARGET an image of the disk as it was at POINT [default: the last]
+    #[arg(long, group = "action")]
+    restore: bool,
+
+    /// Take a full backup, also where an incremental one is possible
+    #[arg(long, conflicts_with = "action")]
+    full: bool,
+
+    /// The disk of the server, if it has several
+    #[arg(long, value_name = "NAME", conflicts_with = "action")]
+    disk: Option<String>,
+
+    /// Format of SOURCE: qcow2 or raw [default: what its first bytes say]
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, conflicts_with = "action")]
+    format: Option<Format>,
+
+    /// Format of TARGET: qcow2 or raw
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
+    target_format: Format,
+
+    #[command(flatten)]
+    opening: OpenArgs,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// Why a point is a full one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FullBecause {
+    /// It is the first.
+    First,
+    /// The user wants it.
+    Asked,
+    /// Nothing tells what changed since the last point.
+    NoBitmap,
+    /// What was to tell missed changes.
+    NotTrusted,
+}
+
+impl FullBecause {
+    const fn told(self) -> Option<&'static str> {
+        match self {
+            Self::First | Self::Asked => None,
+            Self::NoBitmap => {
+                Some("nothing tells what changed since the last point: this one is a full backup")
+            }
+            Self::NotTrusted => {
+                Some("the bitmap of the last point missed changes: this point is a full backup")
+            }
+        }
+    }
+}
+
+/// Whether the next point must be a full one. `recording`: there is the bitmap of the last point, and whether it has all changes.
+fn why_full(store: &Store, asked: bool, recording: Option<bool>) -> Option<FullBecause> {
+    match (store.points().is_empty(), asked, recording) {
+        (true, _, _) => Some(FullBecause::First),
+        (false, true, _) => Some(FullBecause::Asked),
+        (false, false, None) => Some(FullBecause::NoBitmap),
+        (false, false, Some(false)) => Some(FullBecause::NotTrusted),
+        (false, false, Some(true)) => None,
+    }
+}
+
+/// What the bitmaps of all backups begin with.
+const BITMAP_PREFIX: &str = "cowhand-backup-";
+
+/// Whether a bitmap is one of these backups': clients are not shown it unless they ask, so that it can be removed.
+pub fn is_own_bitmap(name: &str) -> bool {
+    name.starts_with(BITMAP_PREFIX)
+}
+
+/// Backs up, or does what was asked with the points.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let (first, second) = (args.names.first(), args.names.get(1));
+    let wrong = |what: &str| Err(Failure::new(what));
+    match (first, second) {
+        (Some(directory), None) if args.list => list(args, directory, out),
+        (Some(directory), None) if args.verify => verify(args, directory, out),
+        (Some(directory), Some(target)) if args.restore => restore(args, directory, target, out),
+        (Some(source), Some(directory)) if !args.list && !args.verify => take(args, source, directory, out),
+        _ if args.restore => wrong("--restore takes DIR[@POINT] and TARGET"),
+        _ if args.list || args.verify => wrong("--list and --verify take DIR alone"),
+        _ => wrong("backup takes SOURCE and DIR"),
+    }
+}
+
+fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let is_socket = Path::new(source).metadata().is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket && args.disk.is_some() {
+        return Err(Failure::new("--disk names a disk of a server; SOURCE is no control socket"));
+    }
+    let memory = Memory::default();
+    let rules = memory.rules(args.opening.policy()?);
+    let options = match is_socket {
+        true => None,
+        false => Some(args.opening.options(&source.to_owned(), "-f", args.format)?),
+    };
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let mut store = Store::open(Path::new(directory), true)?;
+    let (point, because) = match options {
+        None => server::take(&mut store, Path::new(source), args.disk.as_deref(), args.full, &watch)?,
+        Some(options) => image::take(&mut store, options, &rules, args.full, &watch)?,
+    };
+    if let Some(told) = because.and_then(FullBecause::told) {
+        warn(told);
+    }
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => write_json(out, &point)?,
+        OutputFormat::Human => show(&point, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(point: &Point, out: &mut dyn Write) -> Result<(), Failure> {
+    let Point { point, kind, file, disk_bytes, file_bytes, .. } = point;
+    let (disk, size) = (human_size(*disk_bytes), human_size(*file_bytes));
+    writeln!(out, "{point:4}  {:11}  {size:>9} of {disk:>9}  {file}", kind.name())?;
+    Ok(())
+}
+
+fn list(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let store = Store::open(Path::new(directory), false)?;
+    match args.output {
+        OutputFormat::Json => write_json(out, &store.points())?,
+        OutputFormat::Human => store.points().iter().try_for_each(|point| show(point, out))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(args: &Args, directory: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let store = Store::open(Path::new(directory), false)?;
+    let rules = Memory::default().rules(args.opening.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let mut found = Vec::new();
+    let human = args.output == OutputFormat::Human && !args.quiet;
+    let wrong = restore::verify(&store, &rules, &watch, |point, failure| {
+        let verdict = failure.map_or_else(|| "sound".to_owned(), ToString::to_string);
+        if human {
+            writeln!(out, "{:4}  {:11}  {verdict}", point.point, point.kind.name())?;
+        }
+        found.push(json!({ "point": point.point, "sound": failure.is_none(), "verdict": verdict }));
+        Ok(())
+    })?;
+    if args.output == OutputFormat::Json && !args.quiet {
+        write_json(out, &found)?;
+    }
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+fn restore(args: &Args, place: &OsStr, target: &OsStr, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let (directory, number) = place_of(place);
+    let store = Store::open(&directory, false)?;
+    let point = store.point(number)?.clone();
+    let rules = Memory::default().rules(args.opening.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let quiet: &mut dyn Write = &mut std::io::sink();
+    let out = if args.quiet { quiet } else { out };
+    restore::restore(&store, &point, Path::new(target), args.target_format, &rules, &watch, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `DIR` or `DIR@POINT`. A directory whose name ends like that is meant by its whole name.
+fn place_of(text: &OsStr) -> (PathBuf, Option<u32>) {
+    let whole = (PathBuf::from(text), None);
+    if whole.0.is_dir() {
+        return whole;
+    }
+    let bytes = text.as_bytes();
+    let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else { return whole };
+    let (directory, number) = bytes.split_at(at);
+    let number = std::str::from_utf8(number).ok().and_then(|text| text.trim_start_matches('@').parse().ok());
+    match number {
+        Some(number) => (PathBuf::from(OsString::from_vec(directory.to_vec())), Some(number)),
+        None => whole,
+    }
+}

@@ -1,0 +1,37 @@
+//! Parts of a disk: what is not among them is as if the disk had nothing there.
+
+use std::sync::Arc;
+
+use block::{Block, BlockFuture, BlockStatus, Error, Filter};
+use job::Dirty;
+
+/// A disk of which only what is marked counts: [`job::Scope::Layers`] of one layer copies that and nothing else.
+#[derive(Debug)]
+pub struct Marked {
+    /// The disk.
+    pub over: Arc<dyn Block>,
+    /// What counts.
+    pub marks: Dirty,
+}
+
+impl Filter for Marked {
+    fn driver(&self) -> &'static str {
+        "marked"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.over
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(async move {
+            let (is_marked, end) = self.marks.run(offset..offset + len);
+            let len = end - offset;
+            let found = self.over.block_status(offset, len).await?;
+            Ok(match is_marked {
+                true => BlockStatus { present: true, depth: 0, ..found },
+                false => BlockStatus { present: false, zero: false, depth: 0, len, ..found },
+            })
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! `cowhand mirror`: a disk of a running server is copied while guests write, and may move to the copy.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cowhand::Existing;
+use graph::drivers::elsewhere;
+use graph::probe::Format;
+use serde_json::{Value, json};
+use storage_nbd::{Credentials, ExportName, Server};
+
+use crate::copying::watch::Watch;
+use crate::create::make;
+use crate::create::options::NewImage;
+use crate::drive::{formats, parse_bytes};
+use crate::failure::Failure;
+use crate::remote::jobs::{LiveArgs, Until};
+use crate::remote::{Remote, RemoteArgs};
+
+/// Arguments of `cowhand mirror`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Copy a disk of a running server while guests write, until the copy is in step; then leave the copy as it is (of one moment, \
+        the command's end), or with --switch have the server stand on it: clients notice nothing. TARGET is a new image, or with -n one \
+        that is there, or an export of an NBD server (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) as large as the disk.\n\n\
+        Ctrl-C cancels the job; the server goes on as before, and a file that was made is removed. A command that was killed leaves the job \
+        at work: the same command again watches it further.",
+    after_help = "\
+Examples:
+  cowhand mirror /run/vm1.qmp /fast/disk.qcow2 --switch
+  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch"
+)]
+pub struct Args {
+    #[command(flatten)]
+    remote: RemoteArgs,
+
+    /// Where the copy goes: a path, or an export
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+
+    #[command(flatten)]
+    live: LiveArgs,
+
+    /// Have the server stand on the copy in the end
+    #[arg(long)]
+    switch: bool,
+
+    /// The file is there; it is as large as the disk
+    #[arg(short = 'n')]
+    no_create: bool,
+
+    /// Format of the file: qcow2 or raw
+    #[arg(short = 'O', value_name = "FORMAT", value_parser = formats(), hide_possible_values = true, default_value = "qcow2")]
+    format: Format,
+
+    /// Bytes a second at most
+    #[arg(short = 'r', value_name = "RATE", value_parser = parse_bytes)]
+    rate: Option<u64>,
+}
+
+/// What the copy goes to.
+struct Target {
+    /// The options of blockdev-add.
+    node: Value,
+    name: String,
+    /// A file that was made and goes if nothing becomes of it.
+    made: Option<PathBuf>,
+}
+
+/// Mirrors.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let watch = args.live.watch()?;
+    let mut remote = args.remote.connect()?;
+    let disk = remote.disk(args.live.disk.as_deref())?;
+    let job = format!("mirror-{}", disk.replace('#', ""));
+    let name = format!("{job}-to");
+    let is_at_work = remote.has_job(&job)?;
+    let mut target = None;
+    if !is_at_work {
+        let made = Target::make(args, &mut remote, &disk, name.clone())?;
+        begin(args, &mut remote, &disk, &job, &made)?;
+        target = Some(made);
+    }
+    let mirrored = mirror(args, &mut remote, &job, &watch);
+    if mirrored.is_err() || !args.switch {
+        // Its image is closed: it is whole now, or goes.
+        let closed = remote.ask("blockdev-del", json!({ "node-name": name }));
+        if mirrored.is_err() {
+            target.iter().for_each(Target::remove);
+        } else {
+            closed?;
+        }
+    }
+    mirrored?;
+    if !args.live.quiet {
+        let place = args.target.display();
+        match args.switch {
+            true => writeln!(out, "{disk} stands on {place} now")?,
+            false => writeln!(out, "{disk} is copied to {place}")?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn begin(args: &Args, remote: &mut Remote, disk: &str, job: &str, target: &Target) -> Result<(), Failure> {
+    let begun = remote.ask("blockdev-add", target.node.clone()).and_then(|_| {
+        let mirror = json!({ "job-id": job, "device": disk, "target": target.name, "sync": "full",
+            "speed": args.rate.unwrap_or(0), "auto-dismiss": false });
+        let begun = remote.ask("blockdev-mirror", mirror);
+        if begun.is_err() {
+            // Why the job is not begun is what the user has to know.
+            let _ = remote.ask("blockdev-del", json!({ "node-name": target.name }));
+        }
+        begun
+    });
+    begun.map(drop).inspect_err(|_| target.remove())
+}
+
+fn mirror(args: &Args, remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Failure> {
+    if remote.watch_job(job, watch, Until::Ready)? == Until::Ended {
+        return Ok(());
+    }
+    let (command, arguments) = match args.switch {
+        true => ("job-complete", json!({ "id": job })),
+        false => ("block-job-cancel", json!({ "device": job })),
+    };
+    remote.ask(command, arguments)?;
+    remote.watch_job(job, watch, Until::Ended).map(drop)
+}
+
+impl Target {
+    fn make(args: &Args, remote: &mut Remote, disk: &str, name: String) -> Result<Self, Failure> {
+        let path = Path::new(&args.target);
+        if elsewhere(path).is_some() && path.symlink_metadata().is_err() {
+            let file = export(&args.target.to_string_lossy())?;
+            let node = json!({ "driver": "raw", "node-name": name, "file": file });
+            return Ok(Self { node, name, made: None });
+        }
+        let failed = |error: &dyn std::error::Error| {
+            Failure::because(format!("cannot find {}", path.display()), error)
+        };
+        if !args.no_create {
+            let image = NewImage::parse(&[], args.format).map_err(|error| failed(&error))?;
+            make(path, &image, remote.disk_bytes(disk)?, Existing::Refuse)?;
+        }
+        // The server may be in another directory.
+        let path = path.canonicalize().map_err(|error| failed(&error))?;
+        let file = json!({ "driver": "file", "filename": path });
+        let node =
+            json!({ "driver": args.format.name(), "node-name": name, "discard": "unmap", "file": file });
+        Ok(Self { node, name, made: (!args.no_create).then_some(path) })
+    }
+
+    fn remove(&self) {
+        self.made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+/// The options of an export.
+fn export(name: &str) -> Result<Value, Failure> {
+    let export = ExportName::parse(name)
+        .map_err(|error| Failure::because(format!("{name} is no place for a copy"), &error))?;
+    let server = match export.server {
+        Server::Unix(path) => json!({ "type": "unix", "path": path }),
+        Server::Tcp { host, port } => json!({ "type": "inet", "host": host, "port": port.to_string() }),
+    };
+    let mut options = json!({ "driver": "nbd", "server": server, "export": export.export });
+    if let Some(tls) = export.tls {
+        let Credentials::Id(id) = tls.credentials else {
+            return Err(Failure::new(format!("{name}: give ?tls-creds=ID of an object of the server"))
+                .with_hint(
+                    "object-add, or --object tls-creds-x509,id=ID,endpoint=client,dir=DIR of cowhand serve",
+                ));
+        };
+        options["tls-creds"] = json!(id);
+        if let Some(hostname) = tls.hostname {
+            options["tls-hostname"] = json!(hostname);
+        }
+    }
+    Ok(options)
+}

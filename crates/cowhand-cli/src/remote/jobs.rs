@@ -1,0 +1,141 @@
+//! A job of a running server, watched to its end: progress, Ctrl-C, what became of it.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Remote;
+use crate::copying::watch::Watch;
+use crate::failure::Failure;
+
+/// Often enough for a person who pressed Ctrl-C.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the commands for jobs share.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LiveArgs {
+    /// The disk, by its node's name [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub disk: Option<String>,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    pub progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    pub quiet: bool,
+}
+
+impl LiveArgs {
+    /// Begins to catch signals.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn watch(&self) -> Result<Watch, Failure> {
+        Watch::begin(self.progress && !self.quiet)
+    }
+}
+
+/// How far a job is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// It is in step with its source.
+    Ready,
+    /// It has ended.
+    Ended,
+}
+
+impl Remote {
+    /// Whether there is a job of this name.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn has_job(&mut self, id: &str) -> Result<bool, Failure> {
+        Ok(self.job(id)?.is_some())
+    }
+
+    /// Begins a job of `disk`, or finds the one that a command began which was killed, and watches it to its end. One that becomes ready is
+    /// completed.
+    ///
+    /// # Errors
+    /// When the server refuses it; as [`Remote::watch_job`].
+    pub fn run_job(
+        &mut self,
+        kind: &str,
+        disk: &str,
+        (command, mut arguments): (&str, Value),
+        watch: &Watch,
+    ) -> Result<(), Failure> {
+        let job = format!("{kind}-{}", disk.replace('#', ""));
+        if !self.has_job(&job)? {
+            (arguments["job-id"], arguments["auto-dismiss"]) = (json!(job), json!(false));
+            self.ask(command, arguments)?;
+        }
+        if self.watch_job(&job, watch, Until::Ready)? == Until::Ready {
+            self.ask("job-complete", json!({ "id": job }))?;
+            self.watch_job(&job, watch, Until::Ended)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a disk.
+    ///
+    /// # Errors
+    /// When there is no such disk, or the server does not answer.
+    pub fn disk_bytes(&mut self, node: &str) -> Result<u64, Failure> {
+        let nodes = self.ask("query-named-block-nodes", json!({}))?;
+        let found = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == node);
+        let size = found.and_then(|found| found["image"]["virtual-size"].as_u64());
+        size.ok_or_else(|| Failure::new(format!("the server has no disk {node:?}, or tells no size of it")))
+    }
+
+    /// Shows how far the job is until it is there, and says where that is. A signal cancels it. One that has ended is forgotten by the server; it was begun with
+    /// `auto-dismiss` off.
+    ///
+    /// # Errors
+    /// When it fails, when it is cancelled by a signal or by somebody else, when the server does not answer.
+    pub fn watch_job(&mut self, id: &str, watch: &Watch, until: Until) -> Result<Until, Failure> {
+        let mut progress = watch.progress(0);
+        let mut is_ended_by_us = false;
+        let watched = loop {
+            let Some(job) = self.job(id)? else {
+                break Err(Failure::new(format!("job {id} is gone: somebody else ended it")));
+            };
+            let number = |name: &str| job[name].as_u64().unwrap_or(0);
+            progress.set_total(number("total-progress"));
+            match job["status"].as_str() {
+                Some("concluded") => {
+                    self.ask("job-dismiss", json!({ "id": id }))?;
+                    break ended(id, &job, is_ended_by_us).map(|()| Until::Ended);
+                }
+                Some("ready" | "standby") if until == Until::Ready && !is_ended_by_us => {
+                    break Ok(Until::Ready);
+                }
+                _ => {}
+            }
+            if watch.look(&mut progress, number("current-progress")).is_break() && !is_ended_by_us {
+                is_ended_by_us = true;
+                // One that ends at this moment refuses, and is found to have ended.
+                let _ = self.ask("block-job-cancel", json!({ "device": id, "force": true }));
+            }
+            thread::sleep(LOOK);
+        };
+        progress.end();
+        watched
+    }
+
+    fn job(&mut self, id: &str) -> Result<Option<Value>, Failure> {
+        let jobs = self.ask("query-jobs", json!({}))?;
+        Ok(jobs.as_array().into_iter().flatten().find(|job| job["id"] == id).cloned())
+    }
+}
+
+fn ended(id: &str, job: &Value, by_us: bool) -> Result<(), Failure> {
+    match (job["error"].as_str(), by_us) {
+        (None, _) => Ok(()),
+        (Some(_), true) => Err(Failure::new("interrupted; the job was cancelled")),
+        (Some(error), false) => Err(Failure::explained(format!("job {id} failed"), error)),
+    }
+}

@@ -1,0 +1,135 @@
+//! blockdev-backup, drive-backup: a copy of a disk as it is now.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use block::Block;
+use control::{Arguments, QmpError};
+use graph::{Change, DiskNode};
+use job::{Backup, BackupPace, BeforeWrite};
+use serde_json::{Value, json};
+
+use super::chain::{Chain, hold};
+use super::live::{new_job, not_begun, target_of, unit};
+use super::{bitmap_sync, new_target};
+use crate::copying::compressing;
+use crate::serve::inventory::Inventory;
+use crate::serve::jobs::{Group, Jobs, Work};
+
+/// Bytes of a piece at most, whatever somebody says: it is held in memory, once for each worker.
+const PIECE_BYTES_MAX: u64 = 16 << 20;
+/// Pieces under way at a time at most, whatever somebody says.
+const WORKERS_MAX: u64 = 64;
+/// The largest unit of a copy.
+const UNIT_BYTES_MAX: u64 = 64 << 20;
+
+/// A copy of a disk, in a node.
+///
+/// # Errors
+/// When an argument means nothing here, something is in use, or the target does not fit.
+pub async fn blockdev_backup(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+    group: Option<Rc<Group>>,
+) -> Result<Value, QmpError> {
+    begin(inventory, change, arguments, arguments.text("target")?, group).await
+}
+
+/// Likewise, with the target's file made or opened here.
+///
+/// # Errors
+/// As [`blockdev_backup`]; when the file cannot be made or opened.
+pub async fn drive_backup(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+    group: Option<Rc<Group>>,
+) -> Result<Value, QmpError> {
+    let begin = async |name: &str| begin(inventory, change, arguments, name, group).await;
+    new_target::with(inventory, change, arguments, 0, begin).await
+}
+
+async fn begin(
+    inventory: &Rc<Inventory>,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+    target: &str,
+    group: Option<Rc<Group>>,
+) -> Result<Value, QmpError> {
+    let device = arguments.text("device")?;
+    let chain = Chain::of(inventory, device)?;
+    let mut new = new_job(inventory, "backup", device, arguments)?;
+    new.layers = chain.claim(inventory, 0, 0)?;
+    let disk = chain.disk;
+    let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
+    let node = target_of(inventory, &disk, target)?;
+    let block = target_block(&node, arguments)?;
+    let (unit, pace) = pace(arguments, unit(&block))?;
+    let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
+    let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
+    let filter = BeforeWrite::new(disk.disk.root(), block, unit, since);
+    let over = Arc::clone(&filter);
+    let mark = async || {
+        filter.mark(what).await?;
+        match &bitmap {
+            Some(bitmap) if what == job::What::Marked => bitmap.mark(filter.left()).await,
+            _ => Ok(()),
+        }
+    };
+    let put = inventory.graph.put_filter_over(change, &disk, Box::new(|_| over), mark).await;
+    put.map_err(|error| not_begun(&error))?;
+    if let Some(group) = &group {
+        group.join();
+    }
+    new.group = group;
+    let work = Work::Backup { disk, backup: Backup { filter, what, pace }, bitmap };
+    Jobs::start(inventory, new, work, holds);
+    Ok(json!({}))
+}
+
+/// What is written: the disk of the target, or its image compressed.
+fn target_block(node: &Arc<DiskNode>, arguments: Arguments<'_>) -> Result<Arc<dyn Block>, QmpError> {
+    if !arguments.is_on("compress") {
+        return Ok(Arc::clone(&node.disk) as _);
+    }
+    let compressing = compressing(&node.disk);
+    let compressing = compressing.map_err(|error| {
+        QmpError::because(format!("the target {:?} takes no compressed data", node.name()), &error)
+    })?;
+    Ok(Arc::new(compressing))
+}
+
+/// The unit of a copy and how it is done, by `x-perf`. The kernel copies by itself where both sides let it: `use-copy-range` is taken
+/// and changes nothing.
+fn pace(arguments: Arguments<'_>, unit: u64) -> Result<(u64, BackupPace), QmpError> {
+    let mut pace = BackupPace::default();
+    let Some(perf) = arguments.maybe_object("x-perf") else { return Ok((unit, pace)) };
+    let unit = match perf.maybe_whole("min-cluster-size") {
+        None | Some(0) => unit,
+        Some(least) if least.is_power_of_two() && least <= UNIT_BYTES_MAX => unit.max(least),
+        Some(least) => {
+            return Err(QmpError::generic(format!(
+                "argument 'x-perf.min-cluster-size' is {least}; allowed: a power of two up to 64 MiB"
+            )));
+        }
+    };
+    match perf.maybe_whole("max-workers") {
+        Some(0) => {
+            return Err(QmpError::generic("argument 'x-perf.max-workers' is 0; allowed: 1 or more"));
+        }
+        // At most WORKERS_MAX.
+        Some(workers) => pace.workers = workers.min(WORKERS_MAX) as usize,
+        None => {}
+    }
+    match perf.maybe_whole("max-chunk") {
+        None | Some(0) => {}
+        Some(most) if most < unit => {
+            return Err(QmpError::generic(format!(
+                "argument 'x-perf.max-chunk' is {most}; the unit of this copy is {unit}, allowed: 0, or that much and more"
+            )));
+        }
+        Some(most) => pace.piece_bytes = most.min(PIECE_BYTES_MAX),
+    }
+    Ok((unit, pace))
+}

@@ -1,0 +1,388 @@
+//! Backups that follow bitmaps: full, then what changed since; each chain is read by QEMU's tools.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use black_box::Scratch;
+use black_box::peer::{assert_clean, converted, dirty_by_qemu, qemu_img, qemu_io_ok};
+use black_box::qmp::Qmp;
+use serde_json::{Value, json};
+
+use super::jobs::{Load, completed, holds, status, told};
+use super::{Steered, create, qcow2};
+
+/// The arguments of a job, with more of them.
+fn with(mut arguments: Value, more: Value) -> Value {
+    arguments.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+    arguments
+}
+
+/// A bitmap of the node "a".
+fn bitmap(qmp: &mut Qmp, name: &str) -> Value {
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    let node = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == "a").cloned();
+    let bitmaps = node.expect("it is there")["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
+    bitmaps.into_iter().find(|bitmap| bitmap["name"] == name).expect("a bitmap")
+}
+
+/// An overlay over a point of a backup, as a node without what lies below it.
+fn increment(qmp: &mut Qmp, scratch: &Scratch, name: &str, below: &str) -> String {
+    let path = scratch.name(name);
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", below, "-F", "qcow2", &path, "64M"]).ok();
+    qmp.ok("blockdev-add", with(qcow2(name, &path), json!({ "backing": null })));
+    path
+}
+
+#[test]
+fn a_full_backup_and_increments_are_read_by_qemu_while_a_client_writes() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b", "persistent": true }));
+    let load = Load::on(steered.server.socket(), "a", 2048);
+    let full = create(scratch, "full", "64M");
+    qmp.ok("blockdev-add", qcow2("full", &full));
+    let arguments = json!({ "job-id": "j", "device": "a", "target": "full", "sync": "full", "bitmap": "b", "bitmap-mode": "on-success" });
+    qmp.ok("blockdev-backup", arguments);
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "full" }));
+    load.goes_on();
+    let one = increment(&mut qmp, scratch, "one", &full);
+    let arguments =
+        json!({ "job-id": "j", "device": "a", "target": "one", "sync": "incremental", "bitmap": "b" });
+    qmp.ok("blockdev-backup", arguments);
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "one" }));
+    load.goes_on();
+    let held = load.end();
+    let two = increment(&mut qmp, scratch, "two", &one);
+    let arguments = json!({ "job-id": "j", "device": "a", "target": "two", "sync": "bitmap", "bitmap": "b", "bitmap-mode": "on-success" });
+    qmp.ok("blockdev-backup", arguments);
+    completed(&mut qmp, "j");
+    assert_eq!(bitmap(&mut qmp, "b")["count"], 0);
+    qmp.ok("blockdev-del", json!({ "node-name": "two" }));
+    let source = scratch.name("a.qcow2");
+    steered.server.stop();
+    holds(&two, &held, scratch);
+    assert_eq!(dirty_by_qemu(&source, "b"), []);
+    qemu_img(["compare", "-q", &two, &source]).ok();
+    for path in [&full, &one, &two] {
+        assert_clean(path.as_ref());
+    }
+}
+
+/// 8 MiB of 1, then a bitmap that records, then 2 MiB of 2.
+fn changed(steered: &Steered, qmp: &mut Qmp) {
+    let mut client = steered.server.client("a");
+    client.write(0, &[1; 8 << 20]).expect("a write");
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+    client.write(2 << 20, &[2; 2 << 20]).expect("a write");
+}
+
+const CHANGED: u64 = 2 << 20;
+
+#[test]
+fn a_bitmap_forgets_what_was_copied_as_its_mode_says() {
+    // Mode; whether the job succeeds; bits afterwards, with 64 KiB that are written meanwhile.
+    let table = [
+        ("on-success", true, 64 << 10),
+        ("on-success", false, CHANGED + (64 << 10)),
+        ("never", true, CHANGED + (64 << 10)),
+        ("never", false, CHANGED + (64 << 10)),
+        ("always", true, 64 << 10),
+        // One megabyte and a half was copied, or a little more.
+        ("always", false, 0),
+    ];
+    for (mode, succeeds, expected) in table {
+        let steered = Steered::new();
+        let mut qmp = steered.talk();
+        changed(&steered, &mut qmp);
+        let target = create(&steered.scratch, "t", "64M");
+        qmp.ok("blockdev-add", qcow2("t", &target));
+        let arguments = json!({ "job-id": "j", "device": "a", "target": "t", "sync": "bitmap", "bitmap": "b",
+            "bitmap-mode": mode, "speed": 1 << 20, "x-perf": { "max-workers": 1, "max-chunk": 1 << 19 } });
+        qmp.ok("blockdev-backup", arguments);
+        assert_eq!(bitmap(&mut qmp, "b")["busy"], true);
+        let refused = qmp.refused("block-dirty-bitmap-clear", json!({ "node": "a", "name": "b" }));
+        assert!(refused.contains("job \"j\""), "{refused}");
+        steered.server.client("a").write(32 << 20, &[3; 512]).expect("a write");
+        let start = Instant::now();
+        while qmp.ok("query-block-jobs", json!({}))[0]["offset"].as_u64() < Some(512 << 10) {
+            assert!(start.elapsed() < Duration::from_secs(30), "the job does not get on");
+        }
+        if succeeds {
+            qmp.ok("block-job-set-speed", json!({ "device": "j", "speed": 0 }));
+            completed(&mut qmp, "j");
+        } else {
+            qmp.ok("job-cancel", json!({ "id": "j" }));
+            told(&mut qmp, "BLOCK_JOB_CANCELLED", "j");
+        }
+        let found = bitmap(&mut qmp, "b");
+        let count = found["count"].as_u64().expect("a number");
+        if (mode, succeeds) == ("always", false) {
+            assert!((64 << 10) < count && count <= (3 << 19) + (64 << 10), "{mode} {succeeds}: {count}");
+        } else {
+            assert_eq!(count, expected, "{mode} {succeeds}");
+        }
+        assert_eq!((&found["busy"], &found["recording"]), (&json!(false), &json!(true)));
+        if succeeds {
+            qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+            // What the bitmap did not have was not copied.
+            qemu_io_ok(&["-f", "qcow2"], &target, &["read -P 0 0 2M", "read -P 2 2M 2M", "read -P 0 4M 60M"]);
+        }
+        steered.server.stop();
+    }
+}
+
+#[test]
+fn a_mirror_copies_what_a_bitmap_has_and_clears_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    changed(&steered, &mut qmp);
+    let target = create(&steered.scratch, "t", "64M");
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    let arguments =
+        json!({ "job-id": "m", "device": "a", "target": "t", "sync": "incremental", "bitmap": "b" });
+    qmp.ok("blockdev-mirror", arguments);
+    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    steered.server.client("a").write(32 << 20, &[3; 512]).expect("a write");
+    qmp.ok("block-job-cancel", json!({ "device": "m" }));
+    completed(&mut qmp, "m");
+    assert_eq!(bitmap(&mut qmp, "b")["count"], 0);
+    qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    qemu_io_ok(&["-f", "qcow2"], &target, &["read -P 0 0 2M", "read -P 2 2M 2M", "read -P 3 32M 512"]);
+    steered.server.stop();
+}
+
+/// A target that is opened without what lies below it reads as zeroes where it has nothing. Zeroes that were left out for that brought the
+/// old data back when the chain was read.
+#[test]
+fn zeroes_of_an_increment_and_of_a_mirrored_overlay_hide_what_is_below() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let mut client = steered.server.client("a");
+    client.write(0, &[1; 8 << 20]).expect("a write");
+    let full = create(scratch, "full", "64M");
+    qmp.ok("blockdev-add", qcow2("full", &full));
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+    qmp.ok("blockdev-backup", json!({ "job-id": "j", "device": "a", "target": "full", "sync": "full" }));
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "full" }));
+    let change = |client: &mut black_box::Client| {
+        client.write_zeroes(1 << 20, 1 << 20, 0).expect("zeroes");
+        client.write_zeroes(3 << 20, 1 << 20, 2).expect("zeroes without a hole");
+        client.write(5 << 20, &[0; 1 << 20]).expect("a write");
+    };
+    let reads =
+        ["read -P 1 0 1M", "read -P 0 1M 1M", "read -P 1 2M 1M", "read -P 0 3M 1M", "read -P 0 5M 1M"];
+    change(&mut client);
+    let one = increment(&mut qmp, scratch, "one", &full);
+    let arguments =
+        json!({ "job-id": "j", "device": "a", "target": "one", "sync": "incremental", "bitmap": "b" });
+    qmp.ok("blockdev-backup", arguments);
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "one" }));
+    qemu_io_ok(&["-f", "qcow2"], &one, &reads);
+    assert_clean(one.as_ref());
+    // The disk has data again, and an overlay over it that zeroes it.
+    client.write(0, &[1; 8 << 20]).expect("a write");
+    let over = scratch.name("over");
+    qmp.ok(
+        "blockdev-snapshot-sync",
+        json!({ "device": "a", "snapshot-file": over, "snapshot-node-name": "over" }),
+    );
+    change(&mut client);
+    let target = create(scratch, "t", "64M");
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    qmp.ok("blockdev-mirror", json!({ "job-id": "m", "device": "over", "target": "t", "sync": "top" }));
+    told(&mut qmp, "BLOCK_JOB_READY", "m");
+    qmp.ok("job-complete", json!({ "id": "m" }));
+    completed(&mut qmp, "m");
+    for (at, value) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 1), (5, 0)] {
+        let read = client.read(at << 20, 1 << 20).expect("a read");
+        assert!(read.iter().all(|byte| *byte == value), "MiB {at}");
+    }
+    drop(client);
+    steered.server.stop();
+    assert_clean(target.as_ref());
+}
+
+#[test]
+fn a_compressed_backup_is_smaller_and_the_same() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let mut client = steered.server.client("a");
+    client.write(0, &[7; 16 << 20]).expect("a write");
+    let arguments = json!({ "job-id": "j", "device": "a", "target": steered.scratch.name("t"), "sync": "full",
+        "compress": true, "x-perf": { "max-workers": 4, "max-chunk": 1 << 20, "use-copy-range": false } });
+    qmp.ok("drive-backup", arguments);
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "target-a" }));
+    drop(client);
+    let (target, source) = (steered.scratch.name("t"), steered.scratch.name("a.qcow2"));
+    steered.server.stop();
+    assert_clean(target.as_ref());
+    assert!(std::fs::metadata(&target).expect("a file").len() < 2 << 20);
+    qemu_img(["compare", "-q", &target, &source]).ok();
+}
+
+/// What is undone is as it was, bit for bit.
+#[test]
+fn a_transaction_changes_bitmaps_at_one_moment_or_not_at_all() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    changed(&steered, &mut qmp);
+    qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "p", "persistent": true }));
+    let sum = |qmp: &mut Qmp, name: &str| {
+        qmp.ok("x-debug-block-dirty-bitmap-sha256", json!({ "node": "a", "name": name }))
+    };
+    let before = (sum(&mut qmp, "b"), bitmap(&mut qmp, "b"), sum(&mut qmp, "p"), bitmap(&mut qmp, "p"));
+    let action = |kind: &str, data: Value| json!({ "type": format!("block-dirty-bitmap-{kind}"), "data": with(json!({ "node": "a" }), data) });
+    let actions = vec![
+        action("add", json!({ "name": "new" })),
+        action("merge", json!({ "target": "p", "bitmaps": ["b"] })),
+        action("disable", json!({ "name": "p" })),
+        action("clear", json!({ "name": "b" })),
+        action("remove", json!({ "name": "b" })),
+        json!({ "type": "blockdev-snapshot-internal-sync", "data": { "device": "a", "name": "s" } }),
+    ];
+    let mut failing = actions.clone();
+    failing.push(json!({ "type": "abort", "data": {} }));
+    qmp.refused("transaction", json!({ "actions": failing }));
+    let after = (sum(&mut qmp, "b"), bitmap(&mut qmp, "b"), sum(&mut qmp, "p"), bitmap(&mut qmp, "p"));
+    assert_eq!(before, after);
+    assert!(
+        qmp.refused("block-dirty-bitmap-clear", json!({ "node": "a", "name": "new" })).contains("no bitmap")
+    );
+    qmp.ok("transaction", json!({ "actions": actions }));
+    assert_eq!(bitmap(&mut qmp, "p")["count"], CHANGED);
+    assert_eq!(bitmap(&mut qmp, "new")["count"], 0);
+    // What managers do for an increment: the next bitmap begins where the copy ends.
+    let target = create(&steered.scratch, "t", "64M");
+    qmp.ok("blockdev-add", qcow2("t", &target));
+    let backup = json!({ "type": "blockdev-backup", "data": { "job-id": "j", "device": "a", "target": "t",
+        "sync": "bitmap", "bitmap": "p", "bitmap-mode": "never" } });
+    qmp.ok("transaction", json!({ "actions": [action("clear", json!({ "name": "new" })), backup] }));
+    completed(&mut qmp, "j");
+    qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    qemu_io_ok(&["-f", "qcow2"], &target, &["read -P 0 0 2M", "read -P 2 2M 2M"]);
+    steered.server.stop();
+    assert_eq!(dirty_by_qemu(&steered.scratch.name("a.qcow2"), "p"), [(2 << 20, CHANGED)]);
+}
+
+/// The storage daemon of QEMU with the same disk, under the same name; ended with the test.
+struct Daemon(std::process::Child);
+
+impl Daemon {
+    fn with(socket: &Path, disk: &str) -> (Self, Qmp) {
+        let chardev = format!("socket,id=c,path={},server=on,wait=off", socket.display());
+        let blockdev = qcow2("a", disk).to_string();
+        let args = ["--chardev", &chardev, "--monitor", "chardev=c", "--blockdev", &blockdev];
+        let child =
+            Command::new("qemu-storage-daemon").args(args).stdin(Stdio::null()).spawn().expect("it runs");
+        let daemon = Self(child);
+        let start = Instant::now();
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(30), "it does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The look was its first client, and it takes one at a time.
+        std::thread::sleep(Duration::from_millis(50));
+        let qmp = Qmp::connect(socket);
+        (daemon, qmp)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What QEMU refuses is refused, what it takes is taken.
+#[test]
+fn arguments_of_backups_are_refused_where_qemu_refuses_them() {
+    let steered = Steered::new();
+    let scratch = &steered.scratch;
+    let other = create(scratch, "other.qcow2", "64M");
+    let (_daemon, mut theirs) = Daemon::with(&scratch.file("daemon"), &other);
+    let mut ours = steered.talk();
+    for (qmp, name) in [(&mut ours, "ours"), (&mut theirs, "theirs")] {
+        let target = create(scratch, name, "64M");
+        qmp.ok("blockdev-add", qcow2("t", &target));
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+    }
+    let refused = [
+        json!({ "sync": "incremental" }),
+        json!({ "sync": "bitmap" }),
+        json!({ "sync": "bitmap", "bitmap": "b" }),
+        json!({ "sync": "incremental", "bitmap": "b", "bitmap-mode": "never" }),
+        json!({ "sync": "incremental", "bitmap": "b", "bitmap-mode": "always" }),
+        json!({ "sync": "none", "bitmap": "b", "bitmap-mode": "on-success" }),
+        json!({ "sync": "full", "bitmap": "b", "bitmap-mode": "never" }),
+        json!({ "sync": "top", "bitmap": "b", "bitmap-mode": "never" }),
+        json!({ "sync": "full", "bitmap-mode": "always" }),
+        json!({ "sync": "bitmap", "bitmap": "none", "bitmap-mode": "never" }),
+        json!({ "sync": "full", "x-perf": { "max-workers": 0 } }),
+        json!({ "sync": "full", "x-perf": { "max-chunk": 512 } }),
+        json!({ "sync": "most" }),
+    ];
+    let taken = [
+        json!({ "sync": "incremental", "bitmap": "b" }),
+        json!({ "sync": "incremental", "bitmap": "b", "bitmap-mode": "on-success" }),
+        json!({ "sync": "bitmap", "bitmap": "b", "bitmap-mode": "never" }),
+        json!({ "sync": "full", "bitmap": "b", "bitmap-mode": "always" }),
+        json!({ "sync": "top", "bitmap": "b", "bitmap-mode": "on-success" }),
+        json!({ "sync": "full", "x-perf": { "max-workers": 2, "max-chunk": 0, "use-copy-range": true } }),
+        json!({ "sync": "full", "compress": true }),
+    ];
+    let arguments = |more: &Value| with(json!({ "job-id": "j", "device": "a", "target": "t" }), more.clone());
+    for qmp in [&mut ours, &mut theirs] {
+        for more in &refused {
+            let error = qmp.ask("blockdev-backup", arguments(more)).expect_err("it should be refused");
+            assert_eq!(error.0, "GenericError", "{more}: {}", error.1);
+        }
+        for more in &taken {
+            qmp.ok("blockdev-backup", arguments(more));
+            status(qmp, "j", "concluded");
+            completed(qmp, "j");
+            status(qmp, "j", "null");
+        }
+        qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    }
+    drop(theirs);
+    steered.server.stop();
+    assert_eq!(converted(&scratch.name("ours"), "qcow2", &[], &scratch.file("c")).len(), 64 << 20);
+}
+
+/// The older commands for exports do what the newer ones do, for us and for QEMU.
+#[test]
+fn exports_come_and_go_by_the_older_commands() {
+    let steered = Steered::new();
+    let scratch = &steered.scratch;
+    let other = create(scratch, "other.qcow2", "64M");
+    let (_daemon, mut theirs) = Daemon::with(&scratch.file("daemon"), &other);
+    let listen = json!({ "addr": { "type": "unix", "data": { "path": scratch.name("nbd") } } });
+    theirs.ok("nbd-server-start", listen);
+    let mut ours = steered.talk();
+    ours.ok("block-export-del", json!({ "id": "a", "mode": "hard" }));
+    ours.event("BLOCK_EXPORT_DELETED");
+    for qmp in [&mut ours, &mut theirs] {
+        qmp.ok("block-dirty-bitmap-add", json!({ "node": "a", "name": "b" }));
+        qmp.refused("nbd-server-add", json!({ "device": "none" }));
+        qmp.refused("nbd-server-add", json!({ "device": "a", "bitmap": "none" }));
+        let add = json!({ "device": "a", "name": "x", "description": "words", "writable": true });
+        qmp.ok("nbd-server-add", add.clone());
+        qmp.refused("nbd-server-add", add);
+        let exports = qmp.ok("query-block-exports", json!({}));
+        assert_eq!((&exports[0]["id"], &exports[0]["node-name"]), (&json!("x"), &json!("a")));
+        qmp.refused("nbd-server-remove", json!({ "name": "y" }));
+        qmp.ok("nbd-server-remove", json!({ "name": "x" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+        qmp.ok("nbd-server-add", json!({ "device": "a" }));
+        qmp.ok("nbd-server-remove", json!({ "name": "a", "mode": "hard" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+    }
+    steered.server.stop();
+}

@@ -1,0 +1,147 @@
+//! Jobs for people: mirror, stream, commit, snapshots of a server's disk under a client that writes all the time.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use black_box::peer::{assert_clean, qemu_img};
+use black_box::{Run, Server, cowhand};
+use serde_json::json;
+
+use super::jobs::{Load, holds};
+use super::{Steered, create};
+
+fn qmp(steered: &Steered) -> String {
+    steered.qmp.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_disk_is_snapshotted_committed_streamed_and_moved_while_it_is_written() {
+    let steered = Steered::new();
+    let (scratch, socket) = (&steered.scratch, qmp(&steered));
+    let load = Load::on(steered.server.socket(), "a", 2048);
+    let over = scratch.name("over.qcow2");
+    cowhand(["snapshot", "--live", &socket, "--overlay", &over]).ok();
+    load.goes_on();
+    assert_eq!(cowhand(["commit", "--live", "-p", &socket]).ok(), "Image committed.\n");
+    load.goes_on();
+    let second = scratch.name("second.qcow2");
+    cowhand(["snapshot", "--live", &socket, "--overlay", &second]).ok();
+    load.goes_on();
+    cowhand(["stream", &socket]).ok();
+    load.goes_on();
+    cowhand(["snapshot", "--live", &socket, "-c", "inside"]).ok();
+    cowhand(["snapshot", "--live", &socket, "-d", "inside"]).ok();
+    let copy = scratch.name("copy.raw");
+    cowhand(["mirror", &socket, &copy, "-O", "raw"]).ok();
+    let target = scratch.name("target.qcow2");
+    cowhand(["mirror", &socket, &target, "--switch"]).ok();
+    load.goes_on();
+    let held = load.end();
+    assert_eq!(steered.talk().ok("query-jobs", json!({})), json!([]));
+    steered.server.stop();
+    holds(&target, &held, scratch);
+    assert_clean(second.as_ref());
+    assert_eq!(std::fs::metadata(&copy).expect("it is there").len(), 64 << 20);
+}
+
+/// A disk moves to another machine: another cowhand, and qemu-nbd.
+#[test]
+fn a_disk_moves_to_another_server_while_it_is_written() {
+    for is_qemu in [false, true] {
+        let steered = Steered::new();
+        let scratch = &steered.scratch;
+        let far = create(scratch, "far.qcow2", "64M");
+        let listens = scratch.name("far.sock");
+        let ours = (!is_qemu).then(|| Server::start([&far]));
+        let mut theirs = is_qemu.then(|| {
+            let words = ["-t", "-f", "qcow2", "-x", "far", "-k", &listens, &far];
+            Command::new("qemu-nbd").args(words).stdin(Stdio::null()).spawn().expect("it runs")
+        });
+        let place = match &ours {
+            Some(server) => server.uri("far"),
+            None => {
+                let start = Instant::now();
+                while !Path::new(&listens).exists() {
+                    assert!(start.elapsed() < Duration::from_secs(30), "qemu-nbd does not listen");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                format!("nbd+unix:///far?socket={listens}")
+            }
+        };
+        let load = Load::on(steered.server.socket(), "a", 2048);
+        cowhand(["mirror", &qmp(&steered), &place, "--switch"]).ok();
+        load.goes_on();
+        let held = load.end();
+        // The first server is not needed any more: what was answered is at the other one.
+        steered.server.stop();
+        if let Some(child) = &mut theirs {
+            Run::new("kill").args([&child.id().to_string()]).ok();
+            child.wait().expect("it ends");
+        }
+        if let Some(server) = ours {
+            server.stop();
+        }
+        holds(&far, &held, scratch);
+    }
+}
+
+#[test]
+fn a_mirror_that_is_interrupted_leaves_nothing_and_one_that_is_killed_goes_on() {
+    let steered = Steered::new();
+    let socket = qmp(&steered);
+    steered.server.client("a").write(0, &[1; 8 << 20]).expect("a write");
+    let target = steered.scratch.name("target.qcow2");
+    let mirror = || cowhand(["mirror", &socket, &target, "-r", "1M"]);
+    let begins = |signal: &'static str| {
+        let socket = steered.qmp.clone();
+        move |pid: u32| {
+            std::thread::spawn(move || {
+                let mut qmp = black_box::qmp::Qmp::connect(&socket);
+                let start = Instant::now();
+                while qmp.ok("query-jobs", json!({}))[0]["status"] != "running" {
+                    assert!(start.elapsed() < Duration::from_secs(30), "no job begins");
+                }
+                Run::new("kill").args([signal, &pid.to_string()]).ok();
+            });
+        }
+    };
+    let interrupted = mirror().outcome_telling(begins("-INT"));
+    assert!(interrupted.stderr.contains("cancelled") && !interrupted.status.success(), "{interrupted}");
+    let mut qmp = steered.talk();
+    assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
+    assert!(!Path::new(&target).exists());
+    mirror().outcome_telling(begins("-KILL"));
+    assert_eq!(qmp.ok("query-jobs", json!({}))[0]["id"], "mirror-a");
+    qmp.ok("block-job-set-speed", json!({ "device": "mirror-a", "speed": 0 }));
+    mirror().ok();
+    assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
+    let source = steered.scratch.name("a.qcow2");
+    steered.server.stop();
+    qemu_img(["compare", "-q", &target, &source]).ok();
+    assert_clean(target.as_ref());
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_left() {
+    let steered = Steered::new();
+    let socket = qmp(&steered);
+    let target = steered.scratch.name("target.qcow2");
+    let small = create(&steered.scratch, "small.qcow2", "1M");
+    for (words, told) in [
+        (vec!["mirror", &socket, &target, "--disk", "none"], "no disk"),
+        (vec!["mirror", &socket, &small], "exists"),
+        (vec!["mirror", &socket, &small, "-n"], "bytes"),
+        (vec!["mirror", &socket, "nbd://host:port/x"], "no place"),
+        (vec!["commit", "--live", &socket], "nothing to commit"),
+        (vec!["snapshot", "--live", &socket], "--overlay"),
+        (vec!["stream", &target], "cannot talk"),
+    ] {
+        let refused = cowhand(words.clone()).fails();
+        assert!(refused.contains(told), "{words:?}: {refused}");
+    }
+    assert!(!Path::new(&target).exists());
+    let nodes = steered.talk().ok("query-named-block-nodes", json!({}));
+    assert!(nodes.as_array().expect("nodes").iter().all(|node| node["node-name"] != "mirror-a-to"));
+    steered.server.stop();
+}
