@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use block::Block;
-use job::{Backup, BeforeWrite, Ended, Error, Guarded, Life, Merge, Mirror, Stream, Tracked, What};
+use job::{
+    Backup, BackupPace, BeforeWrite, Ended, Error, Guarded, Life, Merge, Mirror, Stream, Tracked, What,
+};
 use qcow2::{CreateOptions, Qcow2, create};
 use storage::RangeMode;
 
@@ -65,10 +67,14 @@ impl Work {
                 (Self::Mirror(mirror), tracked)
             }
             Kind::Backup => {
-                let filter = BeforeWrite::new(Arc::clone(&top), copy()?, CLUSTER);
+                let filter = BeforeWrite::new(Arc::clone(&top), copy()?, CLUSTER, None);
                 filter.mark(What::Everything).await.map_err(told)?;
                 let hash = Cell::new(hash(&read_all(&*top).await?));
-                let backup = Backup { filter: Arc::clone(&filter), what: What::Everything };
+                let backup = Backup {
+                    filter: Arc::clone(&filter),
+                    what: What::Everything,
+                    pace: BackupPace::default(),
+                };
                 (Self::Backup(backup, hash), filter)
             }
         })
