@@ -7,6 +7,7 @@ pub mod blockdev;
 mod chain;
 pub mod dirty_bitmaps;
 pub mod errors;
+mod export_schema;
 pub mod exports;
 pub mod fd_sets;
 pub mod figures;

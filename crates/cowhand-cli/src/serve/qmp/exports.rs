@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use control::{Arguments, CommandSpec, Kind, QmpError, optional, required};
+use control::{Arguments, QmpError};
 use door_fuse::mount::AllowOther;
 use export::Removal;
 use serde_json::{Value, json};
@@ -14,27 +14,6 @@ use crate::serve::inventory::export_view::Shown;
 use crate::serve::inventory::exports::NewExport;
 use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
-
-/// nbd-server-add.
-pub const ADD_OLDER: CommandSpec = CommandSpec {
-    name: "nbd-server-add",
-    arguments: Kind::Object(&[
-        required("device", Kind::Text),
-        optional("name", Kind::Text),
-        optional("description", Kind::Text),
-        optional("writable", Kind::Switch),
-        optional("bitmap", Kind::Text),
-    ]),
-};
-
-/// nbd-server-remove.
-pub const DEL_OLDER: CommandSpec = CommandSpec {
-    name: "nbd-server-remove",
-    arguments: Kind::Object(&[
-        required("name", Kind::Text),
-        optional("mode", Kind::Choice(&["safe", "hard"])),
-    ]),
-};
 
 /// Lets clients reach a node. QEMU's defaults: read-only, no bitmaps, no depths.
 pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {

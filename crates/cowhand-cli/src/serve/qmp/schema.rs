@@ -6,6 +6,7 @@ use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
 
+use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
 use super::{bitmaps, dirty_bitmaps, job_schema};
 
@@ -184,77 +185,11 @@ pub static OBJECT: Kind = Kind::Union {
     ],
 };
 
-const INET: &[Argument] = &[
-    required("host", Kind::Text),
-    required("port", Kind::Text),
-    optional("numeric", Kind::Switch),
-    optional("ipv4", Kind::Switch),
-    optional("ipv6", Kind::Switch),
-];
-
-/// Where the NBD server listens, in the nested form of nbd-server-start.
-pub static ADDRESS: Kind = Kind::Union {
-    tag: "type",
-    common: &[],
-    variants: &[
-        Variant { tag: "inet", members: &[required("data", Kind::Object(INET))] },
-        Variant { tag: "unix", members: &[required("data", Kind::Object(&[required("path", Kind::Text)]))] },
-    ],
-};
-
 /// A bitmap: of the node that is meant anyway, or of another one.
 pub(super) const BITMAP: Kind = Kind::Either(&[
     &Kind::Text,
     &Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
 ]);
-
-/// What block-export-add describes.
-const EXPORT: Kind = Kind::Union {
-    tag: "type",
-    common: &[
-        required("id", Kind::Text),
-        required("node-name", Kind::Text),
-        optional("writable", Kind::Switch),
-        optional("writethrough", Kind::Switch),
-        optional("fixed-iothread", Kind::Switch),
-    ],
-    variants: &[
-        Variant {
-            tag: "nbd",
-            members: &[
-                optional("name", Kind::Text),
-                optional("description", Kind::Text),
-                optional("bitmaps", Kind::List(&BITMAP)),
-                optional("allocation-depth", Kind::Switch),
-            ],
-        },
-        Variant {
-            tag: "vhost-user-blk",
-            members: &[
-                required("addr", Kind::Ref(&SOCKET)),
-                optional("logical-block-size", Kind::Whole(32768)),
-                optional("num-queues", Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64)),
-                optional("serial", Kind::Text),
-                optional("request-merging", Kind::Switch),
-            ],
-        },
-        Variant {
-            tag: "fuse",
-            members: &[
-                required("mountpoint", Kind::Text),
-                optional("growable", Kind::Switch),
-                optional("allow-other", Kind::Choice(&["on", "off", "auto"])),
-            ],
-        },
-    ],
-};
-
-/// Where virtual machines connect.
-static SOCKET: Kind = Kind::Union {
-    tag: "type",
-    common: &[],
-    variants: &[Variant { tag: "unix", members: &[required("path", Kind::Text)] }],
-};
 
 const BOUNDS: Kind = Kind::List(&NUMBER);
 
@@ -378,8 +313,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         optional("max-connections", Kind::Whole(u32::MAX as u64)),
     ),
     command!("nbd-server-stop"),
-    super::exports::ADD_OLDER,
-    super::exports::DEL_OLDER,
+    CommandSpec { name: "nbd-server-add", arguments: ADD_OLDER },
+    CommandSpec { name: "nbd-server-remove", arguments: REMOVE_OLDER },
     CommandSpec { name: "object-add", arguments: Kind::Ref(&OBJECT) },
     command!("object-del", required("id", Kind::Text)),
     command!(

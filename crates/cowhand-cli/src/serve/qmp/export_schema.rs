@@ -1,0 +1,84 @@
+//! What commands about exports take: QEMU's names and types.
+
+use control::{Argument, Kind, Variant, optional, required};
+
+use super::schema::BITMAP;
+
+const INET: &[Argument] = &[
+    required("host", Kind::Text),
+    required("port", Kind::Text),
+    optional("numeric", Kind::Switch),
+    optional("ipv4", Kind::Switch),
+    optional("ipv6", Kind::Switch),
+];
+
+/// Where the NBD server listens, in the nested form of nbd-server-start.
+pub static ADDRESS: Kind = Kind::Union {
+    tag: "type",
+    common: &[],
+    variants: &[
+        Variant { tag: "inet", members: &[required("data", Kind::Object(INET))] },
+        Variant { tag: "unix", members: &[required("data", Kind::Object(&[required("path", Kind::Text)]))] },
+    ],
+};
+
+/// What block-export-add describes.
+pub const EXPORT: Kind = Kind::Union {
+    tag: "type",
+    common: &[
+        required("id", Kind::Text),
+        required("node-name", Kind::Text),
+        optional("writable", Kind::Switch),
+        optional("writethrough", Kind::Switch),
+        optional("fixed-iothread", Kind::Switch),
+    ],
+    variants: &[
+        Variant {
+            tag: "nbd",
+            members: &[
+                optional("name", Kind::Text),
+                optional("description", Kind::Text),
+                optional("bitmaps", Kind::List(&BITMAP)),
+                optional("allocation-depth", Kind::Switch),
+            ],
+        },
+        Variant {
+            tag: "vhost-user-blk",
+            members: &[
+                required("addr", Kind::Ref(&SOCKET)),
+                optional("logical-block-size", Kind::Whole(32768)),
+                optional("num-queues", Kind::Whole(door_vhost_user_blk::limits::QUEUES_MAX as u64)),
+                optional("serial", Kind::Text),
+                optional("request-merging", Kind::Switch),
+            ],
+        },
+        Variant {
+            tag: "fuse",
+            members: &[
+                required("mountpoint", Kind::Text),
+                optional("growable", Kind::Switch),
+                optional("allow-other", Kind::Choice(&["on", "off", "auto"])),
+            ],
+        },
+    ],
+};
+
+/// Where virtual machines connect.
+static SOCKET: Kind = Kind::Union {
+    tag: "type",
+    common: &[],
+    variants: &[Variant { tag: "unix", members: &[required("path", Kind::Text)] }],
+};
+
+/// What nbd-server-add describes.
+pub const ADD_OLDER: Kind = Kind::Object(&[
+    required("device", Kind::Text),
+    optional("name", Kind::Text),
+    optional("description", Kind::Text),
+    optional("writable", Kind::Switch),
+    optional("bitmap", Kind::Text),
+]);
+
+/// Which export nbd-server-remove means.
+pub const REMOVE_OLDER: Kind =
+    Kind::Object(&[required("name", Kind::Text), optional("mode", Kind::Choice(&["safe", "hard"]))]);
