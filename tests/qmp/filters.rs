@@ -225,7 +225,6 @@ fn a_target_that_fails_breaks_what_the_user_said_and_nothing_else() {
     steered.server.stop();
 }
 
-/// The same commands have the same effect in qemu-storage-daemon: what is refused there is refused here.
 #[test]
 fn filters_that_do_not_go_together_with_their_disks_are_refused() {
     let steered = Steered::new();

@@ -169,7 +169,17 @@ mod tests {
         let mut node = match spec.group {
             Group::File => json!({ "driver": "file", "filename": "x" }),
             Group::Storage("blkdebug") => json!({ "driver": "blkdebug", "image": "x" }),
-            Group::Storage(driver) => json!({ "driver": driver }),
+            Group::Storage(driver) => {
+                let needed = table::all()
+                    .filter(|other| other.group == spec.group && other.default == DefaultValue::None);
+                let driver = [("driver".to_owned(), json!(driver))];
+                Value::Object(
+                    driver
+                        .into_iter()
+                        .chain(needed.map(|other| (other.name.to_owned(), json!("x"))))
+                        .collect(),
+                )
+            }
             Group::Filter(driver) => {
                 let known = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
                 let disks = known.children.iter().map(|role| (role.name.to_owned(), json!("x")));
