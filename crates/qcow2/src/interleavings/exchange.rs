@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Raw;
-use storage::MemoryStorage;
+use storage::{Hints, MemoryStorage};
 use sync::explore::{block_on, explore};
 
 use super::{CLUSTER, DISK, World, together};
@@ -33,10 +33,11 @@ fn a_request_beside_an_exchange_of_layers_sees_one_of_them() {
         // What is copied around the data is of one layer.
         let write = |world: &World| {
             let data = storage::IoVec::from(storage::IoBytes::copy_from(&[7; 10]));
-            block_on(world.image.write(5 * CLUSTER, data)).unwrap();
+            block_on(world.image.write(5 * CLUSTER, data, Hints::NONE)).unwrap();
         };
         together(&world, [exchange as fn(&World), read, write]);
-        let (result, buf) = block_on(world.image.read(5 * CLUSTER, storage::IoBuf::uninit(CLUSTER as usize)));
+        let (result, buf) =
+            block_on(world.image.read(5 * CLUSTER, storage::IoBuf::uninit(CLUSTER as usize), Hints::NONE));
         result.unwrap();
         assert!(
             buf[..10] == [7; 10]

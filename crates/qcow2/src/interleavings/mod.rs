@@ -17,7 +17,7 @@ mod subclusters;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
-use storage::{IoBuf, IoBytes, IoVec, MemoryStorage};
+use storage::{Hints, IoBuf, IoBytes, IoVec, MemoryStorage};
 use sync::Mutex;
 use sync::explore::{JoinHandle, block_on, spawn_local, thread};
 
@@ -80,7 +80,7 @@ impl World {
     /// Fills guest cluster `cluster` with `value`.
     fn write(&self, cluster: u64, value: u8) {
         let data = IoVec::from(IoBytes::copy_from(&[value; CLUSTER as usize]));
-        block_on(self.image.write(cluster * CLUSTER, data)).unwrap();
+        block_on(self.image.write(cluster * CLUSTER, data, Hints::NONE)).unwrap();
     }
 
     /// What guest cluster `cluster` is filled with.
@@ -137,7 +137,7 @@ fn check(file: &MemoryStorage) -> CheckReport {
 }
 
 fn read(image: &Qcow2, cluster: u64) -> u8 {
-    let (result, buf) = block_on(image.read(cluster * CLUSTER, IoBuf::uninit(CLUSTER as usize)));
+    let (result, buf) = block_on(image.read(cluster * CLUSTER, IoBuf::uninit(CLUSTER as usize), Hints::NONE));
     result.unwrap();
     assert!(buf.iter().all(|byte| *byte == buf[0]), "cluster {cluster} holds a mixture");
     buf[0]

@@ -4,7 +4,7 @@ use sync::explore::{block_on, explore};
 
 use super::{CLUSTER, DISK, World, together};
 use crate::{ErrorKind, ResizeOptions};
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 
 /// A cluster of the second L2 table.
 const FAR: u64 = 100;
@@ -51,7 +51,7 @@ fn a_request_that_waited_while_the_disk_became_smaller_does_not_reach_beyond_its
         let write = |world: &World| {
             for cluster in [FAR, FAR + 1] {
                 let data = IoVec::from(IoBytes::copy_from(&[5; CLUSTER as usize]));
-                let written = block_on(world.image.write(cluster * CLUSTER, data));
+                let written = block_on(world.image.write(cluster * CLUSTER, data, Hints::NONE));
                 assert!(written.is_ok() || written.is_err_and(|error| error.kind() == ErrorKind::PastEnd));
             }
         };

@@ -1,6 +1,6 @@
 //! A snapshot is taken beside requests.
 
-use storage::{IoBytes, IoVec};
+use storage::{Hints, IoBytes, IoVec};
 use sync::explore::{block_on, explore};
 
 use super::{CLUSTER, World, together};
@@ -21,7 +21,7 @@ fn a_write_that_waited_for_a_snapshot_that_stopped_the_image_changes_nothing() {
         };
         let write = |world: &World| {
             let data = IoVec::from(IoBytes::copy_from(&[2; CLUSTER as usize]));
-            drop(block_on(world.image.write(0, data)));
+            drop(block_on(world.image.write(0, data, Hints::NONE)));
         };
         let discard = |world: &World| drop(block_on(world.image.discard(0, CLUSTER)));
         together(&world, [snapshot as fn(&World), write, discard]);
