@@ -9,12 +9,15 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
 /// blockdev-add's.
-const NOT_HERE: [&str; 33] = [
+const NOT_HERE: [&str; 40] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
+    "blockdev-add(copy-before-write).bitmap",
+    "blockdev-add(copy-before-write).bitmap.name",
+    "blockdev-add(copy-before-write).bitmap.node",
     "blockdev-add(file).aio-max-batch",
     "blockdev-add(file).aio=native",
     "blockdev-add(file).drop-cache",
@@ -25,6 +28,10 @@ const NOT_HERE: [&str; 33] = [
     "blockdev-add(host_device).drop-cache",
     "blockdev-add(host_device).pr-manager",
     "blockdev-add(host_device).x-check-cache-dropped",
+    "blockdev-add(http).proxy-password-secret",
+    "blockdev-add(http).proxy-username",
+    "blockdev-add(https).proxy-password-secret",
+    "blockdev-add(https).proxy-username",
     "blockdev-add(nbd).x-dirty-bitmap",
     "nbd-server-start.addr(inet).data.keep-alive",
     "nbd-server-start.addr(inet).data.mptcp",
@@ -89,33 +96,20 @@ fn is_known_of_blkdebug(path: &str) -> bool {
     }
 }
 
-/// Arguments of jobs that are refused here (docs/qmp.md), by the command's name; a transaction has those of blockdev-backup, too.
-const OF_JOBS_NOT_HERE: [(&str, &[&str]); 5] = [
+/// Arguments of jobs that QEMU has and that are refused here, or that only we have or only newer versions of QEMU.
+const OF_JOBS: [(&str, &[&str]); 6] = [
     ("block-commit", &["backing-mask-protocol", "filter-node-name"]),
     ("block-stream", &["backing-mask-protocol", "filter-node-name"]),
-    (
-        "blockdev-backup",
-        &[
-            "bitmap",
-            "bitmap-mode",
-            "compress",
-            "discard-source",
-            "filter-node-name",
-            "sync=bitmap",
-            "sync=incremental",
-            "x-perf",
-        ],
-    ),
-    (
-        "blockdev-mirror",
-        &["buf-size", "filter-node-name", "sync=bitmap", "sync=incremental", "target-is-zero"],
-    ),
-    ("drive-mirror", &["buf-size", "sync=bitmap", "sync=incremental", "unmap"]),
+    ("blockdev-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
+    ("drive-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
+    ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "filter-node-name", "target-is-zero"]),
+    ("drive-mirror", &["bitmap", "bitmap-mode", "buf-size", "unmap"]),
 ];
 
 fn is_known_of_jobs(path: &str) -> bool {
     let path = path.replace("transaction.actions[](blockdev-backup).data.", "blockdev-backup.");
-    OF_JOBS_NOT_HERE.iter().any(|(command, arguments)| {
+    let path = path.replace("transaction.actions[](drive-backup).data.", "drive-backup.");
+    OF_JOBS.iter().any(|(command, arguments)| {
         let argument = path.strip_prefix(command).and_then(|path| path.strip_prefix('.'));
         argument.is_some_and(|found| {
             arguments.iter().any(|known| {
@@ -127,13 +121,18 @@ fn is_known_of_jobs(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 22] = [
+const OURS: [&str; 27] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(vhost-user-blk).request-merging",
     "block-export-add(vhost-user-blk).serial",
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
+    "blockdev-add(copy-before-write).min-cluster-size",
+    "blockdev-add(http).remote-timeout",
+    "blockdev-add(https).remote-timeout",
+    "blockdev-add(https).tls-certificates",
+    "blockdev-add(https).tls-creds",
     "blockdev-add(luks).header",
     "blockdev-add(nbd).remote-timeout",
     "blockdev-add(nbd).server.host",
@@ -272,8 +271,11 @@ fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() 
         additional.extend(here.keys().filter(|path| !there.contains_key(*path)).cloned());
     }
     let unknown = |found: BTreeSet<String>, known: &[&str]| -> Vec<String> {
-        let is_known =
-            |path: &str| known.contains(&path) || is_known_of_blkdebug(path) || is_known_of_jobs(path);
+        // QEMU has no driver of this name.
+        let is_of_s3 = |path: &str| path.starts_with("blockdev-add(s3)");
+        let is_known = |path: &str| {
+            known.contains(&path) || is_known_of_blkdebug(path) || is_known_of_jobs(path) || is_of_s3(path)
+        };
         found.into_iter().filter(|path| !is_known(path)).collect()
     };
     let differences = [

@@ -107,7 +107,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let watch = Watch::begin(args.progress && !args.quiet)?;
     let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
-    let disk = remote.disk(args.disk.as_deref())?;
+    let disk = remote.disk_of_job(args.disk.as_deref())?;
     let mut arguments = json!({ "device": disk, "speed": args.rate.unwrap_or(0) });
     if let Some(base) = &args.base {
         arguments["base"] = json!(base);

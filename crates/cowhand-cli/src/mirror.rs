@@ -73,7 +73,7 @@ struct Target {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let watch = args.live.watch()?;
     let mut remote = args.remote.connect()?;
-    let disk = remote.disk(args.live.disk.as_deref())?;
+    let disk = remote.disk_of_job(args.live.disk.as_deref())?;
     let job = format!("mirror-{}", disk.replace('#', ""));
     let name = format!("{job}-to");
     let is_at_work = remote.has_job(&job)?;

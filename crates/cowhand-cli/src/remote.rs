@@ -63,7 +63,7 @@ impl Remote {
         })
     }
 
-    /// The disk that is meant: the one that is named, or the only one, or the only one that clients reach.
+    /// The disk that is meant: the one that is named, or the only one.
     ///
     /// # Errors
     /// When there are several and none is named.
@@ -72,20 +72,29 @@ impl Remote {
             return Ok(name.to_owned());
         }
         let figures = figures::read(self)?;
-        if let [only] = &figures[..] {
-            return Ok(only.name.clone());
-        }
-        // QEMU's storage daemon tells figures of no node; another disk may be the target of a job.
-        if let Some(only) = self.only_exported()? {
-            return Ok(only);
-        }
         match &figures[..] {
+            [only] => Ok(only.name.clone()),
             [] => Err(Failure::new("the server has no disks that clients reach")),
             several => {
                 let names = few_names(several.iter().map(|disk| disk.name.as_str()));
                 Err(Failure::new(format!("the server has {} disks; name one of {names}", several.len()))
                     .with_hint("name it with --disk NAME; cowhand status lists all of them"))
             }
+        }
+    }
+
+    /// The disk that a job is about: the one that is named, or the only one that clients reach, as another may be the target of a job, or the
+    /// only one.
+    ///
+    /// # Errors
+    /// When there are several and none is named.
+    pub fn disk_of_job(&mut self, named: Option<&str>) -> Result<String, Failure> {
+        if let Some(name) = named {
+            return Ok(name.to_owned());
+        }
+        match self.only_exported()? {
+            Some(only) => Ok(only),
+            None => self.disk(None),
         }
     }
 

@@ -104,7 +104,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 /// Has a server change the snapshots of a disk of its own.
 fn run_live(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut remote = Remote::connect(Path::new(&args.drive.drive))?;
-    let disk = remote.disk(args.disk.as_deref())?;
+    let disk = remote.disk_of_job(args.disk.as_deref())?;
     let done = match (&args.create, &args.delete, &args.overlay) {
         (Some(name), _, _) => {
             remote.ask("blockdev-snapshot-internal-sync", json!({ "device": disk, "name": name }))?;

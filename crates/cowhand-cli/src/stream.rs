@@ -41,7 +41,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let watch = args.live.watch()?;
     let mut remote = args.remote.connect()?;
-    let disk = remote.disk(args.live.disk.as_deref())?;
+    let disk = remote.disk_of_job(args.live.disk.as_deref())?;
     let mut arguments = json!({ "device": disk, "speed": args.rate.unwrap_or(0) });
     if let Some(base) = &args.base {
         arguments["base"] = json!(base);

@@ -39,7 +39,7 @@ pub fn take(
 ) -> Result<(Point, Option<FullBecause>), Failure> {
     let reactor = copying::reactor()?;
     let mut remote = Remote::connect(socket)?;
-    let node = remote.disk(disk)?;
+    let node = remote.disk_of_job(disk)?;
     let job = format!("{}job", store.bitmaps());
     end_left_job(&mut remote, &job, watch)?;
     let mut source = Source::find(&mut remote, &node)?;
