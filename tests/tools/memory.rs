@@ -117,6 +117,24 @@ fn a_medium_that_refuses_a_piece_of_a_copy_ends_it() {
     assert!(!scratch.file("large.qcow2").exists(), "half a copy is left");
 }
 
+/// The copy ends while its last piece is on its way, and is none before that is there.
+#[test]
+fn a_medium_that_refuses_the_last_piece_late_ends_the_copy_too() {
+    let scratch = Scratch::new();
+    let data: Vec<u8> = (0..20_u32 << 20).map(|at| (at >> 3) as u8 | 1).collect();
+    std::fs::write(scratch.file("small.raw"), data).expect("room");
+    let trace = scratch.name("strace.log");
+    let late = "inject=fdatasync:error=EIO:delay_enter=700000:when=1";
+    let refused = Run::new("strace")
+        .args(["-f", "-o", &trace, "-e", "trace=fdatasync", "-e", late])
+        .arg(program::path())
+        .args(["convert", "-O", "qcow2", "small.raw", "small.qcow2"])
+        .current_dir(scratch.path());
+    let said = refused.fails();
+    assert!(said.contains("Input/output error"), "{said}");
+    assert!(!scratch.file("small.qcow2").exists(), "a copy of which nothing is known is left");
+}
+
 /// Bytes of a file in the page cache.
 fn cached(path: &Path) -> u64 {
     let told = Run::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).ok();

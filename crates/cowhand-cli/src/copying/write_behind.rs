@@ -30,17 +30,13 @@ pub async fn writing_behind<T>(
     let mut sent = 0;
     let mut sending: Option<LocalBoxFuture<'_, rustix::io::Result<()>>> = None;
     let written = || counters.progress().written;
-    poll_fn(|context| {
+    let failed = |error: rustix::io::Errno| Failure::because("cannot write the copy to its medium", &error);
+    let filled = poll_fn(|context| {
         loop {
             if let Some(piece) = &mut sending {
                 match piece.poll_unpin(context) {
                     Poll::Ready(Ok(())) => sending = None,
-                    Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err(Failure::because(
-                            "cannot write the copy to its medium",
-                            &error,
-                        )));
-                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
                     Poll::Pending if written() - sent >= PIECE_BYTES => return Poll::Pending,
                     Poll::Pending => {}
                 }
@@ -55,7 +51,12 @@ pub async fn writing_behind<T>(
             sending = Some(send(Arc::clone(file)).boxed_local());
         }
     })
-    .await
+    .await?;
+    // Nobody else is told that its sync failed.
+    if let Some(piece) = sending {
+        piece.await.map_err(failed)?;
+    }
+    Ok(filled)
 }
 
 async fn send(file: Arc<File>) -> rustix::io::Result<()> {
