@@ -14,7 +14,7 @@ use qcow2::ResizeOptions;
 use serde_json::json;
 
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
 use crate::failure::Failure;
 use crate::remote::Remote;
@@ -200,6 +200,7 @@ async fn commit(
         content: Content::Unknown,
         options: CopyOptions {
             memory_bytes: memory.copy_bytes,
+            flush_bytes: Some(WAITING_BYTES_MAX),
             zeroes: Zeroes::ByMap,
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
             ..CopyOptions::default()

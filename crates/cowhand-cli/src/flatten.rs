@@ -16,7 +16,7 @@ use qcow2_layout::Version;
 use serde::Serialize;
 
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, compressing, parse_memory};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing, parse_memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
@@ -241,6 +241,7 @@ async fn copy(
         content,
         options: CopyOptions {
             memory_bytes: memory.copy_bytes,
+            flush_bytes: Some(WAITING_BYTES_MAX),
             align_bytes: geometry.cluster_size(),
             zeroes,
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),

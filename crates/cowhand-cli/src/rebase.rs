@@ -14,7 +14,7 @@ use qcow2::Qcow2;
 use qcow2_layout::Version;
 
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory, compressing};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
 use crate::drive::{DriveArgs, cache_modes, formats, set_cache_mode};
 use crate::failure::Failure;
 
@@ -164,6 +164,7 @@ async fn copy(
         content,
         options: CopyOptions {
             memory_bytes: memory.copy_bytes,
+            flush_bytes: Some(WAITING_BYTES_MAX),
             align_bytes: cluster_bytes,
             zeroes: match (backing, says_zeroes) {
                 (None, _) => Zeroes::Detect(cluster_bytes),

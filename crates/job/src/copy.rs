@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use block::{Block, Hints, Stored};
 use buffer::{IoBytes, IoVec};
+use futures_util::lock::Mutex;
 use futures_util::{TryStream, TryStreamExt, stream};
 
 use crate::content::{self, Content};
@@ -62,6 +63,9 @@ pub struct CopyOptions {
     pub salvage: bool,
     /// A limit on what is read.
     pub rate: Option<RateLimit>,
+    /// The target is flushed each time so many bytes were written, and no piece begins meanwhile; `None`: only at the end. Without a bound
+    /// a small container's memory fills with pages that cannot be dropped before they are on the medium.
+    pub flush_bytes: Option<u64>,
 }
 
 impl Default for CopyOptions {
@@ -75,6 +79,7 @@ impl Default for CopyOptions {
             unmap: true,
             salvage: false,
             rate: None,
+            flush_bytes: None,
         }
     }
 }
@@ -130,23 +135,31 @@ impl Copy<'_> {
     /// part of what it should.
     pub async fn run(&self, counters: &Counters) -> Result<(), Error> {
         self.transfer(counters).await?;
+        self.flush().await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
         self.target.flush().await.map_err(Error::request(Side::Target, self.target, Action::Flush, 0))
     }
 
-    /// As [`Copy::run`], without the flush: for one who copies part by part.
+    /// As [`Copy::run`], without the flush at the end: for one who copies part by part.
     pub(crate) async fn transfer(&self, counters: &Counters) -> Result<(), Error> {
         self.check_sizes()?;
         let pieces = self.pieces();
         let steps = self.steps(pieces.bytes, counters);
+        let flushes = Flushes {
+            each_bytes: self.options.flush_bytes,
+            written: Mutex::new(counters.progress().written),
+        };
         match self.options.order {
             Order::Free => {
-                let copied = steps.map_ok(|step| self.copy(step, counters));
+                let copied = steps.map_ok(|step| self.copy(step, &flushes, counters));
                 copied.try_buffer_unordered(pieces.in_flight).try_for_each(|()| ready(Ok(()))).await?;
             }
             Order::InOrder => {
                 let fetched = steps.map_ok(|step| self.fetch(step, counters));
                 let fetched = fetched.try_buffered(pieces.in_flight);
-                fetched.try_for_each(|parts| self.store(parts, counters)).await?;
+                fetched.try_for_each(|parts| self.store_in_turn(parts, &flushes, counters)).await?;
             }
         }
         Ok(())
@@ -194,8 +207,19 @@ impl Copy<'_> {
         })
     }
 
-    async fn copy(&self, step: Step, counters: &Counters) -> Result<(), Error> {
+    async fn copy(&self, step: Step, flushes: &Flushes, counters: &Counters) -> Result<(), Error> {
+        flushes.make_room(self, counters).await?;
         let parts = self.fetch(step, counters).await?;
+        self.store(parts, counters).await
+    }
+
+    async fn store_in_turn(
+        &self,
+        parts: Vec<Part>,
+        flushes: &Flushes,
+        counters: &Counters,
+    ) -> Result<(), Error> {
+        flushes.make_room(self, counters).await?;
         self.store(parts, counters).await
     }
 
@@ -301,6 +325,29 @@ impl Copy<'_> {
 
     pub(crate) fn target_offset(&self, at: u64) -> u64 {
         self.to + (at - self.from.start)
+    }
+}
+
+/// The flushes of a copy that is under way: [`CopyOptions::flush_bytes`].
+#[derive(Debug)]
+struct Flushes {
+    each_bytes: Option<u64>,
+    /// What was written before the last flush began. Held while one runs.
+    written: Mutex<u64>,
+}
+
+impl Flushes {
+    /// Called by a piece before it begins: flushes if enough was written, or waits for the one that does. Pieces that are at work go on
+    /// meanwhile: a flush may wait for them.
+    async fn make_room(&self, copy: &Copy<'_>, counters: &Counters) -> Result<(), Error> {
+        let Some(each_bytes) = self.each_bytes else { return Ok(()) };
+        let mut flushed = self.written.lock().await;
+        let written = counters.progress().written;
+        if written - *flushed >= each_bytes {
+            copy.flush().await?;
+            *flushed = written;
+        }
+        Ok(())
     }
 }
 

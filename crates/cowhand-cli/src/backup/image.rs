@@ -18,7 +18,7 @@ use super::marked::Marked;
 use super::new_point::NewPoint;
 use super::{FullBecause, why_full};
 use crate::copying::watch::Watch;
-use crate::copying::{self, Memory};
+use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::failure::{Failure, warn};
 
 /// What is copied as a whole: a cluster of the new image.
@@ -146,7 +146,11 @@ async fn fill(
         to: 0,
         scope,
         content,
-        options: CopyOptions { memory_bytes: Memory::default().copy_bytes, ..CopyOptions::default() },
+        options: CopyOptions {
+            memory_bytes: Memory::default().copy_bytes,
+            flush_bytes: Some(WAITING_BYTES_MAX),
+            ..CopyOptions::default()
+        },
     };
     watch.run(&copy, &Counters::default()).await.map(drop).map_err(|error| failed(&error))
 }

@@ -7,8 +7,8 @@ use graph::probe::Format;
 use job::{Content, CopyOptions, LoopClock, Order, RateLimit, Scope, Zeroes};
 
 use super::Args;
-use crate::copying::Memory;
 use crate::copying::new_device::is_device;
+use crate::copying::{Memory, WAITING_BYTES_MAX};
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
@@ -82,6 +82,8 @@ impl Plan {
             unmap: true,
             salvage: args.salvage,
             rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+            // What is made new goes to the medium meanwhile anyway.
+            flush_bytes: args.no_create.then_some(WAITING_BYTES_MAX),
         }
     }
 }

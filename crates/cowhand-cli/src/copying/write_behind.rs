@@ -10,12 +10,12 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use job::Counters;
 use rustix::fs::{Advice, fadvise, fdatasync};
 
+use super::WAITING_BYTES_MAX;
 use crate::failure::Failure;
 
-/// Bytes that are sent to the medium at a time. As many again may be written meanwhile, then the copy waits. Without a bound a container's
-/// memory fills with pages that cannot be dropped before they are written, and Linux then writes them a few at a time: minutes for what takes
-/// a second.
-const PIECE_BYTES: u64 = 16 << 20;
+/// Bytes that are sent to the medium at a time. As many again may be written meanwhile, then the copy waits. Without a bound Linux writes the
+/// pages of a full container a few at a time: minutes for what takes a second.
+const PIECE_BYTES: u64 = WAITING_BYTES_MAX / 2;
 
 /// Runs `filling` of `file`, which counts in `counters` what it writes. Each piece leaves the page cache when it is on the medium.
 ///

@@ -1,5 +1,6 @@
 //! After a copy that succeeded the target reads as the source did, whatever the maps, pieces and options.
 
+use block::Block;
 use std::sync::Arc;
 
 use futures_executor::block_on;
@@ -165,4 +166,32 @@ fn a_target_that_is_too_small_is_told_before_anything_is_written() {
     let error = block_on(copy.run(&Counters::default())).unwrap_err();
     assert_eq!(error.to_string(), "target target has 1536 bytes; 2048 are needed");
     assert!(target.bytes().iter().all(|byte| *byte == 0));
+}
+
+/// A small container was full of pages that nobody could drop, and its process was killed.
+#[test]
+fn what_waits_for_the_medium_is_bounded() {
+    let map = vec![Sector::Data; 2048];
+    for order in [Order::Free, Order::InOrder] {
+        let source = MadeUp::new("source", &map, 0);
+        let target = MadeUp::used("target", map.len());
+        let copy = Copy {
+            source: &source,
+            from: 0..source.size(),
+            target: &target,
+            to: 0,
+            scope: Scope::Everything,
+            content: Content::Unknown,
+            options: CopyOptions {
+                order,
+                memory_bytes: 64 << 10,
+                flush_bytes: Some(256 << 10),
+                ..CopyOptions::default()
+            },
+        };
+        block_on(copy.run(&Counters::default())).unwrap();
+        assert_eq!(target.bytes(), source.bytes());
+        // After each quarter of the MiB but the last, and at the end.
+        assert_eq!(target.flushes(), 3 + 1);
+    }
 }
