@@ -3,7 +3,7 @@
 //! A commit takes what is dirty when it starts and writes, with a barrier (flush) where the
 //! arrow is: refcounts and what waits for nothing -> L2 slices and L1 entries that wait for refcounts and
 //! data -> done; where nothing waits, the first barrier is the last. Flushes that wait at the same
-//! time share one commit. docs/write-order.md says what a crash between any two steps leaves.
+//! time share one commit. What need not wait can go without a barrier ([`Inner::hand_to_kernel`]). docs/write-order.md says what a crash between any two steps leaves.
 
 mod reclaim;
 mod refcounts;
@@ -15,7 +15,7 @@ use map_cache::Dirty;
 use storage::Step;
 
 use crate::Error;
-use crate::committer::Turn;
+use crate::committer::{Reach, Turn};
 use crate::deliberate::{self, Bug};
 use crate::image::Inner;
 use crate::l1::DirtySector;
@@ -64,10 +64,28 @@ impl Inner {
         self.commit().await
     }
 
+    /// Lets the kernel have all metadata of what completed before this call.
+    pub(crate) async fn hand_to_kernel(self: &Arc<Self>) -> Result<(), Error> {
+        // In this order: what a commit took, and has not written yet, is not dirty any more.
+        let waits = self.has_dirty_map() || self.turns.committer.is_running();
+        if !self.options.writable || !waits {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let _pass = self.enter().await?;
+        // What waits for a barrier needs a commit that flushes can share.
+        let reach = if self.map.waiting.any() { Reach::Medium } else { Reach::Kernel };
+        self.commit_to(reach).await
+    }
+
     /// Waits for a commit that starts after this call; starts it if nobody else does.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<(), Error> {
+        self.commit_to(Reach::Medium).await
+    }
+
+    async fn commit_to(self: &Arc<Self>, reach: Reach) -> Result<(), Error> {
         self.medium.check_not_stopped()?;
-        let target = self.turns.committer.next();
+        let target = self.turns.committer.next(reach);
         loop {
             match self.turns.committer.turn(target) {
                 Turn::Done(result) => return result,
@@ -76,13 +94,19 @@ impl Inner {
                     let running = Running(Some(Arc::clone(self)));
                     let image = Arc::clone(self);
                     self.medium.host.spawn(Box::pin(async move {
-                        let with_refcounts = !image.header.is_lazy() || image.space.refcounts.is_crowded();
-                        let result = image.write_metadata(with_refcounts).await;
-                        running.finish(result);
+                        running.finish(image.write_as_far_as(reach).await);
                     }));
                 }
             }
         }
+    }
+
+    async fn write_as_far_as(self: &Arc<Self>, reach: Reach) -> Result<(), Error> {
+        if reach == Reach::Kernel && self.write_what_need_not_wait().await? {
+            return Ok(());
+        }
+        let with_refcounts = !self.header.is_lazy() || self.space.refcounts.is_crowded();
+        self.write_metadata(with_refcounts).await
     }
 
     /// Whether memory holds enough that should be written soon.
@@ -94,10 +118,37 @@ impl Inner {
 
     /// Whether anything in memory differs from the file.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.map.cache.dirty_slices() > 0
-            || self.map.l1.is_dirty()
+        self.has_dirty_map()
             || self.space.frees.any_open()
             || (!self.header.is_lazy() && self.space.refcounts.is_dirty())
+    }
+
+    /// Whether entries in memory differ from those in the file.
+    fn has_dirty_map(&self) -> bool {
+        self.map.cache.dirty_slices() > 0 || self.map.l1.is_dirty()
+    }
+
+    /// Writes the entries that may be on the medium before anything else is (docs/write-order.md, "What need not wait"), without a barrier.
+    /// Says whether these were all. Clusters that they gave up stay taken: the next commit with a barrier frees them.
+    async fn write_what_need_not_wait(self: &Arc<Self>) -> Result<bool, Error> {
+        self.medium.about_to(Step::FlushToOs);
+        let sectors = self.map.l1.take_dirty();
+        let slices = self.map.cache.copy_dirty();
+        // Behind the copies, as in a commit; the marks stay for the commit that they are for.
+        let (bound, free): (Vec<Dirty>, Vec<Dirty>) =
+            slices.into_iter().partition(|slice| self.map.waiting.has(slice.key()));
+        let l1_waits = self.map.waiting.has_l1() && !sectors.is_empty();
+        let written = async {
+            self.write_slices(&free.iter().collect::<Vec<_>>()).await?;
+            if l1_waits { Ok(()) } else { self.write_l1(&sectors).await }
+        };
+        let result = written.await;
+        if result.is_err() || l1_waits {
+            self.map.l1.not_written(&sectors);
+        }
+        result?;
+        self.map.cache.written(&free);
+        Ok(bound.is_empty() && !l1_waits)
     }
 
     pub(crate) async fn write_metadata(self: &Arc<Self>, with_refcounts: bool) -> Result<(), Error> {

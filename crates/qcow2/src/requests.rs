@@ -170,13 +170,13 @@ impl Qcow2 {
         if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
     }
 
-    /// Writes metadata that waits in memory, if there is any: the next program that opens the image finds all that completed before this call, also if
-    /// this process is killed. It costs a flush where something waits, shared by requests that wait at the same time, and nothing elsewhere:
-    /// data that was written in place is in the kernel's hands already.
+    /// Lets the kernel have the metadata of all that completed before this call: the next program that opens the image finds it, also if this
+    /// process is killed. A power cut may lose it, as what was written to a file and not synced. Requests that wait at the same time share
+    /// the work: a write of the changed entries, or, where these wait for refcounts or data (docs/write-order.md), a flush. Data that was
+    /// written in place is in the kernel's hands already, and costs nothing.
     pub async fn hand_to_kernel(&self) -> Result<(), Error> {
-        // In this order: what a commit took, and has not written yet, is not dirty any more.
-        let waits = self.inner.is_dirty() || self.inner.turns.committer.is_running();
-        if self.inner.options.writable && waits { self.flush().await } else { Ok(()) }
+        let result = self.inner.hand_to_kernel().await;
+        self.inner.reporting(result).await
     }
 
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy

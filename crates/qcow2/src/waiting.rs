@@ -44,6 +44,21 @@ impl Waiting {
         self.l1.store(true, Ordering::Release);
     }
 
+    /// Whether anything waits.
+    pub(crate) fn any(&self) -> bool {
+        self.has_l1() || !self.slices.lock().is_empty()
+    }
+
+    /// Whether the slice has entries that wait. Call it after copying the slice.
+    pub(crate) fn has(&self, key: SliceKey) -> bool {
+        self.slices.lock().contains(&key)
+    }
+
+    /// Whether L1 entries wait. Call it after copying them.
+    pub(crate) fn has_l1(&self) -> bool {
+        self.l1.load(Ordering::Acquire)
+    }
+
     /// What the commit that starts now has to wait for. Call it after copying the tables: what was
     /// changed before they were copied was marked before that. What is changed later belongs to the next
     /// commit, and its data is on the medium when this one ends: so its mark may be taken.

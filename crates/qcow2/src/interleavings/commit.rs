@@ -45,6 +45,32 @@ fn a_flush_covers_a_write_through_an_entry_that_somebody_else_just_made() {
     });
 }
 
+/// Writes, hands it to the kernel, and looks at what the death of the process would leave.
+fn write_and_hand(world: &World, cluster: u64, value: u8) {
+    world.write(cluster, value);
+    block_on(world.image.hand_to_kernel()).unwrap();
+    assert_eq!(read(&world.after_death(), cluster), value, "answered, and lost with the process");
+}
+
+/// What a commit has taken and not written yet belongs to those who come, too.
+#[test]
+fn what_was_handed_to_the_kernel_outlives_the_process_beside_commits() {
+    explore(|| {
+        let world = World::new();
+        world.write(0, 1);
+        world.flush();
+        let first = |world: &World| (0..2).for_each(|round| write_and_hand(world, 1, 1 + round));
+        let second = |world: &World| {
+            world.discard(0);
+            write_and_hand(world, 2, 3);
+            write_and_flush(world, 0, 4);
+        };
+        let elsewhere = |world: &World| write_and_hand(world, 70, 5);
+        together(&world, [first as fn(&World), second, elsewhere]);
+        world.close_and_check();
+    });
+}
+
 #[test]
 fn flushes_at_the_same_time_share_a_commit() {
     static SHARED: AtomicBool = AtomicBool::new(false);

@@ -68,6 +68,11 @@ impl Medium {
         self.durable.lock().clone()
     }
 
+    /// What has landed.
+    pub(super) fn written(&self) -> Vec<u8> {
+        self.bytes.to_bytes()
+    }
+
     /// Flushes so far.
     pub(super) fn flushes(&self) -> u64 {
         self.flushes.load(SeqCst)

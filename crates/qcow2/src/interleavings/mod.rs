@@ -99,7 +99,16 @@ impl World {
     /// The image as it is after a crash that keeps nothing that was not flushed. It may have leaks,
     /// nothing worse.
     fn after_crash(&self) -> Qcow2 {
-        let file = MemoryStorage::from_bytes(&self.medium.durable());
+        self.survivor(&self.medium.durable())
+    }
+
+    /// The image as it is when this process has died: all that was written is there.
+    fn after_death(&self) -> Qcow2 {
+        self.survivor(&self.medium.written())
+    }
+
+    fn survivor(&self, bytes: &[u8]) -> Qcow2 {
+        let file = MemoryStorage::from_bytes(bytes);
         let report = check(&file);
         assert_eq!((report.corruptions, report.check_errors), (0, 0), "after a crash: {report:?}");
         let files = Files { file: Arc::new(file), data: None, backing: None };

@@ -152,6 +152,21 @@ fn allocating_write_from_the_reserve() {
     );
 }
 
+/// The death of the process leaves it, and no barrier is spent on it. The entry that takes a reused cluster, or needs a table of its own
+/// there, would wait: then it is a commit like any other.
+#[test]
+fn handed_to_the_kernel() {
+    let hand = Op::Tidy { how: 3 };
+    assert_eq!(
+        second_write("c4k_reserve", &[write(200 * K, 9000), hand, write(5 * M, 4096), hand]),
+        "| length data header length refcount-block | L2 | data L2 room L2 data L2 L1 refcount-block | length header |"
+    );
+    assert_eq!(
+        row("c4k", &[write(64 * K, 9000), hand, write(64 * K, 4096), hand]),
+        "| length data refcount-block | L2 | data | length"
+    );
+}
+
 #[test]
 fn new_l2_table_from_the_reserve() {
     assert_eq!(

@@ -72,8 +72,8 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         about: format!(
             "The driver of the crate virtio-driver as a guest without a machine, a thread a queue, which sleeps while nothing is answered; depth is that of each queue. 4 KiB at \
             random places of 1 GiB of real data, page cache; beside qemu-storage-daemon with aio=io_uring and an iothread. CPU time is the \
-            server's. The last rows write to an empty disk of {} GiB, where most writes allocate: over vhost-user-blk such a write is answered after a commit of the metadata, which \
-            all that wait share, so that kill -9 of the server loses nothing that was answered; QEMU's export answers from memory and loses it. Over NBD a client notices the end of its server, \
+            server's. The last rows write to an empty disk of {} GiB, where most writes allocate: over vhost-user-blk such a write is answered when the kernel has its map entry, too, \
+            so that kill -9 of the server loses nothing that was answered; QEMU's export answers from memory and loses it. Over NBD a client notices the end of its server, \
             and no write waits; that row's client is fio on both sides.",
             EMPTY_BYTES / GIB
         ),

@@ -333,6 +333,7 @@ impl Subject for Disk {
             0 => self.0.set_caches(sizes(Some(1), None)).await.map(drop),
             1 => self.0.set_caches(sizes(None, None)).await.map(drop),
             2 => self.0.set_caches(sizes(None, Some(512))).await.map(drop),
+            3..=5 => self.0.hand_to_kernel().await,
             _ => {
                 self.0.clean_cache();
                 Ok(())
