@@ -160,7 +160,8 @@ impl Queue {
         }
     }
 
-    fn call_now(&self) {
+    /// Wakes the driver if it wants to know of what was answered since the last time.
+    pub(crate) fn call_now(&self) {
         let wanted = self.ledger.borrow_mut().as_mut().map_or(Ok(false), Ledger::take_call);
         match wanted {
             Ok(true) => {

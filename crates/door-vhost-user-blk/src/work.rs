@@ -16,6 +16,9 @@ use crate::ring::Segment;
 /// What requests become that are merged.
 const MERGED: Limits = Limits { bytes_max: MERGED_BYTES_MAX, segments_max: CHAIN_DESCRIPTORS_MAX - 2 };
 
+/// Of fewer requests that came together the driver is told once: another interrupt costs more than it gains.
+const HALVED_MIN: usize = 8;
+
 /// Requests that go to the disk as one.
 type Together = SmallVec<[Taken; 1]>;
 
@@ -25,7 +28,7 @@ pub(crate) fn start(queue: &Rc<Queue>, taken: SmallVec<[Taken; 4]>) {
     // Under limits each request is charged as its guest sent it.
     let merges = export.options.merge && taken.len() > 1 && !export.entry.disk().holds_back();
     if !merges {
-        return taken.into_iter().for_each(|one| begin(queue, Together::from_iter([one])));
+        return begin_all(queue, taken.into_iter().map(alone));
     }
     let (mut candidates, mut moving, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for one in taken {
@@ -37,10 +40,26 @@ pub(crate) fn start(queue: &Rc<Queue>, taken: SmallVec<[Taken; 4]>) {
             None => others.push(one),
         }
     }
-    for group in merge::groups(&candidates, MERGED) {
-        begin(queue, members(&group, &mut moving));
+    let groups = merge::groups(&candidates, MERGED).into_iter();
+    let together: Vec<Together> =
+        groups.map(|group| members(&group, &mut moving)).chain(others.into_iter().map(alone)).collect();
+    begin_all(queue, together.into_iter());
+}
+
+fn alone(one: Taken) -> Together {
+    Together::from_iter([one])
+}
+
+/// Starts them one after the other. Many may all be answered before the last one is: the driver is told of the first half of them, so that it
+/// prepares the next ones while the rest is carried out.
+fn begin_all(queue: &Rc<Queue>, all: impl ExactSizeIterator<Item = Together>) {
+    let half = if all.len() >= HALVED_MIN { all.len() / 2 } else { usize::MAX };
+    for (number, together) in all.enumerate() {
+        if number == half {
+            queue.call_now();
+        }
+        begin(queue, together);
     }
-    others.into_iter().for_each(|one| begin(queue, Together::from_iter([one])));
 }
 
 fn members(group: &Group, moving: &mut [Option<Taken>]) -> Together {
