@@ -33,5 +33,6 @@ mod server;
 mod transmission;
 
 pub use handed::{HandedClient, NotResumed};
+pub use nbd_wire::{Dialect, ExportFlags};
 pub use options::{ServerOptions, TlsPolicy};
 pub use server::Server;

@@ -139,26 +139,29 @@ impl Stream {
                 Err(error) => return (Err(error), buf),
             }
         }
-        let work = Work::Recv { fd: Arc::clone(&self.fd), buf, poll_first: true };
-        let mut op = Op::start(work, Place::Loop);
         let mut stop = pin!(stop);
-        let done = poll_fn(|cx| match Pin::new(&mut op).poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
-        });
-        let (result, work) = match done.await {
-            Some(done) => done,
-            None => {
-                op.cancel();
-                op.await
+        loop {
+            let work = Work::Recv { fd: Arc::clone(&self.fd), buf, poll_first: true };
+            let mut op = Op::start(work, Place::Loop);
+            let done = poll_fn(|cx| match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
+            });
+            let (stopped, (result, work)) = match done.await {
+                Some(done) => (false, done),
+                None => {
+                    op.cancel();
+                    (true, op.await)
+                }
+            };
+            let Work::Recv { buf: back, .. } = work else { unreachable!("a receive came back as {work:?}") };
+            buf = back;
+            match result.map_err(|error| (error.raw_os_error(), error)) {
+                Ok(count) => return (Ok(Some(count)), buf),
+                Err((Some(libc::ECANCELED | libc::EINTR), _)) if stopped => return (Ok(None), buf),
+                Err((Some(libc::EINTR), _)) => {}
+                Err((_, error)) => return (Err(error), buf),
             }
-        };
-        let Work::Recv { buf, .. } = work else { unreachable!("a receive came back as {work:?}") };
-        match result.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(count) => (Ok(Some(count)), buf),
-            Err((Some(libc::ECANCELED), _)) => (Ok(None), buf),
-            Err((Some(libc::EINTR), _)) => Box::pin(self.recv_unless(buf, stop)).await,
-            Err((_, error)) => (Err(error), buf),
         }
     }
 

@@ -44,6 +44,8 @@ pub struct Settings {
     pub qmp: Option<PathBuf>,
     /// `--metrics`.
     pub metrics: Option<SocketAddr>,
+    /// Where the next process may take over.
+    pub take_over_socket: Option<PathBuf>,
     /// `--allow-plain-tcp`.
     pub plain_tcp_allowed: bool,
     /// `--default-export`: what the empty name means.
@@ -157,6 +159,7 @@ impl Settings {
         let names = export_names(&disks, args.export.as_deref())?;
         let default_export = default_export(&names, args.default_export.as_deref())?;
         let tls = tls_files(&args)?;
+        check_take_over(&args)?;
         Ok(Self {
             create: new_image(&args)?,
             default_export,
@@ -171,6 +174,7 @@ impl Settings {
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
             qmp: args.qmp,
+            take_over_socket: args.take_over_socket.or(args.take_over),
             metrics: args.metrics,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             map_memory: args.map_memory,
@@ -188,6 +192,22 @@ impl Settings {
                 .collect(),
         })
     }
+}
+
+/// What cannot go from one process to the next is refused at the start, rather than when it is needed.
+fn check_take_over(args: &Args) -> Result<(), Failure> {
+    let option = match (&args.take_over, &args.take_over_socket) {
+        (Some(_), _) => "--take-over",
+        (None, Some(_)) => "--take-over-socket",
+        (None, None) => return Ok(()),
+    };
+    if args.trace.is_some() {
+        return Err(Failure::new(format!("{option} and --trace do not go together: a trace is of one process")));
+    }
+    if !args.fuse.is_empty() {
+        return Err(Failure::new(format!("{option} and --fuse do not go together: a mount stays with its process")));
+    }
+    Ok(())
 }
 
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
