@@ -14,8 +14,8 @@ use crate::drive::formats;
 use crate::failure::Failure;
 use crate::serve::args::Args as ServeArgs;
 use crate::serve::sandbox::Sandbox;
-use crate::serve::{Beginning, InBackground, serve};
 use crate::serve::settings::{FuseFile, Placed, Settings, Surroundings};
+use crate::serve::{Beginning, InBackground, serve};
 
 /// Arguments of `cowhand mount`.
 #[derive(Clone, Debug, clap::Args)]

@@ -164,7 +164,11 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
         show(&opened, &sockets, settings);
     }
     let status = format!("serving {} disks", opened.inventory.graph.disks().len());
-    if in_place { systemd::ready_in_place(&status) } else { systemd::ready(&status) }
+    if in_place {
+        systemd::ready_in_place(&status)
+    } else {
+        systemd::ready(&status)
+    }
     live(opened, (&reactor, settings, &tls), &sockets, &signals.on_loop())
 }
 

@@ -107,7 +107,8 @@ impl HandedClient {
         }
         let selected = |(id, name): &(u32, String)| {
             let context = Context::find(name.as_bytes(), &now);
-            let context = context.ok_or_else(|| NotResumed::Context { export: export(), name: name.clone() })?;
+            let context =
+                context.ok_or_else(|| NotResumed::Context { export: export(), name: name.clone() })?;
             Ok(Selected { id: *id, context })
         };
         let contexts = self.contexts.iter().map(selected).collect::<Result<_, NotResumed>>()?;

@@ -12,8 +12,8 @@ use tracing::Instrument;
 use crate::departure::Departure;
 use crate::handed::{HandedClient, NotResumed};
 use crate::limits::HANDSHAKES_MAX;
-use crate::{catalogue, connection};
 use crate::options::{ServerOptions, TlsPolicy};
+use crate::{catalogue, connection};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -38,7 +38,12 @@ impl Drop for HandshakeSlot {
 impl Server {
     /// A server of `exports` whose clients live on `loops`, as long as these run.
     pub fn new(exports: Exports, options: ServerOptions, loops: &Arc<Loops>) -> Arc<Self> {
-        Arc::new(Self { door: Door::new(loops, exports), options, handshakes: Arc::default(), handed: Mutex::default() })
+        Arc::new(Self {
+            door: Door::new(loops, exports),
+            options,
+            handshakes: Arc::default(),
+            handed: Mutex::default(),
+        })
     }
 
     /// What is served.

@@ -96,7 +96,9 @@ impl VhostExport {
                 Ok(Message::SetFeatures(used)) if used & !offered != 0 => {
                     return Err(NotResumed::Features { export, missing: used & !offered });
                 }
-                Ok(Message::SetRingBase(RingState { ring, .. })) if ring >= u32::from(self.options.queues) => {
+                Ok(Message::SetRingBase(RingState { ring, .. }))
+                    if ring >= u32::from(self.options.queues) =>
+                {
                     return Err(NotResumed::Queues { export, queues: self.options.queues, ring });
                 }
                 _ => {}
@@ -183,7 +185,11 @@ impl Server {
     ///
     /// # Errors
     /// When the disk is not what its guest knows: the front-end stays as it is.
-    pub fn resume(self: &Arc<Self>, front: &HandedFrontEnd, export: &Arc<VhostExport>) -> Result<(), NotResumed> {
+    pub fn resume(
+        self: &Arc<Self>,
+        front: &HandedFrontEnd,
+        export: &Arc<VhostExport>,
+    ) -> Result<(), NotResumed> {
         export.check(front)?;
         let (socket, told) = (front.socket.try_clone()?, front.told_again()?);
         if front.cache.is_some() {

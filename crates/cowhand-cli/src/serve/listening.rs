@@ -40,10 +40,16 @@ impl Listening {
             Endpoint::PrivateSocket(name) => Self::named(NamedSocket::bind_private(name)?),
             Endpoint::Tcp(address) => {
                 let failed = |error| Failure::of_system(format!("cannot listen on {address}"), &error);
-                let listener = sockets::tcp(*address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
+                let listener =
+                    sockets::tcp(*address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
                 let listener = Listener::from_tcp(listener).map_err(failed)?;
-                Ok(Self { listeners: vec![listener], addresses: vec![address], named: None, inherited: false })
+                Ok(Self {
+                    listeners: vec![listener],
+                    addresses: vec![address],
+                    named: None,
+                    inherited: false,
+                })
             }
             Endpoint::Inherited => Self::inherited(inherited),
         }
@@ -77,7 +83,12 @@ impl Listening {
             |error| Failure::of_system(format!("cannot listen on {}", socket.path().display()), &error);
         let listener = socket.listener().and_then(Listener::from_unix).map_err(failed)?;
         let path = std::path::absolute(socket.path()).map_err(failed)?;
-        Ok(Self { listeners: vec![listener], addresses: vec![Address::Unix(path)], named: Some(socket), inherited: false })
+        Ok(Self {
+            listeners: vec![listener],
+            addresses: vec![Address::Unix(path)],
+            named: Some(socket),
+            inherited: false,
+        })
     }
 
     fn inherited(inherited: Vec<Inherited>) -> Result<Self, Failure> {

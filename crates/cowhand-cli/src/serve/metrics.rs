@@ -47,7 +47,8 @@ impl MetricsSocket {
     /// When the address is in use or not to be had.
     pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
         let failed = |error| Failure::because(format!("cannot serve metrics at {address}"), &error);
-        let listener = sockets::tcp(address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
+        let listener =
+            sockets::tcp(address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener: Listener::from_tcp(listener).map_err(failed)?, address })
     }

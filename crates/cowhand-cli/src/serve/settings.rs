@@ -202,10 +202,14 @@ fn check_take_over(args: &Args) -> Result<(), Failure> {
         (None, None) => return Ok(()),
     };
     if args.trace.is_some() {
-        return Err(Failure::new(format!("{option} and --trace do not go together: a trace is of one process")));
+        return Err(Failure::new(format!(
+            "{option} and --trace do not go together: a trace is of one process"
+        )));
     }
     if !args.fuse.is_empty() {
-        return Err(Failure::new(format!("{option} and --fuse do not go together: a mount stays with its process")));
+        return Err(Failure::new(format!(
+            "{option} and --fuse do not go together: a mount stays with its process"
+        )));
     }
     Ok(())
 }

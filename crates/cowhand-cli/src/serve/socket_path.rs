@@ -96,7 +96,11 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     if let (Some(listener), Ok(metadata)) = (sockets::unix(path), fs::symlink_metadata(path)) {
-        return Ok(NamedSocket { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) });
+        return Ok(NamedSocket {
+            listener,
+            path: path.to_owned(),
+            identity: (metadata.dev(), metadata.ino()),
+        });
     }
     // Between finding a dead socket and replacing it nobody else may do the same: the directory is
     // locked. Where it cannot be (no right to open it), binding alone still is atomic.

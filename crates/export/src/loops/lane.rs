@@ -105,7 +105,8 @@ impl OwnLane {
     /// Ends every client: first in order, so that what is in flight is answered; after `grace` at once.
     pub(super) async fn end_clients(&self, grace: Duration) {
         let hands_over = self.loops.shutdown.hands_over();
-        let (how, grace) = if hands_over { (Ending::HandOver, HAND_OVER_GRACE) } else { (Ending::InOrder, grace) };
+        let (how, grace) =
+            if hands_over { (Ending::HandOver, HAND_OVER_GRACE) } else { (Ending::InOrder, grace) };
         self.hang_up(how);
         let all_ended = || self.clients.borrow().is_empty();
         select(pin!(self.ended.until(all_ended)), reactor::sleep(grace)).await;

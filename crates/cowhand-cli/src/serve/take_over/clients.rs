@@ -137,7 +137,8 @@ pub async fn resume(inventory: &std::rc::Rc<Inventory>, estate: &Estate) -> Resu
 async fn repeat(inventory: &std::rc::Rc<Inventory>, entry: &journal::Entry) -> Result<(), Failure> {
     let steering = crate::serve::qmp::Steering::new(std::rc::Rc::clone(inventory), export::Shutdown::new());
     let done = steering.do_again(&entry.command()).await;
-    done.map(drop).map_err(|error| Failure::because(format!("cannot repeat the command {}", entry.name), &error))
+    done.map(drop)
+        .map_err(|error| Failure::because(format!("cannot repeat the command {}", entry.name), &error))
 }
 
 fn shown(dialect: door_nbd::Dialect) -> Dialect {

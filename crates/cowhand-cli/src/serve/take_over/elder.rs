@@ -99,7 +99,8 @@ async fn prepare(
     inventory: &Rc<Inventory>,
     sockets: &impl Fn() -> io::Result<Vec<Handed>>,
 ) -> Result<Exchange, Failure> {
-    let failed = |error: &dyn std::error::Error| Failure::because("a process that wanted to take over", error);
+    let failed =
+        |error: &dyn std::error::Error| Failure::because("a process that wanted to take over", error);
     let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|error| failed(&error))?;
     let line = Line::new(stream);
     if peer.uid != rustix::process::geteuid() {
@@ -109,7 +110,8 @@ async fn prepare(
     let first = line.receive(FIRST_WORD_MAX).await.map_err(|error| failed(&error))?;
     let Message::TakeOver(asked) = first.message else { return Err(unexpected(&first.message)) };
     if !asked.versions.contains(&VERSION) {
-        let why = format!("it speaks versions {:?} of the hand-over; this daemon speaks {VERSION}", asked.versions);
+        let why =
+            format!("it speaks versions {:?} of the hand-over; this daemon speaks {VERSION}", asked.versions);
         return Err(refuse(&line, why).await);
     }
     if let Some(why) = refusal(inventory) {

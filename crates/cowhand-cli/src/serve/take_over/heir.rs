@@ -59,7 +59,9 @@ impl Heir {
                 Ok::<_, graph::OpenError>(())
             });
             let name = export.disk.filename.display();
-            looked.map_err(|error| Failure::because(format!("cannot take over: cannot serve {name}"), &error))?;
+            looked.map_err(|error| {
+                Failure::because(format!("cannot take over: cannot serve {name}"), &error)
+            })?;
         }
         Ok(())
     }
@@ -94,7 +96,9 @@ impl Heir {
             match self.line.receive(OPENING_MAX).await {
                 Ok(answer) => match answer.message {
                     Message::Go {} => Ok(()),
-                    Message::TakenBack {} => Err(Failure::new("this took too long: the running daemon goes on")),
+                    Message::TakenBack {} => {
+                        Err(Failure::new("this took too long: the running daemon goes on"))
+                    }
                     other => Err(unexpected(&other)),
                 },
                 Err(LineError::Ended) => Ok(()),

@@ -74,7 +74,11 @@ fn meaning(entry: &Entry) -> Meaning {
 /// Commands after which a disk stands on other images than its options say.
 fn changes_layers(name: &str) -> bool {
     let known = [
-        "blockdev-snapshot", "blockdev-snapshot-sync", "block-stream", "block-commit", "blockdev-mirror",
+        "blockdev-snapshot",
+        "blockdev-snapshot-sync",
+        "block-stream",
+        "block-commit",
+        "blockdev-mirror",
         "drive-mirror",
     ];
     known.contains(&name)

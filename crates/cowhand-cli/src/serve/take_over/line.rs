@@ -43,7 +43,9 @@ pub enum LineError {
     #[error("the other process said nothing for {} s", .0.as_secs_f32())]
     Silent(Duration),
     /// Longer than any.
-    #[error("a message has {text} bytes of text and {data} of data; at most {TEXT_BYTES_MAX} and {DATA_BYTES_MAX} are allowed")]
+    #[error(
+        "a message has {text} bytes of text and {data} of data; at most {TEXT_BYTES_MAX} and {DATA_BYTES_MAX} are allowed"
+    )]
     TooLong {
         /// As it came.
         text: usize,
@@ -85,7 +87,12 @@ impl Line {
     ///
     /// # Errors
     /// When the peer is gone.
-    pub async fn send(&self, message: &Message, data: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), LineError> {
+    pub async fn send(
+        &self,
+        message: &Message,
+        data: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), LineError> {
         let text = serde_json::to_vec(message)?;
         let [text_bytes, data_bytes] =
             [text.len(), data.len()].map(|len| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
@@ -116,7 +123,8 @@ impl Line {
         let mut fds = Vec::new();
         let head = self.bytes(HEAD_BYTES, &mut fds).await?;
         let length = |at: usize| {
-            let bytes = head.get(at..at + 4).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or_default();
+            let bytes =
+                head.get(at..at + 4).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or_default();
             u32::from_le_bytes(bytes) as usize
         };
         let (text, data) = (length(0), length(4));

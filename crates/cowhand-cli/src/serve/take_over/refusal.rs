@@ -25,7 +25,11 @@ fn of_exports(inventory: &Inventory) -> Option<String> {
             return Some(format!("export {:?} is shutting down; try again", export.id));
         }
         let mount = export.fuse_door()?;
-        Some(format!("export {:?} is mounted at {}: mounts stay where they are", export.id, mount.path().display()))
+        Some(format!(
+            "export {:?} is mounted at {}: mounts stay where they are",
+            export.id,
+            mount.path().display()
+        ))
     })
 }
 
