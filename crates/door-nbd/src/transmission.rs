@@ -27,8 +27,10 @@ use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::requests::Work;
 
+use self::at_hand::AtHand;
 use self::together::Held;
 
+mod at_hand;
 mod payload;
 mod together;
 
@@ -107,14 +109,8 @@ pub(crate) struct Transmission {
     /// Writes that may go together with the next one.
     held: Vec<Held>,
     departure: Rc<Departure>,
-    /// The header of the request at hand, and how much of it counts.
-    head: ([u8; HEAD_BYTES_MAX], usize),
-    /// A request whose payload had begun to come when the client was given away.
-    begun: Vec<u8>,
+    at_hand: AtHand,
 }
-
-/// Bytes of a request's header at most (NBD protocol, "Extended request message").
-const HEAD_BYTES_MAX: usize = 32;
 
 impl Transmission {
     pub(crate) fn new(
@@ -148,8 +144,7 @@ impl Transmission {
             merges,
             held: Vec::new(),
             departure,
-            head: ([0; HEAD_BYTES_MAX], 0),
-            begun: Vec::new(),
+            at_hand: AtHand::default(),
         }
     }
 
@@ -199,7 +194,7 @@ impl Transmission {
         drop(watcher);
         sender.await;
         let given = matches!(end, End::HandOver) && !client.gone.is_declared() && !client.outbox.has_failed();
-        let begun = given.then(|| [&self.begun, self.inbox.bytes()].concat());
+        let begun = given.then(|| [self.at_hand.begun(), self.inbox.bytes()].concat());
         self.transport.close().await;
         (if client.outbox.has_stalled() { End::Unread(self.stall_timeout) } else { end }, begun)
     }
@@ -249,7 +244,7 @@ impl Transmission {
         while let Decoded::Head { bytes, head } =
             RequestHeader::decode(self.client.dialect, self.inbox.bytes())?
         {
-            self.note_head(bytes);
+            self.at_hand.begin(&self.inbox.bytes()[..bytes]);
             self.inbox.consume(bytes);
             match Command::check(&head, &self.served) {
                 Ok(command) => self.start(&head, command).await?,
@@ -389,13 +384,6 @@ impl Transmission {
         self.client.outbox.send().await;
         self.line.emptied().await;
         self.client.in_flight.admit(payload).await
-    }
-
-    /// Keeps the header that stands first in the inbox.
-    fn note_head(&mut self, bytes: usize) {
-        let (head, len) = &mut self.head;
-        *len = bytes.min(HEAD_BYTES_MAX);
-        head[..*len].copy_from_slice(&self.inbox.bytes()[..*len]);
     }
 
     fn count_inline(&mut self) {

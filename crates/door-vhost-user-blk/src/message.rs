@@ -1,6 +1,7 @@
 //! Messages of vhost-user: bytes to checked values, and answers to bytes (pure). The layout is that of the vhost-user specification,
 //! "Message Specification": a header of three words in the machine's byte order, then a payload.
 
+mod encode;
 mod name;
 
 pub use self::name::name;
@@ -326,42 +327,6 @@ pub fn inflight_answer(info: InflightInfo, question_bytes: usize) -> Vec<u8> {
     payload.extend([info.queues, info.entries].map(u16::to_ne_bytes).concat());
     payload.resize(question_bytes.clamp(20, 24), 0);
     payload
-}
-
-impl Message {
-    /// The bytes that [`Message::decode`] makes this of: the request's number, and its payload. Only for messages that set something up.
-    pub fn encode(&self) -> Option<(u32, Vec<u8>)> {
-        let fd = |fd: &RingFd| number(u64::from(fd.ring) | if fd.polled { 0x100 } else { 0 }).to_vec();
-        let state = |state: &RingState| ring_state(state.ring, state.value).to_vec();
-        Some(match self {
-            Self::SetFeatures(features) => (2, number(*features).to_vec()),
-            Self::SetLogBase(area) => (6, words([area.len, area.file_offset])),
-            Self::SetRingEntries(ring) => (8, state(ring)),
-            Self::SetRingAddress(address) => (9, encoded_address(address)),
-            Self::SetRingBase(ring) => (10, state(ring)),
-            Self::SetRingKick(ring) => (12, fd(ring)),
-            Self::SetRingCall(ring) => (13, fd(ring)),
-            Self::SetRingErr(ring) => (14, fd(ring)),
-            Self::SetProtocolFeatures(features) => (16, number(*features).to_vec()),
-            Self::SetRingEnable(ring) => (18, state(ring)),
-            Self::SetBackendChannel => (21, Vec::new()),
-            Self::SetInflight(info) => (32, inflight_answer(*info, 24)),
-            Self::AddRegion(RegionInfo { guest, len, user, file_offset }) => {
-                (37, words([0, *guest, *len, *user, *file_offset]))
-            }
-            _ => return None,
-        })
-    }
-}
-
-fn words<const N: usize>(words: [u64; N]) -> Vec<u8> {
-    words.map(u64::to_ne_bytes).concat()
-}
-
-fn encoded_address(address: &RingAddress) -> Vec<u8> {
-    let RingAddress { ring, logged, descriptors, used, available, log_guest } = *address;
-    let head = ring_state(ring, u32::from(logged)).to_vec();
-    [head, words([descriptors, used, available, log_guest])].concat()
 }
 
 fn regions(name: &'static str, payload: &[u8]) -> Result<Vec<RegionInfo>, MessageError> {

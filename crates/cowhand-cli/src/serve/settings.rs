@@ -159,7 +159,6 @@ impl Settings {
         let names = export_names(&disks, args.export.as_deref())?;
         let default_export = default_export(&names, args.default_export.as_deref())?;
         let tls = tls_files(&args)?;
-        check_take_over(&args)?;
         Ok(Self {
             create: new_image(&args)?,
             default_export,
@@ -192,26 +191,6 @@ impl Settings {
                 .collect(),
         })
     }
-}
-
-/// What cannot go from one process to the next is refused at the start, rather than when it is needed.
-fn check_take_over(args: &Args) -> Result<(), Failure> {
-    let option = match (&args.take_over, &args.take_over_socket) {
-        (Some(_), _) => "--take-over",
-        (None, Some(_)) => "--take-over-socket",
-        (None, None) => return Ok(()),
-    };
-    if args.trace.is_some() {
-        return Err(Failure::new(format!(
-            "{option} and --trace do not go together: a trace is of one process"
-        )));
-    }
-    if !args.fuse.is_empty() {
-        return Err(Failure::new(format!(
-            "{option} and --fuse do not go together: a mount stays with its process"
-        )));
-    }
-    Ok(())
 }
 
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {

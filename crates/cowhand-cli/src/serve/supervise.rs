@@ -17,6 +17,7 @@ use super::steering::{Running, Sockets};
 use super::systemd;
 use super::take_over::Estate;
 use super::take_over::elder::{Exchange, wait_for_heir};
+use super::take_over::levels::levels;
 use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 use crate::output::tell;
@@ -123,7 +124,8 @@ fn prepare_to_give(exchange: Exchange, inventory: &Inventory) -> Option<(Exchang
         Ok(sockets) => {
             let_names_stay(true);
             let commands = inventory.journal.entries();
-            Some((exchange, Estate { sockets, commands, ..Estate::default() }))
+            let levels = levels(inventory);
+            Some((exchange, Estate { sockets, commands, levels, ..Estate::default() }))
         }
         Err(error) => {
             tracing::error!(%error, "sockets cannot be given away; this process ends");

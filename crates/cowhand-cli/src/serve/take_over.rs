@@ -14,6 +14,7 @@ pub mod clients;
 pub mod elder;
 pub mod heir;
 pub mod journal;
+pub mod levels;
 pub mod line;
 pub mod message;
 pub mod refusal;
@@ -48,6 +49,8 @@ pub struct Estate {
     pub front_ends: Vec<door_vhost_user_blk::HandedFrontEnd>,
     /// What commands made of the configuration.
     pub commands: Vec<journal::Entry>,
+    /// How full the buckets of limits are, by node.
+    pub levels: Vec<message::Levels>,
     /// Sockets that clients come in at.
     pub sockets: Vec<sockets::Handed>,
 }

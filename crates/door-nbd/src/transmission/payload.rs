@@ -100,8 +100,7 @@ impl Transmission {
 
     /// The request at hand goes to another process, as far as it came.
     fn give_begun(&mut self, payload: &[u8]) -> End {
-        let (head, len) = &self.head;
-        self.begun = [&head[..*len], payload].concat();
+        self.at_hand.give(payload);
         End::HandOver
     }
 

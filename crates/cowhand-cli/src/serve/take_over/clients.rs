@@ -7,7 +7,7 @@ use door_vhost_user_blk::{HandedFrontEnd, Said};
 
 use super::line::{Line, LineError, Received};
 use super::message::{Dialect, FrontEnd, Message, NbdClient};
-use super::{CLOSING_MAX, Estate, journal, sockets};
+use super::{CLOSING_MAX, Estate, journal, levels, sockets};
 use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
 
@@ -21,6 +21,9 @@ pub async fn send(line: &Line, estate: &Estate) -> Result<(), LineError> {
     }
     for entry in &estate.commands {
         line.say(&Message::Command(entry.clone())).await?;
+    }
+    for levels in &estate.levels {
+        line.say(&Message::Levels(levels.clone())).await?;
     }
     for client in &estate.clients {
         let message = Message::NbdClient(NbdClient {
@@ -64,6 +67,7 @@ pub async fn receive(line: &Line) -> Result<Estate, Failure> {
         match message {
             Message::Socket(place) => estate.sockets.push(sockets::Handed { place, fd: only(&mut fds)? }),
             Message::Command(entry) => estate.commands.push(entry),
+            Message::Levels(levels) => estate.levels.push(levels),
             Message::NbdClient(client) => estate.clients.push(HandedClient {
                 socket: only(&mut fds)?,
                 export: client.export,
@@ -116,6 +120,7 @@ pub async fn resume(inventory: &std::rc::Rc<Inventory>, estate: &Estate) -> Resu
     for entry in &estate.commands {
         repeat(inventory, entry).await?;
     }
+    levels::raise(inventory, &estate.levels);
     for client in &estate.clients {
         inventory.server.resume(client).map_err(|error| {
             Failure::because(format!("cannot go on with a client of export {:?}", client.export), &error)

@@ -153,7 +153,7 @@ fn undo(entries: &mut Vec<Entry>, at: usize) {
         "qom-set" => entry.text("path").is_some_and(|path| path.trim_start_matches("/objects/") == id),
         "blockdev-reopen" => {
             let options = entry.arguments.get("options").and_then(Value::as_array);
-            options.is_some_and(|all| all.iter().all(|one| one["node-name"] == Value::from(id.as_str())))
+            options.is_some_and(|all| all.iter().all(|one| one["node-name"] == id.as_str()))
         }
         _ => false,
     };

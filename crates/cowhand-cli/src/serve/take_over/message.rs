@@ -32,6 +32,8 @@ pub enum Message {
     },
     /// Elder: what commands made of the configuration.
     Command(Entry),
+    /// Elder: how full the buckets of a disk's limits are.
+    Levels(Levels),
     /// Elder: that was all.
     End {},
     /// Heir: I have the disks and the clients; may I serve?
@@ -101,6 +103,16 @@ pub struct NbdClient {
     pub flags: u16,
     /// Metadata contexts: id and name.
     pub contexts: Vec<(u32, String)>,
+}
+
+/// How full the buckets of a disk's limits are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Levels {
+    /// The disk.
+    pub node: String,
+    /// Of each limit that is set, in operations or bytes, the level of its bucket, and that of its bucket for bursts; operations first, of both directions, of reads, of
+    /// writes, then bytes.
+    pub levels: Vec<Option<[f64; 2]>>,
 }
 
 /// How NBD's messages look.

@@ -16,6 +16,9 @@ pub fn refusal(inventory: &Inventory) -> Option<String> {
         let id = job.info()["id"].as_str().unwrap_or_default().to_owned();
         return Some(format!("job {id:?} is not over; wait for it, or cancel it"));
     }
+    if inventory.graph.rules().trace.is_some() {
+        return Some("--trace records what is asked of this process, and of no other".to_owned());
+    }
     of_exports(inventory).or_else(|| of_disks(inventory))
 }
 
