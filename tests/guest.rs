@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img};
+use black_box::server::Start;
 use black_box::{Run, Scratch, Server};
 
 /// A guest that takes longer hangs: it needs about 10 s on an idle machine.
@@ -263,16 +264,23 @@ const AFTERWARDS: &str = r"
 /bin/busybox umount /mnt || fail umount
 ";
 
-/// QEMU is the front-end, and connects again when the daemon is gone. The guest sees pauses, no error and no loss.
+/// QEMU is the front-end, and connects again when the daemon is gone. A new process takes over, too. The guest sees pauses, no error and no loss.
 #[test]
 fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_size() {
     let scratch = Scratch::new();
     let (path, socket, qmp) = (scratch.name("disk.qcow2"), scratch.file("v.sock"), scratch.file("q"));
     qemu_img(["create", "-q", "-f", "qcow2", &path, "256M"]).ok();
     let kernel = Kernel::newest();
-    let serve = || {
+    let arguments = || {
         let (vhost, qmp) = (socket.display().to_string(), qmp.display().to_string());
-        Server::start(["--vhost-user-blk", &vhost, "--qmp", &qmp, &format!("file={path},discard=unmap")])
+        let drive = format!("file={path},discard=unmap");
+        ["--vhost-user-blk", &vhost, "--qmp", &qmp, &drive].map(str::to_owned)
+    };
+    let next = scratch.file("next");
+    let serve = || {
+        Server::start(
+            arguments().into_iter().chain(["--take-over-socket".to_owned(), next.display().to_string()]),
+        )
     };
     let mut server = serve();
     let mut machine = Machine::boot(&kernel, &kernel.initrd(&scratch, MACHINE), &socket, &scratch);
@@ -281,6 +289,12 @@ fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_si
         server.kill();
         server = serve();
     }
+    machine.wait_for("WROTE-42\r");
+    // A new process takes over, in mid-load, too: QEMU keeps its connection.
+    let heir = Start::new(arguments()).arg("--take-over").arg(&next).spawn();
+    let outcome = server.outcome();
+    assert!(outcome.status.success(), "{outcome}");
+    server = heir;
     machine.wait_for("RESIZE-NOW");
     let mut control = black_box::qmp::Qmp::connect(&qmp);
     control.ok("block_resize", serde_json::json!({ "node-name": "disk", "size": 384 << 20 }));

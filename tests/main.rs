@@ -22,4 +22,5 @@ mod space;
 mod throttle;
 mod tools;
 mod trace;
+mod upgrade;
 mod vhost_user;

@@ -10,23 +10,23 @@ use black_box::{Random, Server};
 
 use super::{Place, pattern};
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 const BLOCKS: u64 = 2048;
 
 /// A guest that writes blocks at random places, each slot one at a time, and knows what it wrote.
-struct Guest {
-    machine: Machine,
+pub(crate) struct Guest {
+    pub(crate) machine: Machine,
     ways: Ways,
     random: Random,
     /// What each slot of each queue is about, while it is in flight: block and seed; `None` is a flush.
     in_flight: BTreeMap<(u16, u16), Option<(u64, u64)>>,
     /// The last acknowledged seed of each block, and those sent since.
-    blocks: BTreeMap<u64, u64>,
-    acknowledged: u64,
+    pub(crate) blocks: BTreeMap<u64, u64>,
+    pub(crate) acknowledged: u64,
 }
 
 impl Guest {
-    fn new(ways: Ways, seed: u64) -> Self {
+    pub(crate) fn new(ways: Ways, seed: u64) -> Self {
         let (machine, random) = (Machine::new(ways), Random::new(seed));
         Self { machine, ways, random, in_flight: BTreeMap::new(), blocks: BTreeMap::new(), acknowledged: 0 }
     }
@@ -80,7 +80,7 @@ impl Guest {
     }
 
     /// Works until so many are answered.
-    fn work(&mut self, until: u64) {
+    pub(crate) fn work(&mut self, until: u64) {
         while self.acknowledged < until {
             self.fill();
             while self.take() == 0 {
@@ -89,7 +89,7 @@ impl Guest {
         }
     }
 
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let start = std::time::Instant::now();
         while !self.in_flight.is_empty() {
             self.take();

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-mod crashes;
+pub(crate) mod crashes;
 mod hostile;
 mod packed;
 mod steering;
@@ -43,7 +43,7 @@ impl Place {
 }
 
 /// Bytes that tell where they belong.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = black_box::Random::new(seed);
     (0..len / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
 }

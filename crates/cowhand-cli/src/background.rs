@@ -64,6 +64,23 @@ impl Background {
     }
 }
 
+impl Background {
+    /// As [`Background::ready`], but the directory stays, and so does standard error: what is told there is for a service manager's log.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn ready_here(self) -> Result<(), Failure> {
+        let leave = || -> io::Result<()> {
+            // Who started us may be gone.
+            let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            dup2_stdin(&null)?;
+            Ok(dup2_stdout(&null)?)
+        };
+        leave().map_err(|error| Failure::because("cannot go into the background", &error))
+    }
+}
+
 fn second() -> io::Result<ExitCode> {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from(crate::voice::name()));

@@ -14,8 +14,8 @@ use crate::drive::formats;
 use crate::failure::Failure;
 use crate::serve::args::Args as ServeArgs;
 use crate::serve::sandbox::Sandbox;
-use crate::serve::serve;
 use crate::serve::settings::{FuseFile, Placed, Settings, Surroundings};
+use crate::serve::{Beginning, InBackground, serve};
 
 /// Arguments of `cowhand mount`.
 #[derive(Clone, Debug, clap::Args)]
@@ -118,7 +118,8 @@ pub fn run(args: Args, _: &mut dyn Write) -> Result<ExitCode, Failure> {
         Some(Side::Serving(background)) => Some(background),
         None => None,
     };
-    serve(&settings(args)?, Vec::new(), background)
+    let background = background.map(InBackground::Away);
+    serve(&settings(args)?, Beginning { background, ..Beginning::default() })
 }
 
 /// What a server is to do that has this disk as a file, and no other door.

@@ -51,7 +51,7 @@ fn no_place(error: NoPlace) -> Refusal {
     }
 }
 
-fn describe(entry: &ExportEntry, connections_max: u32) -> ExportInfo {
+pub(crate) fn describe(entry: &ExportEntry, connections_max: u32) -> ExportInfo {
     let disk: &dyn Export = entry.disk().as_ref();
     let blocks = disk.block_sizes();
     let (minimum, preferred) = (blocks.minimum, blocks.preferred);

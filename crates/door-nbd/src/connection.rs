@@ -14,6 +14,8 @@ use reactor::net::Stream;
 use tls::{TlsStream, Transport};
 
 use crate::catalogue::Offered;
+use crate::departure::Departure;
+use crate::handed::HandedClient;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::options::TlsPolicy;
 use crate::server::{HandshakeSlot, Server};
@@ -49,7 +51,7 @@ struct Agreed {
 pub(crate) async fn serve(
     server: Arc<Server>,
     seat: &Seat,
-    stream: Arc<Stream>,
+    (stream, departure): (Arc<Stream>, Rc<Departure>),
     (slot, tls): (HandshakeSlot, &TlsPolicy),
 ) {
     tracing::debug!("client connects");
@@ -66,36 +68,67 @@ pub(crate) async fn serve(
             repeats::tell(Level::Warn, "TLS", "", &text);
         }
         Err(ended) => tracing::info!(reason = %ended, "handshake fails"),
-        Ok(Agreed { session, transport, inbox }) => {
-            let name = session.chosen.entry().name().to_owned();
-            let contexts = session.contexts.len();
-            tracing::info!(export = name, dialect = ?session.dialect, contexts, "client uses export");
-            let loops = server.loops();
-            let means = Means {
-                budget: loops.budget(),
-                shutdown: loops.shutdown(),
-                stall_timeout: server.options().stall_timeout,
-                merges: server.options().merge,
-                pace: seat.pace(session.chosen.entry()),
-            };
-            let transmission = Transmission::new(&session, Rc::new(transport), inbox, means);
-            let end =
-                match select(pin!(transmission.run()), pin!(session.chosen.entry().leaving().wait())).await {
-                    Either::Left((end, _)) => end,
-                    Either::Right((_, running)) => {
-                        // Whatever waits for this client, in either direction, ends.
-                        let _ = stream.shutdown(std::net::Shutdown::Both);
-                        running.await
-                    }
-                };
-            if end.is_stall() {
-                server.door().count_stalled();
-                let text = format!("export {name:?}: client {} is sent away: {end}", peer::name(&*stream));
-                repeats::tell(Level::Warn, "stalled", &name, &text);
-            } else {
-                tracing::info!(export = name, reason = %end, "connection ends");
+        Ok(agreed) => transmit(&server, seat, (stream, departure), agreed).await,
+    }
+}
+
+/// Goes on with a client that has chosen its export at another server; `begun` is the beginning of its next request.
+pub(crate) async fn resume(
+    server: &Arc<Server>,
+    seat: &Seat,
+    (stream, departure): (Arc<Stream>, Rc<Departure>),
+    session: Session<Place>,
+    begun: &[u8],
+) {
+    let agreed =
+        Agreed { session, transport: Transport::Plain(Arc::clone(&stream)), inbox: Inbox::with(begun) };
+    transmit(server, seat, (stream, departure), agreed).await;
+}
+
+/// Serves a client that has chosen its export.
+async fn transmit(
+    server: &Arc<Server>,
+    seat: &Seat,
+    (stream, departure): (Arc<Stream>, Rc<Departure>),
+    Agreed { session, transport, inbox }: Agreed,
+) {
+    let name = session.chosen.entry().name().to_owned();
+    let contexts = session.contexts.len();
+    tracing::info!(export = name, dialect = ?session.dialect, contexts, "client uses export");
+    if matches!(transport, Transport::Plain(_)) {
+        departure.can_be_given();
+    }
+    let loops = server.loops();
+    let means = Means {
+        budget: loops.budget(),
+        shutdown: loops.shutdown(),
+        stall_timeout: server.options().stall_timeout,
+        merges: server.options().merge,
+        pace: seat.pace(session.chosen.entry()),
+        departure,
+    };
+    let transmission = Transmission::new(&session, Rc::new(transport), inbox, means);
+    let (end, begun) =
+        match select(pin!(transmission.run()), pin!(session.chosen.entry().leaving().wait())).await {
+            Either::Left((end, _)) => end,
+            Either::Right((_, running)) => {
+                // Whatever waits for this client, in either direction, ends.
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+                running.await
             }
+        };
+    if let Some(begun) = begun {
+        match HandedClient::new(&stream, &session, begun) {
+            Ok(client) => server.hand(client),
+            Err(error) => tracing::error!(%error, "a client cannot be given to another process"),
         }
+    }
+    if end.is_stall() {
+        server.door().count_stalled();
+        let text = format!("export {name:?}: client {} is sent away: {end}", peer::name(&*stream));
+        repeats::tell(Level::Warn, "stalled", &name, &text);
+    } else {
+        tracing::info!(export = name, reason = %end, "connection ends");
     }
 }
 

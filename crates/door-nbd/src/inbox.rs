@@ -5,6 +5,7 @@ use std::io;
 use buffer::IoBuf;
 use tls::Transport;
 
+use crate::departure::Departure;
 use crate::limits::RECEIVE_BYTES;
 
 /// The connection cannot go on.
@@ -30,6 +31,13 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn new() -> Self {
         Self { buf: IoBuf::uninit(RECEIVE_BYTES), start: 0, end: 0 }
+    }
+
+    /// With bytes that came before, however many.
+    pub(crate) fn with(bytes: &[u8]) -> Self {
+        let mut buf = IoBuf::uninit(RECEIVE_BYTES.max(bytes.len()));
+        buf[..bytes.len()].copy_from_slice(bytes);
+        Self { buf, start: 0, end: bytes.len() }
     }
 
     /// What is there.
@@ -60,6 +68,32 @@ impl Inbox {
                 self.end += count;
                 Ok(())
             }
+        }
+    }
+
+    /// As [`Inbox::receive`]; `false` when the client is to be given away first, which loses no byte. An encrypted connection cannot be.
+    pub(crate) async fn receive_unless(
+        &mut self,
+        transport: &Transport,
+        most: usize,
+        departure: &Departure,
+    ) -> Result<bool, ReceiveError> {
+        let Transport::Plain(stream) = transport else {
+            return self.receive(transport, most).await.map(|()| true);
+        };
+        self.move_to_front();
+        let mut room = self.buf.split_off(self.end);
+        let rest = room.split_off(most.min(room.len()));
+        let (received, room) = stream.recv_unless(room, departure.asked()).await;
+        self.buf.rejoin(room);
+        self.buf.rejoin(rest);
+        match received? {
+            Some(0) => Err(ReceiveError::Ended),
+            Some(count) => {
+                self.end += count;
+                Ok(true)
+            }
+            None => Ok(false),
         }
     }
 

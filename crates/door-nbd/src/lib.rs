@@ -18,7 +18,9 @@ mod block_status;
 mod catalogue;
 mod client;
 mod connection;
+mod departure;
 mod gone;
+mod handed;
 mod inbox;
 pub mod limits;
 mod line;
@@ -30,5 +32,7 @@ mod requests;
 mod server;
 mod transmission;
 
+pub use handed::{HandedClient, NotResumed};
+pub use nbd_wire::{Dialect, ExportFlags};
 pub use options::{ServerOptions, TlsPolicy};
 pub use server::Server;

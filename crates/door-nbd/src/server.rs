@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export::{ClientCosts, Door, Exports, Loops, Served, peer};
+use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
 
-use crate::connection;
+use crate::departure::Departure;
+use crate::handed::{HandedClient, NotResumed};
 use crate::limits::HANDSHAKES_MAX;
 use crate::options::{ServerOptions, TlsPolicy};
+use crate::{catalogue, connection};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub struct Server {
     door: Door,
     options: ServerOptions,
     handshakes: Arc<AtomicUsize>,
+    /// Clients that nobody serves any more, for another process.
+    handed: Mutex<Vec<HandedClient>>,
 }
 
 /// A place among the connections that have not chosen an export; given back by dropping.
@@ -33,7 +38,12 @@ impl Drop for HandshakeSlot {
 impl Server {
     /// A server of `exports` whose clients live on `loops`, as long as these run.
     pub fn new(exports: Exports, options: ServerOptions, loops: &Arc<Loops>) -> Arc<Self> {
-        Arc::new(Self { door: Door::new(loops, exports), options, handshakes: Arc::default() })
+        Arc::new(Self {
+            door: Door::new(loops, exports),
+            options,
+            handshakes: Arc::default(),
+            handed: Mutex::default(),
+        })
     }
 
     /// What is served.
@@ -92,10 +102,45 @@ impl Server {
         self.door.give(move |seat| {
             let span = tracing::info_span!("nbd", peer = peer::name(&stream));
             let (stream, seat) = (Arc::new(stream), seat.clone());
-            let hang_up = Rc::new(Arc::clone(&stream));
-            let served = async move { connection::serve(server, &seat, stream, (slot, &tls)).await };
+            let departure = Departure::new(&stream);
+            let hang_up = Rc::clone(&departure);
+            let served = async move {
+                connection::serve(server, &seat, (stream, departure), (slot, &tls)).await;
+            };
             Served { hang_up, work: Box::pin(served.instrument(span)) }
         });
+    }
+
+    /// Goes on with a client that another server has given away. It is served when the loops run.
+    ///
+    /// # Errors
+    /// When its export is not here, or is not what the client knows: the client stays as it is.
+    pub fn resume(self: &Arc<Self>, client: &HandedClient) -> Result<(), NotResumed> {
+        let most = self.options.connections_per_export.max(1);
+        let entry = self.exports().find(&client.export)?;
+        let session = client.session(entry, most, |entry| catalogue::describe(entry, most))?;
+        let socket = client.socket.try_clone().map_err(NotResumed::Io)?;
+        let (server, begun) = (Arc::clone(self), client.begun.clone());
+        self.door.give(move |seat| {
+            let stream = Arc::new(Stream::from_fd(socket));
+            let span = tracing::info_span!("nbd", peer = peer::name(&*stream));
+            let departure = Departure::new(&stream);
+            let (seat, hang_up) = (seat.clone(), Rc::clone(&departure));
+            let work = async move {
+                connection::resume(&server, &seat, (stream, departure), session, &begun).await;
+            };
+            Served { hang_up, work: Box::pin(work.instrument(span)) }
+        });
+        Ok(())
+    }
+
+    /// The clients that were given away when the loops ended ([`export::Shutdown::hand_over`]).
+    pub fn take_handed(&self) -> Vec<HandedClient> {
+        std::mem::take(&mut self.handed.lock())
+    }
+
+    pub(crate) fn hand(&self, client: HandedClient) {
+        self.handed.lock().push(client);
     }
 
     fn handshake_slot(&self) -> Option<HandshakeSlot> {

@@ -16,6 +16,7 @@ use nbd_wire::{
 use tls::Transport;
 
 use crate::client::{Asked, Client, What};
+use crate::departure::Departure;
 use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{
@@ -26,8 +27,10 @@ use crate::line::Line;
 use crate::outbox::Outbox;
 use crate::requests::Work;
 
+use self::at_hand::AtHand;
 use self::together::Held;
 
+mod at_hand;
 mod payload;
 mod together;
 
@@ -38,6 +41,8 @@ pub(crate) enum End {
     Disconnect,
     #[error("server shuts down")]
     Shutdown,
+    #[error("another process goes on with the client")]
+    HandOver,
     #[error("connection closed by the client")]
     Gone,
     #[error("replies cannot be sent")]
@@ -57,7 +62,7 @@ pub(crate) enum End {
 impl End {
     /// Nobody reads the replies that are still to come.
     fn is_abrupt(&self) -> bool {
-        !matches!(self, Self::Disconnect | Self::Shutdown)
+        !matches!(self, Self::Disconnect | Self::Shutdown | Self::HandOver)
     }
 
     /// The client was sent away, because it held what others wait for.
@@ -81,6 +86,7 @@ pub(crate) struct Means<'a> {
     pub(crate) stall_timeout: Duration,
     pub(crate) merges: bool,
     pub(crate) pace: Pace,
+    pub(crate) departure: Rc<Departure>,
 }
 
 /// One connection that has chosen its export.
@@ -102,6 +108,8 @@ pub(crate) struct Transmission {
     merges: bool,
     /// Writes that may go together with the next one.
     held: Vec<Held>,
+    departure: Rc<Departure>,
+    at_hand: AtHand,
 }
 
 impl Transmission {
@@ -111,7 +119,7 @@ impl Transmission {
         inbox: Inbox,
         means: Means<'_>,
     ) -> Self {
-        let Means { budget, shutdown, stall_timeout, merges, pace } = means;
+        let Means { budget, shutdown, stall_timeout, merges, pace, departure } = means;
         let client = Rc::new(Client {
             entry: Arc::clone(session.chosen.entry()),
             dialect: session.dialect,
@@ -135,13 +143,16 @@ impl Transmission {
             inline_bytes: Cell::new(0),
             merges,
             held: Vec::new(),
+            departure,
+            at_hand: AtHand::default(),
         }
     }
 
     /// Serves until there is nothing more to read, then until every request in flight is answered. When the client is
     /// gone nothing more is begun for it: what waits is dropped, reads at work end at their next step, and only
-    /// writes that were taken in whole are carried out.
-    pub(crate) async fn run(mut self) -> End {
+    /// writes that were taken in whole are carried out. Gives the bytes of a request that was not taken in whole, if the client is for another
+    /// process.
+    pub(crate) async fn run(mut self) -> (End, Option<Vec<u8>>) {
         let (client, line) = (Rc::clone(&self.client), Rc::clone(&self.line));
         let sender = reactor::spawn({
             let outbox = Rc::clone(&client.outbox);
@@ -182,8 +193,10 @@ impl Transmission {
         client.outbox.close();
         drop(watcher);
         sender.await;
+        let given = matches!(end, End::HandOver) && !client.gone.is_declared() && !client.outbox.has_failed();
+        let begun = given.then(|| [self.at_hand.begun(), self.inbox.bytes()].concat());
         self.transport.close().await;
-        if client.outbox.has_stalled() { End::Unread(self.stall_timeout) } else { end }
+        (if client.outbox.has_stalled() { End::Unread(self.stall_timeout) } else { end }, begun)
     }
 
     /// Takes requests in until there are no more.
@@ -203,13 +216,19 @@ impl Transmission {
             if let Err(end) = self.send().await {
                 return end;
             }
-            if self.shutdown.is_triggered() {
+            if self.departure.is_asked() {
+                return End::HandOver;
+            }
+            // Until the loop tells whether the client can be given away it goes on.
+            if self.shutdown.is_triggered() && !self.shutdown.hands_over() {
                 return End::Shutdown;
             }
             let large = std::mem::take(&mut self.last_write_was_large);
             let most = if large { RECEIVE_BYTES_AFTER_LARGE } else { RECEIVE_BYTES };
-            if let Err(error) = self.inbox.receive(&self.transport, most).await {
-                return error.into();
+            match self.inbox.receive_unless(&self.transport, most, &self.departure).await {
+                Ok(true) => {}
+                Ok(false) => return End::HandOver,
+                Err(error) => return error.into(),
             }
         }
     }
@@ -225,6 +244,7 @@ impl Transmission {
         while let Decoded::Head { bytes, head } =
             RequestHeader::decode(self.client.dialect, self.inbox.bytes())?
         {
+            self.at_hand.begin(&self.inbox.bytes()[..bytes]);
             self.inbox.consume(bytes);
             match Command::check(&head, &self.served) {
                 Ok(command) => self.start(&head, command).await?,

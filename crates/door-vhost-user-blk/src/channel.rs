@@ -1,6 +1,8 @@
 //! The back-end's own messages: a front-end is told that the configuration has changed.
 
 use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +22,11 @@ impl Channel {
     /// Messages go there from now on.
     pub(crate) fn set(&self, stream: Stream) {
         *self.stream.borrow_mut() = Some(Rc::new(stream));
+    }
+
+    /// Another descriptor for the socket, if there is one.
+    pub(crate) fn socket(&self) -> io::Result<Option<OwnedFd>> {
+        self.stream.borrow().as_ref().map(|stream| stream.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Tells of each new size of the disk, for ever.

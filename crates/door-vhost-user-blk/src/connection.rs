@@ -13,6 +13,8 @@ use futures_util::future::{Either, select};
 use reactor::net::Stream;
 
 use crate::channel::Channel;
+use crate::departure::Departure;
+use crate::handed::{HandedFrontEnd, Said};
 use crate::limits::PREDECESSOR_PATIENCE;
 use crate::message::{self, HEADER_BYTES, Header, Message, MessageError};
 use crate::server::{Server, VhostExport};
@@ -23,6 +25,10 @@ use crate::session::{Answer, Refused, Session};
 pub(crate) enum End {
     #[error("connection closed by the front-end")]
     Gone,
+    #[error("another process goes on with the front-end")]
+    HandOver,
+    #[error("it cannot go on where another process was: {0}")]
+    NotResumed(Refused),
     #[error("another front-end uses the disk")]
     Busy,
     #[error("{0}")]
@@ -38,12 +44,17 @@ pub(crate) enum End {
 impl End {
     /// Somebody has to know of it.
     fn is_fault(&self) -> bool {
-        !matches!(self, Self::Gone)
+        !matches!(self, Self::Gone | Self::HandOver)
     }
 }
 
-/// Serves one front-end to its end, and the end of all that it asked for.
-pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, export: Arc<VhostExport>) {
+/// Serves one front-end to its end, and the end of all that it asked for. Another process was told `told` by it.
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    (stream, departure): (Rc<Stream>, Rc<Departure>),
+    export: Arc<VhostExport>,
+    told: Vec<Said>,
+) {
     let entry = Arc::clone(&export.entry);
     let leaving = {
         let (stream, entry) = (Rc::clone(&stream), Arc::clone(&entry));
@@ -56,7 +67,8 @@ pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, export: Arc<V
     let end = match place(&export, &stream).await {
         Ok(place) => {
             tracing::info!(export = entry.name(), "front-end uses export");
-            let end = talk(&server, &stream, &export).await;
+            departure.can_be_given();
+            let end = talk(&server, (&stream, &departure), &export, told).await;
             // Who comes next repeats what was in flight: not before all of it has ended.
             drop(place);
             end
@@ -64,7 +76,9 @@ pub(crate) async fn serve(server: Arc<Server>, stream: Rc<Stream>, export: Arc<V
         Err(end) => end,
     };
     drop(leaving);
-    let _ = stream.shutdown(std::net::Shutdown::Both);
+    if !matches!(end, End::HandOver) {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
     if end.is_fault() {
         let text = format!("export {:?}: the connection of a front-end ends: {end}", entry.name());
         repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
@@ -93,18 +107,56 @@ async fn place(export: &VhostExport, stream: &Stream) -> Result<Place, End> {
 }
 
 /// Answers messages until there are no more; then stops every ring.
-async fn talk(server: &Arc<Server>, stream: &Stream, export: &Arc<VhostExport>) -> End {
+async fn talk(
+    server: &Arc<Server>,
+    (stream, departure): (&Stream, &Departure),
+    export: &Arc<VhostExport>,
+    told: Vec<Said>,
+) -> End {
     let channel = Rc::new(Channel::default());
-    let told = reactor::spawn(Rc::clone(&channel).tell_of_sizes(Arc::clone(export)));
+    let telling = reactor::spawn(Rc::clone(&channel).tell_of_sizes(Arc::clone(export)));
     let mut session = Session::new(server, export, channel);
-    let end = loop {
-        if let Err(end) = answer_next(&mut session, stream).await {
-            break end;
-        }
+    let end = match session.repeat(told).await {
+        Ok(()) => answer_all(&mut session, (stream, departure)).await,
+        Err(why) => End::NotResumed(why),
     };
-    told.cancel().await;
+    telling.cancel().await;
+    if matches!(end, End::HandOver) {
+        session.rest().await;
+        return match hand(server, &session, stream) {
+            Ok(()) => end,
+            Err(error) => End::Io(error),
+        };
+    }
     session.stop_all().await;
     end
+}
+
+/// Answers messages until there are no more, or the front-end is to be given away. That happens between two messages.
+async fn answer_all(session: &mut Session, (stream, departure): (&Stream, &Departure)) -> End {
+    loop {
+        match select(pin!(departure.asked()), pin!(stream.readable())).await {
+            Either::Left(((), _)) => return End::HandOver,
+            Either::Right(_) => {}
+        }
+        if let Err(end) = answer_next(session, stream).await {
+            return end;
+        }
+    }
+}
+
+/// Gives a front-end whose rings are at rest to another process.
+fn hand(server: &Server, session: &Session, stream: &Stream) -> io::Result<()> {
+    let export = session.export();
+    let front = HandedFrontEnd {
+        socket: stream.as_fd().try_clone_to_owned()?,
+        export: export.entry.name().to_owned(),
+        size: export.entry.disk().size(),
+        cache: *export.cache.lock(),
+        told: session.told()?,
+    };
+    server.hand(front);
+    Ok(())
 }
 
 async fn answer_next(session: &mut Session, stream: &Stream) -> Result<(), End> {

@@ -14,8 +14,10 @@
 mod channel;
 pub mod config;
 mod connection;
+mod departure;
 mod device;
 pub mod features;
+mod handed;
 pub mod inflight;
 mod ledger;
 pub mod limits;
@@ -30,4 +32,5 @@ mod session;
 mod state;
 mod work;
 
+pub use handed::{HandedFrontEnd, NotResumed, Said};
 pub use server::{DeviceOptions, OptionsError, Server, VhostExport};

@@ -74,6 +74,8 @@ pub struct Outside {
 struct Region {
     info: RegionInfo,
     mapping: Arc<Mapping>,
+    /// Its file, for another process.
+    file: Arc<OwnedFd>,
 }
 
 impl Region {
@@ -82,10 +84,10 @@ impl Region {
         if guest.checked_add(len).is_none() || user.checked_add(len).is_none() {
             return Err(MemoryError::NoRange { guest, len });
         }
-        let mapping = Mapping::new(fd, Area { len, file_offset });
-        mapping
-            .map(|mapping| Self { info, mapping: Arc::new(mapping) })
-            .map_err(|source| MemoryError::Map { guest, source })
+        let failed = |source| MemoryError::Map { guest, source };
+        let mapping = Mapping::new(fd, Area { len, file_offset }).map_err(failed)?;
+        let file = fd.try_clone().map_err(|error| failed(MapError::System(error)))?;
+        Ok(Self { info, mapping: Arc::new(mapping), file: Arc::new(file) })
     }
 
     fn end(&self) -> u64 {
@@ -159,6 +161,11 @@ impl Memory {
         let mut regions = self.regions.clone();
         regions.remove(at);
         Ok(Self { regions })
+    }
+
+    /// What the regions were made of, in ascending order.
+    pub fn described(&self) -> impl Iterator<Item = (RegionInfo, &OwnedFd)> {
+        self.regions.iter().map(|region| (region.info, &*region.file))
     }
 
     /// Whether a front-end cut the file of a region.

@@ -1,6 +1,7 @@
 //! Messages of vhost-user: bytes to checked values, and answers to bytes (pure). The layout is that of the vhost-user specification,
 //! "Message Specification": a header of three words in the machine's byte order, then a payload.
 
+mod encode;
 mod name;
 
 pub use self::name::name;

@@ -9,9 +9,12 @@ use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
 
-use crate::connection;
+use crate::departure::Departure;
+use crate::handed::{HandedFrontEnd, NotResumed, Said};
 use crate::limits::{FRONT_ENDS_MAX, QUEUES_MAX};
+use crate::message::{Message, RingState};
 use crate::request::SECTOR_BYTES;
+use crate::{config, connection};
 
 /// How a disk is shown to guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +83,29 @@ impl VhostExport {
     pub fn entry(&self) -> &Arc<ExportEntry> {
         &self.entry
     }
+
+    /// Whether the guest of a front-end finds here what it knows.
+    fn check(&self, front: &HandedFrontEnd) -> Result<(), NotResumed> {
+        let (disk, export) = (self.entry.disk(), front.export.clone());
+        if disk.size() != front.size {
+            return Err(NotResumed::Size { export, found: disk.size(), known: front.size });
+        }
+        let offered = config::features(disk.read_only(), disk.abilities());
+        for said in &front.told {
+            match Message::decode(said.request, &said.payload) {
+                Ok(Message::SetFeatures(used)) if used & !offered != 0 => {
+                    return Err(NotResumed::Features { export, missing: used & !offered });
+                }
+                Ok(Message::SetRingBase(RingState { ring, .. }))
+                    if ring >= u32::from(self.options.queues) =>
+                {
+                    return Err(NotResumed::Queues { export, queues: self.options.queues, ring });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What all front-ends share.
@@ -88,12 +114,18 @@ pub struct Server {
     door: Door,
     /// The loop that the next device's first queue lives on.
     next_loop: AtomicUsize,
+    /// Front-ends that nobody serves any more, for another process.
+    handed: Mutex<Vec<HandedFrontEnd>>,
 }
 
 impl Server {
     /// A server without exports whose front-ends live on `loops`, as long as these run.
     pub fn new(loops: &Arc<Loops>) -> Arc<Self> {
-        Arc::new(Self { door: Door::new(loops, Exports::new()), next_loop: AtomicUsize::new(0) })
+        Arc::new(Self {
+            door: Door::new(loops, Exports::new()),
+            next_loop: AtomicUsize::new(0),
+            handed: Mutex::default(),
+        })
     }
 
     /// What is served.
@@ -133,14 +165,47 @@ impl Server {
     }
 
     fn begin(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>) {
+        self.give(stream, export, Vec::new());
+    }
+
+    /// Starts a front-end on a loop, which was told `told` before.
+    fn give(self: &Arc<Self>, stream: Stream, export: &Arc<VhostExport>, told: Vec<Said>) {
         let (server, export) = (Arc::clone(self), Arc::clone(export));
         self.door.give(move |_seat| {
             let span = tracing::info_span!("vhost-user-blk", peer = peer::name(&stream));
             let stream = Rc::new(stream);
-            let hang_up = Rc::clone(&stream);
-            let served = async move { connection::serve(server, stream, export).await };
+            let departure = Departure::new(&stream);
+            let hang_up = Rc::clone(&departure);
+            let served = async move { connection::serve(server, (stream, departure), export, told).await };
             Served { hang_up, work: Box::pin(served.instrument(span)) }
         });
+    }
+
+    /// Goes on with a front-end that another back-end has given away. It is served when the loops run.
+    ///
+    /// # Errors
+    /// When the disk is not what its guest knows: the front-end stays as it is.
+    pub fn resume(
+        self: &Arc<Self>,
+        front: &HandedFrontEnd,
+        export: &Arc<VhostExport>,
+    ) -> Result<(), NotResumed> {
+        export.check(front)?;
+        let (socket, told) = (front.socket.try_clone()?, front.told_again()?);
+        if front.cache.is_some() {
+            *export.cache.lock() = front.cache;
+        }
+        self.give(Stream::from_fd(socket), export, told);
+        Ok(())
+    }
+
+    /// The front-ends that were given away when the loops ended ([`export::Shutdown::hand_over`]).
+    pub fn take_handed(&self) -> Vec<HandedFrontEnd> {
+        std::mem::take(&mut self.handed.lock())
+    }
+
+    pub(crate) fn hand(&self, front: HandedFrontEnd) {
+        self.handed.lock().push(front);
     }
 
     /// The loop of a new device's first queue; its next queues are on the loops behind it.

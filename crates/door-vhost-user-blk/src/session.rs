@@ -1,5 +1,6 @@
 //! What each message does; those about one ring: [`rings`].
 
+mod handed;
 mod rings;
 
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ use crate::features::{device, protocol};
 use crate::inflight::{Form, Inflight, InflightError};
 use crate::limits::MEMORY_SLOTS_MAX;
 use crate::memory::{DirtyLog, Memory, MemoryError};
-use crate::message::{self, ConfigRange, Message, RegionInfo};
+use crate::message::{self, Area, ConfigRange, InflightInfo, Message, RegionInfo};
 use crate::server::{Server, VhostExport};
 use crate::state::{State, StateError, Transfer};
 
@@ -81,6 +82,15 @@ pub(crate) struct Session {
     first_loop: usize,
     /// Of the device's state, begun and not yet asked for.
     transfer: Option<Transfer>,
+    /// Records of requests in flight and the log of dirty pages as the front-end gave them, for another process.
+    given: Given,
+}
+
+/// Files that are mapped, and what was said of them.
+#[derive(Debug, Default)]
+struct Given {
+    inflight: Option<(OwnedFd, InflightInfo)>,
+    log: Option<(OwnedFd, Area)>,
 }
 
 impl Session {
@@ -93,6 +103,7 @@ impl Session {
             protocol: 0,
             first_loop: server.first_loop(),
             transfer: None,
+            given: Given::default(),
         }
     }
 
@@ -143,7 +154,9 @@ impl Session {
             }
             Message::SetInflight(info) => {
                 self.none_runs()?;
-                self.device.take_over(Inflight::open(only(fds)?, info)?);
+                let fd = only(fds)?;
+                self.device.take_over(Inflight::open(&fd, info)?);
+                self.given.inflight = Some((fd, info));
             }
             Message::SetMemoryTable(regions) => self.set_memory(regions, fds)?,
             Message::GetMemorySlots => return Ok(Answer::number(MEMORY_SLOTS_MAX as u64)),
@@ -157,8 +170,9 @@ impl Session {
                 self.device.memory.store(Arc::new(memory));
             }
             Message::SetLogBase(area) => {
-                let log = DirtyLog::new(&only(fds)?, area)?;
-                self.device.log.store(Some(Arc::new(log)));
+                let fd = only(fds)?;
+                self.device.log.store(Some(Arc::new(DirtyLog::new(&fd, area)?)));
+                self.given.log = Some((fd, area));
                 // This one has an answer always.
                 return Ok(Answer::number(0));
             }

@@ -32,3 +32,6 @@ pub const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
 /// How long accepting rests after a failure (out of descriptors, say).
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client that reads no replies delays a hand-over to another process: all others wait with it.
+pub const HAND_OVER_GRACE: Duration = Duration::from_secs(1);

@@ -59,6 +59,8 @@ type Arrival = Box<dyn FnOnce(&Rc<OwnLane>) + Send>;
 pub enum Ending {
     /// Nothing more is taken in; what is in flight is finished and answered.
     InOrder,
+    /// As `InOrder`, and the connection stays open: another process serves it from then on. A client that cannot be given away ends in order.
+    HandOver,
     /// Whatever waits for the client ends, too.
     AtOnce,
 }
@@ -79,7 +81,7 @@ impl<T: HangUp + ?Sized> HangUp for Arc<T> {
 impl HangUp for reactor::net::Stream {
     fn hang_up(&self, how: Ending) {
         let halves = match how {
-            Ending::InOrder => std::net::Shutdown::Read,
+            Ending::InOrder | Ending::HandOver => std::net::Shutdown::Read,
             Ending::AtOnce => std::net::Shutdown::Both,
         };
         // Fails where the peer was faster.

@@ -14,6 +14,7 @@ pub struct Shutdown {
 #[derive(Debug, Default)]
 struct Shared {
     asked: AtomicBool,
+    hands_over: AtomicBool,
     event: Event,
 }
 
@@ -27,6 +28,20 @@ impl Shutdown {
     pub fn trigger(&self) {
         self.shared.asked.store(true, Ordering::SeqCst);
         self.shared.event.notify(usize::MAX);
+    }
+
+    /// Asks for an end after which another process serves the clients: who can be given to it is not hung up on. Of no effect after
+    /// [`Shutdown::trigger`].
+    pub fn hand_over(&self) {
+        if !self.is_triggered() {
+            self.shared.hands_over.store(true, Ordering::SeqCst);
+        }
+        self.trigger();
+    }
+
+    /// Whether clients go to another process.
+    pub fn hands_over(&self) -> bool {
+        self.shared.hands_over.load(Ordering::SeqCst)
     }
 
     /// Whether the end was asked for.

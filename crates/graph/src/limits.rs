@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::Raw;
 use qcow2::Qcow2;
 use storage::Medium;
-use throttle::{GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
+use throttle::{BucketLevel, Flow, GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
 
 use crate::disk::Disk;
 use crate::front::{BoundsError, Front, Kind, Statistics, ThrottleGroup};
@@ -114,6 +114,11 @@ impl Disk {
         }
         self.set_limits(limits);
         Ok(())
+    }
+
+    /// Makes the buckets of the limits in force at least so full: another process charged so much until now.
+    pub fn raise_levels(&self, levels: &[(Flow, BucketLevel)]) {
+        self.front.report().0.raise_levels(levels);
     }
 
     /// What the limits have done. Figures of requests that passed while nothing was limited are not in

@@ -33,6 +33,11 @@ impl Doorbell {
         Ok(Self { fd: Arc::new(fd) })
     }
 
+    /// The descriptor.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
     /// Ends when it was rung since the last time. One task waits at a time; a dropped wait loses nothing.
     ///
     /// # Errors

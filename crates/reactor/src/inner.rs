@@ -207,7 +207,7 @@ impl Inner {
         landing.clear();
     }
 
-    fn cancel(&self, key: usize) {
+    pub(crate) fn cancel(&self, key: usize) {
         let mut driver = self.driver.borrow_mut();
         match &mut *driver {
             Driver::Ring(ring) => {

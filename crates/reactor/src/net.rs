@@ -1,11 +1,14 @@
 //! Stream sockets, unix and TCP.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use buffer::{IoBuf, IoVec};
@@ -120,6 +123,55 @@ impl Stream {
                 (_, other) => unreachable!("a receive came back as {other:?}"),
             }
         }
+    }
+
+    /// As [`Stream::recv`], but `None` when `stop` ends first. No byte is lost then: what has arrived is received, now or by the next
+    /// receive. Awaits the end of the operation, whichever it is.
+    pub async fn recv_unless(
+        &self,
+        mut buf: IoBuf,
+        stop: impl Future<Output = ()>,
+    ) -> (io::Result<Option<usize>>, IoBuf) {
+        if self.looks_first() && may_call_inline() {
+            match self.try_recv(&mut buf) {
+                Ok(Some(count)) => return (Ok(Some(count)), buf),
+                Ok(None) => self.until_look.store(WAITS_BETWEEN_LOOKS, Ordering::Relaxed),
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        let mut stop = pin!(stop);
+        loop {
+            let work = Work::Recv { fd: Arc::clone(&self.fd), buf, poll_first: true };
+            let mut op = Op::start(work, Place::Loop);
+            let done = poll_fn(|cx| match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
+            });
+            let (stopped, (result, work)) = match done.await {
+                Some(done) => (false, done),
+                None => {
+                    op.cancel();
+                    (true, op.await)
+                }
+            };
+            let Work::Recv { buf: back, .. } = work else { unreachable!("a receive came back as {work:?}") };
+            buf = back;
+            match result.map_err(|error| (error.raw_os_error(), error)) {
+                Ok(count) => return (Ok(Some(count)), buf),
+                Err((Some(libc::ECANCELED | libc::EINTR), _)) if stopped => return (Ok(None), buf),
+                Err((Some(libc::EINTR), _)) => {}
+                Err((_, error)) => return (Err(error), buf),
+            }
+        }
+    }
+
+    /// Ends when there is something to receive, or the end of it. A dropped wait loses nothing.
+    ///
+    /// # Errors
+    /// When the socket cannot be waited for.
+    pub async fn readable(&self) -> io::Result<()> {
+        let (waited, _) = Op::start(Work::Readable { fd: Arc::clone(&self.fd) }, Place::Loop).await;
+        waited.map(drop)
     }
 
     /// Receives what is there without waiting: the count of bytes (0 if the peer has ended its

@@ -31,6 +31,13 @@ impl Op {
         let key = inner.start(work, place);
         Op { inner, key: Some(key) }
     }
+
+    /// Asks the loop to end the operation. It ends as it would have, or with ECANCELED: await it all the same.
+    pub(crate) fn cancel(&self) {
+        if let Some(key) = self.key {
+            self.inner.cancel(key);
+        }
+    }
 }
 
 impl Future for Op {

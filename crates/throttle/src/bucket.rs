@@ -94,6 +94,15 @@ impl LeakyBucket {
         BucketLevel { level, capacity, burst: self.burst.as_ref().map(Vessel::units) }
     }
 
+    /// Makes it at least as full as another one of the same limits was ([`LeakyBucket::level`]).
+    pub fn raise(&mut self, level: &BucketLevel, now: Time) {
+        self.leak(now);
+        self.main.raise(level.level);
+        if let (Some(own), Some((burst, _))) = (&mut self.burst, level.burst) {
+            own.raise(burst);
+        }
+    }
+
     fn leak(&mut self, now: Time) {
         if now <= self.updated {
             return;
@@ -124,6 +133,17 @@ impl Vessel {
                 u64::try_from(nanos).unwrap_or(u64::MAX)
             }
         }
+    }
+
+    fn raise(&mut self, units: f64) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "what is no level becomes the nearest one"
+        )]
+        let level = (units * NANO as f64) as u128;
+        // Above this a level has no meaning: it would take all time to leak.
+        self.level = self.level.max(level.min(u128::from(u64::MAX) * NANO));
     }
 
     fn room(&self) -> u128 {
@@ -193,5 +213,22 @@ mod tests {
         bucket.fill(u128::MAX, Time::default());
         bucket.fill(u128::MAX, Time::default());
         assert_eq!(bucket.wait(Time::default()), Duration::from_nanos(u64::MAX));
+    }
+
+    #[test]
+    fn a_bucket_that_goes_on_for_another_one_is_as_full() {
+        let rate = Rate { avg: 10, max: 100, length: 5 };
+        let now = Time::from_nanos(7);
+        let mut other = LeakyBucket::new(rate, now);
+        other.fill(40 * NANO, now);
+        let mut bucket = LeakyBucket::new(rate, now);
+        bucket.raise(&other.level(now), now);
+        assert_eq!(bucket.level(now), other.level(now));
+        assert_eq!(bucket.wait(now), other.wait(now));
+        // Never less than it is, whatever is said.
+        for level in [-1.0, f64::NAN, 0.0] {
+            bucket.raise(&BucketLevel { level, capacity: 0.0, burst: Some((level, 0.0)) }, now);
+            assert_eq!(bucket.level(now), other.level(now));
+        }
     }
 }

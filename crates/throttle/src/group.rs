@@ -8,7 +8,7 @@ use crate::fair_queue::FairQueue;
 use crate::member::{Member, Waiting};
 use crate::price::Prices;
 use crate::turn::Turn;
-use crate::{Counters, Direction, Limits, Meter, Request, Time, Weight};
+use crate::{BucketLevel, Counters, Direction, Flow, Limits, Meter, Request, Time, Weight};
 
 pub use report::{GroupReport, MemberReport};
 
@@ -164,6 +164,11 @@ impl Group {
         self.total_prices = Prices::of_totals(&limits);
         self.arrangement = Arrangement::of(&limits);
         self.line_up_again();
+    }
+
+    /// Makes buckets at least as full as those of another group were, of which this one goes on with the limits.
+    pub fn raise_levels(&mut self, levels: &[(Flow, BucketLevel)], now: Time) {
+        levels.iter().for_each(|(flow, level)| self.meter.raise(*flow, level, now));
     }
 
     /// Asks permission for a request.

@@ -80,6 +80,11 @@ impl Meter {
         (!self.limits.rate(flow).is_unlimited()).then(|| self.buckets[flow.index()].level(now))
     }
 
+    /// Makes the bucket of `flow` at least so full.
+    pub fn raise(&mut self, flow: Flow, level: &BucketLevel, now: Time) {
+        self.buckets[flow.index()].raise(level, now);
+    }
+
     /// Billionths of an operation that a request counts as.
     fn nano_operations(&mut self, bytes: u64) -> u128 {
         let size = self.limits.iops_size();

@@ -80,7 +80,7 @@ impl Daemon {
     /// # Errors
     /// When a socket cannot be had there.
     pub fn listen_for_commands(&mut self, path: &Path) -> Result<(), Failure> {
-        self.sockets = Some(Sockets::open(Some(path), None)?);
+        self.sockets = Some(Sockets::open(Some(path), None, None)?);
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl Daemon {
     /// # Errors
     /// When a loop fails or a disk cannot be closed.
     pub fn serve(self, background: Option<Background>) -> Result<ExitCode, Failure> {
-        let sockets = self.sockets.map_or_else(|| Sockets::open(None, None), Ok)?;
+        let sockets = self.sockets.map_or_else(|| Sockets::open(None, None, None), Ok)?;
         if let Some(background) = background {
             background.ready()?;
         }
@@ -113,10 +113,10 @@ impl Daemon {
             let sockets = self.inventory.front_end_sockets();
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
             let names = names.into_iter().flatten().chain(sockets.iter().map(PathBuf::as_path));
-            sandbox::enter(&names.collect::<Vec<_>>(), &[]);
+            sandbox::enter(&names.collect::<Vec<_>>(), &[], &[]);
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));
-        until_told(&self.reactor, &self.inventory, &sockets, self.signals, View::Nothing)?;
+        until_told(&self.reactor, &self.inventory, &sockets, &self.signals.on_loop(), View::Nothing)?;
         Ok(ExitCode::SUCCESS)
     }
 }

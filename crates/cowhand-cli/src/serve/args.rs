@@ -117,6 +117,19 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Steering")]
     pub metrics: Option<SocketAddr>,
 
+    /// Let a new process of this user take over at a Unix socket at SOCKET, while clients stay connected (docs/upgrade.md)
+    #[arg(long, value_name = "SOCKET", help_heading = "Upgrade")]
+    pub take_over_socket: Option<PathBuf>,
+
+    /// Take over from the daemon that listens at SOCKET: its sockets, clients and disks. Give the same options as it has. If this process
+    /// fails the daemon goes on; if it serves, the daemon ends. Implies --take-over-socket SOCKET
+    #[arg(long, value_name = "SOCKET", help_heading = "Upgrade")]
+    pub take_over: Option<PathBuf>,
+
+    /// End when clients are served, and leave that to a process of its own, which keeps standard error
+    #[arg(long, help_heading = "Process")]
+    pub background: bool,
+
     /// Certificate (chain) of this server, PEM; clients must then use TLS
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_cert: Option<PathBuf>,
@@ -188,4 +201,5 @@ Examples:
   cowhand serve --vhost-user-blk /run/vm1.vhost disk.qcow2
   cowhand serve --fuse /mnt/disk.raw disk.qcow2
   cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
+  cowhand serve --take-over-socket /run/vm1.next disk.qcow2   # later, a new version: cowhand serve --take-over /run/vm1.next disk.qcow2
   cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

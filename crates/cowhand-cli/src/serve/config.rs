@@ -69,6 +69,8 @@ pub struct Config {
     pub qmp: Option<PathBuf>,
     /// As `--metrics`.
     pub metrics: Option<String>,
+    /// As `--take-over-socket`.
+    pub take_over_socket: Option<PathBuf>,
     /// As `--allow-plain-tcp`.
     pub allow_plain_tcp: Option<bool>,
     /// As `--tls-cert`.
@@ -155,6 +157,7 @@ impl Config {
         fill_list(&mut args.fuse, self.fuse);
         fill(&mut args.request_merging, self.request_merging);
         fill(&mut args.qmp, self.qmp);
+        fill(&mut args.take_over_socket, self.take_over_socket);
         fill(&mut args.create, self.create);
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);

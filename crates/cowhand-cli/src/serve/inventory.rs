@@ -12,6 +12,7 @@ pub mod objects;
 pub mod vhost_user;
 
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,10 +24,13 @@ use graph::{Graph, OpenRules};
 use self::doors::Doors;
 use self::exports::ExportRecord;
 use self::objects::Object;
+use self::vhost_user::VhostDoor;
 use super::endpoint::Protection;
 use super::jobs::Jobs;
 use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
+use super::take_over::journal::Journal;
+use super::take_over::sockets::Handed;
 
 /// Everything that has a name.
 pub struct Inventory {
@@ -44,6 +48,8 @@ pub struct Inventory {
     pub doors: Doors,
     /// What is at work on disks.
     pub jobs: Jobs,
+    /// What commands changed, for the next process.
+    pub journal: Journal,
     /// Who wants to hear of changes.
     pub events: Rc<Events>,
     /// What an error about a missing right is to mention.
@@ -74,6 +80,7 @@ impl Inventory {
             graph: Graph::new(rules),
             server,
             jobs: Jobs::default(),
+            journal: Journal::default(),
             events,
             sandbox,
             plain_tcp_allowed,
@@ -81,6 +88,18 @@ impl Inventory {
             exports: RefCell::default(),
             objects: RefCell::default(),
         })
+    }
+
+    /// The sockets that clients of all protocols come in at, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed_sockets(&self) -> io::Result<Vec<Handed>> {
+        let mut handed = self.doors.handed()?;
+        for export in self.exports() {
+            handed.extend(export.vhost_door().map(VhostDoor::handed).transpose()?.into_iter().flatten());
+        }
+        Ok(handed)
     }
 
     /// Under which conditions TCP is opened.

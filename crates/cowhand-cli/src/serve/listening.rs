@@ -1,6 +1,8 @@
 //! From where clients may come in to sockets that are open.
 
+use std::io;
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use reactor::net::Listener;
@@ -10,6 +12,8 @@ use super::paste::Address;
 use super::socket_mode::SocketMode;
 use super::socket_path::NamedSocket;
 use super::systemd::Inherited;
+use super::take_over::message::Place;
+use super::take_over::sockets::{self, Handed};
 use crate::failure::Failure;
 
 /// Open sockets, and what clients call them.
@@ -21,6 +25,8 @@ pub struct Listening {
     pub addresses: Vec<Address>,
     /// Removes its name from the file system when it goes.
     named: Option<NamedSocket>,
+    /// systemd made them.
+    inherited: bool,
 }
 
 impl Listening {
@@ -34,10 +40,16 @@ impl Listening {
             Endpoint::PrivateSocket(name) => Self::named(NamedSocket::bind_private(name)?),
             Endpoint::Tcp(address) => {
                 let failed = |error| Failure::of_system(format!("cannot listen on {address}"), &error);
-                let listener = TcpListener::bind(address).map_err(failed)?;
+                let listener =
+                    sockets::tcp(*address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
                 let address = Address::Tcp(listener.local_addr().map_err(failed)?);
                 let listener = Listener::from_tcp(listener).map_err(failed)?;
-                Ok(Self { listeners: vec![listener], addresses: vec![address], named: None })
+                Ok(Self {
+                    listeners: vec![listener],
+                    addresses: vec![address],
+                    named: None,
+                    inherited: false,
+                })
             }
             Endpoint::Inherited => Self::inherited(inherited),
         }
@@ -48,17 +60,41 @@ impl Listening {
         self.named.as_ref().map(NamedSocket::path)
     }
 
+    /// The sockets themselves, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Vec<Handed>> {
+        let both = self.addresses.iter().zip(&self.listeners);
+        let handed = both.map(|(address, listener)| {
+            let place = match (address, self.inherited) {
+                (Address::Unix(path), false) => Place::Unix(path.clone()),
+                (Address::Unix(path), true) => Place::SystemdUnix(path.clone()),
+                (Address::Tcp(address), false) => Place::Tcp(*address),
+                (Address::Tcp(address), true) => Place::SystemdTcp(*address),
+            };
+            Ok(Handed { place, fd: listener.as_fd().try_clone_to_owned()? })
+        });
+        handed.collect()
+    }
+
     fn named(socket: NamedSocket) -> Result<Self, Failure> {
         let failed =
             |error| Failure::of_system(format!("cannot listen on {}", socket.path().display()), &error);
         let listener = socket.listener().and_then(Listener::from_unix).map_err(failed)?;
         let path = std::path::absolute(socket.path()).map_err(failed)?;
-        Ok(Self { listeners: vec![listener], addresses: vec![Address::Unix(path)], named: Some(socket) })
+        Ok(Self {
+            listeners: vec![listener],
+            addresses: vec![Address::Unix(path)],
+            named: Some(socket),
+            inherited: false,
+        })
     }
 
     fn inherited(inherited: Vec<Inherited>) -> Result<Self, Failure> {
         let failed = |error| Failure::because("cannot use a socket that systemd handed over", &error);
-        let mut listening = Self { listeners: Vec::new(), addresses: Vec::new(), named: None };
+        let mut listening =
+            Self { listeners: Vec::new(), addresses: Vec::new(), named: None, inherited: true };
         for socket in inherited {
             let (address, listener) = match socket {
                 Inherited::Unix(socket) => {

@@ -5,7 +5,9 @@ pub mod http;
 pub mod text;
 
 use std::cell::Cell;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +19,8 @@ use reactor::net::{Listener, Stream};
 
 use self::http::{Asked, REQUEST_BYTES_MAX, answer, ask};
 use super::inventory::Inventory;
+use super::take_over::message::Place;
+use super::take_over::sockets::{self, Handed};
 use crate::failure::Failure;
 
 /// Scrapes at a time: more than any number of servers that look at one process.
@@ -43,9 +47,18 @@ impl MetricsSocket {
     /// When the address is in use or not to be had.
     pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
         let failed = |error| Failure::because(format!("cannot serve metrics at {address}"), &error);
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let listener =
+            sockets::tcp(address).map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener: Listener::from_tcp(listener).map_err(failed)?, address })
+    }
+
+    /// The socket itself, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Handed> {
+        Ok(Handed { place: Place::Tcp(self.address), fd: self.listener.as_fd().try_clone_to_owned()? })
     }
 
     /// Answers scrapes for ever.

@@ -1,12 +1,15 @@
 //! The file that says which process serves.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::socket_path::names_stay;
+use super::take_over::message::Place;
+use super::take_over::sockets::{self, Handed};
 use crate::failure::Failure;
 
 /// A pid file, locked while we run and removed at the end.
@@ -27,9 +30,13 @@ impl PidFile {
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot write the pid file {}", path.display()), error)
         };
+        if let Some(file) = sockets::pid_file(path) {
+            // Its lock came with it. What it says is ours to change when we serve.
+            return Ok(Self { path: path.to_owned(), file: file.into() });
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
-        let mut file = options.open(path).map_err(|error| failed(&error))?;
+        let file = options.open(path).map_err(|error| failed(&error))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut owner = String::new();
             let _ = (&file).take(32).read_to_string(&mut owner);
@@ -39,14 +46,35 @@ impl PidFile {
                 owner.trim()
             )));
         }
-        file.set_len(0).map_err(|error| failed(&error))?;
-        writeln!(file, "{}", std::process::id()).map_err(|error| failed(&error))?;
-        Ok(Self { path: path.to_owned(), file })
+        let own = Self { path: path.to_owned(), file };
+        own.write().map_err(|error| failed(&error))?;
+        Ok(own)
+    }
+
+    /// Writes our process's number into a file that another process had.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
+    }
+
+    /// The file with its lock, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Handed> {
+        let place = Place::PidFile(std::path::absolute(&self.path)?);
+        Ok(Handed { place, fd: self.file.try_clone()?.into() })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        if names_stay() {
+            return;
+        }
         // Only what is still ours: somebody may have put another file in its place.
         let ours = self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
         let there = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));

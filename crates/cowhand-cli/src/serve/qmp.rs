@@ -47,6 +47,16 @@ impl Steering {
         Rc::new(Self { inventory, quit })
     }
 
+    /// Does a command that another process did.
+    ///
+    /// # Errors
+    /// As the command has them.
+    pub async fn do_again(&self, command: &Command) -> Result<Value, QmpError> {
+        let done = self.run(command, &Passed::default()).await?;
+        self.inventory.journal.note(command);
+        Ok(done)
+    }
+
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
         match command.name.as_str() {
@@ -155,7 +165,10 @@ impl Handler for Steering {
         Box::pin(async move {
             let outcome = self.run(command, passed).await;
             match &outcome {
-                Ok(_) => tracing::debug!(command = command.name, "control: done"),
+                Ok(_) => {
+                    self.inventory.journal.note(command);
+                    tracing::debug!(command = command.name, "control: done");
+                }
                 Err(error) => tracing::info!(command = command.name, %error, "control: refused"),
             }
             outcome

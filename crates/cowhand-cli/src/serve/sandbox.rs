@@ -138,16 +138,16 @@ const DENIED_HERE: &[i64] = &[
 const DENIED_HERE: &[i64] = &[libc::SYS_kexec_file_load];
 
 /// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
-/// files are still opened and sockets made.
+/// files are still opened and sockets made; `disks` are files that this process may have to open again.
 ///
 /// All threads that exist must be the caller's, idle, or able to do without; later ones inherit.
-pub fn enter(names: &[&Path], reach: &[PathBuf]) {
+pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf]) {
     // Landlock holds a thread and those it starts: so none may be left that was started before.
     reactor::end_blocking_threads();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox: the kernel has no no_new_privs");
     }
-    match fence_files(names, reach) {
+    match fence_files(names, reach, disks) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
@@ -171,7 +171,11 @@ fn tell(status: &RestrictionStatus) {
 }
 
 /// No file system, no TCP, no signals; but for removing `names` and what lies under `reach`.
-fn fence_files(names: &[&Path], reach: &[PathBuf]) -> Result<RestrictionStatus, RulesetError> {
+fn fence_files(
+    names: &[&Path],
+    reach: &[PathBuf],
+    disks: &[PathBuf],
+) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
@@ -193,6 +197,12 @@ fn fence_files(names: &[&Path], reach: &[PathBuf]) -> Result<RestrictionStatus, 
                 rules = rules.add_rule(PathBeneath::new(directory, rights))?;
             }
             Err(error) => tracing::warn!(%error, "sandbox: a directory given with --allow-path stays closed"),
+        }
+    }
+    for disk in disks {
+        match PathFd::new(disk) {
+            Ok(disk) => rules = rules.add_rule(PathBeneath::new(disk, open))?,
+            Err(error) => tracing::warn!(%error, "sandbox: a disk cannot be opened again"),
         }
     }
     rules.restrict_self()
@@ -276,7 +286,7 @@ mod tests {
         std::fs::write(&own, "x").unwrap();
         let mut open = File::options().read(true).write(true).open(directory.join("disk")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        enter(&[&own], &[]);
+        enter(&[&own], &[], &[]);
         let denied = |what: &str, result: io::Result<()>| {
             let kind = result.map_err(|error| error.kind());
             assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{what}");

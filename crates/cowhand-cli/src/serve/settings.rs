@@ -44,6 +44,8 @@ pub struct Settings {
     pub qmp: Option<PathBuf>,
     /// `--metrics`.
     pub metrics: Option<SocketAddr>,
+    /// Where the next process may take over.
+    pub take_over_socket: Option<PathBuf>,
     /// `--allow-plain-tcp`.
     pub plain_tcp_allowed: bool,
     /// `--default-export`: what the empty name means.
@@ -171,6 +173,7 @@ impl Settings {
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
             qmp: args.qmp,
+            take_over_socket: args.take_over_socket.or(args.take_over),
             metrics: args.metrics,
             threads: args.threads.map_or(surroundings.processors, |threads| threads.max(1) as usize),
             map_memory: args.map_memory,

@@ -6,12 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::socket_mode::SocketMode;
+use super::take_over::sockets;
 use crate::failure::Failure;
 
 /// Bytes of a socket's path at most (sun_path of Linux, with its terminating zero).
@@ -56,8 +58,24 @@ impl NamedSocket {
     }
 }
 
+/// Whether names stay when their sockets go: another process listens at them.
+static NAMES_STAY: AtomicBool = AtomicBool::new(false);
+
+/// From now on names in the file system stay when what they belong to is dropped, or no longer.
+pub fn let_names_stay(stay: bool) {
+    NAMES_STAY.store(stay, Ordering::SeqCst);
+}
+
+/// Whether [`let_names_stay`] holds.
+pub fn names_stay() -> bool {
+    NAMES_STAY.load(Ordering::SeqCst)
+}
+
 impl Drop for NamedSocket {
     fn drop(&mut self) {
+        if names_stay() {
+            return;
+        }
         // A server started in the meantime may have taken the name over.
         if fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity) {
             let _ = fs::remove_file(&self.path);
@@ -76,6 +94,13 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
             "the path is {bytes} bytes; a socket's may have {SOCKET_PATH_BYTES_MAX}: give a shorter --socket"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    if let (Some(listener), Ok(metadata)) = (sockets::unix(path), fs::symlink_metadata(path)) {
+        return Ok(NamedSocket {
+            listener,
+            path: path.to_owned(),
+            identity: (metadata.dev(), metadata.ino()),
+        });
     }
     // Between finding a dead socket and replacing it nobody else may do the same: the directory is
     // locked. Where it cannot be (no right to open it), binding alone still is atomic.

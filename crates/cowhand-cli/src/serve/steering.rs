@@ -1,5 +1,6 @@
 //! The control socket and the figures for Prometheus, as far as they were asked for.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -10,8 +11,11 @@ use serde_json::json;
 
 use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
+use super::pid_file::PidFile;
 use super::qmp::socket::ControlSocket;
 use super::qmp::{Steering, bitmaps, errors};
+use super::take_over::elder::TakeOverSocket;
+use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 
 /// Sockets that are open, before anything happens on them.
@@ -19,23 +23,59 @@ use crate::failure::Failure;
 pub struct Sockets {
     control: Option<ControlSocket>,
     metrics: Option<MetricsSocket>,
+    take_over: Option<TakeOverSocket>,
+    pid_file: Option<PidFile>,
 }
 
 impl Sockets {
-    /// Opens a socket for commands at `control` and one for figures at `metrics`. Call it before there are other threads.
+    /// Opens a socket for commands at `control`, one for figures at `metrics`, and one for a process that takes over at `take_over`. Call it before there are other threads.
     ///
     /// # Errors
     /// When a socket cannot be had.
-    pub fn open(control: Option<&Path>, metrics: Option<SocketAddr>) -> Result<Self, Failure> {
+    pub fn open(
+        control: Option<&Path>,
+        metrics: Option<SocketAddr>,
+        take_over: Option<&Path>,
+    ) -> Result<Self, Failure> {
         Ok(Self {
             control: control.map(ControlSocket::bind).transpose()?,
             metrics: metrics.map(MetricsSocket::bind).transpose()?,
+            take_over: take_over.map(TakeOverSocket::bind).transpose()?,
+            pid_file: None,
         })
     }
 
     /// The control socket's name in the file system.
     pub fn control_path(&self) -> Option<&Path> {
         self.control.as_ref().map(ControlSocket::path)
+    }
+
+    /// Where a process comes in that takes over.
+    pub fn take_over(&self) -> Option<&TakeOverSocket> {
+        self.take_over.as_ref()
+    }
+
+    /// The pid file goes where they go.
+    #[must_use]
+    pub fn with_pid_file(self, pid_file: Option<PidFile>) -> Self {
+        Self { pid_file, ..self }
+    }
+
+    /// The pid file, if there is one.
+    pub fn pid_file(&self) -> Option<&PidFile> {
+        self.pid_file.as_ref()
+    }
+
+    /// All of them, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Vec<Handed>> {
+        let control = self.control.as_ref().map(ControlSocket::handed);
+        let metrics = self.metrics.as_ref().map(MetricsSocket::handed);
+        let take_over = self.take_over.as_ref().map(TakeOverSocket::handed);
+        let pid_file = self.pid_file.as_ref().map(PidFile::handed);
+        [control, metrics, take_over, pid_file].into_iter().flatten().collect()
     }
 
     /// Where figures are to be had.
@@ -72,6 +112,11 @@ impl Running {
         self.inventory.graph.disks().iter().for_each(|node| bitmaps::tell(&self.inventory, node));
         let reason = if asked { "host-qmp-quit" } else { "host-signal" };
         self.inventory.events.emit("SHUTDOWN", &json!({ "guest": false, "reason": reason }));
+        self.control.farewell().await;
+    }
+
+    /// Hangs up: clients find the next process at the same place.
+    pub async fn hand_over(&self) {
         self.control.farewell().await;
     }
 }

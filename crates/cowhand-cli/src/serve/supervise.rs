@@ -1,5 +1,6 @@
 //! From "all is open" to "all is closed": watches for the end, and sees it through.
 
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -9,10 +10,15 @@ use futures_util::future::{Either, select};
 use reactor::{Backend, Reactor};
 
 use super::inventory::Inventory;
-use super::signals::{SignalStreams, Signals};
+use super::signals::SignalStreams;
+use super::socket_path::let_names_stay;
 use super::status_line::{StatusLine, Totals};
 use super::steering::{Running, Sockets};
 use super::systemd;
+use super::take_over::Estate;
+use super::take_over::elder::{Exchange, wait_for_heir};
+use super::take_over::levels::levels;
+use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 use crate::output::tell;
 
@@ -31,7 +37,18 @@ pub enum View {
     Nothing,
 }
 
-/// Serves until a signal or a command comes (or a loop fails), then ends in order. `own` is the loop of this thread, which
+/// How serving ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// All is closed.
+    Over,
+    /// All is closed, and a process that is ready to serve it gets what is left.
+    GivenAway(Exchange, Estate),
+    /// As `GivenAway`, but something could not be closed: nobody gets it before this process has looked at it again.
+    Kept(Exchange, Estate, Failure),
+}
+
+/// Serves until a signal or a command comes (or a loop fails), or another process takes over; then ends in order. `own` is the loop of this thread, which
 /// accepts clients and answers commands; the door has others, and each decides for itself whether
 /// it can have a ring.
 ///
@@ -41,65 +58,121 @@ pub fn until_told(
     own: &Reactor,
     inventory: &Rc<Inventory>,
     sockets: &Sockets,
-    signals: Signals,
+    signals: &SignalStreams,
     view: View,
-) -> Result<(), Failure> {
-    let signals = signals.on_loop();
+) -> Result<Ended, Failure> {
     let (quit, ended) = (Shutdown::new(), Shutdown::new());
     let loops = &inventory.loops;
     let shutdown = loops.shutdown();
-    let door = std::thread::scope(|scope| {
+    let (door, heir) = std::thread::scope(|scope| {
         let door = scope.spawn(|| {
             let _tell = TellOnDrop(&ended);
             loops.run(Backend::Ring)
         });
         let running = own.run(async { Running::start(sockets, inventory, &quit) });
-        own.run(watch(inventory, shutdown, &quit, &signals, view));
-        systemd::stopping();
-        tracing::info!("ending: requests in flight are answered, new ones are not taken");
+        let heir = own.run(watch(inventory, (sockets, shutdown, &quit), signals, view));
         let asked = quit.is_triggered();
         quit.trigger();
-        own.run(running.end(asked));
+        let heir = heir.and_then(|exchange| prepare_to_give(exchange, inventory));
+        if heir.is_some() {
+            tracing::info!("another process takes over: requests in flight are answered");
+            own.run(running.hand_over());
+        } else {
+            systemd::stopping();
+            tracing::info!("ending: requests in flight are answered, new ones are not taken");
+            own.run(running.end(asked));
+        }
         // The command at work may begin a job; those that come later find that the program is ending.
         drop(own.run(inventory.graph.change()));
-        own.run(patiently(inventory.jobs.end_all(), &signals));
+        own.run(patiently(inventory.jobs.end_all(), signals));
         // The command at work ends first; those that come later find that the program is ending.
         let change = own.run(inventory.graph.change());
-        own.run(patiently(inventory.close_doors(), &signals));
-        shutdown.trigger();
+        own.run(patiently(inventory.close_doors(), signals));
+        if heir.is_some() {
+            shutdown.hand_over();
+        } else {
+            shutdown.trigger();
+        }
         // Nobody is to wait for a limit any more: what waits is answered first.
         inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
-        own.run(patiently(ended.wait(), &signals));
+        own.run(patiently(ended.wait(), signals));
         drop(change);
-        door.join()
+        (door.join(), heir)
     });
     let door = match door {
         Ok(ran) => ran.map_err(|error| Failure::because("the server ended", &error)),
         Err(panic) => std::panic::resume_unwind(panic),
     };
     // The disks are closed however the server ended.
-    let closed = own.run(patiently(inventory.close_all(), &signals));
-    closed.map_err(|error| Failure::because("not everything is closed", &error)).and(door)
+    let closed = own.run(patiently(inventory.close_all(), signals));
+    let closed = closed.map_err(|error| Failure::because("not everything is closed", &error)).and(door);
+    let Some((exchange, estate)) = heir else { return closed.map(|()| Ended::Over) };
+    let estate = Estate {
+        clients: inventory.server.take_handed(),
+        front_ends: inventory.vhost.take_handed(),
+        ..estate
+    };
+    Ok(match closed {
+        Ok(()) => Ended::GivenAway(exchange, estate),
+        Err(failure) => Ended::Kept(exchange, estate, failure),
+    })
 }
 
-/// Ends at the first signal or command to end, or when the door ends by itself.
+/// What is known of the estate before everything is closed. Names in the file system stay from here on.
+fn prepare_to_give(exchange: Exchange, inventory: &Inventory) -> Option<(Exchange, Estate)> {
+    match inventory.handed_sockets() {
+        Ok(sockets) => {
+            let_names_stay(true);
+            let commands = inventory.journal.entries();
+            let levels = levels(inventory);
+            Some((exchange, Estate { sockets, commands, levels, ..Estate::default() }))
+        }
+        Err(error) => {
+            tracing::error!(%error, "sockets cannot be given away; this process ends");
+            None
+        }
+    }
+}
+
+/// Ends at the first signal or command to end, or when the door ends by itself; with the process that takes over, if one does.
 async fn watch(
     inventory: &Rc<Inventory>,
-    shutdown: &Shutdown,
-    quit: &Shutdown,
+    (sockets, shutdown, quit): (&Sockets, &Shutdown, &Shutdown),
     signals: &SignalStreams,
     view: View,
-) {
+) -> Option<Exchange> {
     inventory.doors.accept();
     inventory.accept_front_ends();
     inventory.watch_mounts();
     let (asked, commanded, over) = (pin!(signals.end()), pin!(quit.wait()), pin!(shutdown.wait()));
     let end = select(select(asked, commanded), over);
-    // Which of them ended it makes no difference to what comes next.
+    let taken_over = pin!(async {
+        match sockets.take_over() {
+            Some(socket) => wait_for_heir(socket, inventory, || all_sockets(inventory, sockets)).await,
+            None => std::future::pending().await,
+        }
+    });
+    let end = async {
+        // Which of those that end everything it was makes no difference to what comes next.
+        match select(end, taken_over).await {
+            Either::Left(_) => None,
+            Either::Right((exchange, _)) => Some(exchange),
+        }
+    };
     match (view == View::Terminal).then(StatusLine::on_terminal).flatten() {
-        None => _ = end.await,
-        Some(line) => _ = select(end, pin!(show(line, inventory))).await,
+        None => end.await,
+        Some(line) => match select(pin!(end), pin!(show(line, inventory))).await {
+            Either::Left((heir, _)) => heir,
+            Either::Right(_) => None,
+        },
     }
+}
+
+/// All sockets of this process, and its pid file.
+fn all_sockets(inventory: &Inventory, sockets: &Sockets) -> io::Result<Vec<Handed>> {
+    let mut all = inventory.handed_sockets()?;
+    all.extend(sockets.handed()?);
+    Ok(all)
 }
 
 /// Waits for a part of the end; for nothing any more when somebody is in haste.

@@ -45,6 +45,11 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Tells systemd that this process serves in the place of another one of the same service.
+pub fn ready_in_place(status: &str) {
+    tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready, NotifyState::Status(status)]);
+}
+
 /// Tells systemd that we are on the way out.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);

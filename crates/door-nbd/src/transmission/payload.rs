@@ -1,7 +1,10 @@
 //! What comes behind a request's header.
 
+use std::io;
+
 use buffer::IoBuf;
 use nbd_wire::{BlockStatusFilter, Command, ContextId, ErrorCode, RequestHeader, Targeted, limits};
+use tls::Transport;
 
 use super::{End, Transmission, asked};
 use crate::block_status::Question;
@@ -65,20 +68,40 @@ impl Transmission {
         while filled < size {
             let missing = size - filled;
             if missing < DIRECT_RECEIVE_BYTES_MIN {
-                let received = self.inbox.receive(&self.transport, RECEIVE_BYTES);
-                within(patience, received).await.ok_or(End::Unsent(patience))??;
+                let received = self.inbox.receive_unless(&self.transport, RECEIVE_BYTES, &self.departure);
+                if !within(patience, received).await.ok_or(End::Unsent(patience))?? {
+                    return Err(self.give_begun(&payload[..filled]));
+                }
                 filled += self.inbox.take_into(&mut payload[filled..]);
                 continue;
             }
-            let received = self.transport.recv(payload.split_off(filled));
+            let received = self.receive_into(payload.split_off(filled));
             let (received, room) = within(patience, received).await.ok_or(End::Unsent(patience))?;
             payload.rejoin(room);
             match received.map_err(ReceiveError::from)? {
-                0 => return Err(ReceiveError::Ended.into()),
-                count => filled += count,
+                Some(0) => return Err(ReceiveError::Ended.into()),
+                Some(count) => filled += count,
+                None => return Err(self.give_begun(&payload[..filled])),
             }
         }
         Ok(payload)
+    }
+
+    /// Receives into `room`; nothing when the client is to be given away.
+    async fn receive_into(&self, room: IoBuf) -> (io::Result<Option<usize>>, IoBuf) {
+        match &*self.transport {
+            Transport::Plain(stream) => stream.recv_unless(room, self.departure.asked()).await,
+            Transport::Tls(_) => {
+                let (received, room) = self.transport.recv(room).await;
+                (received.map(Some), room)
+            }
+        }
+    }
+
+    /// The request at hand goes to another process, as far as it came.
+    fn give_begun(&mut self, payload: &[u8]) -> End {
+        self.at_hand.give(payload);
+        End::HandOver
     }
 
     /// Throws a payload away that comes with a request that is refused.

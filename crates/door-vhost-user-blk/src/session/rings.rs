@@ -16,14 +16,14 @@ use crate::queue::{self, EndOnDrop};
 /// A ring as the front-end described it so far.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
-    entries: u32,
+    pub(super) entries: u32,
     /// As messages say it: of packed rings both positions.
-    base: u32,
-    address: Option<RingAddress>,
-    kick: Option<Doorbell>,
-    call: Option<Arc<Doorbell>>,
-    err: Option<Arc<Doorbell>>,
-    enabled: bool,
+    pub(super) base: u32,
+    pub(super) address: Option<RingAddress>,
+    pub(super) kick: Option<Doorbell>,
+    pub(super) call: Option<Arc<Doorbell>>,
+    pub(super) err: Option<Arc<Doorbell>>,
+    pub(super) enabled: bool,
     pub(super) run: Option<Arc<Run>>,
 }
 

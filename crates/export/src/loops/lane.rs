@@ -13,6 +13,7 @@ use reactor::Task;
 
 use super::{Counted, Ending, HangUp, Lane, Loops, Served};
 use crate::exports::ExportEntry;
+use crate::limits::HAND_OVER_GRACE;
 use crate::local_event::LocalEvent;
 use crate::turns::{Pace, Party, Turns};
 
@@ -103,7 +104,10 @@ impl OwnLane {
 
     /// Ends every client: first in order, so that what is in flight is answered; after `grace` at once.
     pub(super) async fn end_clients(&self, grace: Duration) {
-        self.hang_up(Ending::InOrder);
+        let hands_over = self.loops.shutdown.hands_over();
+        let (how, grace) =
+            if hands_over { (Ending::HandOver, HAND_OVER_GRACE) } else { (Ending::InOrder, grace) };
+        self.hang_up(how);
         let all_ended = || self.clients.borrow().is_empty();
         select(pin!(self.ended.until(all_ended)), reactor::sleep(grace)).await;
         if !all_ended() {

@@ -14,7 +14,8 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use throttle::{
-    Amount, Decision, Direction, Group, GroupReport, Limits, MemberReport, Request, Ticket, Time, Weight,
+    Amount, BucketLevel, Decision, Direction, Flow, Group, GroupReport, Limits, MemberReport, Request,
+    Ticket, Time, Weight,
 };
 
 use super::ahead::{Ahead, place};
@@ -105,6 +106,11 @@ impl ThrottleGroup {
             self.counts_once_max.store(once, Release);
             self.limited.store(!limits.is_unlimited(), Release);
         });
+    }
+
+    /// Makes buckets at least so full: what another process charged.
+    pub fn raise_levels(&self, levels: &[(Flow, BucketLevel)]) {
+        self.change(|line, now| line.group.raise_levels(levels, now));
     }
 
     /// The limits in force, if anything is limited.

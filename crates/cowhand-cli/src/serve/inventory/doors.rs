@@ -1,6 +1,7 @@
 //! Where NBD clients come in: opened at the start, or by command.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use reactor::Task;
 
 use super::super::listening::Listening;
 use super::super::paste::Address;
+use super::super::take_over::sockets::Handed;
 
 /// The NBD server's sockets. Accepting happens on the loop of the main thread; clients are served on the others.
 pub struct Doors {
@@ -48,6 +50,14 @@ impl Doors {
     /// No more clients are let in; connected clients stay. `false` if nothing was open.
     pub fn close(&self) -> bool {
         self.open.borrow_mut().take().is_some()
+    }
+
+    /// The sockets themselves, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Vec<Handed>> {
+        self.open.borrow().as_ref().map_or(Ok(Vec::new()), |door| door.listening.handed())
     }
 
     /// Whether clients can come in.

@@ -1,11 +1,12 @@
 //! Disks that virtual machines reach over vhost-user-blk: each export has a socket of its own.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::QmpError;
-use door_vhost_user_blk::{DeviceOptions, Server, VhostExport};
+use door_vhost_user_blk::{DeviceOptions, HandedFrontEnd, NotResumed, Server, VhostExport};
 use reactor::Task;
 
 use super::Inventory;
@@ -16,6 +17,7 @@ use crate::serve::endpoint::Endpoint;
 use crate::serve::exports::shown_serial;
 use crate::serve::listening::Listening;
 use crate::serve::sandbox::Sandbox;
+use crate::serve::take_over::sockets::Handed;
 
 /// An export's socket, and who accepts there.
 #[derive(Debug)]
@@ -55,6 +57,22 @@ impl VhostDoor {
             let (server, export) = (Arc::clone(&self.server), Arc::clone(&self.export));
             tasks.push(reactor::spawn(server.accept(listener.clone(), export)));
         }
+    }
+
+    /// The sockets themselves, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Vec<Handed>> {
+        self.open.borrow().as_ref().map_or(Ok(Vec::new()), |(listening, _)| listening.handed())
+    }
+
+    /// Goes on with a front-end of another process.
+    ///
+    /// # Errors
+    /// When the disk is not what its guest knows.
+    pub fn resume(&self, front: &HandedFrontEnd) -> Result<(), NotResumed> {
+        self.server.resume(front, &self.export)
     }
 
     /// No more front-ends come in, and the socket's name is gone; who is in stays.

@@ -1,5 +1,7 @@
 //! The control socket: for its owner alone.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use reactor::net::Listener;
@@ -7,6 +9,8 @@ use reactor::net::Listener;
 use crate::failure::Failure;
 use crate::serve::socket_mode::SocketMode;
 use crate::serve::socket_path::NamedSocket;
+use crate::serve::take_over::message::Place;
+use crate::serve::take_over::sockets::Handed;
 
 /// A listening control socket. Dropping it removes its name.
 #[derive(Debug)]
@@ -26,6 +30,15 @@ impl ControlSocket {
         let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);
         let listener = named.listener().and_then(Listener::from_unix).map_err(failed)?;
         Ok(Self { listener, named })
+    }
+
+    /// The socket itself, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Handed> {
+        let place = Place::Unix(std::path::absolute(self.path())?);
+        Ok(Handed { place, fd: self.listener.as_fd().try_clone_to_owned()? })
     }
 
     /// Its name in the file system.

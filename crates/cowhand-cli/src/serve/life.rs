@@ -1,0 +1,274 @@
+//! What clients use, from its opening to its end; opened again where a process that was to take over fails.
+
+use std::io;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::{Events, QmpError};
+use door_nbd::{Server, ServerOptions, TlsPolicy};
+use door_vhost_user_blk::limits::QUEUES_MAX;
+use export::{Exports, Loops, Shutdown};
+use graph::trace::Recorder;
+use graph::{Change, OpenRules};
+use reactor::Reactor;
+
+use super::disks::{self, OpenedDisk};
+use super::exports::shown_serial;
+use super::inventory::Inventory;
+use super::inventory::export_view::ExportView;
+use super::inventory::exports::NewExport;
+use super::inventory::fuse::NewFuseDoor;
+use super::inventory::vhost_user::NewVhostDoor;
+use super::listening::Listening;
+use super::settings::{FuseFile, Placed, Settings};
+use super::signals::SignalStreams;
+use super::socket_path::let_names_stay;
+use super::steering::Sockets;
+use super::supervise::{self, Ended, View};
+use super::systemd::Inherited;
+use super::take_over::heir::Heir;
+use super::take_over::{Estate, RETURNING_MAX, clients, sockets};
+use super::trace::Trace;
+use crate::failure::Failure;
+
+/// Pause before everything is tried to be opened again.
+const RETURNING_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until the end. If a process that was to take over fails, everything is opened again.
+pub(super) fn live(
+    mut opened: Opened,
+    (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),
+    sockets: &Sockets,
+    signals: &SignalStreams,
+) -> Result<ExitCode, Failure> {
+    let view = if settings.quiet { View::Nothing } else { View::Terminal };
+    loop {
+        let Opened { inventory, trace, .. } = opened;
+        let served = supervise::until_told(reactor, &inventory, sockets, signals, view);
+        let traced = trace.map_or(Ok(()), Trace::end);
+        drop(inventory);
+        let estate = match served {
+            Ok(Ended::Over) => return traced.map(|()| ExitCode::SUCCESS),
+            Err(failure) => return Err(failure),
+            Ok(Ended::GivenAway(exchange, estate)) => match reactor.run(exchange.give(&estate)) {
+                // Nothing is to be closed or removed in order: all of it is another process's.
+                Ok(()) => std::process::exit(0),
+                Err(failure) => {
+                    tracing::error!(%failure, "nobody takes over; this process goes on");
+                    estate
+                }
+            },
+            Ok(Ended::Kept(exchange, estate, failure)) => {
+                tracing::error!(%failure, "nobody takes over; this process goes on");
+                reactor.run(exchange.refuse(failure.to_string()));
+                estate
+            }
+        };
+        opened = take_back(&estate, (reactor, settings, tls))?;
+    }
+}
+
+/// Opens everything again that was to be given away. A process that ends may hold locks for a moment longer.
+fn take_back(
+    estate: &Estate,
+    (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),
+) -> Result<Opened, Failure> {
+    let until = Instant::now() + RETURNING_MAX;
+    loop {
+        let again = || estate.sockets.iter().map(sockets::Handed::again).collect::<io::Result<Vec<_>>>();
+        sockets::offer(
+            again().map_err(|error| Failure::because("cannot listen at the same sockets", &error))?,
+        );
+        match Opened::new(reactor, settings, tls, sockets::systemd(), estate) {
+            Ok(opened) => {
+                let_names_stay(false);
+                sockets::close_unwanted();
+                return Ok(opened);
+            }
+            Err(failure) if Instant::now() >= until => return Err(failure),
+            Err(failure) => tracing::warn!(%failure, "cannot go on yet; trying again"),
+        }
+        std::thread::sleep(RETURNING_PAUSE);
+    }
+}
+
+/// Takes everything over from a running daemon, which goes on if this fails.
+pub(super) fn take_over(
+    mut heir: Heir,
+    (reactor, settings, tls): (&Reactor, &Settings, &TlsPolicy),
+    inherited: Vec<Inherited>,
+) -> Result<Opened, Failure> {
+    let opened = heir.check(reactor, settings).and_then(|()| {
+        let estate = heir.inherit(reactor)?;
+        Opened::new(reactor, settings, tls, inherited, &estate)
+    });
+    let opened = match opened {
+        Ok(opened) => opened,
+        Err(failure) => {
+            heir.give_up(reactor, &failure);
+            return Err(failure);
+        }
+    };
+    if let Err(failure) = heir.serve(reactor) {
+        opened.close(reactor);
+        return Err(failure);
+    }
+    Ok(opened)
+}
+
+/// Everything that clients use, open.
+pub(super) struct Opened {
+    pub(super) inventory: Rc<Inventory>,
+    trace: Option<Trace>,
+    /// Exports whose images were made just now.
+    pub(super) created: Vec<String>,
+}
+
+impl Opened {
+    /// Opens the disks, then the sockets that clients come in at, then goes on with what another process left in `estate`. Nobody is served before
+    /// the loops run.
+    pub(super) fn new(
+        reactor: &Reactor,
+        settings: &Settings,
+        tls: &TlsPolicy,
+        inherited: Vec<Inherited>,
+        estate: &Estate,
+    ) -> Result<Self, Failure> {
+        let recorder = settings.trace.as_ref().map(|_| Arc::new(Recorder::default()));
+        let rules =
+            OpenRules { policy: settings.policy.clone(), trace: recorder.clone(), ..OpenRules::default() };
+        if let Some(bytes) = settings.map_memory {
+            rules.map_budget.set_bytes_max(bytes);
+        }
+        let disks = disks::open_all(reactor, settings, &rules)?;
+        let inventory = Inventory::new(
+            rules,
+            nbd_server(settings),
+            Events::new(),
+            settings.sandbox,
+            settings.plain_tcp_allowed,
+            settings.socket_mode,
+        );
+        let created = disks.iter().filter(|disk| disk.created).map(|disk| disk.export.clone()).collect();
+        fill(&inventory, &reactor.run(inventory.graph.change()), disks)?;
+        reactor.run(async { inventory.graph.disks().iter().for_each(|node| node.disk.start_upkeep()) });
+        let trace = settings.trace.as_deref().zip(recorder);
+        let trace = trace.map(|(path, recorder)| Trace::start(path, recorder, reactor)).transpose()?;
+        let mut opened = Self { inventory, trace, created };
+        match opened.open_doors(reactor, (settings, tls), inherited, estate) {
+            Ok(()) => Ok(opened),
+            Err(failure) => {
+                opened.trace.take().map_or(Ok(()), Trace::discard)?;
+                opened.close(reactor);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Last of what can fail: from here on clients are served.
+    fn open_doors(
+        &self,
+        reactor: &Reactor,
+        (settings, tls): (&Settings, &TlsPolicy),
+        inherited: Vec<Inherited>,
+        estate: &Estate,
+    ) -> Result<(), Failure> {
+        let inventory = &self.inventory;
+        if let Some(place) = &settings.endpoint {
+            let listening = Listening::start(place, settings.socket_mode, inherited)?;
+            inventory.doors.open(listening, tls.clone(), usize::MAX);
+        }
+        open_to_machines(inventory, settings)?;
+        mount_files(inventory, settings)?;
+        if settings.ends_with_mounts {
+            end_with_mounts(reactor, inventory);
+        }
+        reactor.run(clients::resume(inventory, estate))
+    }
+
+    /// Closes the disks, whose clients nobody has served here.
+    fn close(self, reactor: &Reactor) {
+        // Failures are told by it.
+        let _ = reactor.run(self.inventory.close_all());
+    }
+}
+
+/// The NBD server, without disks yet, on loops that all doors share.
+fn nbd_server(settings: &Settings) -> Arc<Server> {
+    let options = ServerOptions {
+        connections_per_export: settings.shared,
+        merge: settings.request_merging,
+        ..ServerOptions::default()
+    };
+    let exports = Exports::new();
+    if let Some(name) = &settings.default_export {
+        exports.set_default(name.clone());
+    }
+    Server::new(exports, options, &Loops::new(settings.threads, Shutdown::new()))
+}
+
+/// Puts the disks of the command line where commands find them, and exports each.
+fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> Result<(), Failure> {
+    const FAILED: &str = "cannot serve all disks";
+    for OpenedDisk { export: name, node, .. } in disks {
+        let shown = ExportView::everything(&node.disk);
+        let description = node.description();
+        let node =
+            inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
+        let export = NewExport { id: name.clone(), node: node.name(), name, description, shown };
+        inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
+    }
+    Ok(())
+}
+
+/// Opens the sockets of virtual machines. Each is an export of its own, beside the NBD one.
+fn open_to_machines(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
+    for (number, Placed { export: name, path }) in settings.vhost_user_blk.iter().enumerate() {
+        let failed =
+            |error: QmpError| Failure::because(format!("cannot serve {name} at {}", path.display()), &error);
+        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+        let shown = ExportView::everything(&nbd.disk.disk);
+        let door = NewVhostDoor {
+            socket: path.clone(),
+            queues: QUEUES_MAX,
+            logical_block_size: 512,
+            serial: Some(shown_serial(name).to_owned()),
+            merge: settings.request_merging,
+        };
+        let id = format!("{name}-vhost{number}");
+        inventory.add_vhost_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Mounts disks as files. Each is an export of its own, beside the NBD one.
+fn mount_files(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
+    for (number, file) in settings.fuse.iter().enumerate() {
+        let FuseFile { placed: Placed { export: name, path }, growable, allow_other } = file;
+        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+        let shown = ExportView::everything(&nbd.disk.disk);
+        let door = NewFuseDoor { mountpoint: path.clone(), growable: *growable, allow_other: *allow_other };
+        let id = format!("{name}-fuse{number}");
+        let failed = |error: QmpError| Failure::because(format!("cannot serve {name} as a file"), &error);
+        inventory.add_fuse_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The end comes when somebody has taken the last mount away.
+fn end_with_mounts(reactor: &Reactor, inventory: &Rc<Inventory>) {
+    let inventory = Rc::clone(inventory);
+    reactor.run(async {
+        reactor::spawn(async move {
+            for export in inventory.exports() {
+                if let Some(door) = export.fuse_door() {
+                    door.ended().await;
+                }
+            }
+            inventory.loops.shutdown().trigger();
+        })
+        .detach();
+    });
+}

@@ -1,0 +1,200 @@
+//! The running daemon: it listens for a process that wants to take over, and gives away what it serves.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use reactor::net::{Listener, Stream};
+
+use super::clients::{self, unexpected};
+use super::line::{Line, LineError};
+use super::message::{Message, Offer, Place, Refused};
+use super::refusal::refusal;
+use super::sockets::Handed;
+use super::{Estate, OPENING_MAX, PREPARING_MAX, VERSION};
+use crate::failure::Failure;
+use crate::serve::inventory::Inventory;
+use crate::serve::socket_mode::SocketMode;
+use crate::serve::socket_path::NamedSocket;
+
+/// How long accepting rests after a failure.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a heir may take to say its first word.
+const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
+
+/// How long a heir that failed is waited for, so that its locks are given back.
+const LEAVING_MAX: Duration = Duration::from_secs(3);
+
+/// Where a heir comes in. Dropping it removes its name.
+#[derive(Debug)]
+pub struct TakeOverSocket {
+    listener: Listener,
+    named: NamedSocket,
+}
+
+impl TakeOverSocket {
+    /// Listens at `path`, for this user alone.
+    ///
+    /// # Errors
+    /// When somebody listens there, or the name belongs to something that is no socket.
+    pub fn bind(path: &Path) -> Result<Self, Failure> {
+        let named = NamedSocket::bind(path, SocketMode::default())?;
+        let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);
+        let listener = named.listener().and_then(Listener::from_unix).map_err(failed)?;
+        Ok(Self { listener, named })
+    }
+
+    /// Its name in the file system.
+    pub fn path(&self) -> &Path {
+        self.named.path()
+    }
+
+    /// The socket itself, for the next process.
+    ///
+    /// # Errors
+    /// When the process may not have more descriptors.
+    pub fn handed(&self) -> io::Result<Handed> {
+        let place = Place::Unix(std::path::absolute(self.path())?);
+        Ok(Handed { place, fd: self.listener.as_fd().try_clone_to_owned()? })
+    }
+}
+
+/// A heir that is ready: from here on clients wait.
+#[derive(Debug)]
+pub struct Exchange {
+    line: Line,
+    heir: String,
+    began: Instant,
+}
+
+/// Waits for a heir that is ready. `sockets` are those that clients come in at; those who may not take over are told why.
+pub async fn wait_for_heir(
+    socket: &TakeOverSocket,
+    inventory: &Rc<Inventory>,
+    sockets: impl Fn() -> io::Result<Vec<Handed>>,
+) -> Exchange {
+    loop {
+        let stream = match socket.listener.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a process that wants to take over");
+                reactor::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        match prepare(stream, inventory, &sockets).await {
+            Ok(exchange) => return exchange,
+            Err(failure) => tracing::warn!(%failure, "nobody takes over; this process goes on"),
+        }
+    }
+}
+
+async fn prepare(
+    stream: Stream,
+    inventory: &Rc<Inventory>,
+    sockets: &impl Fn() -> io::Result<Vec<Handed>>,
+) -> Result<Exchange, Failure> {
+    let failed =
+        |error: &dyn std::error::Error| Failure::because("a process that wanted to take over", error);
+    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|error| failed(&error))?;
+    let line = Line::new(stream);
+    if peer.uid != rustix::process::geteuid() {
+        let (theirs, ours) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
+        return Err(refuse(&line, format!("user {theirs} asks; only user {ours} may take over")).await);
+    }
+    let first = line.receive(FIRST_WORD_MAX).await.map_err(|error| failed(&error))?;
+    let Message::TakeOver(asked) = first.message else { return Err(unexpected(&first.message)) };
+    if !asked.versions.contains(&VERSION) {
+        let why =
+            format!("it speaks versions {:?} of the hand-over; this daemon speaks {VERSION}", asked.versions);
+        return Err(refuse(&line, why).await);
+    }
+    if let Some(why) = refusal(inventory) {
+        return Err(refuse(&line, why).await);
+    }
+    let handed = sockets().map_err(|error| failed(&error))?;
+    offer(&line, &handed).await.map_err(|error| failed(&error))?;
+    let answer = line.receive(PREPARING_MAX).await.map_err(|error| failed(&error))?;
+    match answer.message {
+        Message::Ready {} => {}
+        Message::Failed(Refused { why }) => return Err(Failure::explained("it cannot take over", why)),
+        other => return Err(unexpected(&other)),
+    }
+    // The last look: the command at work has ended, and those that come later find that the program is ending.
+    let change = inventory.graph.change().await;
+    if let Some(why) = refusal(inventory) {
+        return Err(refuse(&line, why).await);
+    }
+    drop(change);
+    let heir = format!("process {} ({})", peer.pid.as_raw_nonzero(), asked.program);
+    Ok(Exchange { line, heir, began: Instant::now() })
+}
+
+async fn refuse(line: &Line, why: String) -> Failure {
+    // It may be gone already.
+    let _ = line.say(&Message::Refused(Refused { why: why.clone() })).await;
+    Failure::explained("a process that wanted to take over is refused", why)
+}
+
+async fn offer(line: &Line, sockets: &[Handed]) -> Result<(), LineError> {
+    let program = concat!("cowhand ", env!("CARGO_PKG_VERSION")).to_owned();
+    line.say(&Message::Offer(Offer { version: VERSION, program })).await?;
+    for Handed { place, fd } in sockets {
+        line.send(&Message::Socket(place.clone()), &[], &[fd.as_fd()]).await?;
+    }
+    line.say(&Message::End {}).await
+}
+
+impl Exchange {
+    /// Gives everything away, and waits until the heir serves. When this fails the heir has ended, or will soon, and has served nobody: everything
+    /// is ours again.
+    ///
+    /// # Errors
+    /// When the heir fails, hangs up, or takes too long.
+    pub async fn give(&self, estate: &Estate) -> Result<(), Failure> {
+        let given = self.give_in_time(estate).await;
+        if given.is_err() {
+            let _ = self.line.say(&Message::TakenBack {}).await;
+            self.see_off().await;
+        }
+        given
+    }
+
+    async fn give_in_time(&self, estate: &Estate) -> Result<(), Failure> {
+        let failed = |error: LineError| Failure::because(format!("{} does not take over", self.heir), &error);
+        let late = LineError::Silent(OPENING_MAX);
+        match select(pin!(clients::send(&self.line, estate)), reactor::sleep(OPENING_MAX)).await {
+            Either::Left((sent, _)) => sent.map_err(failed)?,
+            Either::Right(_) => return Err(failed(late)),
+        }
+        match self.line.receive(OPENING_MAX).await.map_err(failed)?.message {
+            Message::Serving {} => {}
+            Message::Failed(Refused { why }) => {
+                return Err(Failure::explained(format!("{} does not take over", self.heir), why));
+            }
+            other => return Err(unexpected(&other)),
+        }
+        self.line.say(&Message::Go {}).await.map_err(failed)?;
+        let paused = self.began.elapsed();
+        let (clients, machines) = (estate.clients.len(), estate.front_ends.len());
+        tracing::info!(heir = self.heir, ?paused, clients, machines, "another process serves now");
+        Ok(())
+    }
+
+    /// Tells that nothing is given away.
+    pub async fn refuse(&self, why: String) {
+        refuse(&self.line, why).await;
+        self.see_off().await;
+    }
+
+    /// Waits until the heir has hung up.
+    async fn see_off(&self) {
+        // An error says the same: it is gone.
+        let _ = select(pin!(self.line.stream().hung_up()), reactor::sleep(LEAVING_MAX)).await;
+    }
+}

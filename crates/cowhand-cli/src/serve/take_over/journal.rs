@@ -1,0 +1,214 @@
+//! What commands changed at run time, as the commands that lead there: another process repeats them. What cannot be repeated is named, and
+//! nobody takes over then.
+
+use std::cell::RefCell;
+
+use control::Command;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A command that changed what is served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// As it was given.
+    #[serde(default)]
+    pub arguments: Map<String, Value>,
+}
+
+impl Entry {
+    /// The command.
+    pub fn command(&self) -> Command {
+        Command { name: self.name.clone(), arguments: self.arguments.clone(), id: None }
+    }
+
+    /// The commands that a transaction is made of.
+    fn actions(&self) -> impl Iterator<Item = &str> {
+        let actions = self.arguments.get("actions").and_then(Value::as_array);
+        actions.into_iter().flatten().filter_map(|action| action["type"].as_str())
+    }
+
+    fn text(&self, argument: &str) -> Option<&str> {
+        self.arguments.get(argument).and_then(Value::as_str)
+    }
+}
+
+/// What a command means for the next process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// It changed nothing, or what it changed is in the image.
+    Nothing,
+    /// It is repeated.
+    Repeated,
+    /// It is repeated, and the last one about the same counts.
+    Replaces,
+    /// It undoes the one of this name about the same argument (its own, and the other's).
+    Undoes(&'static str, &'static str, &'static str),
+    /// The NBD server's start is undone, with all that NBD clients were shown.
+    StopsNbd,
+    /// It cannot be repeated.
+    Lost,
+}
+
+/// Each command that changes something. One that is not here is [`Meaning::Nothing`]: queries, and jobs, which are asked for by themselves.
+fn meaning(entry: &Entry) -> Meaning {
+    match entry.name.as_str() {
+        // Its certificates may be out of reach in the sandbox.
+        "nbd-server-start" if entry.arguments.contains_key("tls-creds") => Meaning::Lost,
+        "blockdev-add" | "object-add" | "block-export-add" | "nbd-server-add" | "nbd-server-start"
+        | "blockdev-reopen" | "qom-set" => Meaning::Repeated,
+        "block_set_io_throttle" | "block-latency-histogram-set" => Meaning::Replaces,
+        "blockdev-del" => Meaning::Undoes("blockdev-add", "node-name", "node-name"),
+        "object-del" => Meaning::Undoes("object-add", "id", "id"),
+        "block-export-del" => Meaning::Undoes("block-export-add", "id", "id"),
+        "nbd-server-remove" => Meaning::Undoes("nbd-server-add", "name", "name"),
+        "nbd-server-stop" => Meaning::StopsNbd,
+        "transaction" if !entry.actions().any(changes_layers) => Meaning::Nothing,
+        "transaction" | "x-blockdev-set" | "change-backing-file" | "add-fd" | "remove-fd" => Meaning::Lost,
+        name if changes_layers(name) => Meaning::Lost,
+        _ => Meaning::Nothing,
+    }
+}
+
+/// Commands after which a disk stands on other images than its options say.
+fn changes_layers(name: &str) -> bool {
+    let known = [
+        "blockdev-snapshot",
+        "blockdev-snapshot-sync",
+        "block-stream",
+        "block-commit",
+        "blockdev-mirror",
+        "drive-mirror",
+    ];
+    known.contains(&name)
+}
+
+/// What lets NBD clients in, or shows them a disk.
+fn is_of_nbd(entry: &Entry) -> bool {
+    match entry.name.as_str() {
+        "nbd-server-start" | "nbd-server-add" => true,
+        "block-export-add" => entry.text("type") == Some("nbd"),
+        _ => false,
+    }
+}
+
+/// The journal of one process.
+#[derive(Debug, Default)]
+pub struct Journal {
+    entries: RefCell<Vec<Entry>>,
+    /// Names of commands that cannot be repeated.
+    lost: RefCell<Vec<String>>,
+}
+
+impl Journal {
+    /// Notes a command that was done.
+    pub fn note(&self, command: &Command) {
+        let entry = Entry { name: command.name.clone(), arguments: command.arguments.clone() };
+        let mut entries = self.entries.borrow_mut();
+        match meaning(&entry) {
+            Meaning::Nothing => {}
+            Meaning::Repeated => entries.push(entry),
+            Meaning::Replaces => {
+                let same = |other: &Entry| {
+                    other.name == entry.name
+                        && ["id", "device"].iter().all(|name| other.text(name) == entry.text(name))
+                };
+                entries.retain(|other| !same(other));
+                entries.push(entry);
+            }
+            Meaning::Undoes(name, own, others) => {
+                let id = entry.text(own);
+                let done = entries.iter().rposition(|other| other.name == name && other.text(others) == id);
+                match done {
+                    Some(at) => undo(&mut entries, at),
+                    None => entries.push(entry),
+                }
+            }
+            Meaning::StopsNbd if entries.iter().any(|other| other.name == "nbd-server-start") => {
+                entries.retain(|other| !is_of_nbd(other));
+            }
+            Meaning::StopsNbd | Meaning::Lost => self.lost.borrow_mut().push(entry.name),
+        }
+    }
+
+    /// The commands that lead here.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.entries.borrow().clone()
+    }
+
+    /// The first command that cannot be repeated.
+    pub fn lost(&self) -> Option<String> {
+        self.lost.borrow().first().cloned()
+    }
+}
+
+/// Takes away what made something that is gone, and what was done to it since.
+fn undo(entries: &mut Vec<Entry>, at: usize) {
+    let gone = entries.remove(at);
+    let id = gone.text("node-name").or_else(|| gone.text("id")).map(str::to_owned);
+    let Some(id) = id else { return };
+    let is_about = |entry: &Entry| match entry.name.as_str() {
+        "block_set_io_throttle" => entry.text("id") == Some(&id) || entry.text("device") == Some(&id),
+        "qom-set" => entry.text("path").is_some_and(|path| path.trim_start_matches("/objects/") == id),
+        "blockdev-reopen" => {
+            let options = entry.arguments.get("options").and_then(Value::as_array);
+            options.is_some_and(|all| all.iter().all(|one| one["node-name"] == id.as_str()))
+        }
+        _ => false,
+    };
+    let mut number = 0;
+    entries.retain(|entry| {
+        number += 1;
+        number <= at || !is_about(entry)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn journal(commands: &[(&str, Value)]) -> Journal {
+        let journal = Journal::default();
+        for (name, arguments) in commands {
+            let arguments = arguments.as_object().cloned().unwrap_or_default();
+            journal.note(&Command { name: (*name).to_owned(), arguments, id: None });
+        }
+        journal
+    }
+
+    fn names(journal: &Journal) -> Vec<String> {
+        journal.entries().into_iter().map(|entry| entry.name).collect()
+    }
+
+    #[test]
+    fn what_was_taken_away_again_is_not_repeated() {
+        let done = journal(&[
+            ("blockdev-add", json!({ "node-name": "a" })),
+            ("blockdev-add", json!({ "node-name": "b" })),
+            ("block_set_io_throttle", json!({ "id": "a", "iops": 5 })),
+            ("block_set_io_throttle", json!({ "id": "b", "iops": 5 })),
+            ("block_set_io_throttle", json!({ "id": "b", "iops": 6 })),
+            ("query-block", json!({})),
+            ("blockdev-del", json!({ "node-name": "a" })),
+        ]);
+        assert_eq!(names(&done), ["blockdev-add", "block_set_io_throttle"]);
+        assert_eq!(done.entries()[1].arguments["iops"], 6);
+        assert_eq!(done.lost(), None);
+    }
+
+    #[test]
+    fn what_was_taken_away_of_the_command_line_is_taken_away_again() {
+        assert_eq!(names(&journal(&[("blockdev-del", json!({ "node-name": "disk" }))])), ["blockdev-del"]);
+    }
+
+    #[test]
+    fn what_cannot_be_repeated_is_named() {
+        let done = journal(&[("blockdev-snapshot-sync", json!({ "device": "disk" }))]);
+        assert_eq!(done.lost().as_deref(), Some("blockdev-snapshot-sync"));
+        let tls = journal(&[("nbd-server-start", json!({ "tls-creds": "t" }))]);
+        assert_eq!(tls.lost().as_deref(), Some("nbd-server-start"));
+    }
+}

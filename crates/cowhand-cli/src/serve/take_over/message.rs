@@ -1,0 +1,142 @@
+//! What elder and heir say to each other. Members that are not known are passed over; a message that is not known is an error.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::journal::Entry;
+
+/// One message. Its name is the one member of a JSON object.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Message {
+    /// Heir: may I take over?
+    TakeOver(TakeOver),
+    /// Elder: no.
+    Refused(Refused),
+    /// Elder: this is who I am. My sockets come next, then [`Message::End`].
+    Offer(Offer),
+    /// Heir: I have checked all that I can. From here on clients wait.
+    Ready {},
+    /// Elder: a socket that clients come in at, with its descriptor.
+    Socket(Place),
+    /// Elder: a client of the NBD server, with its connection; the bytes are the beginning of a request.
+    NbdClient(NbdClient),
+    /// Elder: a front-end of a virtual machine, with its connection. What it said follows in so many messages of [`Message::Said`].
+    FrontEnd(FrontEnd),
+    /// Elder: what a front-end said, as vhost-user has it; the bytes are the payload.
+    Said {
+        /// The request's number.
+        request: u32,
+    },
+    /// Elder: what commands made of the configuration.
+    Command(Entry),
+    /// Elder: how full the buckets of a disk's limits are.
+    Levels(Levels),
+    /// Elder: that was all.
+    End {},
+    /// Heir: I have the disks and the clients; may I serve?
+    Serving {},
+    /// Heir: I cannot.
+    Failed(Refused),
+    /// Elder: go on. I touch nothing any more.
+    Go {},
+    /// Elder: too late, I have taken everything back.
+    TakenBack {},
+}
+
+/// The first message.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TakeOver {
+    /// Versions that the heir speaks.
+    pub versions: Vec<u32>,
+    /// What it is, for the log.
+    #[serde(default)]
+    pub program: String,
+}
+
+/// Why not.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Refused {
+    /// In words.
+    pub why: String,
+}
+
+/// Who is taken over from.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// The version that is spoken from here on.
+    pub version: u32,
+    /// What the elder is, for the log.
+    #[serde(default)]
+    pub program: String,
+}
+
+/// What a descriptor was made for. Whoever wants to open the same finds it here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// A listening Unix socket at an absolute path.
+    Unix(PathBuf),
+    /// A listening TCP socket.
+    Tcp(SocketAddr),
+    /// A listening Unix socket that systemd made.
+    SystemdUnix(PathBuf),
+    /// A listening TCP socket that systemd made.
+    SystemdTcp(SocketAddr),
+    /// A pid file, with its lock.
+    PidFile(PathBuf),
+}
+
+/// See [`door_nbd::HandedClient`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NbdClient {
+    /// The name of its export.
+    pub export: String,
+    /// How messages look.
+    pub dialect: Dialect,
+    /// Bytes of the disk, as it knows them.
+    pub size: u64,
+    /// Transmission flags, as it knows them.
+    pub flags: u16,
+    /// Metadata contexts: id and name.
+    pub contexts: Vec<(u32, String)>,
+}
+
+/// How full the buckets of a disk's limits are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Levels {
+    /// The disk.
+    pub node: String,
+    /// Of each limit that is set, in operations or bytes, the level of its bucket, and that of its bucket for bursts; operations first, of both directions, of reads, of
+    /// writes, then bytes.
+    pub levels: Vec<Option<[f64; 2]>>,
+}
+
+/// How NBD's messages look.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// Simple replies.
+    Simple,
+    /// Structured replies.
+    Structured,
+    /// Extended headers.
+    Extended,
+}
+
+/// See [`door_vhost_user_blk::HandedFrontEnd`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FrontEnd {
+    /// The id of its export.
+    pub export: String,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// Whether the write cache is on.
+    pub cache: Option<bool>,
+    /// How many messages of what it said follow.
+    pub said: u32,
+}

@@ -1,0 +1,95 @@
+//! A session as the messages that lead to it: how another process goes on with a front-end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use super::rings::Vring;
+use super::{Refused, Session};
+use crate::handed::Said;
+use crate::message::{Message, RingFd, RingState};
+
+impl Session {
+    /// Stops every ring in order: nothing is in flight any more, and each is ready to go on where it stopped.
+    pub(crate) async fn rest(&mut self) {
+        self.rings.iter().filter_map(|ring| ring.run.as_ref()).for_each(|run| run.stop.trigger());
+        for ring in &mut self.rings {
+            ring.rest().await;
+        }
+    }
+
+    /// The messages that make a session at rest what this one is.
+    ///
+    /// # Errors
+    /// When there is no descriptor left to copy one.
+    pub(crate) fn told(&self) -> io::Result<Vec<Said>> {
+        let features = self.device.features.load(Ordering::Acquire);
+        let mut told = vec![
+            Said::new(&Message::SetFeatures(features), None),
+            Said::new(&Message::SetProtocolFeatures(self.protocol), None),
+        ];
+        let mut with = |message, fd: &OwnedFd| -> io::Result<()> {
+            told.push(Said::new(&message, Some(fd.try_clone()?)));
+            Ok(())
+        };
+        if let Some((fd, area)) = &self.given.log {
+            with(Message::SetLogBase(*area), fd)?;
+        }
+        for (info, fd) in self.device.memory.load().described() {
+            with(Message::AddRegion(info), fd)?;
+        }
+        if let Some((fd, info)) = &self.given.inflight {
+            with(Message::SetInflight(*info), fd)?;
+        }
+        if let Some(socket) = self.channel.socket()? {
+            told.push(Said::new(&Message::SetBackendChannel, Some(socket)));
+        }
+        for (number, ring) in (0..).zip(&self.rings) {
+            told.extend(ring.told(number)?);
+        }
+        Ok(told)
+    }
+
+    /// Does what another process was told.
+    ///
+    /// # Errors
+    /// For the first message that cannot be done here.
+    pub(crate) async fn repeat(&mut self, told: Vec<Said>) -> Result<(), Refused> {
+        for Said { request, payload, fd } in told {
+            let asked = Message::decode(request, &payload).map_err(|_| Refused::NotOffered)?;
+            self.handle(asked, payload.len(), fd.into_iter().collect()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Vring {
+    async fn rest(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.base = run.stopped().await;
+        }
+    }
+
+    /// What leads to this ring. The kick comes last: with it the ring begins.
+    fn told(&self, ring: u32) -> io::Result<Vec<Said>> {
+        let state = |value| RingState { ring, value };
+        let bell = RingFd { ring, polled: false };
+        let mut told = Vec::new();
+        if self.entries > 0 {
+            told.push(Said::new(&Message::SetRingEntries(state(self.entries)), None));
+        }
+        told.push(Said::new(&Message::SetRingBase(state(self.base)), None));
+        told.extend(self.address.map(|address| Said::new(&Message::SetRingAddress(address), None)));
+        if let Some(err) = &self.err {
+            told.push(Said::new(&Message::SetRingErr(bell), Some(err.fd().try_clone()?)));
+        }
+        if let Some(call) = &self.call {
+            told.push(Said::new(&Message::SetRingCall(bell), Some(call.fd().try_clone()?)));
+        }
+        told.push(Said::new(&Message::SetRingEnable(state(u32::from(self.enabled))), None));
+        if let Some(kick) = &self.kick {
+            told.push(Said::new(&Message::SetRingKick(bell), Some(kick.fd().try_clone()?)));
+        }
+        Ok(told)
+    }
+}

@@ -1,0 +1,125 @@
+//! Clients and guests that work while one process takes over from another, again and again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use black_box::peer::{converted, fio};
+use black_box::vhost_user::{Ask, FrontEnd, Ways};
+
+use super::writer::write_until;
+use super::{Daemon, PAUSE_MAX};
+use crate::vhost_user::crashes::{BLOCK, Guest};
+use crate::vhost_user::pattern;
+
+/// Upgrades of each test.
+const UPGRADES: usize = 6;
+
+/// On a machine that does other things, too, a pause is longer than what the program takes: only the daemon's own figure is held to the promise,
+/// and of several upgrades the shortest.
+fn assert_short(pauses: &[Duration]) {
+    let shortest = pauses.iter().min().expect("upgrades");
+    assert!(*shortest < PAUSE_MAX, "pauses {pauses:?}");
+}
+
+#[test]
+fn a_client_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
+    let mut daemon = Daemon::start(|_| Vec::new());
+    let stop = AtomicBool::new(false);
+    let socket = daemon.socket.clone();
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
+        for _ in 0..UPGRADES {
+            std::thread::sleep(Duration::from_millis(150));
+            daemon.upgrade();
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("the client's thread")
+    });
+    println!("{} writes, the longest wait {:?}", written.answered, written.longest);
+    assert!(written.answered > 100, "{written:?}");
+    assert_short(&daemon.pauses);
+    daemon.stop();
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_through_several_upgrades() {
+    let mut daemon = Daemon::start(|_| Vec::new());
+    let uri = daemon.server.uri("disk");
+    std::thread::scope(|scope| {
+        let job = scope.spawn(move || {
+            let options = [
+                "--name=verify",
+                "--rw=randwrite",
+                "--bs=4k",
+                "--size=48M",
+                "--iodepth=16",
+                "--rate_iops=4000",
+                "--verify=crc32c",
+                "--verify_state_save=0",
+            ];
+            fio(&uri, &options, Duration::from_secs(120))
+        });
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            daemon.upgrade();
+        }
+        let said = job.join().expect("fio's thread");
+        assert_eq!(said["jobs"][0]["error"], 0, "{said}");
+    });
+    daemon.stop();
+}
+
+/// Rings of both forms, with records of requests in flight and without.
+#[test]
+fn a_guest_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
+    for ways in [
+        Ways { queues: 3, ..Ways::default() },
+        Ways { queues: 2, inflight: false, slots: false, ..Ways::default() },
+        Ways { queues: 2, packed: true, ..Ways::default() },
+        Ways { queues: 1, indirect: false, event_index: false, flush: false, ..Ways::default() },
+    ] {
+        let mut guest = Guest::new(ways, 5);
+        let mut daemon = Daemon::start(|scratch| vec!["--vhost-user-blk".to_owned(), scratch.name("v.sock")]);
+        let mut front = FrontEnd::start(&daemon.scratch.file("v.sock"), &mut guest.machine);
+        let over = AtomicBool::new(false);
+        let mut longest = Duration::ZERO;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..UPGRADES {
+                    std::thread::sleep(Duration::from_millis(100));
+                    daemon.upgrade();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            while !over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                guest.work(guest.acknowledged + 1);
+                longest = longest.max(start.elapsed());
+            }
+        });
+        guest.work(guest.acknowledged + 100);
+        guest.finish();
+        // The connection itself goes on, too.
+        assert_eq!(front.config(0, 8), (64u64 << 20 >> 9).to_le_bytes());
+        if ways.flush {
+            guest.machine.ok(0, &Ask::Flush);
+        }
+        println!("{ways:?}: {} requests, the longest wait {longest:?}", guest.acknowledged);
+        assert_short(&daemon.pauses);
+        drop(front);
+        let (disk, raw) = (daemon.disk.clone(), daemon.scratch.file("raw"));
+        let blocks = std::mem::take(&mut guest.blocks);
+        daemon.server.signal(rustix::process::Signal::TERM);
+        assert!(daemon.server.outcome().status.success());
+        let raw = converted(&disk, "qcow2", &[], &raw);
+        assert!(blocks.len() > 100, "{} blocks", blocks.len());
+        for (block, seed) in &blocks {
+            let at = *block as usize * BLOCK;
+            assert!(
+                raw[at..at + BLOCK] == pattern(*seed, BLOCK),
+                "{ways:?}: block {block} is not what was written"
+            );
+        }
+    }
+}
