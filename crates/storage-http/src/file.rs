@@ -7,11 +7,12 @@ use std::time::Duration;
 use async_lock::OnceCell;
 use buffer::{IoBuf, IoVec};
 use futures_util::future::join_all;
-use http_wire::Url;
+use http_wire::{Origin, Scheme, Url};
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
+use crate::connection::address_of;
 use crate::errors::Error;
 use crate::judge::Pinned;
 use crate::readahead::{Readahead, Window};
@@ -65,6 +66,7 @@ impl HttpStorage {
         if writable {
             return Err(Error::ReadOnly { url });
         }
+        name_addresses(&url)?;
         let remote = Remote::new(url, tls, authorize, timeout, remote_timeout);
         let (found, mut start) = remote.fetch(0, IoBuf::uninit(FIRST_BYTES), None).await;
         let (len, file) = found?;
@@ -127,6 +129,18 @@ impl HttpStorage {
     fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
         Box::pin(async { Err(Error::ReadOnly { url: self.remote.url.clone() }.into()) })
     }
+}
+
+/// Says where the file is read from later, too: its server, and the port for https there, to which redirects from http lead.
+fn name_addresses(url: &Url) -> Result<(), Error> {
+    let origin = url.origin();
+    let wrong = |error: io::Error| Error::Broken { url: url.clone(), what: error.to_string() };
+    dial::name(address_of(origin).map_err(wrong)?);
+    let encrypted = Origin { scheme: Scheme::Https, port: Scheme::Https.port_default(), ..origin.clone() };
+    if origin.port == Scheme::Http.port_default() {
+        dial::name(address_of(&encrypted).map_err(wrong)?);
+    }
+    Ok(())
 }
 
 impl Storage for HttpStorage {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tls::{ClientCredentials, ClientTls};
 
 use crate::authorize::Authorize;
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, address_of};
 use crate::errors::Error;
 use crate::judge::{Asked, Pinned, Verdict, judge, words};
 
@@ -146,6 +146,10 @@ impl Remote {
         }
         if redirects > REDIRECTS_MAX {
             return refused(format!("it leads to {REDIRECTS_MAX} other places and on to {to}"));
+        }
+        // A server that may connect to named addresses only is not led elsewhere.
+        if let Err(error) = address_of(to.origin()).and_then(|address| dial::check(&address)) {
+            return refused(format!("it leads to {to}, and {error}"));
         }
         match (from.origin().scheme, to.origin().scheme) {
             (Scheme::Https, Scheme::Http) => {
