@@ -1,11 +1,12 @@
 //! `cowhand serve`: disks over NBD, over vhost-user-blk and as files until told to stop.
 //!
 //! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
-//! sockets for NBD, mounts; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
+//! sockets for NBD, mounts; then the processes that make connections are started and what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
 //! (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests, those in flight are answered, disks are closed (metadata written, locks given back), socket and pid file removed.
 
 pub mod announcement;
 pub mod args;
+pub mod brokers;
 pub mod config;
 pub mod disks;
 pub mod drive_options;
@@ -35,7 +36,7 @@ pub mod systemd;
 pub mod trace;
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +45,6 @@ use control::{Events, QmpError};
 use door_nbd::{Server, ServerOptions, TlsPolicy};
 use door_vhost_user_blk::limits::QUEUES_MAX;
 use export::{Exports, Loops, Shutdown};
-use graph::drivers::elsewhere;
 use graph::trace::Recorder;
 use graph::{Change, OpenRules};
 use reactor::{Backend, Reactor};
@@ -104,6 +104,7 @@ pub fn serve(
     if let Some(bytes) = settings.map_memory {
         rules.map_budget.set_bytes_max(bytes);
     }
+    confine(settings);
     let disks = disks::open_all(&reactor, settings, &rules)?;
     let server = nbd_server(settings);
     let inventory = Inventory::new(
@@ -144,7 +145,7 @@ pub fn serve(
         background.ready()?;
     }
     if settings.sandbox == Sandbox::On {
-        check_connections(&inventory)?;
+        brokers::start()?;
         give_up_rights(&inventory, settings, &sockets);
     }
     if !settings.quiet {
@@ -163,6 +164,13 @@ pub fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
+/// From here on only servers are connected to that drives and options name.
+fn confine(settings: &Settings) {
+    if settings.sandbox == Sandbox::On {
+        dial::confine(settings.allowed_addresses.iter().cloned());
+    }
+}
+
 /// What is not needed any more is given up.
 fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
     let door = inventory.doors.name();
@@ -172,24 +180,6 @@ fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets)
     // Without commands nothing is opened later.
     let reach: &[PathBuf] = if settings.qmp.is_some() { &settings.allowed } else { &[] };
     sandbox::enter(&names.collect::<Vec<_>>(), reach);
-}
-
-/// Drivers whose servers end a connection that was idle for a minute, or after so many requests.
-const CONNECTING_ANEW: [&str; 3] = ["http", "https", "s3"];
-
-/// Refuses a disk that would fail before long: in the sandbox no connection is made.
-fn check_connections(inventory: &Inventory) -> Result<(), Failure> {
-    for node in inventory.graph.disks() {
-        let connects =
-            |name: &str| elsewhere(Path::new(name)).is_some_and(|driver| CONNECTING_ANEW.contains(&driver));
-        let layer = block::layers(node.disk.root()).find(|layer| connects(layer.name()));
-        if let Some(layer) = layer {
-            let what =
-                format!("{} lies on {}, to which connections are made anew", node.name(), layer.name());
-            return Err(Failure::new(what).with_hint("the sandbox forbids that; give --sandbox off"));
-        }
-    }
-    Ok(())
 }
 
 /// The NBD server, without disks yet, on loops that all doors share.
