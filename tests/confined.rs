@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use black_box::fault_server::FAULTS;
 use black_box::qmp::Qmp;
 use black_box::server::Start;
-use black_box::{Fault, FaultServer, Random, Run, Scratch, Server, peer, program};
+use black_box::{Fault, FaultServer, Nginx, Random, Run, Scratch, Server, peer, program};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     recv, send, sendmsg, socketpair,
@@ -306,4 +306,84 @@ fn no_fault_of_a_store_makes_wrong_bytes_or_holds_a_read_up() {
     Run::new("nbdcopy").arg(server.uri("disk")).arg(&back).limit(Duration::from_secs(60)).ok();
     assert!(std::fs::read(&back).expect("a copy") == data);
     server.stop();
+}
+
+/// Seconds of processor time that a process has used.
+fn processor_seconds(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, rest) = text.rsplit_once(')').expect("its name");
+    let fields = rest.split_ascii_whitespace().skip(11).take(2);
+    fields.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
+}
+
+/// A pause longer than the deadline of `report`, in which next to nothing is done.
+fn waits_without_spinning(server: &Server) {
+    let began = processor_seconds(server.pid());
+    std::thread::sleep(Duration::from_secs(4));
+    let used = processor_seconds(server.pid()) - began;
+    assert!(used < 0.2, "{used} s of processor time in 4 s of waiting");
+}
+
+#[test]
+fn a_read_waits_for_its_store_where_it_is_told_to_and_a_paused_server_ends_in_time() {
+    let (scratch, data) = (Scratch::new(), bytes(4 << 20));
+    scratch.write("disk", &data);
+    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls");
+    let mut store = Nginx::start(scratch.path(), &certificates);
+    let drive = format!(
+        "id=disk,read-only=on,format=raw,file={},file.readahead=0,file.on-remote-error=wait",
+        store.url("/disk")
+    );
+    let server = listening(Start::new([drive]));
+    let read = |at: usize| {
+        let mut client = server.client("disk");
+        std::thread::spawn(move || client.read(at as u64, 4096))
+    };
+    store.kill();
+    let waiting = read(1 << 20);
+    waits_without_spinning(&server);
+    assert!(!waiting.is_finished());
+    store.restart();
+    assert!(waiting.join().expect("a thread").expect("it is back") == data[1 << 20..(1 << 20) + 4096]);
+    store.kill();
+    let waiting = read(2 << 20);
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    server.stop();
+    assert!(began.elapsed() < Duration::from_secs(9), "the end took {:?}", began.elapsed());
+    waiting.join().expect("a thread").expect_err("it was not answered");
+}
+
+#[test]
+fn writes_wait_for_their_server_where_they_are_told_to_and_are_there_afterwards() {
+    let (scratch, port) = (Scratch::new(), free_port());
+    let image = scratch.write("image", &vec![0; 4 << 20]);
+    let mut below = QemuNbd::start(&image, &["-p", &port.to_string()]);
+    let drive = format!(
+        "id=disk,format=raw,file=nbd://127.0.0.1:{port}/disk,file.open-timeout=20,file.on-remote-error=wait"
+    );
+    let server = listening(Start::new([drive]));
+    let mut client = server.client("disk");
+    client.write(0, &[7; 4096]).expect("a write");
+    below.kill();
+    let waiting = std::thread::spawn(move || {
+        client.write(8192, &[8; 4096]).expect("it waits");
+        client.flush().expect("it waits");
+    });
+    waits_without_spinning(&server);
+    assert!(!waiting.is_finished());
+    below.restart();
+    waiting.join().expect("all is acknowledged");
+    below.kill();
+    let written = std::fs::read(&image).expect("an image");
+    assert!(written[..4096] == [7; 4096] && written[8192..12_288] == [8; 4096]);
+    let mut client = server.client("disk");
+    let waiting = std::thread::spawn(move || client.read(0, 4096));
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    server.signal(rustix::process::Signal::TERM);
+    let mut server = server;
+    server.outcome();
+    assert!(began.elapsed() < Duration::from_secs(9), "the end took {:?}", began.elapsed());
+    waiting.join().expect("a thread").expect_err("it was not answered");
 }

@@ -16,9 +16,11 @@
 mod address;
 mod asking;
 pub mod broker;
+mod ending;
 mod message;
 mod state;
 
 pub use address::{Address, AddressError};
 pub use asking::connect;
+pub use ending::{end_within, unless_ended};
 pub use state::{check, confine, name, named, through};
