@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use black_box::qmp::Qmp;
 use black_box::server::Start;
-use black_box::{Moto, Nginx, Run, Scratch, Server, cowhand};
+use black_box::{Moto, Nginx, Run, Scratch, cowhand};
 
 fn certificates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls")
@@ -77,9 +77,7 @@ fn an_overlay_lies_over_http_only_where_the_user_allows_it() {
 fn a_guest_reads_through_kills_of_the_server_and_no_byte_is_wrong() {
     let mut scene = Scene::new();
     let image = scene.nginx.url("/disk.qcow2");
-    let refused = Server::refuses(["-f", "qcow2", &format!("read-only=on,file={image}")]);
-    assert!(refused.contains("--sandbox off"), "{refused}");
-    let start = Start::new(["-f", "qcow2", "--sandbox", "off"]);
+    let start = Start::new(["-f", "qcow2"]);
     let server = start
         .arg(format!("id=disk,read-only=on,file={image}"))
         .listen()
@@ -124,7 +122,7 @@ fn what_lets_in_is_in_no_output_of_anything() {
     assert!(outputs[0].contains("virtual size: 6 MiB"), "{}", outputs[0]);
     assert!(outputs[3].contains("answers 401"), "{}", outputs[3]);
     let qmp = scene.scratch.file("qmp");
-    let words = ["--sandbox", "off", "--log", "trace", "--object", &password, "--qmp"];
+    let words = ["--log", "trace", "--object", &password, "--qmp"];
     let server = Start::new(words).arg(&qmp).arg("-f").arg("qcow2").arg(&drive);
     let server = server.listen().unwrap_or_else(|error| panic!("{}", error.0));
     let mut client = Qmp::connect(&qmp);

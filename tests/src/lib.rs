@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod fault_server;
 pub mod holder;
 pub mod media;
 pub mod moto;
@@ -22,6 +23,7 @@ pub mod virtio_driver;
 pub mod wire;
 
 pub use client::Client;
+pub use fault_server::{Fault, FaultServer};
 pub use holder::Holder;
 pub use moto::Moto;
 pub use nginx::Nginx;

@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::FAILED;
 use crate::{
-    amend, backup, bench, bitmap, cache, check, commit, compact, compare, compat, completion, convert,
-    create, dd, flatten, info, io, manual, map, measure, mirror, mount, rebase, reopen, resize, serve, show,
-    snapshot, status, stream, throttle, top, verify,
+    amend, backup, bench, bitmap, broker, cache, check, commit, compact, compare, compat, completion,
+    convert, create, dd, flatten, info, io, manual, map, measure, mirror, mount, rebase, reopen, resize,
+    serve, show, snapshot, status, stream, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -116,6 +116,8 @@ pub enum Command {
     Reopen(reopen::Args),
     #[command(about = "Print a completion script for a shell")]
     Completion(completion::Args),
+    #[command(about = "Make connections for a server", hide = true)]
+    Broker(broker::Args),
     #[command(about = "Run under the names of QEMU's programs, in their place")]
     #[command(subcommand, arg_required_else_help = true)]
     Compat(compat::links::Command),

@@ -13,6 +13,7 @@ mod background;
 pub mod backup;
 pub mod bench;
 pub mod bitmap;
+pub mod broker;
 pub mod cache;
 pub mod check;
 pub mod cli;
@@ -126,6 +127,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Bitmap(args) => bitmap::run(&args),
         Command::Bench(args) => bench::run(&args, out),
         Command::Io(args) => crate::io::run(&args, out),
+        Command::Broker(args) => broker::run(args),
         Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
         Command::Status(args) => status::run(&args, out),

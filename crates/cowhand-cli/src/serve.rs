@@ -1,11 +1,12 @@
 //! `cowhand serve`: disks over NBD, over vhost-user-blk and as files until told to stop.
 //!
 //! The order of things: settings, signals, sockets for commands and figures, images that are missing, disks, the trace,
-//! sockets for NBD, mounts; then what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
+//! sockets for NBD, mounts; then the processes that make connections are started and what is not needed any more is given up, the lines to paste are shown, and systemd is told. At the end
 //! (SIGHUP, SIGINT, SIGTERM, SIGQUIT, or `quit`): no new requests, those in flight are answered, disks are closed (metadata written, locks given back), socket and pid file removed.
 
 pub mod announcement;
 pub mod args;
+pub mod brokers;
 pub mod config;
 pub mod disks;
 pub mod drive_options;
@@ -37,11 +38,10 @@ pub mod take_over;
 pub mod trace;
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use door_nbd::TlsPolicy;
-use graph::drivers::elsewhere;
 use reactor::{Backend, Reactor};
 
 use self::announcement::{Reach, announce};
@@ -125,6 +125,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
             .with_pid_file(pid_file);
     let reactor =
         Reactor::new(Backend::Ring).map_err(|error| Failure::because("cannot make an event loop", &error))?;
+    confine(settings);
     let in_place = heir.is_some();
     let opened = match heir {
         Some(heir) => life::take_over(heir, (&reactor, settings, &tls), inherited)?,
@@ -141,7 +142,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
         background.ready()?;
     }
     if settings.sandbox == Sandbox::On {
-        check_connections(&opened.inventory)?;
+        brokers::start()?;
         give_up_rights(&opened.inventory, settings, &sockets);
     }
     if !settings.quiet {
@@ -167,6 +168,13 @@ fn show(opened: &Opened, sockets: &Sockets, settings: &Settings) {
     }
 }
 
+/// From here on only servers are connected to that drives and options name.
+fn confine(settings: &Settings) {
+    if settings.sandbox == Sandbox::On {
+        dial::confine(settings.allowed_addresses.iter().cloned());
+    }
+}
+
 /// What is not needed any more is given up.
 fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
     let door = inventory.doors.name();
@@ -185,24 +193,6 @@ fn files_of_disks(inventory: &Inventory) -> Vec<PathBuf> {
     let disks = inventory.graph.disks();
     let layers = disks.iter().flat_map(|node| block::layers(node.disk.root()));
     layers.map(|layer| PathBuf::from(layer.name())).filter(|name| name.exists()).collect()
-}
-
-/// Drivers whose servers end a connection that was idle for a minute, or after so many requests.
-const CONNECTING_ANEW: [&str; 3] = ["http", "https", "s3"];
-
-/// Refuses a disk that would fail before long: in the sandbox no connection is made.
-fn check_connections(inventory: &Inventory) -> Result<(), Failure> {
-    for node in inventory.graph.disks() {
-        let connects =
-            |name: &str| elsewhere(Path::new(name)).is_some_and(|driver| CONNECTING_ANEW.contains(&driver));
-        let layer = block::layers(node.disk.root()).find(|layer| connects(layer.name()));
-        if let Some(layer) = layer {
-            let what =
-                format!("{} lies on {}, to which connections are made anew", node.name(), layer.name());
-            return Err(Failure::new(what).with_hint("the sandbox forbids that; give --sandbox off"));
-        }
-    }
-    Ok(())
 }
 
 /// Whether the user asks for a list of options instead, which is written then.

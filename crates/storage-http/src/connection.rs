@@ -1,15 +1,14 @@
 //! A connection to a server: one request and its answer at a time.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoBytes};
+use dial::Address;
 use futures_util::future::{Either, select};
 use http_wire::{Answer, AnswerError, Length, Origin};
-use reactor::net::Stream;
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 /// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
@@ -52,13 +51,15 @@ async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>)
 impl Connection {
     /// Connects to a server. Each step of it, and of what is asked later, takes `timeout` at most.
     pub(crate) async fn open(origin: &Origin, timeout: Duration) -> Result<Self, Ended> {
-        let (host, port) = (origin.host.clone(), origin.port);
-        let connected = reactor::blocking(move || connect(&host, port, timeout));
-        // Each address has the timeout; together they do not have more.
-        let socket = within(timeout, connected).await?;
+        let address = address_of(origin).map_err(Ended::Lost)?;
+        let connected = dial::connect(&address, timeout).await;
+        let stream = connected.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Ended::Silent,
+            _ => Ended::Lost(error),
+        })?;
         Ok(Self {
             origin: origin.clone(),
-            transport: Transport::Plain(Arc::new(Stream::from_fd(socket.into()))),
+            transport: Transport::Plain(Arc::new(stream)),
             inbox: Inbox::default(),
             timeout,
             idle_since: Instant::now(),
@@ -120,13 +121,8 @@ impl Connection {
     }
 }
 
-fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
+/// Where a server listens.
+pub(crate) fn address_of(origin: &Origin) -> io::Result<Address> {
+    let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{origin} is no {error}"));
+    Address::new(&origin.host, origin.port).map_err(wrong)
 }

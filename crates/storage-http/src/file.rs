@@ -7,15 +7,16 @@ use std::time::Duration;
 use async_lock::OnceCell;
 use buffer::{IoBuf, IoVec};
 use futures_util::future::join_all;
-use http_wire::Url;
+use http_wire::{Origin, Scheme, Url};
 use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
+use crate::connection::address_of;
 use crate::errors::Error;
 use crate::judge::Pinned;
 use crate::readahead::{Readahead, Window};
-use crate::remote::Remote;
+use crate::remote::{Remote, Timeouts};
 
 /// Asked for when a file is opened: the header of an image and what follows it.
 const FIRST_BYTES: usize = 64 << 10;
@@ -37,7 +38,9 @@ pub struct Options {
     pub authorize: Arc<dyn Authorize>,
     /// How long a server may be silent in an attempt.
     pub timeout: Duration,
-    /// How long a read may take with all its attempts. `None`: for ever.
+    /// How long opening may take with all its attempts. `None`: for ever.
+    pub open_timeout: Option<Duration>,
+    /// How long a read may take with all its attempts. `None`: for ever, a guest then waits until the server is back.
     pub remote_timeout: Option<Duration>,
     /// Bytes that are fetched for short reads one after the other; 0: none besides those that are read.
     pub readahead: u64,
@@ -61,11 +64,13 @@ impl HttpStorage {
     /// When nobody answers within `remote_timeout`, the server refuses, knows no ranges or names no version of the file; or the file is
     /// to be written.
     pub async fn open(options: Options) -> Result<Self, Error> {
-        let Options { name, url, tls, authorize, timeout, remote_timeout, readahead, writable } = options;
+        let Options { name, url, tls, authorize, timeout, open_timeout, remote_timeout, readahead, writable } =
+            options;
         if writable {
             return Err(Error::ReadOnly { url });
         }
-        let remote = Remote::new(url, tls, authorize, timeout, remote_timeout);
+        name_addresses(&url)?;
+        let remote = Remote::new(url, tls, authorize, Timeouts { timeout, open_timeout, remote_timeout });
         let (found, mut start) = remote.fetch(0, IoBuf::uninit(FIRST_BYTES), None).await;
         let (len, file) = found?;
         if file.version.is_empty() && file.length > 0 {
@@ -127,6 +132,18 @@ impl HttpStorage {
     fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
         Box::pin(async { Err(Error::ReadOnly { url: self.remote.url.clone() }.into()) })
     }
+}
+
+/// Says where the file is read from later, too: its server, and the port for https there, to which redirects from http lead.
+fn name_addresses(url: &Url) -> Result<(), Error> {
+    let origin = url.origin();
+    let wrong = |error: io::Error| Error::Broken { url: url.clone(), what: error.to_string() };
+    dial::name(address_of(origin).map_err(wrong)?);
+    let encrypted = Origin { scheme: Scheme::Https, port: Scheme::Https.port_default(), ..origin.clone() };
+    if origin.port == Scheme::Http.port_default() {
+        dial::name(address_of(&encrypted).map_err(wrong)?);
+    }
+    Ok(())
 }
 
 impl Storage for HttpStorage {

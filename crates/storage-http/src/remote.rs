@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tls::{ClientCredentials, ClientTls};
 
 use crate::authorize::Authorize;
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, address_of};
 use crate::errors::Error;
 use crate::judge::{Asked, Pinned, Verdict, judge, words};
 
@@ -37,8 +37,7 @@ pub(crate) struct Remote {
     pub(crate) url: Url,
     tls: Option<ClientCredentials>,
     authorize: Arc<dyn Authorize>,
-    timeout: Duration,
-    remote_timeout: Option<Duration>,
+    timeouts: Timeouts,
     /// Where requests go: the name that was given, or where it led.
     place: Mutex<Url>,
     /// The newest last.
@@ -46,6 +45,17 @@ pub(crate) struct Remote {
     turns: Semaphore,
     /// The last attempt failed: said once, until one succeeds.
     in_trouble: AtomicBool,
+}
+
+/// How long is waited, as [`crate::Options`] has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// Of a step of an attempt.
+    pub(crate) timeout: Duration,
+    /// Of all attempts of the first request.
+    pub(crate) open_timeout: Option<Duration>,
+    /// Of all attempts of each later one.
+    pub(crate) remote_timeout: Option<Duration>,
 }
 
 /// Why an attempt gave no bytes.
@@ -66,12 +76,11 @@ impl Remote {
         url: Url,
         tls: Option<ClientCredentials>,
         authorize: Arc<dyn Authorize>,
-        timeout: Duration,
-        remote_timeout: Option<Duration>,
+        timeouts: Timeouts,
     ) -> Self {
         let (place, idle) = (Mutex::new(url.clone()), Mutex::default());
         let (turns, in_trouble) = (Semaphore::new(REQUESTS_MAX), AtomicBool::new(false));
-        Self { url, tls, authorize, timeout, remote_timeout, place, idle, turns, in_trouble }
+        Self { url, tls, authorize, timeouts, place, idle, turns, in_trouble }
     }
 
     /// Fetches bytes of the file from `first` on into `buf`: all of it; or up to the file's end if nothing is pinned, and how many.
@@ -83,15 +92,27 @@ impl Remote {
     ) -> (Result<(u64, Pinned), Error>, IoBuf) {
         let (len, last) = (buf.len(), RefCell::new(None));
         let attempts = pin!(self.until_answered(first, buf, pinned, &last));
-        let Some(waited) = self.remote_timeout else { return attempts.await };
-        match select(attempts, reactor::sleep(waited)).await {
-            Either::Left((done, _)) => done,
-            Either::Right(_) => {
-                let (server, last) = (self.url.origin().clone(), last.take().map(Box::new));
-                let error = Error::Silent { server, waited, option: "remote-timeout", last };
-                (Err(error), IoBuf::uninit(len))
+        let waited = match pinned {
+            None => self.timeouts.open_timeout,
+            Some(_) => self.timeouts.remote_timeout,
+        };
+        let in_time = async {
+            let Some(waited) = waited else { return Ok(attempts.await) };
+            match select(attempts, reactor::sleep(waited)).await {
+                Either::Left((done, _)) => Ok(done),
+                Either::Right(_) => Err(waited),
             }
-        }
+        };
+        let server = || self.url.origin().clone();
+        let error = match dial::unless_ended(in_time).await {
+            Some(Ok(done)) => return done,
+            Some(Err(waited)) => {
+                let last = last.take().map(Box::new);
+                Error::Silent { server: server(), waited, option: "remote-timeout", last }
+            }
+            None => Error::Lost { server: server(), reason: "this program ends".to_owned() },
+        };
+        (Err(error), IoBuf::uninit(len))
     }
 
     async fn until_answered(
@@ -146,6 +167,10 @@ impl Remote {
         }
         if redirects > REDIRECTS_MAX {
             return refused(format!("it leads to {REDIRECTS_MAX} other places and on to {to}"));
+        }
+        // A server that may connect to named addresses only is not led elsewhere.
+        if let Err(error) = address_of(to.origin()).and_then(|address| dial::check(&address)) {
+            return refused(format!("it leads to {to}, and {error}"));
         }
         match (from.origin().scheme, to.origin().scheme) {
             (Scheme::Https, Scheme::Http) => {
@@ -254,7 +279,9 @@ impl Remote {
         let server = url.origin().clone();
         let error = match ended {
             Ended::Lost(error) => Error::Lost { server, reason: error.to_string() },
-            Ended::Silent => Error::Silent { server, waited: self.timeout, option: "timeout", last: None },
+            Ended::Silent => {
+                Error::Silent { server, waited: self.timeouts.timeout, option: "timeout", last: None }
+            }
             Ended::Broken(error) => {
                 return Failure::Final(Error::Broken { url: url.clone(), what: error.to_string() });
             }
@@ -269,13 +296,16 @@ impl Remote {
         }
         let failed = |ended: Ended, word: fn(Origin, &io::Error) -> Error| match ended {
             Ended::Lost(error) => word(origin.clone(), &error),
-            Ended::Silent => {
-                Error::Silent { server: origin.clone(), waited: self.timeout, option: "timeout", last: None }
-            }
+            Ended::Silent => Error::Silent {
+                server: origin.clone(),
+                waited: self.timeouts.timeout,
+                option: "timeout",
+                last: None,
+            },
             Ended::Broken(error) => word(origin.clone(), &io::Error::other(error)),
         };
         let tls = self.tls_for(origin).map_err(Failure::Final)?;
-        let opened = Connection::open(origin, self.timeout).await;
+        let opened = Connection::open(origin, self.timeouts.timeout).await;
         let connection = opened.map_err(|ended| match failed(ended, connect_error) {
             // What the system forbids, it forbids again.
             error @ Error::Connect { kind: io::ErrorKind::PermissionDenied, .. } => Failure::Final(error),

@@ -168,7 +168,9 @@ impl Client {
                 return Ok(connection);
             }
             self.attempt()?;
-            changed.await;
+            let Some(()) = dial::unless_ended(changed).await else {
+                return Err(Error::Lost("this program ends".into()));
+            };
         }
     }
 

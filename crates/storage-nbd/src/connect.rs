@@ -1,7 +1,6 @@
 //! From a server's place to a connection in transmission.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::IoBytes;
+use dial::Address;
 use futures_util::future::{Either, select};
 use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
@@ -27,7 +27,7 @@ const MINIMUM_BLOCK_MAX: u32 = 64 << 10;
 /// What an idle TCP connection is asked after, and the longest that sent bytes stay unconfirmed before it counts as lost.
 const TCP_SILENCE: Duration = Duration::from_secs(30);
 
-/// A server whose name has been looked up.
+/// A server, and what is asked of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     /// For messages.
@@ -41,45 +41,39 @@ pub(crate) struct Found {
 #[derive(Clone, Debug)]
 enum Places {
     Unix(PathBuf),
-    Tcp(Vec<SocketAddr>),
+    Tcp(Address),
 }
 
 impl Found {
-    /// Looks up the name of `server`. Later connections need no look-up.
-    pub(crate) async fn look_up(
-        server: &Server,
-        export: &str,
-        tls: Option<ClientTls>,
-    ) -> Result<Self, Error> {
+    /// An export of `server`, which connections are made to from now on. Its name is looked up for each.
+    ///
+    /// # Errors
+    /// When the host's name is none.
+    pub(crate) fn new(server: &Server, export: &str, tls: Option<ClientTls>) -> Result<Self, Error> {
         let name = server.to_string();
-        let failed = |error: &io::Error| connect_error(&name, error);
         let places = match server {
             Server::Unix(path) => Places::Unix(path.clone()),
             Server::Tcp { host, port } => {
-                let asked = (host.clone(), *port);
-                let found = reactor::blocking(move || asked.to_socket_addrs().map(Iterator::collect)).await;
-                Places::Tcp(found.map_err(|error| failed(&error))?)
+                let wrong = |error: dial::AddressError| {
+                    connect_error(&name, &io::Error::new(io::ErrorKind::InvalidInput, error))
+                };
+                let address = Address::new(host, *port).map_err(wrong)?;
+                dial::name(address.clone());
+                Places::Tcp(address)
             }
         };
         Ok(Self { name, places, export: export.to_owned(), tls })
     }
 
-    async fn socket(&self) -> io::Result<Stream> {
-        let addresses = match &self.places {
-            Places::Unix(path) => return Stream::connect_unix(path).await,
-            Places::Tcp(addresses) => addresses,
-        };
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in addresses {
-            match Stream::connect_tcp(*address).await {
-                Ok(stream) => {
-                    notice_silence(&stream)?;
-                    return Ok(stream);
-                }
-                Err(error) => failed = error,
+    async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
+        match &self.places {
+            Places::Unix(path) => Stream::connect_unix(path).await,
+            Places::Tcp(address) => {
+                let stream = dial::connect(address, timeout).await?;
+                notice_silence(&stream)?;
+                Ok(stream)
             }
         }
-        Err(failed)
     }
 
     /// Connects and shakes hands within `timeout`. The connection's tasks run on this loop.
@@ -92,7 +86,7 @@ impl Found {
         timeout: Duration,
     ) -> Result<Arc<Connection>, Error> {
         let until = Instant::now() + timeout;
-        match select(std::pin::pin!(self.shake_hands()), reactor::sleep_until(until)).await {
+        match select(std::pin::pin!(self.shake_hands(timeout)), reactor::sleep_until(until)).await {
             Either::Left((shaken, _)) => {
                 let (negotiated, transport, inbox) = shaken?;
                 let socket = transport.stream().as_fd().try_clone_to_owned();
@@ -115,9 +109,9 @@ impl Found {
         }
     }
 
-    async fn shake_hands(&self) -> Result<(Negotiated, Transport, Inbox), Error> {
+    async fn shake_hands(&self, timeout: Duration) -> Result<(Negotiated, Transport, Inbox), Error> {
         let failed = |error: io::Error| connect_error(&self.name, &error);
-        let stream = Arc::new(self.socket().await.map_err(failed)?);
+        let stream = Arc::new(self.socket(timeout).await.map_err(failed)?);
         let mut transport = Transport::Plain(Arc::clone(&stream));
         let mut inbox = Inbox::default();
         let mut handshake = Handshake::new(Wanted {

@@ -80,7 +80,7 @@ impl NbdStorage {
             open_timeout,
             remote_timeout,
         } = options;
-        let found = Found::look_up(&server, &export, tls).await?;
+        let found = Found::new(&server, &export, tls)?;
         let mode = match (no_flush, reconnect_delay.is_zero()) {
             (true, _) => Mode::Forget,
             (false, true) => Mode::Count,

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use super::keyval::typed;
 use crate::background::{Background, absolute};
 use crate::failure::Failure;
+use crate::serve::brokers;
 use crate::serve::inventory::Inventory;
 use crate::serve::pid_file::PidFile;
 use crate::serve::qmp::{Steering, schema};
@@ -113,6 +114,7 @@ impl Daemon {
             let sockets = self.inventory.front_end_sockets();
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
             let names = names.into_iter().flatten().chain(sockets.iter().map(PathBuf::as_path));
+            brokers::start()?;
             sandbox::enter(&names.collect::<Vec<_>>(), &[], &[]);
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));

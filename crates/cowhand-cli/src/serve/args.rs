@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ArgAction;
+use dial::Address;
 use graph::probe::Format;
 
 use super::drive_options::{self, ListFormat};
@@ -61,6 +62,10 @@ pub struct Args {
     /// Also follow names in images that lead to this NBD server, or to this export of one: nbd://HOST:PORT or nbd://HOST:PORT/EXPORT (may be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Disks")]
     pub allow_name: Vec<String>,
+
+    /// Also connect to this server: where a redirect leads, or where the disks of commands lie; those of the DRIVEs are allowed (may be repeated)
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Disks")]
+    pub allow_connect: Vec<Address>,
 
     /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension; where several files have one
     /// name, as much of their paths as tells them apart]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use dial::AddressError;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -45,6 +46,9 @@ pub struct Config {
     /// As `--allow-name`.
     #[serde(default)]
     pub allow_name: Vec<String>,
+    /// As `--allow-connect`.
+    #[serde(default)]
+    pub allow_connect: Vec<String>,
     /// As `--export`.
     pub export: Option<String>,
     /// As `--default-export`.
@@ -163,6 +167,10 @@ impl Config {
         fill(&mut args.read_only, self.read_only);
         fill_list(&mut args.allow_path, self.allow_path);
         fill_list(&mut args.allow_name, self.allow_name);
+        let addresses = self.allow_connect.iter().map(|address| address.parse()).collect::<Result<_, _>>();
+        let addresses =
+            addresses.map_err(|allowed: AddressError| wrong("allow-connect", format!("allowed: {allowed}")));
+        fill_list(&mut args.allow_connect, addresses?);
         fill(&mut args.export, self.export);
         fill(&mut args.default_export, self.default_export);
         fill(&mut args.shared, self.shared);

@@ -6,13 +6,14 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 30] = [
+const PARTS: [&str; 31] = [
     "bench",
     "block",
     "buffer",
     "control",
     "cowhand",
     "cowhand_cli",
+    "dial",
     "door_fuse",
     "door_nbd",
     "door_vhost_user_blk",

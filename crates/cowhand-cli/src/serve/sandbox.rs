@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
+    ABI, Access, AccessFs, AccessNet, NetPort, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use seccompiler::{
@@ -151,10 +151,55 @@ pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf]) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
-    match fence_calls() {
+    match fence_calls(&[libc::AF_UNIX]) {
         Ok(()) => tracing::info!("sandbox: seccomp is on"),
         Err(error) => tracing::warn!(%error, "sandbox: no seccomp: system calls are not fenced off"),
     }
+}
+
+/// Where names of hosts are looked up, and the libraries that do it.
+const RESOLVER: [&str; 8] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/run/systemd/resolve",
+    "/run/nscd",
+    "/run/NetworkManager",
+];
+
+/// The port of name servers, for answers that are too long for one packet.
+const DNS: u16 = 53;
+
+/// Gives up what is not needed to connect to `ports` of hosts by their names: nothing is written, started or listened on.
+pub fn enter_as_broker(ports: &[u16]) {
+    if let Err(error) = rustix::thread::set_no_new_privs(true) {
+        tracing::warn!(%error, "sandbox of connections: the kernel has no no_new_privs");
+    }
+    if let Err(error) = fence_connections(ports) {
+        tracing::warn!(%error, "sandbox of connections: no landlock");
+    }
+    if let Err(error) = fence_calls(&[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]) {
+        tracing::warn!(%error, "sandbox of connections: no seccomp");
+    }
+}
+
+/// Only files that say how names are looked up, and only these ports.
+fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(LANDLOCK))?
+        .handle_access(AccessNet::from_all(LANDLOCK))?
+        .scope(Scope::Signal)?
+        .create()?;
+    // Not every system has all of them.
+    for place in RESOLVER.iter().filter_map(|place| PathFd::new(place).ok()) {
+        rules = rules.add_rule(PathBeneath::new(place, AccessFs::ReadFile | AccessFs::ReadDir))?;
+    }
+    for port in ports.iter().copied().chain([DNS]) {
+        rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
+    }
+    rules.restrict_self()
 }
 
 fn tell(status: &RestrictionStatus) {
@@ -219,11 +264,12 @@ enum FilterError {
     Kernel(#[from] seccompiler::Error),
 }
 
-fn fence_calls() -> Result<(), FilterError> {
+/// Sockets are still made of `families`.
+fn fence_calls(families: &[i32]) -> Result<(), FilterError> {
     let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| FilterError::Processor)?;
     // Both are made before one is on.
     let filters = [
-        filter(denied()?, libc::EPERM, processor)?,
+        filter(denied(families)?, libc::EPERM, processor)?,
         // Its flags lie in memory, where a filter cannot look. The C library then uses clone, which has them in a register.
         filter(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS, processor)?,
     ];
@@ -240,12 +286,12 @@ fn filter(rules: Rules, error: i32, processor: TargetArch) -> Result<BpfProgram,
 }
 
 /// What fails: without conditions, any such call.
-fn denied() -> Result<Rules, FilterError> {
+fn denied(families: &[i32]) -> Result<Rules, FilterError> {
     let mut rules: Rules = DENIED.iter().chain(DENIED_HERE).map(|&call| (call, Vec::new())).collect();
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(libc::SYS_clone, when(0, SeccompCmpOp::MaskedEq(thread), 0)?);
-    let local = u64::from(libc::AF_UNIX.unsigned_abs());
-    rules.insert(libc::SYS_socket, when(0, SeccompCmpOp::Ne, local)?);
+    let other = families.iter().map(|family| condition(0, SeccompCmpOp::Ne, family.unsigned_abs().into()));
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(other.collect::<Result<_, _>>()?)?]);
     // A password may be read from a keyring (object-add), and nothing else be done there.
     rules.insert(libc::SYS_keyctl, when(0, SeccompCmpOp::Ne, libc::KEYCTL_READ.into())?);
     // Input faked for the user of our terminal.
@@ -254,8 +300,15 @@ fn denied() -> Result<Rules, FilterError> {
 }
 
 fn when(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<Vec<SeccompRule>, FilterError> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
-    Ok(vec![SeccompRule::new(vec![condition])?])
+    Ok(vec![SeccompRule::new(vec![condition(argument, operator, value)?])?])
+}
+
+fn condition(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
 }
 
 #[cfg(test)]
@@ -273,7 +326,7 @@ mod tests {
     #[test]
     fn the_filters_compile_and_name_every_call_once() {
         let processor = TargetArch::try_from(std::env::consts::ARCH).unwrap();
-        let rules = denied().unwrap();
+        let rules = denied(&[libc::AF_UNIX]).unwrap();
         assert_eq!(rules.len(), DENIED.len() + DENIED_HERE.len() + 4);
         assert!(!filter(rules, libc::EPERM, processor).unwrap().is_empty());
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use dial::Address;
 use door_fuse::mount::AllowOther;
 use export::few_names;
 use graph::drive::OptionTree;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub policy: Policy,
     /// `--allow-path`, as given.
     pub allowed: Vec<PathBuf>,
+    /// `--allow-connect`.
+    pub allowed_addresses: Vec<Address>,
     /// `--qmp`.
     pub qmp: Option<PathBuf>,
     /// `--metrics`.
@@ -172,6 +175,7 @@ impl Settings {
             socket_mode: args.socket_mode.unwrap_or_default(),
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
+            allowed_addresses: args.allow_connect,
             qmp: args.qmp,
             take_over_socket: args.take_over_socket.or(args.take_over),
             metrics: args.metrics,

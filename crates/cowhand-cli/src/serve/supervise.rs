@@ -25,6 +25,9 @@ use crate::output::tell;
 /// Time between two status lines: long enough to read, short enough to watch.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long the end waits for servers of disks that are lost, to bring them what was acknowledged and not flushed.
+const LOST_SERVER_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Exit code after an end in haste: 128 and SIGINT's number, as shells count.
 const IN_HASTE: i32 = 130;
 
@@ -79,6 +82,7 @@ pub fn until_told(
             own.run(running.hand_over());
         } else {
             systemd::stopping();
+            dial::end_within(LOST_SERVER_PATIENCE);
             tracing::info!("ending: requests in flight are answered, new ones are not taken");
             own.run(running.end(asked));
         }

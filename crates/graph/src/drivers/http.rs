@@ -10,10 +10,11 @@ use storage::{IoFuture, Storage};
 use storage_http::Fixed;
 use storage_luks::Secret;
 
+use super::elsewhere::ON_REMOTE_ERROR;
 use super::over_http::{self, Reading, Trust, secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
-use crate::options::entry::{at, first_fixed_of, in_group, read_all};
+use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, OptionError, Reader};
 
 pub(super) const HTTP: StorageDriver = StorageDriver {
@@ -102,7 +103,13 @@ macro_rules! options {
                     at!(Http, reading.remote_timeout_s),
                     "seconds within which a read must succeed, all attempts together, or it fails; 0: any time",
                 )
-                .default("60"),
+                .default_follows("60, or any time with on-remote-error=wait"),
+                Entry::choice(
+                    "on-remote-error",
+                    choice_at!(Http, ON_REMOTE_ERROR, reading.on_remote_error),
+                    "what a read does while the server is lost: report has it fail within remote-timeout, wait has it wait for the server (with remote-timeout, so long)",
+                )
+                .default("report"),
                 Entry::text("username", at!(Http, username), "who asks (basic authentication)")
                     .default_follows("none"),
                 Entry::text(

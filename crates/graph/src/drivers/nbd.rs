@@ -10,6 +10,7 @@ use storage::{IoFuture, Storage};
 use storage_nbd::{Credentials, ExportName, NamedTls, NbdStorage, PORT_DEFAULT, Server};
 use tls::{ClientFiles, ClientTls};
 
+use super::elsewhere::{ON_REMOTE_ERROR, OnRemoteError};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
@@ -39,6 +40,8 @@ pub struct Nbd {
     reconnect_delay_s: u32,
     /// `open-timeout`, in seconds.
     open_timeout_s: u32,
+    /// `on-remote-error`.
+    on_remote_error: OnRemoteError,
     /// `remote-timeout`, in seconds; 0 is none.
     remote_timeout_s: u32,
     /// `tls-creds`.
@@ -87,6 +90,12 @@ pub const NBD_OPTIONS: &[Entry<Nbd>] = &in_group(
             "seconds within which the server must answer a request, or its connection counts as lost; 0: any time",
         )
         .default("0"),
+        Entry::choice(
+            "on-remote-error",
+            choice_at!(Nbd, ON_REMOTE_ERROR, on_remote_error),
+            "what requests do while the connection is lost: report has them fail, after reconnect-delay; wait has them wait for the server (with reconnect-delay, so long)",
+        )
+        .default("report"),
         Entry::text(
             "tls-creds",
             at!(Nbd, tls_creds),
@@ -166,6 +175,16 @@ impl Nbd {
             (None, None) => return None,
         };
         Some(NamedTls { credentials, hostname: self.tls_hostname.clone() })
+    }
+
+    /// How long requests wait for a lost connection.
+    fn reconnect_delay(&self) -> Duration {
+        let seconds = match (self.on_remote_error, self.reconnect_delay_s) {
+            // Longer than any server runs.
+            (OnRemoteError::Wait, 0) => u32::MAX,
+            (OnRemoteError::Report | OnRemoteError::Wait, seconds) => seconds,
+        };
+        Duration::from_secs(seconds.into())
     }
 
     fn export_name(&self) -> Result<ExportName, io::Error> {
@@ -255,7 +274,7 @@ impl Target for Nbd {
                 tls,
                 writable: access.writable,
                 no_flush: access.no_flush,
-                reconnect_delay: Duration::from_secs(self.reconnect_delay_s.into()),
+                reconnect_delay: self.reconnect_delay(),
                 open_timeout: Duration::from_secs(self.open_timeout_s.into()),
                 remote_timeout: (self.remote_timeout_s > 0)
                     .then(|| Duration::from_secs(self.remote_timeout_s.into())),

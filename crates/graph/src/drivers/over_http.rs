@@ -12,6 +12,7 @@ use storage_luks::Secret;
 use tls::{ClientCredentials, ClientFiles};
 
 use super::Access;
+use super::elsewhere::OnRemoteError;
 use crate::secrets::Secrets;
 use crate::tls_credentials::TlsCredentials;
 
@@ -23,14 +24,46 @@ pub struct Reading {
     /// `timeout`, in seconds.
     pub(super) timeout_s: u32,
     /// `remote-timeout`, in seconds; 0 is none.
-    pub(super) remote_timeout_s: u32,
+    pub(super) remote_timeout_s: Option<u32>,
+    /// `on-remote-error`.
+    pub(super) on_remote_error: OnRemoteError,
 }
 
 impl Default for Reading {
     fn default() -> Self {
-        // The first two are QEMU's; a store that is restarted is back within the third.
-        Self { readahead: 256 << 10, timeout_s: 5, remote_timeout_s: 60 }
+        // Both are QEMU's.
+        Self {
+            readahead: 256 << 10,
+            timeout_s: 5,
+            remote_timeout_s: None,
+            on_remote_error: OnRemoteError::Report,
+        }
     }
+}
+
+impl Reading {
+    /// How long opening may take: nobody waits there for a store without being told.
+    fn open_timeout(&self) -> Option<Duration> {
+        seconds(self.remote_timeout_s.unwrap_or(REMOTE_TIMEOUT_S))
+    }
+
+    /// How long a read may take.
+    fn remote_timeout(&self) -> Option<Duration> {
+        match (self.on_remote_error, self.remote_timeout_s) {
+            (OnRemoteError::Wait, None) => None,
+            (OnRemoteError::Report | OnRemoteError::Wait, given) => {
+                seconds(given.unwrap_or(REMOTE_TIMEOUT_S))
+            }
+        }
+    }
+}
+
+/// A store that is restarted is back within this.
+const REMOTE_TIMEOUT_S: u32 = 60;
+
+/// A time of which 0 means any.
+fn seconds(given: u32) -> Option<Duration> {
+    (given > 0).then(|| Duration::from_secs(given.into()))
 }
 
 /// Whose certificates are believed, and which is shown.
@@ -87,7 +120,7 @@ pub(super) async fn open(
     trust: &Trust,
     access: Access,
 ) -> io::Result<Arc<dyn Storage>> {
-    let Reading { readahead, timeout_s, remote_timeout_s } = *reading;
+    let Reading { readahead, timeout_s, .. } = *reading;
     if readahead > READAHEAD_BYTES_MAX {
         let what = format!("option file.readahead is {readahead}; allowed: at most {READAHEAD_BYTES_MAX}");
         return Err(wrong(what));
@@ -102,7 +135,8 @@ pub(super) async fn open(
         tls,
         authorize,
         timeout: Duration::from_secs(timeout_s.into()),
-        remote_timeout: (remote_timeout_s > 0).then(|| Duration::from_secs(remote_timeout_s.into())),
+        open_timeout: reading.open_timeout(),
+        remote_timeout: reading.remote_timeout(),
         readahead,
         writable: access.writable,
     });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use storage::{IoFuture, Storage};
 use storage_s3::{Addressing, Environment, Known, ObjectName, Place, Signer, credentials_of_secret};
 
+use super::elsewhere::ON_REMOTE_ERROR;
 use super::over_http::{self, Reading, Trust, secret, wrong};
 use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
 use crate::drive::{Entry as Given, OptionTree};
@@ -88,7 +89,13 @@ pub const S3_OPTIONS: &[Entry<S3>] = &in_group(
             at!(S3, reading.remote_timeout_s),
             "seconds within which a read must succeed, all attempts together, or it fails; 0: any time",
         )
-        .default("60"),
+        .default_follows("60, or any time with on-remote-error=wait"),
+        Entry::choice(
+            "on-remote-error",
+            choice_at!(S3, ON_REMOTE_ERROR, reading.on_remote_error),
+            "what a read does while the server is lost: report has it fail within remote-timeout, wait has it wait for the server (with remote-timeout, so long)",
+        )
+        .default("report"),
         Entry::switch("sslverify", at!(S3, trust.sslverify), "the store's certificate must be believed")
             .default("on"),
         Entry::path(

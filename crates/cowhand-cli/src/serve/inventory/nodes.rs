@@ -80,7 +80,8 @@ impl Inventory {
 
     fn cannot_open(&self, error: &NodeError, cause: &(dyn Error + 'static)) -> QmpError {
         let mut told = QmpError::because(error.to_string(), cause);
-        if is_forbidden(cause) && self.sandbox == Sandbox::On {
+        let is_of_address = told.desc.contains("--allow-connect");
+        if is_forbidden(cause) && !is_of_address && self.sandbox == Sandbox::On {
             told.desc.push_str(
                 " (the sandbox lets files be opened only in directories given with --allow-path; give it, or --sandbox off)",
             );

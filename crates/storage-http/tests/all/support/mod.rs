@@ -160,6 +160,7 @@ pub fn options(url: &str) -> Options {
         tls: None,
         authorize: Arc::new(Fixed::default()),
         timeout: Duration::from_secs(1),
+        open_timeout: Some(Duration::from_secs(20)),
         remote_timeout: Some(Duration::from_secs(20)),
         readahead: 0,
         writable: false,

@@ -1,0 +1,52 @@
+//! The processes that make connections for a server that is about to enter its sandbox.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use dial::Address;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::failure::Failure;
+
+/// One is asked; a second takes over when it has ended, since a process in the sandbox starts none.
+const BROKERS: usize = 2;
+/// What of the environment says how names are looked up, and libraries found. The rest may hold credentials.
+const ENVIRONMENT: [&str; 3] = ["RES_OPTIONS", "LOCALDOMAIN", "LD_LIBRARY_PATH"];
+
+/// Starts them for the addresses that are known by now, if there are any: connections go through them from here on, and the list is closed.
+///
+/// # Errors
+/// When no process can be started.
+pub fn start() -> Result<(), Failure> {
+    let addresses = dial::named();
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let started: io::Result<Vec<OwnedFd>> = (0..BROKERS).map(|_| spawn(&addresses)).collect();
+    let failed =
+        |error: io::Error| Failure::because("cannot start the process that makes connections", &error);
+    dial::through(started.map_err(failed)?);
+    Ok(())
+}
+
+/// The server's end of a new broker's socket. The broker ends when that is closed: nobody has to end it, and it is not waited for.
+fn spawn(addresses: &[Address]) -> io::Result<OwnedFd> {
+    let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let kept = ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    Command::new("/proc/self/exe")
+        // The program may have been started under a name of QEMU's.
+        .arg0("cowhand")
+        .arg("broker")
+        .args(addresses.iter().map(Address::to_string))
+        .env_clear()
+        .envs(kept)
+        .current_dir("/")
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        // A terminal's signals are for the server.
+        .process_group(0)
+        .spawn()?;
+    Ok(own)
+}

@@ -1,0 +1,26 @@
+//! Connections to the servers of remote disks: made here, or by a broker process.
+//!
+//! A server in its sandbox makes no TCP connection. It has a broker: a process of the same program that was started before, with the
+//! addresses of the disks' servers. [`connect`] asks it; the broker looks the name up, connects and passes the socket (SCM_RIGHTS).
+//! It refuses every other address, whatever the server has become.
+//!
+//! # One question, one socket
+//! A question goes over the broker's socket with one end of a new pair of sockets, over which the answer comes. So many can be asked at a time
+//! from any loop, nobody reads for others, and a broker that ends closes what it had: those who ask are told at once.
+//!
+//! # Spare brokers
+//! A process in a sandbox starts no other. So several brokers are started in advance; when one has ended, the next one is asked.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
+
+mod address;
+mod asking;
+pub mod broker;
+mod ending;
+mod message;
+mod state;
+
+pub use address::{Address, AddressError};
+pub use asking::connect;
+pub use ending::{end_within, unless_ended};
+pub use state::{check, confine, name, named, through};

@@ -1,0 +1,75 @@
+//! A broker is asked as a server is that somebody has taken over: for anything.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use dial::{Address, broker, connect};
+use reactor::{Backend, Reactor};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn listener() -> (TcpListener, Address) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();
+    (listener, address)
+}
+
+/// The state is the process's, so one test has all of its life.
+#[test]
+fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
+    let (listener, allowed) = listener();
+    let (_other_listener, other) = self::listener();
+    dial::name(allowed.clone());
+    // Named, and unknown to the broker: a list that was closed before.
+    dial::name(other.clone());
+    let (own, theirs) = pair();
+    let serving = std::thread::spawn({
+        let allowed = allowed.clone();
+        move || broker::serve(&theirs, [allowed])
+    });
+    let (spare, spare_theirs) = pair();
+    dial::through(vec![own.try_clone().unwrap(), spare]);
+    let reactor = Reactor::new(Backend::Threads).unwrap();
+    let second = Duration::from_secs(1);
+
+    let stream = reactor.run(connect(&allowed, second)).unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    accepted.write_all(b"here").unwrap();
+    drop(accepted);
+    let mut made = TcpStream::from(std::os::fd::AsFd::as_fd(&stream).try_clone_to_owned().unwrap());
+    let mut said = String::new();
+    made.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "here");
+
+    let refused = reactor.run(connect(&other, second)).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{refused}");
+    let unnamed = Address::new("127.0.0.1", 9).unwrap();
+    assert!(reactor.run(connect(&unnamed, second)).unwrap_err().to_string().contains("--allow-connect"));
+
+    // What is no question ends nothing.
+    for bytes in [&b"x"[..], &[0xff; 4096]] {
+        send(&own, bytes, SendFlags::empty()).unwrap();
+    }
+    reactor.run(connect(&allowed, second)).unwrap();
+    drop(listener);
+    let nobody = reactor.run(connect(&allowed, second)).unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::ConnectionRefused, "{nobody}");
+
+    // The first ends: the spare one is asked, and one that says nothing holds nobody up.
+    rustix::net::shutdown(&own, rustix::net::Shutdown::Both).unwrap();
+    serving.join().unwrap().unwrap();
+    let began = Instant::now();
+    let silent = reactor.run(connect(&allowed, Duration::from_millis(200))).unwrap_err();
+    assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut, "{silent}");
+    assert!(began.elapsed() < second);
+    drop(spare_theirs);
+    let ended = reactor.run(connect(&allowed, second)).unwrap_err();
+    assert!(ended.to_string().contains("have ended"), "{ended}");
+}
