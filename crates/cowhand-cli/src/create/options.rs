@@ -309,17 +309,32 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
-        if format == Format::Luks {
-            Encryption::of(&mut image);
-        }
+        let mut assignments = Vec::new();
         for part in texts.iter().flat_map(|text| split_commas(text)) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(BadOption(format!(
                     "-o {part}: no value; write {part}=VALUE (-o help lists all)"
                 )));
             };
-            image.set(name, value)?;
+            assignments.push((name.to_owned(), value.to_owned()));
+        }
+        Self::of_assignments(format, assignments)
+    }
+
+    /// The same of names and values that are apart already.
+    ///
+    /// # Errors
+    /// As [`NewImage::parse`].
+    pub fn of_assignments<N: AsRef<str>, V: AsRef<str>>(
+        format: Format,
+        assignments: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self, BadOption> {
+        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
+        if format == Format::Luks {
+            Encryption::of(&mut image);
+        }
+        for (name, value) in assignments {
+            image.set(name.as_ref(), value.as_ref())?;
         }
         if let Some(encryption) = &image.encryption {
             image.options.encrypt = Some(encryption.cipher(format)?);

@@ -5,6 +5,7 @@ mod bitmap_sync;
 pub mod bitmaps;
 pub mod blockdev;
 mod chain;
+mod create;
 pub mod dirty_bitmaps;
 pub mod errors;
 mod export_schema;
@@ -93,6 +94,7 @@ impl Steering {
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
             "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
             "block_resize" => blockdev::resize(inventory, &change, arguments).await,
+            "blockdev-create" => create::create(inventory, arguments),
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "blockdev-snapshot" => {
