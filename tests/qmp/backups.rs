@@ -271,10 +271,10 @@ fn a_transaction_changes_bitmaps_at_one_moment_or_not_at_all() {
 }
 
 /// The storage daemon of QEMU with the same disk, under the same name; ended with the test.
-struct Daemon(std::process::Child);
+pub(super) struct Daemon(std::process::Child);
 
 impl Daemon {
-    fn with(socket: &Path, disk: &str) -> (Self, Qmp) {
+    pub(super) fn with(socket: &Path, disk: &str) -> (Self, Qmp) {
         let chardev = format!("socket,id=c,path={},server=on,wait=off", socket.display());
         let blockdev = qcow2("a", disk).to_string();
         let args = ["--chardev", &chardev, "--monitor", "chardev=c", "--blockdev", &blockdev];

@@ -6,6 +6,7 @@ mod backups;
 mod bitmaps;
 mod churn;
 mod commands;
+mod creation;
 mod fd_sets;
 mod filters;
 mod hostile;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::begin_with_nothing;
 
-/// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). blockdev-reopen's options are
-/// blockdev-add's.
+/// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). Options of blockdev-reopen
+/// and of files in blockdev-create are blockdev-add's.
 const NOT_HERE: [&str; 40] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
@@ -117,6 +117,15 @@ fn is_known_of_jobs(path: &str) -> bool {
             })
         })
     })
+}
+
+/// What blockdev-create takes of QEMU's and is refused here: ciphers and hashes that are not made, formats of images below that are not
+/// read, and attributes of files.
+fn is_known_of_create(path: &str) -> bool {
+    let Some(option) = path.strip_prefix("blockdev-create.options") else { return false };
+    let choices = ["backing-fmt=", "cipher-alg=", "cipher-mode=", "hash-alg=", "ivgen-hash-alg="];
+    let members = ["(file).extent-size-hint", "(file).nocow", "(luks).header", "(luks).detached-header"];
+    choices.iter().any(|choice| option.contains(choice)) || members.contains(&option)
 }
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
@@ -249,7 +258,16 @@ fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() 
     let (_server, mut client) = begin_with_nothing(&scratch);
     let (ours, qemu) = (Schema::new(&client.ok("query-qmp-schema", json!({}))), Schema::of_qemu());
     let (mut missing, mut additional, mut needed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let as_in_add = |path: &String| path.replace("blockdev-reopen.options[]", "blockdev-add");
+    let of_nodes = [
+        "blockdev-reopen.options[]",
+        "blockdev-create.options(qcow2).file",
+        "blockdev-create.options(qcow2).data-file",
+        "blockdev-create.options(luks).file",
+    ];
+    let as_in_add = |path: &String| match of_nodes.iter().find_map(|before| path.strip_prefix(before)) {
+        Some(option) => format!("blockdev-add{option}"),
+        None => path.clone(),
+    };
     let commands = ours.names("command");
     for name in commands.intersection(&qemu.names("command")) {
         let here = ours.sayings(name, None);
@@ -274,7 +292,11 @@ fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() 
         // QEMU has no driver of this name.
         let is_of_s3 = |path: &str| path.starts_with("blockdev-add(s3)");
         let is_known = |path: &str| {
-            known.contains(&path) || is_known_of_blkdebug(path) || is_known_of_jobs(path) || is_of_s3(path)
+            known.contains(&path)
+                || is_known_of_blkdebug(path)
+                || is_known_of_jobs(path)
+                || is_known_of_create(path)
+                || is_of_s3(path)
         };
         found.into_iter().filter(|path| !is_known(path)).collect()
     };

@@ -123,7 +123,9 @@ pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     let denied = |error: &(dyn Error + 'static)| {
         let kept = error.downcast_ref::<io::Error>();
         let shared = || error.downcast_ref::<Arc<io::Error>>().map(Arc::as_ref);
-        kept.or_else(shared).is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        // A server's refusal, or the broker's, has no number of the system.
+        kept.or_else(shared).is_some_and(|error| is_denied(error) && error.raw_os_error().is_some())
     };
     std::iter::successors(Some(error), |&error| error.source()).any(denied)
 }
@@ -242,6 +244,8 @@ mod tests {
             [&denied(), &find, &OpenError::Storage(open), &lock, &OpenError::Image(read)];
         assert!(forbidden.into_iter().all(is_forbidden));
         assert!(Failure::of_system("cannot listen on a", &denied()).is_forbidden());
+        let by_a_server = io::Error::new(io::ErrorKind::PermissionDenied, "403 Forbidden");
+        assert!(!is_forbidden(&by_a_server));
         let missing = io::Error::new(io::ErrorKind::NotFound, "Permission denied/not permitted.qcow2");
         assert!(
             !is_forbidden(&missing) && !Failure::of_system("cannot listen on a", &missing).is_forbidden()

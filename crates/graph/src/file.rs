@@ -180,6 +180,15 @@ impl Origin {
         source.open_under(Locking::Held(self.lock.as_ref()), name, options, layer, writable).await
     }
 
+    /// What leads to the file from everywhere: a full path, or what its driver calls it.
+    pub(crate) fn full_name(&self) -> String {
+        let path = self.source.path();
+        match &self.source {
+            Source::Path(_) => std::path::absolute(&path).unwrap_or(path).display().to_string(),
+            Source::Elsewhere(..) | Source::Under(..) => path.display().to_string(),
+        }
+    }
+
     /// What messages call the file.
     pub(crate) fn name(&self) -> String {
         self.source.path().display().to_string()

@@ -3,16 +3,18 @@
 //! Values are read here; which options go together is the engine's decision ([`qcow2::create`]).
 
 mod assignments;
+mod values;
 
 use std::fmt;
 
 pub use self::assignments::{Assignments, assignments, split_commas};
+use self::values::{compression, preallocation};
+pub(crate) use self::values::{switch, version};
 use super::encryption::{Encryption, named};
 use graph::probe::Format;
 use graph::size::parse_size;
 use nearest::nearest;
-use qcow2::{CreateOptions, Preallocation};
-use qcow2_layout::{Compression, Version};
+use qcow2::CreateOptions;
 use storage_luks::{Algorithm, Hash, Iv, Mode};
 
 use crate::voice;
@@ -309,17 +311,32 @@ impl NewImage {
     /// # Errors
     /// For the first option that is unknown here, or whose value it does not take.
     pub fn parse(texts: &[String], format: Format) -> Result<Self, BadOption> {
-        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
-        if format == Format::Luks {
-            Encryption::of(&mut image);
-        }
+        let mut assignments = Vec::new();
         for part in texts.iter().flat_map(|text| split_commas(text)) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(BadOption(format!(
                     "-o {part}: no value; write {part}=VALUE (-o help lists all)"
                 )));
             };
-            image.set(name, value)?;
+            assignments.push((name.to_owned(), value.to_owned()));
+        }
+        Self::of_assignments(format, assignments)
+    }
+
+    /// The same of names and values that are apart already.
+    ///
+    /// # Errors
+    /// As [`NewImage::parse`].
+    pub fn of_assignments<N: AsRef<str>, V: AsRef<str>>(
+        format: Format,
+        assignments: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self, BadOption> {
+        let mut image = Self { format, size: None, options: CreateOptions::default(), encryption: None };
+        if format == Format::Luks {
+            Encryption::of(&mut image);
+        }
+        for (name, value) in assignments {
+            image.set(name.as_ref(), value.as_ref())?;
         }
         if let Some(encryption) = &image.encryption {
             image.options.encrypt = Some(encryption.cipher(format)?);
@@ -367,36 +384,11 @@ fn find(name: &str, format: Format) -> Result<&'static Known, BadOption> {
     Err(BadOption(format!("-o {name}: unknown option; {hint}")))
 }
 
-/// A switch's value.
-pub(crate) fn switch(value: &str) -> Option<bool> {
-    match value {
-        "on" | "yes" | "true" | "y" => Some(true),
-        "off" | "no" | "false" | "n" => Some(false),
-        _ => None,
-    }
-}
-
-/// A version of the format by QEMU's names.
-pub(crate) fn version(value: &str) -> Option<Version> {
-    match value {
-        "1.1" | "v3" => Some(Version::V3),
-        "0.10" | "v2" => Some(Version::V2),
-        _ => None,
-    }
-}
-
-fn compression(value: &str) -> Option<Compression> {
-    [Compression::Deflate, Compression::Zstd].into_iter().find(|kind| kind.name() == value)
-}
-
-fn preallocation(value: &str, format: Format) -> Option<Preallocation> {
-    let all = [Preallocation::Off, Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full];
-    let kind = all.into_iter().find(|kind| kind.name() == value)?;
-    (format == Format::Qcow2 || kind != Preallocation::Metadata).then_some(kind)
-}
-
 #[cfg(test)]
 mod tests {
+    use qcow2::Preallocation;
+    use qcow2_layout::{Compression, Version};
+
     use super::*;
 
     fn parse(text: &str) -> Result<NewImage, String> {

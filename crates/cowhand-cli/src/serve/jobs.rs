@@ -3,6 +3,7 @@
 //! A job is a task of the main loop. What it changes of the graph it changes as a command does, with a [`graph::Change`].
 
 mod bitmap_sync;
+mod create;
 mod group;
 mod task;
 mod work;
@@ -17,6 +18,7 @@ use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Terms, Verdict};
 use serde_json::{Value, json};
 
 pub use self::bitmap_sync::{BitmapMode, BitmapSync};
+pub use self::create::Creation;
 pub use self::group::Group;
 pub use self::work::{Pivot, Work, file_name};
 use super::inventory::Inventory;

@@ -5,6 +5,7 @@ mod bitmap_sync;
 pub mod bitmaps;
 pub mod blockdev;
 mod chain;
+mod create;
 pub mod dirty_bitmaps;
 pub mod errors;
 mod export_schema;
@@ -59,21 +60,13 @@ impl Steering {
 
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
+        if let Some(done) = about_jobs(inventory, &command.name, arguments) {
+            return done;
+        }
         match command.name.as_str() {
             "query-version" => return Ok(self.version()),
             "query-status" => {
                 return Ok(json!({ "status": "running", "singlestep": false, "running": true }));
-            }
-            "query-jobs" => return Ok(jobs::query(inventory)),
-            "query-block-jobs" => return Ok(jobs::query_block(inventory)),
-            "job-pause" | "block-job-pause" => return jobs::act(inventory, &command.name, arguments),
-            "job-resume" | "block-job-resume" => return jobs::act(inventory, &command.name, arguments),
-            "job-cancel" | "block-job-cancel" => return jobs::act(inventory, &command.name, arguments),
-            "job-complete" | "block-job-complete" => return jobs::act(inventory, &command.name, arguments),
-            "job-finalize" | "block-job-finalize" => return jobs::act(inventory, &command.name, arguments),
-            "job-dismiss" | "block-job-dismiss" => return jobs::act(inventory, &command.name, arguments),
-            "block-job-set-speed" | "block-job-change" => {
-                return jobs::act(inventory, &command.name, arguments);
             }
             "query-block" => return Ok(query::devices(inventory).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
@@ -103,6 +96,7 @@ impl Steering {
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,
             "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
             "block_resize" => blockdev::resize(inventory, &change, arguments).await,
+            "blockdev-create" => create::create(inventory, arguments),
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "blockdev-snapshot" => {
@@ -136,6 +130,27 @@ impl Steering {
             "block-latency-histogram-set" => figures::set_histogram(inventory, arguments),
             name => Err(QmpError::not_found(format!("there is no command {name}"))),
         }
+    }
+}
+
+/// Commands about jobs; they do not wait for the command at work, which may begin one.
+fn about_jobs(
+    inventory: &Rc<Inventory>,
+    name: &str,
+    arguments: Arguments<'_>,
+) -> Option<Result<Value, QmpError>> {
+    let act = || Some(jobs::act(inventory, name, arguments));
+    match name {
+        "query-jobs" => Some(Ok(jobs::query(inventory))),
+        "query-block-jobs" => Some(Ok(jobs::query_block(inventory))),
+        "job-pause" | "block-job-pause" => act(),
+        "job-resume" | "block-job-resume" => act(),
+        "job-cancel" | "block-job-cancel" => act(),
+        "job-complete" | "block-job-complete" => act(),
+        "job-finalize" | "block-job-finalize" => act(),
+        "job-dismiss" | "block-job-dismiss" => act(),
+        "block-job-set-speed" | "block-job-change" => act(),
+        _ => None,
     }
 }
 

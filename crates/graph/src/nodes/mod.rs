@@ -10,6 +10,7 @@ mod add;
 mod description;
 mod disk_node;
 mod error;
+mod file_to_fill;
 mod filter;
 mod filter_node;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use self::access::LayerAccess;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;
+pub use self::file_to_fill::FileToFill;
 pub use self::filter_node::FilterNode;
 pub use self::hold::{Hold, User};
 pub use self::live::{LayerView, Overlay};

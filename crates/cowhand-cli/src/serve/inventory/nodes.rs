@@ -69,7 +69,7 @@ impl Inventory {
     pub fn refused(&self, error: &NodeError) -> QmpError {
         match error {
             NodeError::Unknown { name } => QmpError::no_device(name),
-            NodeError::Open { source, .. } => self.cannot_open(error, &**source),
+            NodeError::Open { source, .. } => self.cannot_open(error.to_string(), &**source),
             NodeError::Find { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Filtered { source, .. } => QmpError::because(error.to_string(), source),
             NodeError::Close { source, .. } => QmpError::because(error.to_string(), source),
@@ -78,10 +78,10 @@ impl Inventory {
         }
     }
 
-    fn cannot_open(&self, error: &NodeError, cause: &(dyn Error + 'static)) -> QmpError {
-        let mut told = QmpError::because(error.to_string(), cause);
-        let is_of_address = told.desc.contains("--allow-connect");
-        if is_forbidden(cause) && !is_of_address && self.sandbox == Sandbox::On {
+    /// What a client is told of a file that cannot be opened or made.
+    pub fn cannot_open(&self, what: String, cause: &(dyn Error + 'static)) -> QmpError {
+        let mut told = QmpError::because(what, cause);
+        if is_forbidden(cause) && self.sandbox == Sandbox::On {
             told.desc.push_str(
                 " (the sandbox lets files be opened only in directories given with --allow-path; give it, or --sandbox off)",
             );

@@ -12,7 +12,7 @@ use crate::serve::inventory::Inventory;
 
 /// Why a job ended early.
 #[derive(Debug)]
-enum Failed {
+pub(super) enum Failed {
     Cancelled,
     Because(String),
 }
@@ -63,7 +63,7 @@ async fn done(
     work: &Work,
     group: Option<&Group>,
 ) -> Result<(), Failed> {
-    let ended = worked(&job.life, work, group).await?;
+    let ended = worked(inventory, &job.life, work, group).await?;
     let others = async {
         match group {
             Some(group) => group.done().await,
@@ -75,11 +75,16 @@ async fn done(
 }
 
 /// Works to the end, or until another job of the group has failed.
-async fn worked(life: &Life, work: &Work, group: Option<&Group>) -> Result<Ended, Failed> {
-    let Some(group) = group else { return Ok(work.run(life).await?) };
-    let working = pin!(work.run(life));
+async fn worked(
+    inventory: &Inventory,
+    life: &Life,
+    work: &Work,
+    group: Option<&Group>,
+) -> Result<Ended, Failed> {
+    let Some(group) = group else { return work.run(inventory, life).await };
+    let working = pin!(work.run(inventory, life));
     match select(working, pin!(group.failed())).await {
-        Either::Left((ended, _)) => Ok(ended?),
+        Either::Left((ended, _)) => ended,
         Either::Right(((), working)) => {
             // What it has under way ends in order.
             let _ = life.ask_to_end(End::Force);

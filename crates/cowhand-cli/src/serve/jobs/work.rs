@@ -9,7 +9,8 @@ use graph::{Change, DiskNode, RemovedLayers, ReplaceError};
 use job::{Backup, Ended, Error, Life, Merge, Mirror, Stream, Tracked};
 use qcow2::Qcow2;
 
-use super::{BitmapSync, Job};
+use super::task::Failed;
+use super::{BitmapSync, Creation, Job};
 use crate::serve::inventory::Inventory;
 
 /// Another backing file of an image, by name and format; none for an image that is to have none.
@@ -67,6 +68,8 @@ pub enum Work {
         /// What it follows, or what follows it.
         bitmap: Option<BitmapSync>,
     },
+    /// A file or an image is made.
+    Create(Creation),
 }
 
 /// What a disk stands on when a mirror is completed.
@@ -85,14 +88,14 @@ pub enum Pivot {
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        true
+        !matches!(self, Self::Create(_))
     }
 
     /// What guests write meanwhile, of a mirror.
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Mirror { tracked, .. } => Some(tracked),
-            Self::Stream { .. } | Self::Merge { .. } | Self::Backup { .. } => None,
+            Self::Stream { .. } | Self::Merge { .. } | Self::Backup { .. } | Self::Create(_) => None,
         }
     }
 
@@ -100,7 +103,7 @@ impl Work {
     pub fn bitmap(&self) -> Option<&BitmapSync> {
         match self {
             Self::Mirror { bitmap, .. } | Self::Backup { bitmap, .. } => bitmap.as_ref(),
-            Self::Stream { .. } | Self::Merge { .. } => None,
+            Self::Stream { .. } | Self::Merge { .. } | Self::Create(_) => None,
         }
     }
 
@@ -109,12 +112,13 @@ impl Work {
         matches!(self, Self::Mirror { .. })
     }
 
-    pub(super) async fn run(&self, life: &Life) -> Result<Ended, Error> {
+    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<Ended, Failed> {
         match self {
             Self::Stream { stream, .. } => stream.run(life).await?,
             Self::Merge { merge, .. } => merge.run(life).await?,
-            Self::Mirror { mirror, .. } => return mirror.run(life).await,
+            Self::Mirror { mirror, .. } => return Ok(mirror.run(life).await?),
             Self::Backup { backup, .. } => backup.run(life).await?,
+            Self::Create(creation) => creation.run(inventory, life).await?,
         }
         Ok(Ended::Complete)
     }
@@ -170,6 +174,7 @@ impl Work {
                 };
                 graph.take_filter_off(&change, disk, last_look).await.map_err(failed)?.removed
             }
+            Self::Create(_) => return Ok(()),
         };
         close(removed).await;
         Ok(())
@@ -194,6 +199,7 @@ impl Work {
                 return;
             }
             Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
+            Self::Create(creation) => return creation.undo(),
         };
         if let Err(error) = self.take_filter_off(inventory, change, disk).await {
             tracing::error!(%error, "the filter of a job stays");

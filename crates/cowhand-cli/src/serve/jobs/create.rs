@@ -1,0 +1,169 @@
+//! What blockdev-create does: a file is made, or an image in a file that a node stands for.
+//!
+//! All that is wrong with what was asked for is told by the job, as by QEMU's; the command checks names and types only.
+
+use std::cell::Cell;
+use std::path::Path;
+
+use block::SECTOR_BYTES;
+use control::{Arguments, QmpError};
+use cowhand::Existing;
+use graph::drivers::OnLoop;
+use graph::probe::Format;
+use graph::{FileToFill, User};
+use job::{Error, Life};
+use qcow2::{CreateOptions, Preallocation};
+use serde_json::{Map, Value};
+use storage::{Allocation, Storage};
+
+use super::task::Failed;
+use crate::create::encryption::Encryption;
+use crate::create::options::NewImage;
+use crate::serve::inventory::Inventory;
+
+/// Members of the options that lead to files; all others say what is to be in them.
+const PLACES: [&str; 4] = ["driver", "filename", "file", "data-file"];
+
+/// A file or an image that is to be made.
+pub struct Creation {
+    job: String,
+    options: Map<String, Value>,
+    /// The file was not there before.
+    is_new: Cell<bool>,
+}
+
+impl Creation {
+    /// What `options` (blockdev-create's) describe, for the job called `job`.
+    pub fn new(job: &str, options: &Map<String, Value>) -> Self {
+        Self { job: job.to_owned(), options: options.clone(), is_new: Cell::default() }
+    }
+
+    /// Makes it; it is durable afterwards. A job that is cancelled meanwhile ends when the file is made, and not before.
+    ///
+    /// # After a crash
+    /// A qcow2 or LUKS image has no header before it is whole.
+    pub(super) async fn run(&self, inventory: &Inventory, life: &Life) -> Result<(), Failed> {
+        life.set_progress(0, 1);
+        let made = match self.text("driver") {
+            Ok("file") => self.make_file(inventory).await,
+            Ok("luks") => self.make_image(inventory, Format::Luks).await,
+            Ok(_) => self.make_image(inventory, Format::Qcow2).await,
+            Err(error) => Err(error),
+        };
+        life.set_progress(1, 1);
+        made.map_err(|error| Failed::Because(error.desc))?;
+        match life.is_given_up() {
+            true => Err(Error::Cancelled.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The job has ended early: a file that was not there before goes.
+    pub(super) fn undo(&self) {
+        let Some(path) = self.text("filename").ok().filter(|_| self.is_new.get()) else { return };
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!(path, %error, "a file that was made for nothing stays");
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<&str, QmpError> {
+        Arguments(&self.options).text(name)
+    }
+
+    async fn make_file(&self, inventory: &Inventory) -> Result<(), QmpError> {
+        let path = self.text("filename")?;
+        let was_there = Path::new(path).symlink_metadata().is_ok();
+        let options = self.wanted(Format::Raw)?.options;
+        let new =
+            cowhand::NewImage { format: Format::Raw, options, existing: Existing::Replace, encryption: None };
+        let made = cowhand::create(path, new).await;
+        made.map_err(|error| inventory.cannot_open(format!("cannot create {path}"), &error))?;
+        self.is_new.set(!was_there);
+        Ok(())
+    }
+
+    async fn make_image(&self, inventory: &Inventory, format: Format) -> Result<(), QmpError> {
+        let mut image = self.wanted(format)?;
+        let volume = image.encryption.as_ref().map(Encryption::volume).transpose();
+        let volume = volume.map_err(|error| QmpError::generic(error.to_string()))?;
+        let Some(file) = self.open(inventory, "file").await? else {
+            return Err(QmpError::generic("argument 'file' is missing"));
+        };
+        let data = self.open(inventory, "data-file").await?;
+        image.options.data_file = data.as_ref().map(|data| data.full_name.clone());
+        let options = &image.options;
+        let failed = |error: &dyn std::error::Error| {
+            QmpError::because(format!("cannot make a {format} image of {}", file.storage.name()), error)
+        };
+        let data = data.as_ref().map(|data| &*data.storage as &dyn Storage);
+        match (format, volume) {
+            (Format::Luks, Some(volume)) => {
+                let allocation = allocation(options.preallocation);
+                let written = volume.write_file(&*file.storage, options.size, allocation, &OnLoop).await;
+                written.map(drop).map_err(|error| failed(&error))
+            }
+            (_, Some(volume)) => {
+                let made = qcow2::create_encrypted(&*file.storage, data, options, &volume, &OnLoop).await;
+                made.map_err(|error| failed(&error))
+            }
+            (_, None) => {
+                let made = qcow2::create(&*file.storage, data, options).await;
+                made.map_err(|error| failed(&error))
+            }
+        }
+    }
+
+    /// Opens the file that `member` names or describes, if there is one.
+    async fn open(&self, inventory: &Inventory, member: &str) -> Result<Option<FileToFill>, QmpError> {
+        let Some(file) = self.options.get(member) else { return Ok(None) };
+        let user = User { kind: "job", name: self.job.clone() };
+        let change = inventory.graph.change().await;
+        let opened = inventory.graph.open_to_fill(&change, member, file, &user).await;
+        opened.map(Some).map_err(|error| inventory.refused(&error))
+    }
+
+    /// What is to be in it, by the table of creation options.
+    fn wanted(&self, format: Format) -> Result<NewImage, QmpError> {
+        let mut assignments = Vec::new();
+        for (name, value) in self.options.iter().filter(|(name, _)| !PLACES.contains(&name.as_str())) {
+            match (name.as_str(), value) {
+                ("encrypt", Value::Object(encrypt)) => assignments
+                    .extend(encrypt.iter().map(|(name, value)| (format!("encrypt.{name}"), written(value)))),
+                ("version", value) => assignments.push(("compat".to_owned(), written(value))),
+                (name, value) if format == Format::Qcow2 => {
+                    assignments.push((name.replace('-', "_"), written(value)));
+                }
+                (name, value) => assignments.push((name.to_owned(), written(value))),
+            }
+        }
+        let image = NewImage::of_assignments(format, assignments);
+        let mut image = image.map_err(|error| QmpError::generic(error.0.trim_start_matches("-o ")))?;
+        let size = Arguments(&self.options).whole("size")?;
+        if !size.is_multiple_of(SECTOR_BYTES) {
+            let what = format!("argument 'size' is {size}; it must be a multiple of {SECTOR_BYTES}");
+            return Err(QmpError::generic(what));
+        }
+        if image.options.backing_format.is_some() && image.options.backing_file.is_none() {
+            return Err(QmpError::generic("argument 'backing-fmt' means nothing without 'backing-file'"));
+        }
+        image.options = CreateOptions { size, ..image.options };
+        Ok(image)
+    }
+}
+
+/// A value as the command line has it.
+fn written(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// How space of a file is reserved.
+fn allocation(preallocation: Preallocation) -> Option<Allocation> {
+    match preallocation {
+        Preallocation::Off | Preallocation::Metadata => None,
+        Preallocation::Falloc => Some(Allocation::Reserve),
+        Preallocation::Full => Some(Allocation::Write),
+    }
+}
