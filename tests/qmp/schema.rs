@@ -130,7 +130,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 27] = [
+const OURS: [&str; 36] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(vhost-user-blk).request-merging",
@@ -138,11 +138,20 @@ const OURS: [&str; 27] = [
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
     "blockdev-add(copy-before-write).min-cluster-size",
+    "blockdev-add(http).on-remote-error",
+    "blockdev-add(http).on-remote-error=report",
+    "blockdev-add(http).on-remote-error=wait",
     "blockdev-add(http).remote-timeout",
+    "blockdev-add(https).on-remote-error",
+    "blockdev-add(https).on-remote-error=report",
+    "blockdev-add(https).on-remote-error=wait",
     "blockdev-add(https).remote-timeout",
     "blockdev-add(https).tls-certificates",
     "blockdev-add(https).tls-creds",
     "blockdev-add(luks).header",
+    "blockdev-add(nbd).on-remote-error",
+    "blockdev-add(nbd).on-remote-error=report",
+    "blockdev-add(nbd).on-remote-error=wait",
     "blockdev-add(nbd).remote-timeout",
     "blockdev-add(nbd).server.host",
     "blockdev-add(nbd).server.path",

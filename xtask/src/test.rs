@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 23] = [
+const SUITES: [&str; 25] = [
     "differential",
     "drop_in",
     "serve",
@@ -47,8 +47,10 @@ const SUITES: [&str; 23] = [
     MEDIA,
     "neighbours",
     "remote",
+    "confined",
     "kill",
     "vhost_user",
+    "upgrade",
     "fuse",
     "guest",
 ];

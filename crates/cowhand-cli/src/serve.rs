@@ -141,12 +141,14 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     if let Some(background) = background {
         background.ready()?;
     }
+    // The certificate is read for it.
+    let reach = Reach::new(&opened.inventory, settings.tls.as_ref());
     if settings.sandbox == Sandbox::On {
         brokers::start()?;
         give_up_rights(&opened.inventory, settings, &sockets);
     }
     if !settings.quiet {
-        show(&opened, &sockets, settings);
+        show(&opened, &sockets, &reach);
     }
     let status = format!("serving {} disks", opened.inventory.graph.disks().len());
     if in_place {
@@ -158,11 +160,10 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
 }
 
 /// Shows the lines to paste.
-fn show(opened: &Opened, sockets: &Sockets, settings: &Settings) {
-    let reach = Reach::new(&opened.inventory, settings.tls.as_ref());
+fn show(opened: &Opened, sockets: &Sockets, reach: &Reach) {
     // Past the caller's writer, which would try again at the end what nobody reads.
     let mut out = BufWriter::new(io::stdout());
-    if let Err(error) = announce(&mut out, &opened.inventory, sockets, &reach, &opened.created) {
+    if let Err(error) = announce(&mut out, &opened.inventory, sockets, reach, &opened.created) {
         // `| head -1`, or a terminal that is gone: the disks are served all the same.
         tracing::info!(%error, "the lines to paste cannot be shown");
     }

@@ -125,6 +125,8 @@ impl Server {
             let stream = Arc::new(Stream::from_fd(socket));
             let span = tracing::info_span!("nbd", peer = peer::name(&*stream));
             let departure = Departure::new(&stream);
+            // Also before its work has begun: the next process may fail, and one more come at once.
+            departure.can_be_given();
             let (seat, hang_up) = (seat.clone(), Rc::clone(&departure));
             let work = async move {
                 connection::resume(&server, &seat, (stream, departure), session, &begun).await;

@@ -175,6 +175,10 @@ impl Server {
             let span = tracing::info_span!("vhost-user-blk", peer = peer::name(&stream));
             let stream = Rc::new(stream);
             let departure = Departure::new(&stream);
+            // Also before its work has begun: the next process may fail, and one more come at once.
+            if !told.is_empty() {
+                departure.can_be_given();
+            }
             let hang_up = Rc::clone(&departure);
             let served = async move { connection::serve(server, (stream, departure), export, told).await };
             Served { hang_up, work: Box::pin(served.instrument(span)) }

@@ -169,6 +169,7 @@ impl Loops {
         let taking = reactor::spawn(Rc::clone(&own).take_arriving());
         self.shutdown.wait().await;
         taking.cancel().await;
+        own.take_last();
         own.end_tasks().await;
         self.lanes[index].close();
         own.end_clients(self.grace).await;

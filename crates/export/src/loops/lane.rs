@@ -74,6 +74,13 @@ impl OwnLane {
         }
     }
 
+    /// Starts who has arrived, to be given to another process with all others.
+    pub(super) fn take_last(self: &Rc<Self>) {
+        if self.loops.shutdown.hands_over() {
+            self.lane().take().into_iter().for_each(|start| start(self));
+        }
+    }
+
     /// Starts a client. It lives here until its work ends.
     pub(super) fn seat(self: &Rc<Self>, counted: Counted, begin: impl FnOnce(&Seat) -> Served) {
         let key = self.next_key.get();
