@@ -22,6 +22,7 @@ pub mod log_filter;
 pub mod machine_lines;
 pub mod map_memory;
 pub mod metrics;
+mod owners_socket;
 pub mod paste;
 pub mod pid_file;
 pub mod qmp;
@@ -48,13 +49,13 @@ use self::announcement::{Reach, announce};
 use self::args::Args;
 use self::inventory::Inventory;
 use self::life::Opened;
+use self::owners_socket::OwnersSocket;
 use self::pid_file::PidFile;
 use self::sandbox::Sandbox;
 use self::settings::{Settings, Surroundings, TlsFiles};
 use self::socket_path::let_names_stay;
 use self::steering::Sockets;
 use self::systemd::Inherited;
-use self::take_over::elder::TakeOverSocket;
 use self::take_over::heir::Heir;
 use self::take_over::{Estate, sockets};
 use crate::background::{Background, Side};
@@ -180,7 +181,7 @@ fn confine(settings: &Settings) {
 fn give_up_rights(inventory: &Inventory, settings: &Settings, sockets: &Sockets) {
     let door = inventory.doors.name();
     let machines = inventory.front_end_sockets();
-    let next = sockets.take_over().map(TakeOverSocket::path);
+    let next = sockets.take_over().map(OwnersSocket::path);
     let names = [door.as_deref(), settings.pid_file.as_deref(), sockets.control_path(), next];
     let names = names.into_iter().flatten().chain(machines.iter().map(PathBuf::as_path));
     // Without commands nothing is opened later.

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use buffer::IoBytes;
 use export::repeats::{self, Level};
-use export::{Place, Seat, peer};
+use export::{Departure, Place, Seat, peer};
 use futures_util::future::{Either, select};
 use nbd_wire::server::{Handshake, HandshakeError, Session, Step, Tls};
 use reactor::net::Stream;
 use tls::{TlsStream, Transport};
 
 use crate::catalogue::Offered;
-use crate::departure::Departure;
 use crate::handed::HandedClient;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::options::TlsPolicy;

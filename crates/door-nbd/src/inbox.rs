@@ -3,9 +3,9 @@
 use std::io;
 
 use buffer::IoBuf;
+use export::Departure;
 use tls::Transport;
 
-use crate::departure::Departure;
 use crate::limits::RECEIVE_BYTES;
 
 /// The connection cannot go on.

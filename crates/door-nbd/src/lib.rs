@@ -18,7 +18,6 @@ mod block_status;
 mod catalogue;
 mod client;
 mod connection;
-mod departure;
 mod gone;
 mod handed;
 mod inbox;

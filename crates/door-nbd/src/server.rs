@@ -4,12 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export::{ClientCosts, Door, Exports, Loops, Served, peer};
+use export::{ClientCosts, Departure, Door, Exports, Loops, Served, peer};
 use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
 
-use crate::departure::Departure;
 use crate::handed::{HandedClient, NotResumed};
 use crate::limits::HANDSHAKES_MAX;
 use crate::options::{ServerOptions, TlsPolicy};
@@ -102,7 +101,7 @@ impl Server {
         self.door.give(move |seat| {
             let span = tracing::info_span!("nbd", peer = peer::name(&stream));
             let (stream, seat) = (Arc::new(stream), seat.clone());
-            let departure = Departure::new(&stream);
+            let departure = Departure::new(Arc::clone(&stream));
             let hang_up = Rc::clone(&departure);
             let served = async move {
                 connection::serve(server, &seat, (stream, departure), (slot, &tls)).await;
@@ -124,7 +123,7 @@ impl Server {
         self.door.give(move |seat| {
             let stream = Arc::new(Stream::from_fd(socket));
             let span = tracing::info_span!("nbd", peer = peer::name(&*stream));
-            let departure = Departure::new(&stream);
+            let departure = Departure::new(Arc::clone(&stream));
             // Also before its work has begun: the next process may fail, and one more come at once.
             departure.can_be_given();
             let (seat, hang_up) = (seat.clone(), Rc::clone(&departure));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export::{Budget, Hints, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
+use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
 use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
 use nbd_wire::{
@@ -16,7 +16,6 @@ use nbd_wire::{
 use tls::Transport;
 
 use crate::client::{Asked, Client, What};
-use crate::departure::Departure;
 use crate::gone::Gone;
 use crate::inbox::{Inbox, ReceiveError};
 use crate::limits::{

@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use buffer::{IoBuf, IoBytes};
 use export::repeats::{self, Level};
-use export::{NoPlace, Place};
+use export::{Departure, NoPlace, Place};
 use futures_util::future::{Either, select};
 use reactor::net::Stream;
 
 use crate::channel::Channel;
-use crate::departure::Departure;
 use crate::handed::{HandedFrontEnd, Said};
 use crate::limits::PREDECESSOR_PATIENCE;
 use crate::message::{self, HEADER_BYTES, Header, Message, MessageError};

@@ -14,7 +14,6 @@
 mod channel;
 pub mod config;
 mod connection;
-mod departure;
 mod device;
 pub mod features;
 mod handed;

@@ -4,12 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export::{ClientCosts, Door, DuplicateName, Export, ExportEntry, Exports, Loops, Seat, Served, peer};
+use export::{
+    ClientCosts, Departure, Door, DuplicateName, Export, ExportEntry, Exports, Loops, Seat, Served, peer,
+};
 use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
 
-use crate::departure::Departure;
 use crate::handed::{HandedFrontEnd, NotResumed, Said};
 use crate::limits::{FRONT_ENDS_MAX, QUEUES_MAX};
 use crate::message::{Message, RingState};
@@ -174,7 +175,7 @@ impl Server {
         self.door.give(move |_seat| {
             let span = tracing::info_span!("vhost-user-blk", peer = peer::name(&stream));
             let stream = Rc::new(stream);
-            let departure = Departure::new(&stream);
+            let departure = Departure::new(Rc::clone(&stream));
             // Also before its work has begun: the next process may fail, and one more come at once.
             if !told.is_empty() {
                 departure.can_be_given();

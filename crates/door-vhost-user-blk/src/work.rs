@@ -28,7 +28,7 @@ pub(crate) fn start(queue: &Rc<Queue>, taken: SmallVec<[Taken; 4]>) {
     // Under limits each request is charged as its guest sent it.
     let merges = export.options.merge && taken.len() > 1 && !export.entry.disk().holds_back();
     if !merges {
-        return begin_all(queue, taken.into_iter().map(alone));
+        return begin_all(queue, taken.len(), taken.into_iter().map(alone));
     }
     let (mut candidates, mut moving, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for one in taken {
@@ -40,22 +40,21 @@ pub(crate) fn start(queue: &Rc<Queue>, taken: SmallVec<[Taken; 4]>) {
             None => others.push(one),
         }
     }
-    let groups = merge::groups(&candidates, MERGED).into_iter();
-    let together: Vec<Together> =
-        groups.map(|group| members(&group, &mut moving)).chain(others.into_iter().map(alone)).collect();
-    begin_all(queue, together.into_iter());
+    let groups = merge::groups(&candidates, MERGED);
+    let count = groups.len() + others.len();
+    let merged = groups.iter().map(|group| members(group, &mut moving));
+    begin_all(queue, count, merged.chain(others.into_iter().map(alone)));
 }
 
 fn alone(one: Taken) -> Together {
     Together::from_iter([one])
 }
 
-/// Starts them one after the other. Many may all be answered before the last one is: the driver is told of the first half of them, so that it
+/// Starts all `count` of them one after the other. Many may all be answered before the last one is: the driver is told of the first half of them, so that it
 /// prepares the next ones while the rest is carried out.
-fn begin_all(queue: &Rc<Queue>, all: impl ExactSizeIterator<Item = Together>) {
-    let half = if all.len() >= HALVED_MIN { all.len() / 2 } else { usize::MAX };
+fn begin_all(queue: &Rc<Queue>, count: usize, all: impl Iterator<Item = Together>) {
     for (number, together) in all.enumerate() {
-        if number == half {
+        if number == count / 2 && count >= HALVED_MIN {
             queue.call_now();
         }
         begin(queue, together);

@@ -13,6 +13,7 @@
 
 mod budget;
 mod counters;
+mod departure;
 mod disk;
 mod door;
 mod error;
@@ -32,6 +33,7 @@ mod turns;
 pub use block::{Hints, ReadKind};
 pub use budget::{Budget, InFlight, Permit};
 pub use counters::{Counters, KindCounts, RequestCount, RequestKind, Snapshot};
+pub use departure::Departure;
 pub use door::{ClientCosts, Door};
 pub use error::{Error, ErrorKind};
 pub use export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlags};

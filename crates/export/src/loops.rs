@@ -77,6 +77,12 @@ impl<T: HangUp + ?Sized> HangUp for Arc<T> {
     }
 }
 
+impl<T: HangUp + ?Sized> HangUp for Rc<T> {
+    fn hang_up(&self, how: Ending) {
+        (**self).hang_up(how);
+    }
+}
+
 /// A stream ends by its halves: when nothing more comes in, its reader ends in order.
 impl HangUp for reactor::net::Stream {
     fn hang_up(&self, how: Ending) {

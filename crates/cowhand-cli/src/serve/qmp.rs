@@ -25,7 +25,6 @@ pub mod query;
 pub mod schema;
 mod shortening;
 pub mod snapshots;
-pub mod socket;
 mod transaction;
 
 use std::rc::Rc;

@@ -11,19 +11,18 @@ use serde_json::json;
 
 use super::inventory::Inventory;
 use super::metrics::MetricsSocket;
+use super::owners_socket::OwnersSocket;
 use super::pid_file::PidFile;
-use super::qmp::socket::ControlSocket;
 use super::qmp::{Steering, bitmaps, errors};
-use super::take_over::elder::TakeOverSocket;
 use super::take_over::sockets::Handed;
 use crate::failure::Failure;
 
 /// Sockets that are open, before anything happens on them.
 #[derive(Debug)]
 pub struct Sockets {
-    control: Option<ControlSocket>,
+    control: Option<OwnersSocket>,
     metrics: Option<MetricsSocket>,
-    take_over: Option<TakeOverSocket>,
+    take_over: Option<OwnersSocket>,
     pid_file: Option<PidFile>,
 }
 
@@ -38,20 +37,20 @@ impl Sockets {
         take_over: Option<&Path>,
     ) -> Result<Self, Failure> {
         Ok(Self {
-            control: control.map(ControlSocket::bind).transpose()?,
+            control: control.map(OwnersSocket::bind).transpose()?,
             metrics: metrics.map(MetricsSocket::bind).transpose()?,
-            take_over: take_over.map(TakeOverSocket::bind).transpose()?,
+            take_over: take_over.map(OwnersSocket::bind).transpose()?,
             pid_file: None,
         })
     }
 
     /// The control socket's name in the file system.
     pub fn control_path(&self) -> Option<&Path> {
-        self.control.as_ref().map(ControlSocket::path)
+        self.control.as_ref().map(OwnersSocket::path)
     }
 
     /// Where a process comes in that takes over.
-    pub fn take_over(&self) -> Option<&TakeOverSocket> {
+    pub fn take_over(&self) -> Option<&OwnersSocket> {
         self.take_over.as_ref()
     }
 
@@ -71,9 +70,9 @@ impl Sockets {
     /// # Errors
     /// When the process may not have more descriptors.
     pub fn handed(&self) -> io::Result<Vec<Handed>> {
-        let control = self.control.as_ref().map(ControlSocket::handed);
+        let control = self.control.as_ref().map(OwnersSocket::handed);
         let metrics = self.metrics.as_ref().map(MetricsSocket::handed);
-        let take_over = self.take_over.as_ref().map(TakeOverSocket::handed);
+        let take_over = self.take_over.as_ref().map(OwnersSocket::handed);
         let pid_file = self.pid_file.as_ref().map(PidFile::handed);
         [control, metrics, take_over, pid_file].into_iter().flatten().collect()
     }

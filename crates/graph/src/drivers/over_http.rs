@@ -23,7 +23,7 @@ pub struct Reading {
     pub(super) readahead: u64,
     /// `timeout`, in seconds.
     pub(super) timeout_s: u32,
-    /// `remote-timeout`, in seconds; 0 is none.
+    /// `remote-timeout`, in seconds; 0 is any time. `None`: what follows from `on_remote_error`.
     pub(super) remote_timeout_s: Option<u32>,
     /// `on-remote-error`.
     pub(super) on_remote_error: OnRemoteError,

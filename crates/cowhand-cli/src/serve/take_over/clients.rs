@@ -1,6 +1,7 @@
 //! Clients as messages, and back.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use door_nbd::{ExportFlags, HandedClient};
 use door_vhost_user_blk::{HandedFrontEnd, Said};
@@ -10,6 +11,7 @@ use super::message::{Dialect, FrontEnd, Message, NbdClient};
 use super::{CLOSING_MAX, Estate, journal, levels, sockets};
 use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
+use crate::serve::qmp::Steering;
 
 /// Sends all that is given away. Nothing of it is closed here.
 ///
@@ -116,7 +118,7 @@ pub fn unexpected(message: &Message) -> Failure {
 ///
 /// # Errors
 /// For the first command that fails, and the first client whose disk is not here: all of `estate` stays as it is.
-pub async fn resume(inventory: &std::rc::Rc<Inventory>, estate: &Estate) -> Result<(), Failure> {
+pub async fn resume(inventory: &Rc<Inventory>, estate: &Estate) -> Result<(), Failure> {
     for entry in &estate.commands {
         repeat(inventory, entry).await?;
     }
@@ -139,8 +141,8 @@ pub async fn resume(inventory: &std::rc::Rc<Inventory>, estate: &Estate) -> Resu
     Ok(())
 }
 
-async fn repeat(inventory: &std::rc::Rc<Inventory>, entry: &journal::Entry) -> Result<(), Failure> {
-    let steering = crate::serve::qmp::Steering::new(std::rc::Rc::clone(inventory), export::Shutdown::new());
+async fn repeat(inventory: &Rc<Inventory>, entry: &journal::Entry) -> Result<(), Failure> {
+    let steering = Steering::new(Rc::clone(inventory), export::Shutdown::new());
     let done = steering.do_again(&entry.command()).await;
     done.map(drop)
         .map_err(|error| Failure::because(format!("cannot repeat the command {}", entry.name), &error))

@@ -2,24 +2,22 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use reactor::net::{Listener, Stream};
+use reactor::net::Stream;
 
 use super::clients::{self, unexpected};
 use super::line::{Line, LineError};
-use super::message::{Message, Offer, Place, Refused};
+use super::message::{Message, Offer, Refused};
 use super::refusal::refusal;
 use super::sockets::Handed;
 use super::{Estate, OPENING_MAX, PREPARING_MAX, VERSION};
 use crate::failure::Failure;
 use crate::serve::inventory::Inventory;
-use crate::serve::socket_mode::SocketMode;
-use crate::serve::socket_path::NamedSocket;
+use crate::serve::owners_socket::OwnersSocket;
 
 /// How long accepting rests after a failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -29,40 +27,6 @@ const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
 
 /// How long a heir that failed is waited for, so that its locks are given back.
 const LEAVING_MAX: Duration = Duration::from_secs(3);
-
-/// Where a heir comes in. Dropping it removes its name.
-#[derive(Debug)]
-pub struct TakeOverSocket {
-    listener: Listener,
-    named: NamedSocket,
-}
-
-impl TakeOverSocket {
-    /// Listens at `path`, for this user alone.
-    ///
-    /// # Errors
-    /// When somebody listens there, or the name belongs to something that is no socket.
-    pub fn bind(path: &Path) -> Result<Self, Failure> {
-        let named = NamedSocket::bind(path, SocketMode::default())?;
-        let failed = |error| Failure::because(format!("cannot listen on {}", named.path().display()), &error);
-        let listener = named.listener().and_then(Listener::from_unix).map_err(failed)?;
-        Ok(Self { listener, named })
-    }
-
-    /// Its name in the file system.
-    pub fn path(&self) -> &Path {
-        self.named.path()
-    }
-
-    /// The socket itself, for the next process.
-    ///
-    /// # Errors
-    /// When the process may not have more descriptors.
-    pub fn handed(&self) -> io::Result<Handed> {
-        let place = Place::Unix(std::path::absolute(self.path())?);
-        Ok(Handed { place, fd: self.listener.as_fd().try_clone_to_owned()? })
-    }
-}
 
 /// A heir that is ready: from here on clients wait.
 #[derive(Debug)]
@@ -74,7 +38,7 @@ pub struct Exchange {
 
 /// Waits for a heir that is ready. `sockets` are those that clients come in at; those who may not take over are told why.
 pub async fn wait_for_heir(
-    socket: &TakeOverSocket,
+    socket: &OwnersSocket,
     inventory: &Rc<Inventory>,
     sockets: impl Fn() -> io::Result<Vec<Handed>>,
 ) -> Exchange {

@@ -1,4 +1,4 @@
-//! The control socket: for its owner alone.
+//! A socket for its owner alone: commands come in at one, a process that takes over at another.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,15 +12,15 @@ use crate::serve::socket_path::NamedSocket;
 use crate::serve::take_over::message::Place;
 use crate::serve::take_over::sockets::Handed;
 
-/// A listening control socket. Dropping it removes its name.
+/// A listening socket with a name. Dropping it removes the name.
 #[derive(Debug)]
-pub struct ControlSocket {
-    /// Where clients come in.
+pub struct OwnersSocket {
+    /// Where connections come in.
     pub listener: Listener,
     named: NamedSocket,
 }
 
-impl ControlSocket {
+impl OwnersSocket {
     /// Listens at `path`; nobody but our user may connect, at no instant.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn only_its_owner_may_connect() {
         let directory = tempfile::tempdir().unwrap();
-        let socket = ControlSocket::bind(&directory.path().join("qmp")).unwrap();
+        let socket = OwnersSocket::bind(&directory.path().join("qmp")).unwrap();
         assert_eq!(std::fs::metadata(socket.path()).unwrap().mode() & 0o777, 0o600);
         let path = socket.path().to_owned();
         drop(socket);
