@@ -4,6 +4,7 @@
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a disk over others. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
+mod cached;
 mod compress;
 mod copy_before_write;
 mod copy_on_read;
@@ -27,6 +28,7 @@ pub(crate) mod throttle;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use self::cached::settle_caches;
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::Below;
 pub use self::filter::{FilterDriver, MakeFilter, Role};

@@ -282,7 +282,7 @@ async fn measured(
 }
 
 /// The time of the loop that opens.
-struct LoopClock;
+pub(crate) struct LoopClock;
 
 impl LockClock for LoopClock {
     fn now(&self) -> Duration {

@@ -85,6 +85,13 @@ impl HttpStorage {
         Ok(Self { name, remote, file, readahead })
     }
 
+    /// What the server calls the version that was opened, in one line, if no other version is called so: a strong ETag, or when it was
+    /// modified last.
+    pub fn version(&self) -> Option<String> {
+        let etag = self.file.version.strong_etag().map(|etag| format!("ETag {etag}"));
+        etag.or_else(|| self.file.version.last_modified.as_ref().map(|date| format!("Last-Modified {date}")))
+    }
+
     async fn read_inside(&self, offset: u64, mut buf: IoBuf) -> (io::Result<()>, IoBuf) {
         if buf.is_empty() {
             return (Ok(()), buf);

@@ -19,6 +19,7 @@ impl Disk {
     /// ran must go on running until then.
     pub async fn idle(&self) {
         self.layers.load_full().idle().await;
+        crate::drivers::settle_caches().await;
     }
 
     /// Waits for the requests inside, writes what is in memory and makes it durable: of all layers that were opened for writing.

@@ -110,6 +110,18 @@ macro_rules! options {
                     "what a read does while the server is lost: report has it fail within remote-timeout, wait has it wait for the server (with remote-timeout, so long)",
                 )
                 .default("report"),
+                Entry::path(
+                    "cache-file",
+                    at!(Http, reading.cache.file),
+                    "keeps what was read in this file of this machine, a qcow2 image: it is made if nothing is there, and begins anew when the file on the server has changed; disks that name the same one share it",
+                )
+                .default_follows("none"),
+                Entry::size(
+                    "cache-size",
+                    at!(Http, reading.cache.bytes_max),
+                    "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
+                )
+                .default("10G"),
                 Entry::text("username", at!(Http, username), "who asks (basic authentication)")
                     .default_follows("none"),
                 Entry::text(

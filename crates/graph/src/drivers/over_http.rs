@@ -12,6 +12,7 @@ use storage_luks::Secret;
 use tls::{ClientCredentials, ClientFiles};
 
 use super::Access;
+use super::cached::{self, Caching};
 use super::elsewhere::OnRemoteError;
 use crate::secrets::Secrets;
 use crate::tls_credentials::TlsCredentials;
@@ -27,6 +28,8 @@ pub struct Reading {
     pub(super) remote_timeout_s: Option<u32>,
     /// `on-remote-error`.
     pub(super) on_remote_error: OnRemoteError,
+    /// What is kept of it on this machine.
+    pub(super) cache: Caching,
 }
 
 impl Default for Reading {
@@ -37,6 +40,7 @@ impl Default for Reading {
             timeout_s: 5,
             remote_timeout_s: None,
             on_remote_error: OnRemoteError::Report,
+            cache: Caching::default(),
         }
     }
 }
@@ -129,6 +133,7 @@ pub(super) async fn open(
         return Err(wrong("option file.timeout is 0; allowed: from 1 second on"));
     }
     let tls = trust.credentials(url.origin().scheme).await?;
+    let full_name = url.name();
     let storage = HttpStorage::open(storage_http::Options {
         name,
         url,
@@ -140,5 +145,5 @@ pub(super) async fn open(
         readahead,
         writable: access.writable,
     });
-    Ok(Arc::new(storage.await?))
+    cached::cached(storage.await?, full_name, &reading.cache).await
 }

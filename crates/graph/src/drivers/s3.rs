@@ -96,6 +96,18 @@ pub const S3_OPTIONS: &[Entry<S3>] = &in_group(
             "what a read does while the server is lost: report has it fail within remote-timeout, wait has it wait for the server (with remote-timeout, so long)",
         )
         .default("report"),
+        Entry::path(
+            "cache-file",
+            at!(S3, reading.cache.file),
+            "keeps what was read in this file of this machine, a qcow2 image: it is made if nothing is there, and begins anew when the file on the server has changed; disks that name the same one share it",
+        )
+        .default_follows("none"),
+        Entry::size(
+            "cache-size",
+            at!(S3, reading.cache.bytes_max),
+            "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
+        )
+        .default("10G"),
         Entry::switch("sslverify", at!(S3, trust.sslverify), "the store's certificate must be believed")
             .default("on"),
         Entry::path(

@@ -61,6 +61,8 @@ pub struct CreateOptions {
     pub compression: Compression,
     /// `encrypt.format=luks`: how data is ciphered. Made by [`super::create_encrypted`].
     pub encrypt: Option<Cipher>,
+    /// Header extensions of other programs, by type and data: the engine and QEMU keep them, and do not look inside.
+    pub extensions: Vec<(u32, Vec<u8>)>,
 }
 
 impl Default for CreateOptions {
@@ -79,6 +81,7 @@ impl Default for CreateOptions {
             extended_l2: false,
             compression: Compression::Deflate,
             encrypt: None,
+            extensions: Vec::new(),
         }
     }
 }

@@ -182,6 +182,7 @@ impl Plan {
                     Version::V2 => Vec::new(),
                     Version::V3 => FeatureName::defaults(),
                 },
+                unknown: options.extensions.clone(),
                 ..Extensions::default()
             },
         }

@@ -1,0 +1,175 @@
+//! `cache-file` and `cache-size`: what was read of a remote file is kept on this machine.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use async_lock::Mutex;
+use qcow2::Budget;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
+use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Found, Identity};
+use storage_http::HttpStorage;
+
+use super::over_http::wrong;
+use crate::background::BackgroundTasks;
+use crate::file::LoopClock;
+
+/// How often a name is looked at that others change at the same time.
+const LOOKS_MAX: usize = 8;
+
+/// What is kept of a remote file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caching {
+    /// `cache-file`.
+    pub(super) file: Option<PathBuf>,
+    /// `cache-size`, in bytes; 0 is any number.
+    pub(super) bytes_max: u64,
+}
+
+impl Default for Caching {
+    fn default() -> Self {
+        Self { file: None, bytes_max: 10 << 30 }
+    }
+}
+
+/// The caches that are open. Who opens one holds the list, so that two disks do not open one file at the same time.
+static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// An open cache, and which file it is.
+struct Known {
+    file: (u64, u64),
+    cached: Weak<CachedStorage>,
+}
+
+/// What became of a look at a name.
+enum Look {
+    /// A cache that another disk of this process has open.
+    Shared(Arc<CachedStorage>),
+    /// The cache, locked.
+    Opened(CacheFile, (u64, u64)),
+    /// Something that goes while one looks.
+    Again,
+}
+
+/// Waits until all that caches have fetched is on the medium.
+pub(crate) async fn settle_caches() {
+    let open: Vec<_> = OPEN.lock().await.iter().filter_map(|known| known.cached.upgrade()).collect();
+    for cached in open {
+        cached.settle().await;
+    }
+}
+
+/// Puts the cache that `caching` names, if it names one, in front of `remote`, whose server calls it `name`.
+pub(super) async fn cached(
+    remote: HttpStorage,
+    name: String,
+    caching: &Caching,
+) -> io::Result<Arc<dyn Storage>> {
+    let Some(path) = &caching.file else { return Ok(Arc::new(remote)) };
+    let bytes_max = caching.bytes_max;
+    if bytes_max > 0 && bytes_max < BYTES_MAX_LEAST {
+        let what = format!("option file.cache-size is {bytes_max}; allowed: 0, or from {BYTES_MAX_LEAST} on");
+        return Err(wrong(what));
+    }
+    let Some(version) = remote.version() else {
+        return Err(wrong(format!(
+            "{} cannot be cached: its server gives neither a strong ETag nor Last-Modified, so that a change would not be seen; leave cache-file away",
+            remote.name()
+        )));
+    };
+    let identity = Identity { name, length: remote.length(), version };
+    let mut open = OPEN.lock().await;
+    open.retain(|known| known.cached.strong_count() > 0);
+    for _ in 0..LOOKS_MAX {
+        let (file, place) = match look(path, &identity, bytes_max, &open).await? {
+            Look::Shared(cached) => return Ok(cached),
+            Look::Again => continue,
+            Look::Opened(file, place) => (file, place),
+        };
+        let host = Arc::new(BackgroundTasks::new(Budget::unlimited()));
+        let cached = CachedStorage::open(Arc::new(remote), identity, file, host).await;
+        let cached = Arc::new(cached.map_err(io::Error::other)?);
+        open.push(Known { file: place, cached: Arc::downgrade(&cached) });
+        return Ok(cached);
+    }
+    Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))
+}
+
+/// Looks at `path` once: a cache that is of use is opened, one that is not is removed, and where nothing is, a new one is made.
+async fn look(path: &Path, identity: &Identity, bytes_max: u64, open: &[Known]) -> io::Result<Look> {
+    let at =
+        |error: io::Error| io::Error::new(error.kind(), format!("cache-file {}: {error}", path.display()));
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return make(path, identity, bytes_max).await.map_err(at),
+        opened => opened.map_err(|errno| at(errno.into()))?,
+    };
+    let stat = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(at(wrong("it is no regular file")));
+    }
+    let place = (stat.st_dev, stat.st_ino);
+    if let Some(cached) =
+        open.iter().filter(|known| known.file == place).find_map(|known| known.cached.upgrade())
+    {
+        return match cached.identity() == identity {
+            true => Ok(Look::Shared(cached)),
+            false => {
+                let other = &cached.identity().name;
+                Err(at(wrong(format!(
+                    "a disk uses it as the cache of {other}, or of another version; name another file"
+                ))))
+            }
+        };
+    }
+    let unlocked = UnlockedFile::from_fd(fd, path.display().to_string(), &FileOptions::default())
+        .map_err(io::Error::other)?;
+    let (storage, lock) = open_locked(&unlocked, Role::Writer, &LoopClock).await.map_err(io::Error::other)?;
+    if place_of(path)? != Some(place) {
+        return Ok(Look::Again);
+    }
+    match storage_cache::look(&storage, identity).await.map_err(io::Error::other)? {
+        Found::Usable => Ok(Look::Opened(cache_file(storage, lock, bytes_max), place)),
+        Found::Outdated(why) => {
+            tracing::warn!("{}: {why}; the cache of {} begins anew", path.display(), identity.name);
+            rustix::fs::unlink(path).map_err(|errno| at(errno.into()))?;
+            Ok(Look::Again)
+        }
+    }
+}
+
+/// Makes an empty cache, which gets its name when it is whole: a crash leaves nothing.
+async fn make(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Look> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let unlocked = UnlockedFile::from_fd(fd, path.display().to_string(), &FileOptions::default())
+        .map_err(io::Error::other)?;
+    let (storage, lock) = open_locked(&unlocked, Role::Writer, &LoopClock).await.map_err(io::Error::other)?;
+    storage_cache::create(&storage, identity).await.map_err(io::Error::other)?;
+    let unnamed = format!("/proc/self/fd/{}", unlocked.fd().as_raw_fd());
+    match rustix::fs::linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        Err(Errno::EXIST) => Ok(Look::Again),
+        linked => {
+            linked?;
+            Ok(Look::Opened(cache_file(storage, lock, bytes_max), (stat.st_dev, stat.st_ino)))
+        }
+    }
+}
+
+fn cache_file(storage: FileStorage, lock: storage::FileLock, bytes_max: u64) -> CacheFile {
+    CacheFile { storage: Arc::new(storage), held: Box::new(lock), bytes_max }
+}
+
+/// Which file `path` leads to, if any.
+fn place_of(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    match rustix::fs::stat(path) {
+        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
