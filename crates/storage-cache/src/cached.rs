@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoBytes, IoVec};
 use qcow2::{Host, ReadKind};
 use storage::{Allocation, Capabilities, Extent, Hints, IoFuture, Storage, Zeroing};
 
@@ -73,7 +73,7 @@ impl CachedStorage {
             for piece in self.shared.plan(window) {
                 let (part, bytes) = match piece {
                     Piece::Cached(part, _pinned) => {
-                        let bytes = self.from_image(&part).await?;
+                        let bytes = self.read_image(&part).await?;
                         (part, bytes)
                     }
                     Piece::Fetched(part, flight) => {
@@ -89,7 +89,7 @@ impl CachedStorage {
     }
 
     /// Bytes that the image has, or the server if the image fails.
-    async fn from_image(&self, part: &Range<u64>) -> io::Result<buffer::IoBytes> {
+    async fn read_image(&self, part: &Range<u64>) -> io::Result<IoBytes> {
         let buf = IoBuf::try_uninit(place(part.end - part.start)).ok_or(io::ErrorKind::OutOfMemory)?;
         let (read, buf) = self.shared.image.read(part.start, buf, Hints::NONE).await;
         let Err(error) = read else { return Ok(buf.freeze()) };
