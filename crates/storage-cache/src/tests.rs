@@ -1,7 +1,5 @@
 //! The laws of a cache over files in memory: what is read is the remote file, whatever happens to server and image.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
