@@ -68,8 +68,8 @@ impl Layer {
     /// What writes compressed clusters to it, if it takes any.
     fn compressing(&self) -> Option<&Compressing> {
         let make = || {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            Compressing::new(self.block.downcast_ref::<Qcow2>()?.clone(), threads).ok()
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            Compressing::new(self.block.downcast_ref::<Qcow2>()?.clone(), processors).ok()
         };
         self.compressing.get_or_init(make).as_ref()
     }
