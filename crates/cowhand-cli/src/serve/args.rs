@@ -36,7 +36,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", help_heading = "Disks")]
     pub create: Option<String>,
 
-    /// Options for --create: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
+    /// Serve IMAGE over DRIVE: clients write to IMAGE, a qcow2 image that is created if it is missing, and DRIVE is only read. It may be
+    /// a file on a server, or an object of a store
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["create", "read_only"], help_heading = "Disks")]
+    pub overlay: Option<OsString>,
+
+    /// Options for what --create or --overlay creates: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
     #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
     pub create_options: Vec<String>,
 

@@ -33,6 +33,8 @@ pub struct Config {
     file: String,
     /// As `--create`.
     pub create: Option<String>,
+    /// As `--overlay`.
+    pub overlay: Option<String>,
     /// As `--create-option`.
     #[serde(default)]
     pub create_option: Vec<String>,
@@ -163,6 +165,7 @@ impl Config {
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.take_over_socket, self.take_over_socket);
         fill(&mut args.create, self.create);
+        fill(&mut args.overlay, self.overlay.map(Into::into));
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);
         fill_list(&mut args.allow_path, self.allow_path);

@@ -19,6 +19,7 @@ use super::drives::disks;
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::{export_names, stable_path};
 use super::log_filter::DEFAULT_LEVEL;
+use super::overlay::Overlay;
 use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 use super::socket_path::private_name;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// How missing images are created, if they are.
     pub create: Option<NewImage>,
+    /// The image over the only disk, if there is one.
+    pub overlay: Option<Overlay>,
     /// Where names in images may lead.
     pub policy: Policy,
     /// `--allow-path`, as given.
@@ -158,12 +161,15 @@ impl Settings {
     pub fn new(mut args: Args, surroundings: Surroundings) -> Result<Self, Failure> {
         let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let configured = config.fill(&mut args)?;
-        let (trees, disks): (Vec<_>, Vec<_>) = disks(&args, &configured)?.into_iter().unzip();
+        let mut disks = disks(&args, &configured)?;
+        let overlay = overlay(&args, &mut disks)?;
+        let (trees, disks): (Vec<_>, Vec<_>) = disks.into_iter().unzip();
         let names = export_names(&disks, args.export.as_deref())?;
         let default_export = default_export(&names, args.default_export.as_deref())?;
         let tls = tls_files(&args)?;
         Ok(Self {
             create: new_image(&args)?,
+            overlay,
             default_export,
             policy: policy(&args.allow_path, &args.allow_name)?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
@@ -200,9 +206,11 @@ impl Settings {
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::because("cannot create a disk as asked", error);
     let Some(size) = &args.create else {
-        return match args.create_options.is_empty() {
+        return match args.create_options.is_empty() || args.overlay.is_some() {
             true => Ok(None),
-            false => Err(Failure::new("-o is for disks that are created; give --create SIZE with it")),
+            false => Err(Failure::new(
+                "-o is for disks that are created; give --create SIZE or --overlay IMAGE with it",
+            )),
         };
     };
     if args.read_only == Some(true) {
@@ -214,6 +222,18 @@ fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     let mut image = NewImage::parse(&args.create_options, format).map_err(|error| failed(&error))?;
     image.size = Some(parse_size(size).map_err(|error| failed(&error))?);
     Ok(Some(image))
+}
+
+/// Puts the image of `--overlay` over the only one of `disks`.
+fn overlay(args: &Args, disks: &mut [(OptionTree, DiskOptions)]) -> Result<Option<Overlay>, Failure> {
+    let Some(image) = &args.overlay else { return Ok(None) };
+    // Also where one of them stands in the configuration.
+    if args.create.is_some() || args.read_only == Some(true) {
+        return Err(Failure::new(
+            "--overlay makes what it needs and is written to; give no --create and no --read-only with it",
+        ));
+    }
+    Overlay::put_over(disks, image, &args.create_options).map(Some)
 }
 
 /// What was asked for, if there is such an export.
