@@ -13,7 +13,7 @@ const DEFLATE_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 
 /// Compresses `cluster`, zeroes behind it up to `size`; `None` if that does not make it smaller than `size`.
-pub(super) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
     let mut padded;
     let cluster = match cluster.len() < size {
         true => {
