@@ -24,4 +24,5 @@ mod throttle;
 mod tools;
 mod trace;
 mod upgrade;
+mod uploads;
 mod vhost_user;

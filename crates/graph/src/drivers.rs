@@ -36,7 +36,7 @@ pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
-pub use self::s3::{S3, S3_OPTIONS};
+pub use self::s3::{S3, S3_OPTIONS, object_store};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 

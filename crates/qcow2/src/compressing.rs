@@ -1,6 +1,6 @@
 //! Writing compressed clusters: a filter over an image, for tools that fill one.
 
-mod pack;
+pub(crate) mod pack;
 mod tail;
 
 use std::sync::Arc;

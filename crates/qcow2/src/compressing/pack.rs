@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// Compresses `cluster`, zeroes behind it up to `size`; `None` if that does not make it smaller than `size`.
-pub(super) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
     let mut padded;
     let cluster = match cluster.len() < size {
         true => {
