@@ -114,7 +114,7 @@ pub struct Args {
     #[arg(long, value_name = "[EXPORT=]N|auto", help_heading = "Listening")]
     pub ublk: Vec<String>,
 
-    /// Give contiguous requests of a virtual machine, and writes of an NBD client, that come together to the disk as one [default: on]
+    /// Give contiguous requests of a virtual machine, or of an NBD client, that come together to the disk as one [default: on]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), action = ArgAction::Set,
           help_heading = "Listening")]
     pub request_merging: Option<bool>,
