@@ -130,9 +130,11 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 36] = [
+const OURS: [&str; 38] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
+    "block-export-add(ublk)",
+    "block-export-add(ublk).number",
     "block-export-add(vhost-user-blk).request-merging",
     "block-export-add(vhost-user-blk).serial",
     "block_resize.x-shrink",

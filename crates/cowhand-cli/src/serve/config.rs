@@ -66,6 +66,9 @@ pub struct Config {
     /// As `--vhost-user-blk`.
     #[serde(default)]
     pub vhost_user_blk: Vec<String>,
+    /// As `--ublk`.
+    #[serde(default)]
+    pub ublk: Vec<String>,
     /// As `--fuse`.
     #[serde(default)]
     pub fuse: Vec<String>,
@@ -161,6 +164,7 @@ impl Config {
         fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
         fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
         fill_list(&mut args.fuse, self.fuse);
+        fill_list(&mut args.ublk, self.ublk);
         fill(&mut args.request_merging, self.request_merging);
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.take_over_socket, self.take_over_socket);

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use dial::Address;
 use door_fuse::mount::AllowOther;
+use door_ublk::Number;
+use door_ublk::limits::NUMBER_MAX;
 use export::few_names;
 use graph::drive::OptionTree;
 use graph::names::Policy;
@@ -64,6 +66,8 @@ pub struct Settings {
     pub vhost_user_blk: Vec<Placed>,
     /// `--fuse`: files that disks are mounted over.
     pub fuse: Vec<FuseFile>,
+    /// `--ublk`: disks that are block devices.
+    pub ublk: Vec<UblkDevice>,
     /// The program ends when its mounts have.
     pub ends_with_mounts: bool,
     /// `--request-merging`.
@@ -126,6 +130,33 @@ impl FuseFile {
     }
 }
 
+/// A disk that is a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UblkDevice {
+    /// What the disk's export is called.
+    pub export: String,
+    /// Which device.
+    pub number: Number,
+}
+
+impl UblkDevice {
+    /// As `--ublk` says it, with the number where paths are elsewhere.
+    fn parse(placed: Placed) -> Result<Self, Failure> {
+        let Placed { export, path } = placed;
+        let text = path.to_string_lossy();
+        let number = match text.parse() {
+            Ok(number) if number <= NUMBER_MAX => Number::Given(number),
+            _ if text == "auto" => Number::Auto,
+            _ => {
+                return Err(Failure::new(format!(
+                    "--ublk {text}: it is no number of a device; give auto, or N for /dev/ublkbN, 0 to {NUMBER_MAX}"
+                )));
+            }
+        };
+        Ok(Self { export, number })
+    }
+}
+
 /// PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -176,6 +207,7 @@ impl Settings {
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
             vhost_user_blk: placed(&names, "--vhost-user-blk", &args.vhost_user_blk)?,
             fuse: placed(&names, "--fuse", &args.fuse)?.into_iter().map(FuseFile::plain).collect(),
+            ublk: ublk_devices(&names, &args.ublk)?,
             ends_with_mounts: false,
             request_merging: args.request_merging != Some(false),
             socket_mode: args.socket_mode.unwrap_or_default(),
@@ -272,6 +304,10 @@ fn placed(names: &[String], option: &str, given: &[String]) -> Result<Vec<Placed
         Ok(found)
     };
     given.iter().map(one).collect()
+}
+
+fn ublk_devices(names: &[String], given: &[String]) -> Result<Vec<UblkDevice>, Failure> {
+    placed(names, "--ublk", given)?.into_iter().map(UblkDevice::parse).collect()
 }
 
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {
