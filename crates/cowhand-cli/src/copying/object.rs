@@ -1,6 +1,7 @@
 //! An object of a store that takes a copy: written from the first byte to the last, and visible when it is whole.
 
 use std::io;
+use std::ops::Range;
 
 use block::{Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, Hints, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoBytes, IoVec};
@@ -118,9 +119,8 @@ impl ObjectTarget {
         let mut making = self.making.lock().await;
         let clusters = offset / self.align_bytes..(offset + len).div_ceil(self.align_bytes);
         // Of a disk what is left out is filled when more comes, or it ends.
-        let Some(image) = &mut making.image else { return Ok(()) };
-        let added = clusters.into_iter().try_for_each(|index| image.add(index, InOrderCluster::Zeroes));
-        added.map_err(|error| self.blame().io("uploading")(io::Error::other(error)))
+        let written = making.zeroes(clusters).await;
+        written.map_err(|error| self.blame().io("uploading")(io::Error::other(error)))
     }
 }
 
@@ -177,6 +177,16 @@ impl Making {
         for ((index, cluster), packed) in (first..).zip(clusters).zip(packed) {
             let cluster = packed.map_or(InOrderCluster::Data(cluster), InOrderCluster::Packed);
             image.add(index, cluster).map_err(Broken::Image)?;
+            self.upload.append(&image.take()).await.map_err(Broken::Store)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Making::clusters`], for clusters of zeroes. An image of version 2 over another one stores them.
+    async fn zeroes(&mut self, clusters: Range<u64>) -> Result<(), Broken> {
+        let Some(image) = &mut self.image else { return Ok(()) };
+        for index in clusters {
+            image.add(index, InOrderCluster::Zeroes).map_err(Broken::Image)?;
             self.upload.append(&image.take()).await.map_err(Broken::Store)?;
         }
         Ok(())
