@@ -10,6 +10,7 @@ mod creation;
 mod fd_sets;
 mod filters;
 mod hostile;
+mod job_filters;
 mod jobs;
 mod jobs_at_once;
 mod live;

@@ -98,11 +98,11 @@ fn is_known_of_blkdebug(path: &str) -> bool {
 
 /// Arguments of jobs that QEMU has and that are refused here, or that only we have or only newer versions of QEMU.
 const OF_JOBS: [(&str, &[&str]); 6] = [
-    ("block-commit", &["backing-mask-protocol", "filter-node-name"]),
-    ("block-stream", &["backing-mask-protocol", "filter-node-name"]),
-    ("blockdev-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
-    ("drive-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
-    ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "filter-node-name", "target-is-zero"]),
+    ("block-commit", &["backing-mask-protocol"]),
+    ("block-stream", &["backing-mask-protocol"]),
+    ("blockdev-backup", &["discard-source", "x-perf.min-cluster-size"]),
+    ("drive-backup", &["discard-source", "x-perf.min-cluster-size"]),
+    ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "target-is-zero"]),
     ("drive-mirror", &["bitmap", "bitmap-mode", "buf-size", "unmap"]),
 ];
 

@@ -133,7 +133,7 @@ impl Graph {
     /// The node, or a raw disk over it if it is a bare file.
     async fn as_disk(&self, node: Arc<Node>, made: &mut Vec<Arc<Node>>) -> Result<Arc<Node>, NodeError> {
         if !matches!(node.kind, NodeKind::File(_)) {
-            return Ok(node);
+            return self.below_job_filter(node);
         }
         let raw = json!({ "driver": "raw", "file": node.name() });
         let node = self.add_child(raw.as_object().unwrap_or(&Map::new())).await?;
@@ -213,7 +213,7 @@ impl Graph {
         name: &str,
     ) -> Result<(Arc<Node>, Arc<DiskNode>), NodeError> {
         let refused = |why: String| NodeError::NotBelow { name: name.to_owned(), of: node.name(), why };
-        let new = self.node(name)?;
+        let new = self.below_job_filter(self.node(name)?)?;
         let disk = self.disk(name)?;
         if self.reaches(&new, node) {
             return Err(refused("it is over that itself".to_owned()));
