@@ -9,15 +9,12 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). Options of blockdev-reopen
 /// and of files in blockdev-create are blockdev-add's.
-const NOT_HERE: [&str; 40] = [
+const NOT_HERE: [&str; 37] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
-    "blockdev-add(copy-before-write).bitmap",
-    "blockdev-add(copy-before-write).bitmap.name",
-    "blockdev-add(copy-before-write).bitmap.node",
     "blockdev-add(file).aio-max-batch",
     "blockdev-add(file).aio=native",
     "blockdev-add(file).drop-cache",

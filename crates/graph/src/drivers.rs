@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::elsewhere::{Access, Elsewhere, Target};
-pub(crate) use self::filter::Below;
+pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};

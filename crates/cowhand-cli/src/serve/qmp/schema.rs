@@ -144,6 +144,10 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 optional("on-cbw-error", Kind::Choice(&["break-guest-write", "break-snapshot"])),
                 optional("cbw-timeout", Kind::Whole(u32::MAX as u64)),
                 optional("min-cluster-size", NUMBER),
+                optional(
+                    "bitmap",
+                    Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text)]),
+                ),
             ],
         },
         Variant { tag: "snapshot-access", members: &[child()] },
