@@ -4,6 +4,7 @@
 
 mod backups;
 mod bitmaps;
+mod block_graph;
 mod chosen_snapshots;
 mod churn;
 mod commands;

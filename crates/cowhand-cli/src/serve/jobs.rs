@@ -151,6 +151,11 @@ impl Jobs {
 }
 
 impl Job {
+    /// What its nodes are called: that of the disk, and that of the target if there is one.
+    pub fn nodes(&self) -> Vec<String> {
+        self.holds.borrow().iter().map(Hold::node_name).collect()
+    }
+
     /// Lets go of what it works on. The name of its filter is free afterwards.
     pub fn let_go(&self) {
         self.filter.borrow_mut().take();

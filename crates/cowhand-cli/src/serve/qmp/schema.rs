@@ -243,6 +243,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("query-named-block-nodes", optional("flat", Kind::Switch)),
     command!("query-blockstats", optional("query-nodes", Kind::Switch)),
     command!("query-block-exports"),
+    command!("x-debug-query-block-graph"),
     command!("add-fd", optional("fdset-id", DESCRIPTOR), optional("opaque", Kind::Text)),
     command!("remove-fd", required("fdset-id", DESCRIPTOR), optional("fd", DESCRIPTOR)),
     command!("query-fdsets"),
