@@ -152,6 +152,13 @@ pub static BLOCKDEV: Kind = Kind::Union {
         },
         Variant { tag: "snapshot-access", members: &[child()] },
         Variant { tag: "compress", members: &[child()] },
+        Variant {
+            tag: "blkverify",
+            members: &[
+                required("test", Kind::Ref(&NODE_OR_OPTIONS)),
+                required("raw", Kind::Ref(&NODE_OR_OPTIONS)),
+            ],
+        },
         Variant { tag: "copy-on-read", members: &[child(), optional("bottom", Kind::Text)] },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
