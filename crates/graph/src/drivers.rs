@@ -4,6 +4,7 @@
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a disk over others. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
+mod blkverify;
 mod compress;
 mod copy_before_write;
 mod copy_on_read;
@@ -28,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::elsewhere::{Access, Elsewhere, Target};
-pub(crate) use self::filter::Below;
+pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
@@ -64,6 +65,7 @@ pub const FILTERS: &[&FilterDriver] = &[
     &copy_before_write::SNAPSHOT_ACCESS,
     &copy_on_read::COPY_ON_READ,
     &compress::COMPRESS,
+    &blkverify::BLKVERIFY,
 ];
 
 /// A driver of storage: what `driver` of a file can be.
