@@ -1,6 +1,7 @@
 //! All black-box suites in one program, a module each: it is linked once. `cargo xtask test --only SUITE` runs one.
 
 mod awaited_locks;
+mod cached;
 mod confined;
 mod differential;
 mod drop_in;
@@ -24,4 +25,5 @@ mod throttle;
 mod tools;
 mod trace;
 mod upgrade;
+mod uploads;
 mod vhost_user;

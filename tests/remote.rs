@@ -1,10 +1,11 @@
 //! Disks on servers that are far away: every tool reads them, guests do, and nothing says what lets in.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use black_box::qmp::Qmp;
-use black_box::server::Start;
+use black_box::server::{Server, Start};
 use black_box::{Moto, Nginx, Run, Scratch, cowhand};
 
 fn certificates() -> PathBuf {
@@ -12,13 +13,13 @@ fn certificates() -> PathBuf {
 }
 
 /// A disk with data and zeroes, as raw and as qcow2, behind nginx.
-struct Scene {
-    scratch: Scratch,
-    nginx: Nginx,
+pub struct Scene {
+    pub scratch: Scratch,
+    pub nginx: Nginx,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let scratch = Scratch::new();
         let byte = |at: u32| if at % 700_000 < 90_000 { 0 } else { (at / 513) as u8 };
         scratch.write("disk.raw", &(0..6 << 20).map(byte).collect::<Vec<u8>>());
@@ -171,5 +172,54 @@ fn an_object_of_a_store_reads_as_its_file_with_credentials_from_where_aws_has_th
     assert!(written.contains("is only read"), "{written}");
     for output in [unknown, missing, written] {
         assert!(!output.contains("hush") && !output.contains("quiet"), "{output}");
+    }
+}
+
+#[test]
+fn a_disk_on_a_server_is_started_from_and_what_clients_write_stays_here() {
+    let scene = Scene::new();
+    let (image, top) = (scene.nginx.url("/disk.qcow2"), scene.scratch.file("top.qcow2"));
+    let serve = || Start::new(["--overlay"]).arg(&top).arg(&image);
+    for (start, written) in [[7; 4096], [8; 4096]].iter().enumerate() {
+        let server = serve().listen().unwrap_or_else(|error| panic!("{}", error.0));
+        let mut client = server.client("top");
+        let before = if start == 0 { vec![0; 4096] } else { vec![7; 4096] };
+        assert_eq!(client.read(1 << 12, 4096).unwrap(), before, "start {start}");
+        client.write(1 << 12, written).unwrap();
+        drop(client);
+        assert_eq!(server.stdout().contains("created"), start == 0, "{}", server.stdout());
+        server.stop();
+    }
+    let mut expected = std::fs::read(scene.scratch.file("disk.raw")).unwrap();
+    expected[1 << 12..2 << 12].fill(8);
+    scene.scratch.write("expected.raw", &expected);
+    let server = scene.nginx.url("");
+    scene
+        .run(&["compare", "--allow-name", &server, "-f", "raw", "-F", "qcow2", "expected.raw", "top.qcow2"])
+        .ok();
+    let info = Run::new("qemu-img").args(["info", "--output", "json"]).arg(&top).json();
+    assert_eq!(
+        (&info["backing-filename"], &info["backing-filename-format"]),
+        (&image.into(), &"qcow2".into())
+    );
+    let other = Server::refuses([Path::new("--overlay"), &top, Path::new("disk.qcow2")]);
+    assert!(other.contains("lies over http://") && other.contains("not over /"), "{other}");
+}
+
+/// What would be written into an image for everybody to read, or mean something else, is refused before anything is made.
+#[test]
+fn an_overlay_is_put_over_one_disk_that_has_a_name() {
+    let scratch = Scratch::new();
+    for (base, reason) in [
+        (&["http://localhost/x?sig=hush"][..], "without user, password and query"),
+        (&["a.qcow2", "b.qcow2"], "over one DRIVE, and 2 are given"),
+        (&["missing.qcow2"], "missing.qcow2"),
+        (&["id=x,file=a.qcow2"], "backing.id"),
+    ] {
+        let words = [Path::new("--overlay").into(), scratch.file("top.qcow2")];
+        let refused =
+            Server::refuses(words.iter().map(|word| word.as_os_str()).chain(base.iter().map(OsStr::new)));
+        assert!(refused.contains(reason) && !refused.contains("hush"), "{refused}");
+        assert!(!scratch.file("top.qcow2").exists());
     }
 }

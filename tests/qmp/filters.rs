@@ -353,3 +353,46 @@ fn a_tool_s_drive_may_be_in_a_throttle_group_of_the_command_line() {
     assert!(checked.contains("the drive has filters"), "{checked}");
     steered.server.stop();
 }
+
+/// A test rig finds where a disk reads otherwise than the raw disk beside it. QEMU's program ends at once; ours fails the read.
+#[test]
+fn a_read_fails_where_the_disk_under_test_differs_from_the_raw_one() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let test = create(scratch, "test", "1M");
+    let raw_file = scratch.write("raw", &vec![0; 1 << 20]);
+    let small = json!({ "driver": "null-co", "size": 512 << 10 });
+    let mut filter =
+        json!({ "driver": "blkverify", "node-name": "v", "test": qcow2("test", &test), "raw": small });
+    let refused = qmp.refused("blockdev-add", filter.clone());
+    assert!(refused.contains("it has 524288 bytes and the disk under test 1048576"), "{refused}");
+    filter["raw"] = json!({ "driver": "file", "filename": raw_file });
+    qmp.ok("blockdev-add", filter);
+    export(&mut qmp, "v", true);
+    let mut client = Client::connect(steered.server.socket(), "v").expect("it serves");
+    client.write(0, &[1; BLOCK]).expect("a write");
+    client.write(64 << 10, &[2; BLOCK]).expect("a write");
+    client.write_zeroes(512, 512, 0).expect("zeroes");
+    client.flush().expect("a flush");
+    let found = client.read(0, 128 << 10).expect("a read");
+    assert!(found[..512] == [1; 512] && found[512..1024] == [0; 512]);
+    assert!(found[64 << 10..][..BLOCK] == [2; BLOCK]);
+    drop(client);
+    no_export(&mut qmp, "v");
+    qmp.ok("blockdev-del", json!({ "node-name": "v" }));
+    drop(qemu_io_ok(&["-f", "qcow2"], &test, &["write -P 7 65536 512"]));
+    // QEMU finds the first difference at the same place.
+    let theirs = format!(
+        "driver=blkverify,test.driver=qcow2,test.file.driver=file,test.file.filename={test},\
+         raw.driver=file,raw.filename={}",
+        raw_file.display()
+    );
+    let said = Run::new("qemu-io").args(["--image-opts", "-c", "read 0 128k", &theirs]).fails();
+    assert!(said.contains("contents mismatch at offset 65536"), "{said}");
+    let ours =
+        theirs.replace("raw.filename", "raw.file.filename").replace("raw.driver=file", "raw.driver=raw");
+    let said = cowhand(["io", "--image-opts", "-c", "read 0 128k"]).arg(&ours).fails();
+    assert!(said.contains("byte 65536 reads otherwise than in"), "{said}");
+    drop(cowhand(["io", "--image-opts", "-c", "read 0 64k"]).arg(&ours).ok());
+    steered.server.stop();
+}

@@ -4,12 +4,15 @@
 
 mod backups;
 mod bitmaps;
+mod block_graph;
+mod chosen_snapshots;
 mod churn;
 mod commands;
 mod creation;
 mod fd_sets;
 mod filters;
 mod hostile;
+mod job_filters;
 mod jobs;
 mod jobs_at_once;
 mod live;

@@ -9,15 +9,12 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). Options of blockdev-reopen
 /// and of files in blockdev-create are blockdev-add's.
-const NOT_HERE: [&str; 40] = [
+const NOT_HERE: [&str; 37] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
     "block-export-add.iothread",
     "blockdev-add.active",
-    "blockdev-add(copy-before-write).bitmap",
-    "blockdev-add(copy-before-write).bitmap.name",
-    "blockdev-add(copy-before-write).bitmap.node",
     "blockdev-add(file).aio-max-batch",
     "blockdev-add(file).aio=native",
     "blockdev-add(file).drop-cache",
@@ -98,11 +95,11 @@ fn is_known_of_blkdebug(path: &str) -> bool {
 
 /// Arguments of jobs that QEMU has and that are refused here, or that only we have or only newer versions of QEMU.
 const OF_JOBS: [(&str, &[&str]); 6] = [
-    ("block-commit", &["backing-mask-protocol", "filter-node-name"]),
-    ("block-stream", &["backing-mask-protocol", "filter-node-name"]),
-    ("blockdev-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
-    ("drive-backup", &["discard-source", "filter-node-name", "x-perf.min-cluster-size"]),
-    ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "filter-node-name", "target-is-zero"]),
+    ("block-commit", &["backing-mask-protocol"]),
+    ("block-stream", &["backing-mask-protocol"]),
+    ("blockdev-backup", &["discard-source", "x-perf.min-cluster-size"]),
+    ("drive-backup", &["discard-source", "x-perf.min-cluster-size"]),
+    ("blockdev-mirror", &["bitmap", "bitmap-mode", "buf-size", "target-is-zero"]),
     ("drive-mirror", &["bitmap", "bitmap-mode", "buf-size", "unmap"]),
 ];
 
@@ -130,9 +127,11 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 36] = [
+const OURS: [&str; 38] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
+    "block-export-add(ublk)",
+    "block-export-add(ublk).number",
     "block-export-add(vhost-user-blk).request-merging",
     "block-export-add(vhost-user-blk).serial",
     "block_resize.x-shrink",

@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod fault_server;
+pub mod faulty_store;
 pub mod holder;
 pub mod media;
 pub mod moto;
@@ -24,6 +25,7 @@ pub mod wire;
 
 pub use client::Client;
 pub use fault_server::{Fault, FaultServer};
+pub use faulty_store::{FaultyStore, Planned, StoreFault};
 pub use holder::Holder;
 pub use moto::Moto;
 pub use nginx::Nginx;

@@ -53,6 +53,43 @@ impl Moto {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    /// Its port, at 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What is there under a path (`/BUCKET/KEY`, or `/BUCKET?uploads` and the like); `None` if nothing is.
+    pub fn get(&self, path: &str) -> Option<Vec<u8>> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let host = format!("127.0.0.1:{}", self.port);
+        let signed = "AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {signed}\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("it takes it");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it answers");
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        answer.starts_with(b"HTTP/1.1 200").then(|| answer.split_off(end))
+    }
+
+    /// The keys of a bucket.
+    pub fn keys(&self, bucket: &str) -> Vec<String> {
+        self.names(&format!("/{bucket}?list-type=2"), "Key")
+    }
+
+    /// Uploads of a bucket that have not ended.
+    pub fn pending(&self, bucket: &str) -> Vec<String> {
+        self.names(&format!("/{bucket}?uploads"), "UploadId")
+    }
+
+    fn names(&self, path: &str, element: &str) -> Vec<String> {
+        let list = String::from_utf8(self.get(path).expect("a bucket")).expect("text");
+        let start = format!("<{element}>");
+        let parts = list.split(&start).skip(1);
+        parts.filter_map(|part| part.split_once("</").map(|(name, _)| name.to_owned())).collect()
+    }
+
     /// Makes a bucket (`/BUCKET`), or an object (`/BUCKET/KEY`, escaped) of these bytes.
     pub fn put(&self, path: &str, bytes: &[u8]) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use black_box::peer::qemu_img;
-use black_box::{Outcome, Run, Scratch, program};
+use black_box::{Moto, Run, Scratch, program};
 
 /// All that the container may have, what it keeps of files included.
 const CONTAINER: u64 = 128 << 20;
@@ -16,9 +16,9 @@ const DATA: u64 = 192 << 20;
 struct Container(PathBuf);
 
 impl Container {
-    /// `None` where none can be made.
-    fn new() -> Option<Self> {
-        let name = format!("cowhand-test-{}", std::process::id());
+    /// Its name ends with `label`. `None` where none can be made.
+    fn new(label: &str) -> Option<Self> {
+        let name = format!("cowhand-test-{}-{label}", std::process::id());
         for (root, file) in
             [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
         {
@@ -33,14 +33,9 @@ impl Container {
         None
     }
 
-    fn run(&self, words: &[&str], directory: &Path) -> Outcome {
+    fn run(&self, words: &[&str], directory: &Path) -> Run {
         let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
-        Run::new("sh")
-            .args(["-c", &script, "sh"])
-            .arg(program::path())
-            .args(words)
-            .current_dir(directory)
-            .outcome()
+        Run::new("sh").args(["-c", &script, "sh"]).arg(program::path()).args(words).current_dir(directory)
     }
 }
 
@@ -52,9 +47,16 @@ impl Drop for Container {
 }
 
 /// Where no container can be made, no process may ask for more of its own.
-fn limited(words: &[&str], directory: &Path) -> Outcome {
+fn limited(words: &[&str], directory: &Path) -> Run {
     let limit = format!("--data={CONTAINER}");
-    Run::new("prlimit").args([&limit, "--"]).arg(program::path()).args(words).current_dir(directory).outcome()
+    Run::new("prlimit").args([&limit, "--"]).arg(program::path()).args(words).current_dir(directory)
+}
+
+fn in_little_memory(container: Option<&Container>, words: &[&str], scratch: &Scratch) -> Run {
+    match container {
+        Some(container) => container.run(words, scratch.path()),
+        None => limited(words, scratch.path()),
+    }
 }
 
 /// Every second 512 KiB has data.
@@ -76,15 +78,12 @@ fn large(scratch: &Scratch) {
 fn a_large_image_is_worked_on_in_128_mib() {
     let scratch = Scratch::new();
     large(&scratch);
-    let container = Container::new();
+    let container = Container::new("tools");
     if container.is_none() {
         eprintln!("no control group can be made here: the limit is that of the process");
     }
     let work = |words: &[&str]| {
-        let outcome = match &container {
-            Some(container) => container.run(words, scratch.path()),
-            None => limited(words, scratch.path()),
-        };
+        let outcome = in_little_memory(container.as_ref(), words, &scratch).outcome();
         assert!(outcome.status.success(), "{outcome}");
         assert!(outcome.peak_rss_bytes < RESIDENT_MAX, "{outcome}");
         println!("{:?}: {} MiB", words, outcome.peak_rss_bytes >> 20);
@@ -99,6 +98,24 @@ fn a_large_image_is_worked_on_in_128_mib() {
     work(&["create", "-q", "-b", "large.qcow2", "-F", "qcow2", "top.qcow2"]);
     work(&["flatten", "-q", "top.qcow2"]);
     work(&["compare", "large.qcow2", "top.qcow2"]);
+}
+
+/// Parts of an object are kept until the store has them.
+#[test]
+fn a_large_image_is_uploaded_in_128_mib() {
+    let (scratch, store) = (Scratch::new(), Moto::start());
+    large(&scratch);
+    store.put("/images", b"");
+    let container = Container::new("upload");
+    for options in [&["-O", "raw"][..], &["-O", "qcow2"], &["-O", "qcow2", "-c"]] {
+        let words = [&["convert", "--force", "large.raw", "s3://images/large"][..], options].concat();
+        let run = in_little_memory(container.as_ref(), &words, &scratch);
+        let run = run.env("AWS_ACCESS_KEY_ID", "A").env("AWS_SECRET_ACCESS_KEY", "B");
+        let outcome = run.env("AWS_ENDPOINT_URL", store.endpoint()).outcome();
+        assert!(outcome.status.success() && outcome.peak_rss_bytes < RESIDENT_MAX, "{outcome}");
+        println!("{words:?}: {} MiB", outcome.peak_rss_bytes >> 20);
+    }
+    assert_eq!((store.keys("images"), store.pending("images")), (vec!["large".to_owned()], vec![]));
 }
 
 /// A copy is synced in pieces, and only the sync that is first after it is told of an error.

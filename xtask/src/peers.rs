@@ -1,5 +1,7 @@
 //! The programs of others that the tests compare with, and how a Debian machine gets them.
 
+mod guest_kernel;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -61,6 +63,7 @@ const MOTO: [&str; 3] = ["moto[s3]==5.2.5", "flask", "flask-cors"];
 /// With what is missing, and what to do about it.
 pub fn ensure() -> Result<(), String> {
     ensure_packages(PEERS, "the tests compare with", "test")?;
+    guest_kernel::ensure()?;
     let (python, moto) = (python_packages(), target_directory().join("moto"));
     ensure_from_pypi(&[QMP_CLIENT], "--no-deps", &python, &python.join("qemu").join("qmp"))?;
     ensure_from_pypi(&MOTO, "--no-cache-dir", &moto, &moto.join("moto"))

@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 25] = [
+const SUITES: [&str; 27] = [
     "differential",
     "drop_in",
     "serve",
@@ -47,6 +47,8 @@ const SUITES: [&str; 25] = [
     MEDIA,
     "neighbours",
     "remote",
+    "cached",
+    "uploads",
     "confined",
     "kill",
     "vhost_user",

@@ -4,6 +4,7 @@ mod bitmaps;
 mod plan;
 mod snapshot;
 mod target;
+mod upload;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -40,6 +41,8 @@ use crate::progress::Progress;
         A new image has the name TARGET when it is whole and on the medium: whatever happens before, there is what was there \
         before. On a block device what was there is lost, and is no image before the new one is whole. With -n the disk that is \
         there is written.\n\n\
+        TARGET may be a new object of a store, s3://BUCKET/KEY, raw or qcow2: it is uploaded in parts and visible when it is whole. An \
+        object that is there stays, unless --force is given.\n\n\
         A DRIVE that is - is read from a pipe to its end first, into a file without a name in TMPDIR (or /var/tmp). As TARGET, - takes a \
         raw disk from the first byte to the last.",
     after_help = "\
@@ -54,6 +57,7 @@ Examples:
   cowhand convert -n -O raw disk.qcow2 nbd://server/disk
   cowhand convert -O qcow2 --bitmaps disk.qcow2 copy.qcow2
   cowhand convert -O raw disk.qcow2 /dev/vg/disk
+  cowhand convert -p -c -O qcow2 disk.raw s3://images/debian.qcow2
   cowhand convert disk.qcow2 - | gzip > disk.raw.gz
 cowhand info --help says what a DRIVE is."
 )]
@@ -129,6 +133,10 @@ pub struct Args {
     #[arg(long, requires = "no_create")]
     target_is_zero: bool,
 
+    /// Replace the object that is there, where TARGET is s3://BUCKET/KEY (a file is replaced anyway)
+    #[arg(long, conflicts_with = "no_create")]
+    force: bool,
+
     /// Read TARGET as key=value options (with -n)
     #[arg(long, requires = "no_create")]
     target_image_opts: bool,
@@ -194,6 +202,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let bitmaps = bitmaps::of(args, &opened, &plan)?;
     if let Some(pipe) = PipeTarget::open(target, plan.size) {
         reactor.run(copy_to_pipe(args, &watch, &*source, &pipe?, &plan))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = upload::object_name(args, target) {
+        upload::run(args, &reactor, &rules, &watch, &*source, name, &plan)?;
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::prepare(args, target, &plan)?;
@@ -281,7 +293,8 @@ fn convert(
     let copied = copied.map_err(|failure| target.explain(failure))?;
     warn_of_unreadable(*source, &copied);
     if args.verify {
-        reactor.run(verify(args, rules, *source, &target)).map_err(|failure| target.explain(failure))?;
+        let verified = reactor.run(same_as(args, rules, *source, target.options.clone()));
+        verified.map_err(|failure| target.explain(failure))?;
     }
     watch.check()?;
     target.keep()
@@ -351,13 +364,12 @@ async fn copy_to_pipe(
 }
 
 /// Reads both again: what the new image has on the medium, not what was meant to be there.
-async fn verify(
+async fn same_as(
     args: &Args,
     rules: &graph::OpenRules,
     source: &dyn Block,
-    target: &Target,
+    mut options: DiskOptions,
 ) -> Result<(), Failure> {
-    let mut options = target.options.clone();
     options.layer.read_only = true;
     let disk = copying::open(&options, rules, "verify").await?;
     let total = source.size().max(disk.size());

@@ -3,6 +3,7 @@
 pub mod made;
 pub mod new_device;
 pub mod new_file;
+pub mod object;
 pub mod passing;
 pub mod pipe;
 pub mod watch;

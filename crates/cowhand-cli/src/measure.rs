@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use block::SECTOR_BYTES;
+use block::{Block, SECTOR_BYTES};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
@@ -165,6 +165,12 @@ fn is_counted(format: Format, target: &CreateOptions) -> bool {
 /// Bytes of the new image's clusters that the disk has data in, by its map.
 async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::Error> {
     let mut clusters = DataClusters::new(target.cluster_size);
+    add_data(disk, &mut clusters).await?;
+    Ok(clusters.bytes())
+}
+
+/// Adds where the disk has data, by its map.
+pub(crate) async fn add_data(disk: &dyn Block, clusters: &mut DataClusters) -> Result<(), qcow2::Error> {
     let (mut at, end) = (0, disk.size());
     while at < end {
         let status = disk.block_status(at, end - at).await?;
@@ -173,7 +179,7 @@ async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::E
         }
         at = (at + status.len).max(clusters.counted_to());
     }
-    Ok(clusters.bytes())
+    Ok(())
 }
 
 /// What copies of the disk's bitmaps take; `None` where it, or the new image, cannot have any.

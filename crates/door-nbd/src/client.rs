@@ -63,7 +63,7 @@ impl Client {
         match what {
             // It is known to wait, so it is a task from the start.
             What::Read { len, hints } => {
-                let read = self.while_wanted(true, async move { request.read(len, hints).await });
+                let read = self.while_wanted(true, 1, async move { request.read(len, hints).await });
                 reactor::spawn_now(read).detach();
             }
             What::Status(question) => self.run(true, async move { request.block_status(question).await }),
@@ -79,6 +79,13 @@ impl Client {
         self.run(false, Request::write_as_one(Rc::clone(self), all, requests));
     }
 
+    /// Starts reads that go to the disk as one; each with its bytes.
+    pub(crate) fn start_reads(self: &Rc<Self>, all: (u64, Hints), requests: Vec<(Request, u32)>) {
+        let count = requests.len() as u64;
+        let reads = Request::read_as_one(Rc::clone(self), all, requests);
+        reactor::spawn_now(self.while_wanted(true, count, reads)).detach();
+    }
+
     /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.
     fn run(self: &Rc<Self>, droppable: bool, request: impl Future<Output = ()> + 'static) {
         let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
@@ -86,12 +93,14 @@ impl Client {
         if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return;
         }
-        reactor::spawn(self.while_wanted(droppable, request)).detach();
+        reactor::spawn(self.while_wanted(droppable, 1, request)).detach();
     }
 
+    /// `count` is how many requests of the client's `request` is.
     fn while_wanted(
         self: &Rc<Self>,
         droppable: bool,
+        count: u64,
         request: impl Future<Output = ()> + 'static,
     ) -> impl Future<Output = ()> + 'static {
         let client = Rc::clone(self);
@@ -106,7 +115,7 @@ impl Client {
             };
             match ended {
                 true => client.outbox.nudge(),
-                false => client.count_dropped(1),
+                false => client.count_dropped(count),
             }
         }
     }

@@ -61,18 +61,48 @@ impl Request {
         let (result, buf) = self.client.entry.disk().read(self.offset, buf, hints, &self.client.pace).await;
         self.count(RequestKind::Read, result.is_ok(), u64::from(len));
         match result {
-            Ok(content) => {
-                let hole = match content {
-                    ReadKind::Zeroes => hole_reply(self.dialect(), self.cookie, self.offset, len),
-                    ReadKind::Data => None,
-                };
-                if let Some(hole) = hole {
-                    return self.outbox().push_small(&hole, Some(self.permit));
-                }
-                let head = read_head(self.dialect(), self.cookie, self.offset, len);
-                self.outbox().push(&head, buf.freeze(), Some(self.permit));
-            }
+            Ok(content) => self.answer_read(content, len, buf.freeze()),
             Err(error) => self.fail(RequestKind::Read, &error),
+        }
+    }
+
+    fn answer_read(self, content: ReadKind, len: u32, bytes: IoBytes) {
+        let hole = match content {
+            ReadKind::Zeroes => hole_reply(self.dialect(), self.cookie, self.offset, len),
+            ReadKind::Data => None,
+        };
+        if let Some(hole) = hole {
+            return self.outbox().push_small(&hole, Some(self.permit));
+        }
+        let head = read_head(self.dialect(), self.cookie, self.offset, len);
+        self.outbox().push(&head, bytes, Some(self.permit));
+    }
+
+    /// Reads from `offset` on what all `requests` ask for in order, and answers each. If that fails each is read alone, so that those fail alone
+    /// whose bytes cannot be read. The replies share their memory, at most a step's, until the last one is sent.
+    pub(crate) async fn read_as_one(
+        client: Rc<Client>,
+        (offset, hints): (u64, Hints),
+        requests: Vec<(Self, u32)>,
+    ) {
+        let bytes: u64 = requests.iter().map(|(_, len)| u64::from(*len)).sum();
+        // At most a step.
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut buf = IoBuf::uninit(size);
+        buf.truncate(size);
+        let (result, mut buf) = client.entry.disk().read(offset, buf, hints, &client.pace).await;
+        let Ok(content) = result else {
+            drop(buf);
+            for (request, len) in requests {
+                request.read(len, hints).await;
+            }
+            return;
+        };
+        client.entry.counters().merged(Direction::Read, requests.len() as u64 - 1);
+        for (request, len) in requests {
+            request.count(RequestKind::Read, true, u64::from(len));
+            let part = buf.split_to(usize::try_from(len).unwrap_or(usize::MAX));
+            request.answer_read(content, len, part.freeze());
         }
     }
 

@@ -105,7 +105,7 @@ pub(crate) struct Transmission {
     /// Bytes answered inline since others had their turn.
     inline_bytes: Cell<usize>,
     merges: bool,
-    /// Writes that may go together with the next one.
+    /// Requests that may go together with the next one.
     held: Vec<Held>,
     departure: Rc<Departure>,
     at_hand: AtHand,
@@ -277,7 +277,7 @@ impl Transmission {
     }
 
     async fn start(&mut self, head: &RequestHeader, command: Command) -> Result<(), End> {
-        if !matches!(command, Command::Write { .. }) {
+        if !matches!(command, Command::Read { .. } | Command::Write { .. }) {
             self.start_held();
         }
         let work = match command {
@@ -307,7 +307,9 @@ impl Transmission {
             self.inline_bytes.set(self.inline_bytes.get() + usize::try_from(len).unwrap_or(usize::MAX));
             return;
         }
-        self.line.put(asked(head, What::Read { len, hints })).await;
+        if !self.hold_read(head, len) {
+            self.line.put(asked(head, What::Read { len, hints })).await;
+        }
     }
 
     /// Answers a read if that needs no waiting, and says whether it did.

@@ -5,6 +5,7 @@
 //! ([`crate::OnError::BreakSnapshot`]). Nothing is flushed for that: after a crash the target is worth nothing, and the disk has what was
 //! acknowledged.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
@@ -21,13 +22,18 @@ pub struct CopyBeforeWrite {
 }
 
 impl CopyBeforeWrite {
-    /// Over `over`, whose old content goes to `target`. The moment of the snapshot is this one, or the last one before writes go
+    /// Over `over`, whose old content goes to `target`: all of it, or only units that `chosen` touches. The moment of the snapshot is this one, or the last one before writes go
     /// through the filter.
     ///
     /// # Errors
     /// When the target is smaller than the disk, or cannot be written.
-    pub fn new(over: Arc<dyn Block>, target: Arc<dyn Block>, policy: Policy) -> Result<Self, Error> {
-        let snapshot = Snapshot::new(Arc::clone(&over), target, policy)?;
+    pub fn new(
+        over: Arc<dyn Block>,
+        target: Arc<dyn Block>,
+        policy: Policy,
+        chosen: Option<&[Range<u64>]>,
+    ) -> Result<Self, Error> {
+        let snapshot = Snapshot::new(Arc::clone(&over), target, policy, chosen)?;
         Ok(Self { over, snapshot })
     }
 

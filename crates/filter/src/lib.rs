@@ -4,12 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod blkverify;
 mod compress;
 mod copy_before_write;
 mod copy_on_read;
 mod snapshot;
 mod snapshot_access;
 
+pub use blkverify::Blkverify;
 pub use compress::Compress;
 pub use copy_before_write::CopyBeforeWrite;
 pub use copy_on_read::CopyOnRead;

@@ -52,8 +52,10 @@ pub struct Snapshot {
     source: Arc<dyn Block>,
     target: Arc<dyn Block>,
     size: u64,
-    /// Units that are not in the target.
+    /// Units that are not in the target, and that somebody may read.
     left: Dirty,
+    /// Units that may be read: all, those that somebody chose, and not those that were given up.
+    readable: Dirty,
     locks: RangeLocks,
     policy: Policy,
     /// Why it can be read no more.
@@ -61,7 +63,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of `source`, whose old content goes to `target`.
+    /// Of `source`, whose old content goes to `target`: all of it, or the units that `chosen` touches. The others cannot be read.
     ///
     /// # Errors
     /// When the target is smaller than the disk, or cannot be written.
@@ -69,6 +71,7 @@ impl Snapshot {
         source: Arc<dyn Block>,
         target: Arc<dyn Block>,
         policy: Policy,
+        chosen: Option<&[Range<u64>]>,
     ) -> Result<Arc<Self>, Error> {
         let (size, room) = (source.size(), target.size());
         let refused = |what: String| Err(Blame::new(target.name()).invalid(what));
@@ -79,10 +82,14 @@ impl Snapshot {
             return refused("the target is read-only; what is overwritten is copied there".to_owned());
         }
         let unit = target.capabilities().cluster_bytes.unwrap_or(0).max(policy.unit_bytes_min);
-        let left = Dirty::new(size, unit.max(UNIT_BYTES_MIN).next_power_of_two());
-        left.mark(0..size);
+        let unit = unit.max(UNIT_BYTES_MIN).next_power_of_two();
+        let [left, readable] = [Dirty::new(size, unit), Dirty::new(size, unit)];
+        for range in chosen.unwrap_or(std::slice::from_ref(&(0..size))) {
+            left.mark(range.clone());
+            readable.mark(range.clone());
+        }
         let (locks, broken) = (RangeLocks::default(), Mutex::default());
-        Ok(Arc::new(Self { source, target, size, left, locks, policy, broken }))
+        Ok(Arc::new(Self { source, target, size, left, readable, locks, policy, broken }))
     }
 
     /// Bytes of the disk when the snapshot was taken.
@@ -182,8 +189,10 @@ impl Snapshot {
             let at = offset + done;
             let end = (at + PIECE_BYTES).min(offset + len);
             let _shared = self.locks.acquire(at, end, RangeMode::Shared).await;
-            let (is_left, end) = self.left.run(at..end);
-            let from = if is_left { &self.source } else { &self.target };
+            let (from, end) = match self.place(at..end) {
+                Ok(place) => place,
+                Err(error) => return (Err(error), buf),
+            };
             // Both fit a length in memory, `len`.
             let mut part = buf.split_off(done as usize);
             let rest = part.split_off((end - at) as usize);
@@ -207,12 +216,43 @@ impl Snapshot {
         // A part of a piece: whole runs would keep guests waiting while a long one is asked for.
         let end = (offset + PIECE_BYTES).min(offset + len);
         let _shared = self.locks.acquire(offset, end, RangeMode::Shared).await;
-        let (is_left, end) = self.left.run(offset..end);
-        let from = if is_left { &self.source } else { &self.target };
+        let (from, end) = self.place(offset..end)?;
         let status = from.block_status(offset, end - offset).await?;
         self.check_whole()?;
         // Where it lies is nobody's business: it may be overwritten there at once.
         Ok(BlockStatus { depth: 0, present: true, offset: None, ..status })
+    }
+
+    /// Gives up the whole units of `range`: they cannot be read any more, are not copied, and what of them is in the target is discarded.
+    ///
+    /// # Errors
+    /// When the target fails to discard them; they are given up all the same.
+    pub(crate) async fn give_up(&self, range: Range<u64>) -> Result<(), Error> {
+        self.check(range.start, range.end - range.start)?;
+        let unit = self.unit_bytes();
+        let start = range.start.next_multiple_of(unit);
+        let end = if range.end == self.size { range.end } else { range.end / unit * unit };
+        if start >= end {
+            return Ok(());
+        }
+        let _alone = self.locks.acquire(start, end, RangeMode::Exclusive).await;
+        self.readable.clear(start..end);
+        self.left.clear(start..end);
+        self.target.discard(start, end - start).await
+    }
+
+    /// Where the first bytes of `range` lie, and where that changes. Under a lock of the range.
+    fn place(&self, range: Range<u64>) -> Result<(&Arc<dyn Block>, u64), Error> {
+        let (is_readable, readable_end) = self.readable.run(range.clone());
+        if !is_readable {
+            let what = format!(
+                "bytes {} to {readable_end} are not in the snapshot: its bitmap leaves them out, or they were discarded",
+                range.start
+            );
+            return Err(Blame::new(self.source.name()).refused(what));
+        }
+        let (is_left, end) = self.left.run(range.start..readable_end);
+        Ok((if is_left { &self.source } else { &self.target }, end))
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), Error> {

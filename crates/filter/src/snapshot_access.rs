@@ -1,4 +1,4 @@
-//! `snapshot-access`: the disk below a `copy-before-write` filter as it was when that was put over it. It is read, never written.
+//! `snapshot-access`: the disk below a `copy-before-write` filter as it was when that was put over it. It is read, and parts of it can be given up (discarded), but it is never written.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl SnapshotAccess {
     }
 
     fn refused(&self) -> Error {
-        Blame::new(&self.name).refused("a snapshot is only read")
+        Blame::new(&self.name).refused("a snapshot is not written")
     }
 }
 
@@ -79,8 +79,9 @@ impl Block for SnapshotAccess {
         Box::pin(async { Err(self.refused()) })
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(async { Err(self.refused()) })
+    /// The snapshot does not keep these bytes any more: whoever read them does not need them again.
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.snapshot.give_up(offset..offset.saturating_add(len)))
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -4,6 +4,7 @@
 //! options describe, or file names with its prefix. A format driver makes a block of a file, and a filter driver a disk over others. Names that stand in images lead to local files, and elsewhere only where the user allowed just that ([`crate::names`]).
 
 mod blkdebug;
+mod blkverify;
 mod cached;
 mod compress;
 mod copy_before_write;
@@ -29,8 +30,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use self::cached::settle_caches;
+pub use self::cached::{OpenCache, caches};
 pub use self::elsewhere::{Access, Elsewhere, Target};
-pub(crate) use self::filter::Below;
+pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
@@ -38,7 +40,7 @@ pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
-pub use self::s3::{S3, S3_OPTIONS};
+pub use self::s3::{S3, S3_OPTIONS, object_store};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
 
@@ -66,6 +68,7 @@ pub const FILTERS: &[&FilterDriver] = &[
     &copy_before_write::SNAPSHOT_ACCESS,
     &copy_on_read::COPY_ON_READ,
     &compress::COMPRESS,
+    &blkverify::BLKVERIFY,
 ];
 
 /// A driver of storage: what `driver` of a file can be.

@@ -68,8 +68,8 @@ impl Layer {
     /// What writes compressed clusters to it, if it takes any.
     fn compressing(&self) -> Option<&Compressing> {
         let make = || {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            Compressing::new(self.block.downcast_ref::<Qcow2>()?.clone(), threads).ok()
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            Compressing::new(self.block.downcast_ref::<Qcow2>()?.clone(), processors).ok()
         };
         self.compressing.get_or_init(make).as_ref()
     }
@@ -176,6 +176,22 @@ impl Layers {
 }
 
 impl LayerFiles {
+    /// What each file is to the layer, and its node name, or else its path.
+    pub(crate) fn names(&self) -> Vec<(&'static str, String)> {
+        let (options, mut names) = (&self.options, Vec::new());
+        let mut add = |role, named: &Option<String>, file: &Origin| {
+            names.push((role, named.clone().unwrap_or_else(|| file.name())));
+        };
+        add("file", &options.file.node_name, &self.file);
+        if let Some(data) = &self.data {
+            add("data-file", &options.data_file.node_name, data);
+        }
+        if let Some(header) = &self.luks_header {
+            add("header", &options.luks_header.node_name, header);
+        }
+        names
+    }
+
     /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
     ///
     /// # Errors

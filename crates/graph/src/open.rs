@@ -118,7 +118,11 @@ async fn put_filter_over(
         disks.push(Box::pin(open(&beside, rules)).await?);
     }
     let children = disks.into_iter().map(|disk| Child::new(Arc::new(disk), Owner::Filter));
-    let below = Below { list: roles.zip(children).collect(), top_name: options.layer.node_name.clone() };
+    let below = Below {
+        list: roles.zip(children).collect(),
+        marked: None,
+        top_name: options.layer.node_name.clone(),
+    };
     Ok(disk_over(filter.makes.make(&below)?, options, rules))
 }
 

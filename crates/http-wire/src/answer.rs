@@ -8,6 +8,8 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 const FIELDS_MAX: usize = 100;
 /// Bytes of a value that is kept, at most.
 const VALUE_BYTES_MAX: usize = 8 << 10;
+/// The field of an object that says which upload made it.
+pub const UPLOAD_FIELD: &str = "x-amz-meta-cowhand-upload";
 /// Bytes of a validator at most: it is sent with each request.
 const VALIDATOR_BYTES_MAX: usize = 1 << 10;
 
@@ -84,6 +86,8 @@ pub struct Answer {
     pub encoding: Option<String>,
     /// `x-amz-bucket-region`: where a bucket is, if it is not where it was looked for.
     pub bucket_region: Option<String>,
+    /// [`UPLOAD_FIELD`]: which upload made the object.
+    pub upload: Option<String>,
     /// The server takes no further request over the connection.
     pub closes: bool,
 }
@@ -119,6 +123,7 @@ impl Answer {
             retry_after_s: found.text("Retry-After")?.and_then(|seconds| seconds.parse().ok()),
             encoding: found.text("Content-Encoding")?.filter(|how| !how.eq_ignore_ascii_case("identity")),
             bucket_region: found.text("x-amz-bucket-region")?.filter(|region| is_word(region)),
+            upload: found.text(UPLOAD_FIELD)?,
             closes,
         };
         Ok(Some((bytes_of_head, answer)))
@@ -132,6 +137,20 @@ impl Answer {
     /// Whether the file is said to be elsewhere.
     pub fn is_redirect(&self) -> bool {
         matches!(self.status, 301 | 302 | 303 | 307 | 308) && self.location.is_some()
+    }
+}
+
+/// The head of a piece of a body that comes in pieces (RFC 9112, 7.1): how many bytes the head has, and the piece behind it. `None` if it
+/// does not end in `bytes`.
+///
+/// # Errors
+/// When it is none.
+pub fn next_piece(bytes: &[u8]) -> Result<Option<(usize, u64)>, AnswerError> {
+    match httparse::parse_chunk_size(bytes) {
+        Ok(httparse::Status::Complete(found)) => Ok(Some(found)),
+        Ok(httparse::Status::Partial) if bytes.len() > VALUE_BYTES_MAX => Err(AnswerError::TooLong),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(_) => Err(refused("a piece", bytes, "its length in hexadecimal digits, and a line break")),
     }
 }
 
@@ -270,6 +289,14 @@ mod tests {
         assert_eq!(parsed("Content-Length: 5\r\nContent-Length: 5\r\n").unwrap().length, Length::Bytes(5));
         let range = |fields: &str| parsed(fields).unwrap().content_range;
         assert_eq!(range("Content-Range: bytes */9\r\n"), Some(ContentRange::Unsatisfied { total: 9 }));
+    }
+
+    #[test]
+    fn a_piece_begins_with_its_length() {
+        assert_eq!(next_piece(b"1a;x=y\r\nrest"), Ok(Some((8, 26))));
+        assert_eq!(next_piece(b"0\r\n"), Ok(Some((3, 0))));
+        assert_eq!(next_piece(b"1"), Ok(None));
+        assert!(next_piece(b"xyz\r\n").is_err() && next_piece(b"fffffffffffffffff\r\n").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! HTTP requests and answers, as far as reading ranges of a file needs them, and the signatures of S3.
+//! HTTP requests and answers, as far as reading ranges of a file and writing whole files need them, and the signatures of S3.
 //!
 //! RFC 9110 (what fields mean) and RFC 9112 (bytes on the wire). Nothing here waits, connects or looks at a clock.
 #![forbid(unsafe_code)]
@@ -11,8 +11,8 @@ pub mod signature;
 mod url;
 mod validator;
 
-pub use answer::{Answer, AnswerError, ContentRange, Length};
+pub use answer::{Answer, AnswerError, ContentRange, Length, UPLOAD_FIELD, next_piece};
 pub use basic::basic_authorization;
-pub use request::{FieldError, Fields, Get};
+pub use request::{FieldError, Fields, Get, Payload, Request};
 pub use url::{Origin, Scheme, Url, UrlError, shown};
 pub use validator::Validator;

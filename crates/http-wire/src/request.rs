@@ -60,23 +60,79 @@ pub struct Get<'a> {
 }
 
 impl Get<'_> {
-    /// Its own fields, which a signature covers.
+    /// What it says besides its server and its file.
     pub fn fields(&self) -> Fields {
-        let mut fields = vec![
-            ("Host".to_owned(), self.url.origin().authority()),
-            ("Range".to_owned(), format!("bytes={}-{}", self.first, self.last)),
-        ];
+        let mut fields = vec![("Range".to_owned(), format!("bytes={}-{}", self.first, self.last))];
         if let Some((name, value)) = self.version.and_then(Validator::condition) {
             fields.push((name.to_owned(), value.to_owned()));
         }
         Fields(fields)
     }
+}
+
+/// What follows the head of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// Nothing.
+    Nothing,
+    /// So many bytes, whose hash is known.
+    Hashed {
+        /// How many.
+        len: u64,
+        /// SHA-256 in hexadecimal digits.
+        hash: &'a str,
+    },
+    /// So many bytes, which nobody changes on their way: the connection is encrypted.
+    Unsigned {
+        /// How many.
+        len: u64,
+    },
+}
+
+impl Payload<'_> {
+    /// Bytes of it.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Hashed { len, .. } | Self::Unsigned { len } => *len,
+        }
+    }
+
+    /// Whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// `GET`, ...
+    pub method: &'a str,
+    /// The file.
+    pub url: &'a Url,
+    /// What it says besides.
+    pub fields: &'a Fields,
+    /// What follows.
+    pub payload: Payload<'a>,
+}
+
+impl Request<'_> {
+    /// The fields that a signature covers.
+    pub fn signed(&self) -> Fields {
+        let host = ("Host".to_owned(), self.url.origin().authority());
+        Fields(std::iter::once(host).chain(self.fields.0.iter().cloned()).collect())
+    }
 
     /// The bytes of the head, with `more` fields behind its own.
     pub fn head(&self, more: &Fields) -> Vec<u8> {
-        let mut head = format!("GET {} HTTP/1.1\r\n", self.url.target());
-        for (name, value) in self.fields().iter().chain(more.iter()) {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.url.target());
+        for (name, value) in self.signed().iter().chain(more.iter()) {
             head.extend([name, ": ", value, "\r\n"]);
+        }
+        // A server refuses what has a body as a rule and does not say how long it is.
+        if matches!(self.method, "PUT" | "POST") {
+            head.extend(["Content-Length: ", &self.payload.len().to_string(), "\r\n"]);
         }
         // Bytes as they lie there: a range of what was compressed is no range of the file.
         head.extend(["User-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n\r\n"]);
@@ -88,30 +144,50 @@ impl Get<'_> {
 mod tests {
     use super::*;
 
+    fn head(get: &Get<'_>, more: &Fields) -> String {
+        let fields = get.fields();
+        let request = Request { method: "GET", url: get.url, fields: &fields, payload: Payload::Nothing };
+        String::from_utf8(request.head(more)).unwrap()
+    }
+
+    #[test]
+    fn what_is_sent_says_how_long_it_is_even_if_it_is_empty() {
+        let (url, fields) = (Url::parse("http://h/x").unwrap(), Fields::default());
+        for (method, payload, length) in [
+            ("PUT", Payload::Unsigned { len: 7 }, Some("\r\nContent-Length: 7\r\n")),
+            ("POST", Payload::Nothing, Some("\r\nContent-Length: 0\r\n")),
+            ("DELETE", Payload::Nothing, None),
+        ] {
+            let head = Request { method, url: &url, fields: &fields, payload }.head(&Fields::default());
+            let head = String::from_utf8(head).unwrap();
+            assert!(head.starts_with(&format!("{method} /x HTTP/1.1\r\nHost: h\r\n")), "{head}");
+            assert_eq!(length.is_some_and(|length| head.contains(length)), head.contains("Content-Length"));
+        }
+    }
+
     #[test]
     fn a_request_names_its_range_and_the_version_that_it_wants() {
         let url = Url::parse("http://h:8080/a%20b?c").unwrap();
         let version = Validator { etag: Some("\"7\"".into()), last_modified: None };
         let mut more = Fields::default();
         more.add("Cookie", "a=b").unwrap();
-        let head = Get { url: &url, first: 512, last: 1023, version: Some(&version) }.head(&more);
+        let head = head(&Get { url: &url, first: 512, last: 1023, version: Some(&version) }, &more);
         let expected = format!(
             "GET /a%20b?c HTTP/1.1\r\nHost: h:8080\r\nRange: bytes=512-1023\r\nIf-Match: \"7\"\r\nCookie: a=b\r\n\
              User-Agent: {USER_AGENT}\r\nAccept-Encoding: identity\r\n\r\n"
         );
-        assert_eq!(String::from_utf8(head).unwrap(), expected);
+        assert_eq!(head, expected);
     }
 
     #[test]
     fn a_weak_etag_is_no_condition_and_a_date_is() {
         let url = Url::parse("http://h/x").unwrap();
-        let head = |etag: &str, date: Option<&str>| {
+        let of_version = |etag: &str, date: Option<&str>| {
             let version = Validator { etag: Some(etag.into()), last_modified: date.map(ToOwned::to_owned) };
-            let get = Get { url: &url, first: 0, last: 0, version: Some(&version) };
-            String::from_utf8(get.head(&Fields::default())).unwrap()
+            head(&Get { url: &url, first: 0, last: 0, version: Some(&version) }, &Fields::default())
         };
-        assert!(!head("W/\"7\"", None).contains("If-"));
-        assert!(head("W/\"7\"", Some("D")).contains("\r\nIf-Unmodified-Since: D\r\n"));
+        assert!(!of_version("W/\"7\"", None).contains("If-"));
+        assert!(of_version("W/\"7\"", Some("D")).contains("\r\nIf-Unmodified-Since: D\r\n"));
     }
 
     #[test]

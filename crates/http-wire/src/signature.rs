@@ -5,12 +5,15 @@
 
 use std::fmt;
 
-use ring::digest::{SHA256, digest};
+use ring::digest::{Context, SHA256, digest};
 use ring::hmac;
 use secret::Secret;
 
 /// The hash of a body that is empty.
 pub const EMPTY_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// What stands in the place of a body's hash where the connection keeps the body from being changed.
+pub const UNSIGNED_BODY: &str = "UNSIGNED-PAYLOAD";
 
 /// Who signs. Shown without its secrets.
 #[derive(Clone)]
@@ -85,6 +88,13 @@ pub fn authorization<'f>(
 /// The hash of bytes, in hexadecimal digits.
 pub fn hash(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
+}
+
+/// The hash of bytes that lie in parts.
+pub fn hash_of_parts<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
+    let mut context = Context::new(&SHA256);
+    parts.for_each(|part| context.update(part));
+    hex(context.finish().as_ref())
 }
 
 /// `x-amz-date`: seconds since 1970 as `20130524T000000Z`.

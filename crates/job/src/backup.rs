@@ -38,6 +38,8 @@ pub struct BeforeWrite {
     left: Dirty,
     /// What was written since the moment of which the copy is, where somebody asks for it.
     since: Option<Dirty>,
+    /// What was copied is discarded in the disk.
+    discards: bool,
     /// The job and guests that copy hold what they copy; guests that write hold what they write.
     locks: RangeLocks,
     counters: Counters,
@@ -48,18 +50,20 @@ pub struct BeforeWrite {
 
 impl BeforeWrite {
     /// Over `over`, whose old content goes to `target`, in units of `unit_bytes`. What is written from then on is kept in units of
-    /// `since_bytes`, if they are given. Both are powers of two.
+    /// `since_bytes`, if they are given. Both are powers of two. With
+    /// `discards` a unit is discarded in `over` once it is copied.
     pub fn new(
         over: Arc<dyn Block>,
         target: Arc<dyn Block>,
         unit_bytes: u64,
         since_bytes: Option<u64>,
+        discards: bool,
     ) -> Arc<Self> {
         let left = Dirty::new(over.size(), unit_bytes);
         let since = since_bytes.map(|unit| Dirty::new(over.size(), unit));
         let (locks, counters) = (RangeLocks::default(), Counters::default());
         let (broken, broke) = (Mutex::default(), Event::new());
-        Arc::new(Self { over, target, left, since, locks, counters, broken, broke })
+        Arc::new(Self { over, target, left, since, discards, locks, counters, broken, broke })
     }
 
     /// What is not copied yet. Somebody who knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
@@ -97,7 +101,13 @@ impl BeforeWrite {
             options: CopyOptions { in_flight: 1, ..CopyOptions::default() },
         };
         copy.transfer(&self.counters).await?;
-        self.left.clear(range);
+        self.left.clear(range.clone());
+        if self.discards
+            && let Err(error) = self.over.discard(range.start, range.end - range.start).await
+        {
+            // It costs space, and nothing else.
+            tracing::debug!(%error, "what was copied stays in the source");
+        }
         Ok(())
     }
 

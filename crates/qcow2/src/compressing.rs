@@ -1,6 +1,6 @@
 //! Writing compressed clusters: a filter over an image, for tools that fill one.
 
-mod pack;
+pub(crate) mod pack;
 mod tail;
 
 use std::sync::Arc;
@@ -35,11 +35,12 @@ pub struct Compressing {
 }
 
 impl Compressing {
-    /// Compresses for `image`, on `threads` threads at most.
+    /// Compresses for `image` on `processors` processors. Twice as many clusters are with threads at a time: while the loop takes what
+    /// one has made, another is at work.
     ///
     /// # Errors
     /// When the image keeps its data in another file, or is encrypted: there is no compression there.
-    pub fn new(image: Qcow2, threads: usize) -> Result<Self, Error> {
+    pub fn new(image: Qcow2, processors: usize) -> Result<Self, Error> {
         if image.inner.medium.geometry.external_data {
             let what = "an image with a data file has no compressed clusters";
             return Err(image.inner.medium.blame.unsupported(what));
@@ -52,7 +53,7 @@ impl Compressing {
             over: Arc::new(image.clone()),
             image,
             tail: Arc::default(),
-            threads: Semaphore::new(threads.max(1)),
+            threads: Semaphore::new(2 * processors.max(1)),
         })
     }
 

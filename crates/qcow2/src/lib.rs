@@ -82,7 +82,8 @@ pub use check::{
 pub use compact::{CompactError, CompactOptions, CompactProgress, CompactReport, compact};
 pub use compressing::Compressing;
 pub use create::{
-    Content, CreateError, CreateOptions, DataClusters, FileSizes, Preallocation, create, create_encrypted,
+    Content, CreateError, CreateOptions, DataClusters, FileSizes, InOrder, InOrderCluster, Packer,
+    Preallocation, create, create_encrypted,
 };
 pub use encryption::luks_area;
 pub use header_update::is_dirty;

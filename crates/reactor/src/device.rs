@@ -1,9 +1,10 @@
-//! Character devices that say when they can be read, such as /dev/fuse.
+//! Character devices: those that say when they can be read, such as /dev/fuse, and those that take commands.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use buffer::IoBuf;
 use rustix::io::Errno;
 
 use crate::op::{Op, Place};
@@ -65,6 +66,41 @@ impl Device {
                 written => return Ok(written?),
             }
         }
+    }
+}
+
+/// A device that is asked by commands over the loop's ring (`IORING_OP_URING_CMD`), such as a queue of ublk. A loop over threads has none.
+#[derive(Clone, Debug)]
+pub struct CommandDevice {
+    fd: Arc<OwnedFd>,
+}
+
+impl CommandDevice {
+    /// Takes over an open device.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd) }
+    }
+
+    /// Gives the device command `op` with 16 bytes: `head`, and the address of `buf`. Ends with what the device says, and gives the buffer back.
+    /// A command that is dropped goes on until the device ends it, and holds the buffer until then: so does its loop.
+    ///
+    /// # Errors
+    /// As the device says; EOPNOTSUPP on a loop over threads.
+    ///
+    /// # Safety
+    /// Until it ends the device may touch the bytes of `buf`, and must touch no other memory of this process.
+    pub async unsafe fn command(&self, op: u32, head: [u8; 8], buf: IoBuf) -> (io::Result<usize>, IoBuf) {
+        let work = Work::Command { fd: Arc::clone(&self.fd), op, head, buf };
+        match Op::start(work, Place::Loop).await {
+            (result, Work::Command { buf, .. }) => (result, buf),
+            _ => unreachable!("a command comes back as one"),
+        }
+    }
+}
+
+impl AsFd for CommandDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

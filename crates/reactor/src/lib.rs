@@ -32,7 +32,7 @@ mod timers;
 mod work;
 
 pub use backend::{Backend, available};
-pub use device::Device;
+pub use device::{CommandDevice, Device};
 pub use doorbell::Doorbell;
 pub use fs::{blocking, start_blocking};
 pub use inner::Stats;

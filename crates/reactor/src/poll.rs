@@ -37,7 +37,7 @@ impl Poll {
 
     /// Whether `work` waits for a socket.
     pub(crate) fn takes(work: &Work) -> bool {
-        work.waits_for_peer()
+        work.waits_for_peer() && !matches!(work, Work::Command { .. })
     }
 
     pub(crate) fn start(&mut self, key: usize, work: &Work) {

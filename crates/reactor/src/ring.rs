@@ -337,6 +337,12 @@ fn entry(work: &mut Work, vectors: &mut Option<Box<Vectors>>) -> squeue::Entry {
         }
         // POLLHUP and POLLERR are told without being asked for.
         Work::HangUp { fd } => opcode::PollAdd::new(RingFd(fd.as_raw_fd()), 0).build(),
+        Work::Command { fd, op, head, buf } => {
+            let mut command = [0; 16];
+            command[..8].copy_from_slice(head);
+            command[8..].copy_from_slice(&(buf.as_mut_ptr() as u64).to_ne_bytes());
+            opcode::UringCmd16::new(RingFd(fd.as_raw_fd()), *op).cmd(command).build()
+        }
         // Calls go to the pool; a ring that is given one has nothing to do.
         Work::Call(_) | Work::Called => opcode::Nop::new().build(),
     }

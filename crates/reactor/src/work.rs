@@ -86,6 +86,13 @@ pub(crate) enum Work {
     HangUp {
         fd: Fd,
     },
+    /// A command of a device, for rings alone: 8 bytes of its own, and the address of `buf` behind them.
+    Command {
+        fd: Fd,
+        op: u32,
+        head: [u8; 8],
+        buf: IoBuf,
+    },
     Call(Box<dyn FnOnce() + Send>),
     /// A call that has been made.
     Called,
@@ -101,6 +108,7 @@ impl Work {
                 | Work::Accept { .. }
                 | Work::HangUp { .. }
                 | Work::Readable { .. }
+                | Work::Command { .. }
         )
     }
 
@@ -133,6 +141,9 @@ impl Work {
             Work::Accept { fd } => Work::Accept { fd: Arc::clone(fd) },
             Work::Readable { fd } => Work::Readable { fd: Arc::clone(fd) },
             Work::HangUp { fd } => Work::HangUp { fd: Arc::clone(fd) },
+            Work::Command { fd, op, head, buf } => {
+                Work::Command { fd: Arc::clone(fd), op: *op, head: *head, buf: IoBuf::zeroed(buf.len()) }
+            }
             Work::Call(_) | Work::Called => Work::Called,
         }
     }
@@ -155,6 +166,8 @@ impl Work {
             Work::HangUp { fd } => {
                 is_hung_up(fd).and_then(|gone| if gone { Ok(0) } else { Err(Errno::AGAIN) })
             }
+            // There is no system call for it.
+            Work::Command { .. } => Err(Errno::OPNOTSUPP),
             Work::Call(_) => {
                 if let Work::Call(call) = std::mem::replace(self, Work::Called) {
                     call();
@@ -184,6 +197,7 @@ impl fmt::Debug for Work {
             Work::Accept { .. } => "Accept",
             Work::Readable { .. } => "Readable",
             Work::HangUp { .. } => "HangUp",
+            Work::Command { .. } => "Command",
             Work::Call(_) | Work::Called => "Call",
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use http_wire::{FieldError, Fields, Get, basic_authorization};
+use http_wire::{FieldError, Fields, Request, basic_authorization};
 use secret::Secret;
 
 /// Who knows what lets requests in.
@@ -12,7 +12,7 @@ pub trait Authorize: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When what is known fits into no field.
-    fn fields(&self, request: &Get<'_>, now: SystemTime) -> Result<Fields, FieldError>;
+    fn fields(&self, request: &Request<'_>, now: SystemTime) -> Result<Fields, FieldError>;
 
     /// Whether a request may be sent to where an answer says.
     fn follows_redirects(&self) -> bool {
@@ -36,7 +36,7 @@ impl Fixed {
 }
 
 impl Authorize for Fixed {
-    fn fields(&self, _request: &Get<'_>, _now: SystemTime) -> Result<Fields, FieldError> {
+    fn fields(&self, _request: &Request<'_>, _now: SystemTime) -> Result<Fields, FieldError> {
         let mut fields = Fields::default();
         for (name, value) in [("Cookie", &self.cookie), ("Authorization", &self.authorization)] {
             if let Some(value) = value {

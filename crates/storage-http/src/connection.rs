@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use buffer::{IoBuf, IoBytes};
 use dial::Address;
 use futures_util::future::{Either, select};
-use http_wire::{Answer, AnswerError, Length, Origin};
+use http_wire::{Answer, AnswerError, Length, Origin, next_piece};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 /// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
@@ -81,8 +81,27 @@ impl Connection {
     }
 
     /// Sends a request and receives the head of its answer.
-    pub(crate) async fn ask(&mut self, head: &[u8]) -> Result<Answer, Ended> {
+    pub(crate) async fn ask(&mut self, head: &[u8], body: &IoBytes) -> Result<Answer, Ended> {
+        match self.send(head, body).await {
+            // A server that refuses a request need not wait for its body: then the answer is there.
+            Err(ended @ Ended::Lost(_)) if !body.is_empty() => self.answer().await.map_err(|_| ended),
+            sent => {
+                sent?;
+                self.answer().await
+            }
+        }
+    }
+
+    async fn send(&self, head: &[u8], body: &IoBytes) -> Result<(), Ended> {
         within(self.timeout, self.transport.send_all(IoBytes::copy_from(head).into())).await?;
+        for at in (0..body.len()).step_by(PIECE_BYTES) {
+            let piece = body.slice(at, (at + PIECE_BYTES).min(body.len()));
+            within(self.timeout, self.transport.send_all(piece.into())).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self) -> Result<Answer, Ended> {
         let mut informational = 0;
         loop {
             match Answer::parse(self.inbox.bytes()).map_err(Ended::Broken)? {
@@ -114,10 +133,42 @@ impl Connection {
 
     /// Receives a short body that is no part of a file; `None` if it is long, and then the connection is of no use.
     pub(crate) async fn short_body(&mut self, length: Length) -> Option<Vec<u8>> {
-        let Length::Bytes(len @ ..=UNWANTED_BYTES_MAX) = length else { return None };
-        let len = usize::try_from(len).ok()?;
-        let body = self.body(IoBuf::uninit(len), len).await.ok()?;
-        Some(body.to_vec())
+        self.whole_body(length, UNWANTED_BYTES_MAX).await.ok()
+    }
+
+    /// Receives a body of `bytes_max` bytes at most.
+    pub(crate) async fn whole_body(&mut self, length: Length, bytes_max: u64) -> Result<Vec<u8>, Ended> {
+        let too_long = || Ended::Broken(AnswerError::TooLong);
+        match length {
+            Length::Bytes(len) if len <= bytes_max => {
+                let len = usize::try_from(len).map_err(|_| too_long())?;
+                Ok(self.body(IoBuf::uninit(len), len).await?.to_vec())
+            }
+            Length::Pieces => self.body_of_pieces(bytes_max).await,
+            Length::Bytes(_) | Length::UntilClosed => Err(too_long()),
+        }
+    }
+
+    /// Receives a body that comes in pieces, and what stands behind the last of them.
+    async fn body_of_pieces(&mut self, bytes_max: u64) -> Result<Vec<u8>, Ended> {
+        let mut body = Vec::new();
+        loop {
+            let Some((head, len)) = next_piece(self.inbox.bytes()).map_err(Ended::Broken)? else {
+                within(self.timeout, self.inbox.receive(&self.transport, 1)).await?;
+                continue;
+            };
+            self.inbox.consume(head);
+            if len > bytes_max - body.len() as u64 {
+                return Err(Ended::Broken(AnswerError::TooLong));
+            }
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            // A line break stands behind each piece; what may stand behind the last one, nobody sends.
+            let piece = self.body(IoBuf::uninit(len + 2), len + 2).await?;
+            body.extend(piece.iter().take(len));
+            if len == 0 {
+                return Ok(body);
+            }
+        }
     }
 }
 

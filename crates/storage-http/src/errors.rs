@@ -107,6 +107,16 @@ pub enum Error {
     },
 }
 
+/// There is no connection to `server`.
+pub(crate) fn connect_error(server: Origin, error: &io::Error) -> Error {
+    Error::Connect { server, reason: error.to_string(), kind: error.kind() }
+}
+
+/// The connection to `server` cannot be encrypted.
+pub(crate) fn tls_error(server: Origin, error: &io::Error) -> Error {
+    Error::Tls { server, reason: error.to_string() }
+}
+
 fn after(last: &Option<Box<Error>>) -> String {
     last.as_ref().map_or_else(String::new, |last| format!("; the last attempt: {last}"))
 }

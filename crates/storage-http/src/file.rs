@@ -142,7 +142,7 @@ impl HttpStorage {
 }
 
 /// Says where the file is read from later, too: its server, and the port for https there, to which redirects from http lead.
-fn name_addresses(url: &Url) -> Result<(), Error> {
+pub(crate) fn name_addresses(url: &Url) -> Result<(), Error> {
     let origin = url.origin();
     let wrong = |error: io::Error| Error::Broken { url: url.clone(), what: error.to_string() };
     dial::name(address_of(origin).map_err(wrong)?);

@@ -69,12 +69,19 @@ pub(crate) fn judge(asked: Asked<'_>, answer: &Answer) -> Verdict {
                 )),
             }
         }
-        status @ (408 | 429 | 500 | 502 | 503 | 504) => {
-            let after = answer.retry_after_s.map(|seconds| Duration::from_secs(seconds.into()));
-            Verdict::Later { status, after: after.map(|after| after.min(RETRY_AFTER_MAX)) }
-        }
+        status if may_come_back(status) => Verdict::Later { status, after: pause_asked_for(answer) },
         status => Verdict::Refused { status },
     }
+}
+
+/// Whether a server that answers so may answer otherwise soon.
+pub(crate) fn may_come_back(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// The pause that the server asks for, cut.
+pub(crate) fn pause_asked_for(answer: &Answer) -> Option<Duration> {
+    answer.retry_after_s.map(|seconds| Duration::from_secs(seconds.into()).min(RETRY_AFTER_MAX))
 }
 
 /// A file without bytes: no range of it can be asked for.
@@ -131,6 +138,16 @@ pub(crate) fn words(status: u16) -> &'static str {
         500 | 502 | 504 => "it is in trouble",
         _ => "",
     }
+}
+
+/// The word for an error in a body of S3 (`<Code>NoSuchKey</Code>`). Nothing else of it: it may repeat what was signed.
+pub(crate) fn code(body: &[u8]) -> Option<String> {
+    const CODE_BYTES_MAX: usize = 64;
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let is_word = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_word && code.len() <= CODE_BYTES_MAX).then(|| code.to_owned())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A file on an HTTP server as storage. It is only read.
+//! A file on an HTTP server as storage. It is only read. Whole files can be sent with a [`Client`].
 //!
 //! [`HttpStorage`] keeps the contract of [`storage::Storage`]: a read is a request for a range (RFC 9110, 14), whose body is received
 //! straight into the buffer that asked for it. Connections are kept and used again by any loop, one request at a time each, at most
@@ -24,6 +24,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod authorize;
+mod client;
 mod connection;
 mod errors;
 mod file;
@@ -32,5 +33,6 @@ mod readahead;
 mod remote;
 
 pub use authorize::{Authorize, Fixed};
+pub use client::{Client, ClientOptions, Reply, Sent};
 pub use errors::Error;
 pub use file::{HttpStorage, Options, READAHEAD_BYTES_MAX};

@@ -1,5 +1,7 @@
 //! A file's server: connections that are kept, and requests that are tried again.
 
+pub(crate) mod exchange;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -9,16 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use async_lock::Semaphore;
-use buffer::IoBuf;
+use buffer::{IoBuf, IoBytes};
 use futures_util::future::{Either, select};
-use http_wire::{Fields, Get, Origin, Scheme, Url};
+use http_wire::{Fields, Get, Origin, Payload, Request, Scheme, Url};
 use parking_lot::Mutex;
 use tls::{ClientCredentials, ClientTls};
 
 use crate::authorize::Authorize;
 use crate::connection::{Connection, Ended, address_of};
-use crate::errors::Error;
-use crate::judge::{Asked, Pinned, Verdict, judge, words};
+use crate::errors::{Error, connect_error, tls_error};
+use crate::judge::{Asked, Pinned, Verdict, code, judge, words};
 
 /// Requests on their way at a time, each over a connection of its own: servers limit what one client may have.
 const REQUESTS_MAX: usize = 16;
@@ -45,6 +47,8 @@ pub(crate) struct Remote {
     turns: Semaphore,
     /// The last attempt failed: said once, until one succeeds.
     in_trouble: AtomicBool,
+    /// The server has answered a request that was no read.
+    reached: AtomicBool,
 }
 
 /// How long is waited, as [`crate::Options`] has it.
@@ -80,7 +84,8 @@ impl Remote {
     ) -> Self {
         let (place, idle) = (Mutex::new(url.clone()), Mutex::default());
         let (turns, in_trouble) = (Semaphore::new(REQUESTS_MAX), AtomicBool::new(false));
-        Self { url, tls, authorize, timeouts, place, idle, turns, in_trouble }
+        let reached = AtomicBool::new(false);
+        Self { url, tls, authorize, timeouts, place, idle, turns, in_trouble, reached }
     }
 
     /// Fetches bytes of the file from `first` on into `buf`: all of it; or up to the file's end if nothing is pinned, and how many.
@@ -96,6 +101,17 @@ impl Remote {
             None => self.timeouts.open_timeout,
             Some(_) => self.timeouts.remote_timeout,
         };
+        let done = self.in_time(waited, &last, attempts).await;
+        done.unwrap_or_else(|error| (Err(error), IoBuf::uninit(len)))
+    }
+
+    /// What `attempts` give within `waited`; `last` is what became of the last one of them.
+    async fn in_time<T>(
+        &self,
+        waited: Option<Duration>,
+        last: &RefCell<Option<Error>>,
+        attempts: impl Future<Output = T> + Unpin,
+    ) -> Result<T, Error> {
         let in_time = async {
             let Some(waited) = waited else { return Ok(attempts.await) };
             match select(attempts, reactor::sleep(waited)).await {
@@ -104,15 +120,14 @@ impl Remote {
             }
         };
         let server = || self.url.origin().clone();
-        let error = match dial::unless_ended(in_time).await {
-            Some(Ok(done)) => return done,
+        match dial::unless_ended(in_time).await {
+            Some(Ok(done)) => Ok(done),
             Some(Err(waited)) => {
                 let last = last.take().map(Box::new);
-                Error::Silent { server: server(), waited, option: "remote-timeout", last }
+                Err(Error::Silent { server: server(), waited, option: "remote-timeout", last })
             }
-            None => Error::Lost { server: server(), reason: "this program ends".to_owned() },
-        };
-        (Err(error), IoBuf::uninit(len))
+            None => Err(Error::Lost { server: server(), reason: "this program ends".to_owned() }),
+        }
     }
 
     async fn until_answered(
@@ -214,7 +229,7 @@ impl Remote {
             Ok(head) => head,
             Err(error) => return (Err(Failure::Final(error)), buf),
         };
-        let answer = match connection.ask(&head).await {
+        let answer = match connection.ask(&head, &IoBytes::zeroed(0)).await {
             Ok(answer) => answer,
             Err(Ended::Lost(_)) if is_kept => return (Err(Failure::KeptInVain), buf),
             Err(ended) => return (Err(self.ended(url, ended)), buf),
@@ -267,12 +282,18 @@ impl Remote {
         let last = asked.first + asked.len.max(1) - 1;
         let version = asked.pinned.map(|pinned| &pinned.version);
         let get = Get { url: asked.url, first: asked.first, last, version };
+        let fields = get.fields();
+        let request = Request { method: "GET", url: asked.url, fields: &fields, payload: Payload::Nothing };
+        self.head_of(&request)
+    }
+
+    fn head_of(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
         // Credentials are for the server that the user named.
-        let fields = match asked.url.origin() == self.url.origin() {
-            true => self.authorize.fields(&get, SystemTime::now())?,
+        let fields = match request.url.origin() == self.url.origin() {
+            true => self.authorize.fields(request, SystemTime::now())?,
             false => Fields::default(),
         };
-        Ok(get.head(&fields))
+        Ok(request.head(&fields))
     }
 
     fn ended(&self, url: &Url, ended: Ended) -> Failure {
@@ -363,26 +384,8 @@ impl Remote {
     }
 }
 
-fn connect_error(server: Origin, error: &io::Error) -> Error {
-    Error::Connect { server, reason: error.to_string(), kind: error.kind() }
-}
-
-fn tls_error(server: Origin, error: &io::Error) -> Error {
-    Error::Tls { server, reason: error.to_string() }
-}
-
 /// A duration between a half and the whole, so that many who wait do not come back together.
 fn in_upper_half(pause: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or_default();
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
-}
-
-/// The word for an error in a body of S3 (`<Code>NoSuchKey</Code>`). Nothing else of it: it may repeat what was signed.
-fn code(body: &[u8]) -> Option<String> {
-    const CODE_BYTES_MAX: usize = 64;
-    let text = std::str::from_utf8(body).ok()?;
-    let (_, rest) = text.split_once("<Code>")?;
-    let (code, _) = rest.split_once("</Code>")?;
-    let is_word = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    (is_word && code.len() <= CODE_BYTES_MAX).then(|| code.to_owned())
 }

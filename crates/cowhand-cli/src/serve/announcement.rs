@@ -99,6 +99,9 @@ fn write_other(out: &mut dyn Write, export: &ExportRecord) -> io::Result<()> {
         let tool = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
         writeln!(out, "  as a file {path}   (until {tool} {path})")?;
     }
+    if let Some(door) = export.ublk_door() {
+        writeln!(out, "  as a block device {}", door.path().display())?;
+    }
     Ok(())
 }
 

@@ -36,7 +36,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", help_heading = "Disks")]
     pub create: Option<String>,
 
-    /// Options for --create: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
+    /// Serve IMAGE over DRIVE: clients write to IMAGE, a qcow2 image that is created if it is missing, and DRIVE is only read. It may be
+    /// a file on a server, or an object of a store
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["create", "read_only"], help_heading = "Disks")]
+    pub overlay: Option<OsString>,
+
+    /// Options for what --create or --overlay creates: name=value,... (cluster_size=128k,extended_l2=on; -o help lists all)
     #[arg(short = 'o', long = "create-option", value_name = "OPTIONS", help_heading = "Disks")]
     pub create_options: Vec<String>,
 
@@ -109,7 +114,12 @@ pub struct Args {
     #[arg(long, value_name = "[EXPORT=]FILE", help_heading = "Listening")]
     pub fuse: Vec<String>,
 
-    /// Give contiguous requests of a virtual machine, and writes of an NBD client, that come together to the disk as one [default: on]
+    /// Make a disk the block device /dev/ublkbN (Linux 6.0, root; may be repeated; NBD stays beside it). EXPORT says which disk, where there are
+    /// several; auto takes a free N. The device goes when the server ends in order; after a crash the next one with the same N goes on with it
+    #[arg(long, value_name = "[EXPORT=]N|auto", help_heading = "Listening")]
+    pub ublk: Vec<String>,
+
+    /// Give contiguous requests of a virtual machine, or of an NBD client, that come together to the disk as one [default: on]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new(), action = ArgAction::Set,
           help_heading = "Listening")]
     pub request_merging: Option<bool>,
@@ -205,6 +215,7 @@ Examples:
   cowhand serve --listen 10809 --read-only disk.qcow2
   cowhand serve --vhost-user-blk /run/vm1.vhost disk.qcow2
   cowhand serve --fuse /mnt/disk.raw disk.qcow2
+  cowhand serve --ublk 0 disk.qcow2
   cowhand serve --trace day.trace disk.qcow2   # then: cowhand cache advise --trace day.trace disk.qcow2
   cowhand serve --take-over-socket /run/vm1.next disk.qcow2   # later, a new version: cowhand serve --take-over /run/vm1.next disk.qcow2
   cowhand serve --qmp /run/vm1.qmp --allow-path /images disk.qcow2   # then: cowhand status /run/vm1.qmp";

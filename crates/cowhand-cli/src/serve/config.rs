@@ -33,6 +33,8 @@ pub struct Config {
     file: String,
     /// As `--create`.
     pub create: Option<String>,
+    /// As `--overlay`.
+    pub overlay: Option<String>,
     /// As `--create-option`.
     #[serde(default)]
     pub create_option: Vec<String>,
@@ -64,6 +66,9 @@ pub struct Config {
     /// As `--vhost-user-blk`.
     #[serde(default)]
     pub vhost_user_blk: Vec<String>,
+    /// As `--ublk`.
+    #[serde(default)]
+    pub ublk: Vec<String>,
     /// As `--fuse`.
     #[serde(default)]
     pub fuse: Vec<String>,
@@ -159,10 +164,12 @@ impl Config {
         fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
         fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
         fill_list(&mut args.fuse, self.fuse);
+        fill_list(&mut args.ublk, self.ublk);
         fill(&mut args.request_merging, self.request_merging);
         fill(&mut args.qmp, self.qmp);
         fill(&mut args.take_over_socket, self.take_over_socket);
         fill(&mut args.create, self.create);
+        fill(&mut args.overlay, self.overlay.map(Into::into));
         fill_list(&mut args.create_options, self.create_option);
         fill(&mut args.read_only, self.read_only);
         fill_list(&mut args.allow_path, self.allow_path);

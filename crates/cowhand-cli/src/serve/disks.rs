@@ -32,8 +32,7 @@ pub fn open_all(
     settings: &Settings,
     rules: &OpenRules,
 ) -> Result<Vec<OpenedDisk>, Failure> {
-    let create = settings.create.as_ref();
-    let opened = settings.exports.iter().map(|export| open(reactor, export, create, rules)).collect();
+    let opened = settings.exports.iter().map(|export| open(reactor, export, settings, rules)).collect();
     // Clients wait from here on: no command may wait for a person.
     ask::nobody();
     objects::warn_of_swap();
@@ -43,16 +42,18 @@ pub fn open_all(
 fn open(
     reactor: &Reactor,
     export: &Export,
-    create: Option<&NewImage>,
+    settings: &Settings,
     rules: &OpenRules,
 ) -> Result<OpenedDisk, Failure> {
     let path = &export.disk.filename;
-    let created = match create {
-        Some(image) => {
+    let create = settings.create.as_ref();
+    let created = match (create, &settings.overlay) {
+        (Some(image), _) => {
             let format = export.disk.layer.format.unwrap_or(image.format);
             make_if_missing(path, &NewImage { format, ..image.clone() })?
         }
-        None => false,
+        (None, Some(overlay)) => overlay.make_if_missing(path)?,
+        (None, None) => false,
     };
     let disk =
         reactor.run(graph::open(&export.disk, rules)).map_err(|error| cannot_open(path, create, &error))?;

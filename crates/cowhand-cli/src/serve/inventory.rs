@@ -9,6 +9,7 @@ pub mod exports;
 pub mod fuse;
 mod nodes;
 pub mod objects;
+pub mod ublk;
 pub mod vhost_user;
 
 use std::cell::RefCell;
@@ -44,6 +45,8 @@ pub struct Inventory {
     pub vhost: Arc<door_vhost_user_blk::Server>,
     /// The server of disks that are files.
     pub fuse: Arc<door_fuse::Server>,
+    /// The server of disks that are block devices.
+    pub ublk: Arc<door_ublk::Server>,
     /// Where NBD clients come in.
     pub doors: Doors,
     /// What is at work on disks.
@@ -76,6 +79,7 @@ impl Inventory {
             doors: Doors::new(Arc::clone(&server)),
             loops: Arc::clone(server.loops()),
             vhost: door_vhost_user_blk::Server::new(server.loops()),
+            ublk: door_ublk::Server::new(server.loops()),
             fuse: door_fuse::Server::new(server.loops()),
             graph: Graph::new(rules),
             server,

@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use control::{Events, QmpError};
-use graph::Hold;
+use graph::{Hold, JobFilter};
 use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Terms, Verdict};
 use serde_json::{Value, json};
 
@@ -44,6 +44,8 @@ pub struct Job {
     pub is_of_disk: bool,
     /// Keep what it works on from being removed.
     holds: RefCell<Vec<Hold>>,
+    /// Keeps the name of its filter.
+    filter: RefCell<Option<JobFilter>>,
     /// What the layers are made of that it uses while it has work: no other job uses them meanwhile.
     layers: Vec<String>,
     work: RefCell<Option<Rc<Work>>>,
@@ -63,6 +65,8 @@ pub struct NewJob {
     pub group: Option<Rc<Group>>,
     /// What the layers are made of that it uses.
     pub layers: Vec<String>,
+    /// The node name of its filter, if somebody gave it one.
+    pub filter: Option<JobFilter>,
 }
 
 impl Jobs {
@@ -107,7 +111,7 @@ impl Jobs {
 
     /// Starts a job. `holds` keep what it works on.
     pub fn start(inventory: &Rc<Inventory>, new: NewJob, work: Work, holds: Vec<Hold>) {
-        let NewJob { kind, terms, speed, group, layers } = new;
+        let NewJob { kind, terms, speed, group, layers, filter } = new;
         let is_of_disk = work.is_of_disk();
         let job = Rc::new_cyclic(|job: &Weak<Job>| {
             let (job, events) = (Weak::clone(job), Rc::clone(&inventory.events));
@@ -118,6 +122,7 @@ impl Jobs {
                 life,
                 is_of_disk,
                 holds: RefCell::new(holds),
+                filter: RefCell::new(filter),
                 layers,
                 work: RefCell::new(Some(Rc::new(work))),
                 cancelled: Cell::new(false),
@@ -146,8 +151,14 @@ impl Jobs {
 }
 
 impl Job {
-    /// Lets go of what it works on.
+    /// What its nodes are called: that of the disk, and that of the target if there is one.
+    pub fn nodes(&self) -> Vec<String> {
+        self.holds.borrow().iter().map(Hold::node_name).collect()
+    }
+
+    /// Lets go of what it works on. The name of its filter is free afterwards.
     pub fn let_go(&self) {
+        self.filter.borrow_mut().take();
         self.holds.borrow_mut().clear();
     }
 

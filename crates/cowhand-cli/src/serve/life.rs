@@ -22,7 +22,7 @@ use super::inventory::exports::NewExport;
 use super::inventory::fuse::NewFuseDoor;
 use super::inventory::vhost_user::NewVhostDoor;
 use super::listening::Listening;
-use super::settings::{FuseFile, Placed, Settings};
+use super::settings::{FuseFile, Placed, Settings, UblkDevice};
 use super::signals::SignalStreams;
 use super::socket_path::let_names_stay;
 use super::steering::Sockets;
@@ -182,6 +182,7 @@ impl Opened {
         }
         open_to_machines(inventory, settings)?;
         mount_files(inventory, settings)?;
+        make_devices(inventory, settings)?;
         if settings.ends_with_mounts {
             end_with_mounts(reactor, inventory);
         }
@@ -190,6 +191,7 @@ impl Opened {
 
     /// Closes the disks, whose clients nobody has served here.
     fn close(self, reactor: &Reactor) {
+        self.inventory.abandon_devices();
         // Failures are told by it.
         let _ = reactor.run(self.inventory.close_all());
     }
@@ -253,6 +255,19 @@ fn mount_files(inventory: &Inventory, settings: &Settings) -> Result<(), Failure
         let id = format!("{name}-fuse{number}");
         let failed = |error: QmpError| Failure::because(format!("cannot serve {name} as a file"), &error);
         inventory.add_fuse_export((id, nbd.disk.name()), shown, door).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Makes disks block devices. Each is an export of its own, beside the NBD one.
+fn make_devices(inventory: &Inventory, settings: &Settings) -> Result<(), Failure> {
+    for (index, UblkDevice { export: name, number }) in settings.ublk.iter().enumerate() {
+        let nbd = inventory.export(name).ok_or_else(|| Failure::new(format!("there is no export {name}")))?;
+        let shown = ExportView::everything(&nbd.disk.disk);
+        let id = format!("{name}-ublk{index}");
+        let failed =
+            |error: QmpError| Failure::because(format!("cannot serve {name} as a block device"), &error);
+        inventory.add_ublk_export((id, nbd.disk.name()), shown, *number).map_err(failed)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 31] = [
+const PARTS: [&str; 32] = [
     "bench",
     "block",
     "buffer",
@@ -15,6 +15,7 @@ const PARTS: [&str; 31] = [
     "cowhand_cli",
     "dial",
     "door_fuse",
+    "door_ublk",
     "door_nbd",
     "door_vhost_user_blk",
     "export",

@@ -3,6 +3,7 @@
 mod backup;
 mod bitmap_sync;
 pub mod bitmaps;
+mod block_graph;
 pub mod blockdev;
 mod chain;
 mod create;
@@ -69,6 +70,7 @@ impl Steering {
             }
             "query-block" => return Ok(query::devices(inventory).await),
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
+            "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
             "query-fdsets" => return Ok(fd_sets::query(inventory)),
             "query-block-exports" => return Ok(exports::query(inventory)),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use dial::Address;
 use door_fuse::mount::AllowOther;
+use door_ublk::Number;
+use door_ublk::limits::NUMBER_MAX;
 use export::few_names;
 use graph::drive::OptionTree;
 use graph::names::Policy;
@@ -19,6 +21,7 @@ use super::drives::disks;
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::{export_names, stable_path};
 use super::log_filter::DEFAULT_LEVEL;
+use super::overlay::Overlay;
 use super::sandbox::Sandbox;
 use super::socket_mode::SocketMode;
 use super::socket_path::private_name;
@@ -37,6 +40,8 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// How missing images are created, if they are.
     pub create: Option<NewImage>,
+    /// The image over the only disk, if there is one.
+    pub overlay: Option<Overlay>,
     /// Where names in images may lead.
     pub policy: Policy,
     /// `--allow-path`, as given.
@@ -61,6 +66,8 @@ pub struct Settings {
     pub vhost_user_blk: Vec<Placed>,
     /// `--fuse`: files that disks are mounted over.
     pub fuse: Vec<FuseFile>,
+    /// `--ublk`: disks that are block devices.
+    pub ublk: Vec<UblkDevice>,
     /// The program ends when its mounts have.
     pub ends_with_mounts: bool,
     /// `--request-merging`.
@@ -123,6 +130,33 @@ impl FuseFile {
     }
 }
 
+/// A disk that is a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UblkDevice {
+    /// What the disk's export is called.
+    pub export: String,
+    /// Which device.
+    pub number: Number,
+}
+
+impl UblkDevice {
+    /// As `--ublk` says it, with the number where paths are elsewhere.
+    fn parse(placed: Placed) -> Result<Self, Failure> {
+        let Placed { export, path } = placed;
+        let text = path.to_string_lossy();
+        let number = match text.parse() {
+            Ok(number) if number <= NUMBER_MAX => Number::Given(number),
+            _ if text == "auto" => Number::Auto,
+            _ => {
+                return Err(Failure::new(format!(
+                    "--ublk {text}: it is no number of a device; give auto, or N for /dev/ublkbN, 0 to {NUMBER_MAX}"
+                )));
+            }
+        };
+        Ok(Self { export, number })
+    }
+}
+
 /// PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -158,18 +192,22 @@ impl Settings {
     pub fn new(mut args: Args, surroundings: Surroundings) -> Result<Self, Failure> {
         let config = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
         let configured = config.fill(&mut args)?;
-        let (trees, disks): (Vec<_>, Vec<_>) = disks(&args, &configured)?.into_iter().unzip();
+        let mut disks = disks(&args, &configured)?;
+        let overlay = overlay(&args, &mut disks)?;
+        let (trees, disks): (Vec<_>, Vec<_>) = disks.into_iter().unzip();
         let names = export_names(&disks, args.export.as_deref())?;
         let default_export = default_export(&names, args.default_export.as_deref())?;
         let tls = tls_files(&args)?;
         Ok(Self {
             create: new_image(&args)?,
+            overlay,
             default_export,
             policy: policy(&args.allow_path, &args.allow_name)?,
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
             vhost_user_blk: placed(&names, "--vhost-user-blk", &args.vhost_user_blk)?,
             fuse: placed(&names, "--fuse", &args.fuse)?.into_iter().map(FuseFile::plain).collect(),
+            ublk: ublk_devices(&names, &args.ublk)?,
             ends_with_mounts: false,
             request_merging: args.request_merging != Some(false),
             socket_mode: args.socket_mode.unwrap_or_default(),
@@ -200,9 +238,11 @@ impl Settings {
 fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::because("cannot create a disk as asked", error);
     let Some(size) = &args.create else {
-        return match args.create_options.is_empty() {
+        return match args.create_options.is_empty() || args.overlay.is_some() {
             true => Ok(None),
-            false => Err(Failure::new("-o is for disks that are created; give --create SIZE with it")),
+            false => Err(Failure::new(
+                "-o is for disks that are created; give --create SIZE or --overlay IMAGE with it",
+            )),
         };
     };
     if args.read_only == Some(true) {
@@ -214,6 +254,18 @@ fn new_image(args: &Args) -> Result<Option<NewImage>, Failure> {
     let mut image = NewImage::parse(&args.create_options, format).map_err(|error| failed(&error))?;
     image.size = Some(parse_size(size).map_err(|error| failed(&error))?);
     Ok(Some(image))
+}
+
+/// Puts the image of `--overlay` over the only one of `disks`.
+fn overlay(args: &Args, disks: &mut [(OptionTree, DiskOptions)]) -> Result<Option<Overlay>, Failure> {
+    let Some(image) = &args.overlay else { return Ok(None) };
+    // Also where one of them stands in the configuration.
+    if args.create.is_some() || args.read_only == Some(true) {
+        return Err(Failure::new(
+            "--overlay makes what it needs and is written to; give no --create and no --read-only with it",
+        ));
+    }
+    Overlay::put_over(disks, image, &args.create_options).map(Some)
 }
 
 /// What was asked for, if there is such an export.
@@ -252,6 +304,10 @@ fn placed(names: &[String], option: &str, given: &[String]) -> Result<Vec<Placed
         Ok(found)
     };
     given.iter().map(one).collect()
+}
+
+fn ublk_devices(names: &[String], given: &[String]) -> Result<Vec<UblkDevice>, Failure> {
+    placed(names, "--ublk", given)?.into_iter().map(UblkDevice::parse).collect()
 }
 
 fn tls_files(args: &Args) -> Result<Option<TlsFiles>, Failure> {

@@ -148,6 +148,7 @@ async fn watch(
     inventory.doors.accept();
     inventory.accept_front_ends();
     inventory.watch_mounts();
+    inventory.watch_devices();
     let (asked, commanded, over) = (pin!(signals.end()), pin!(quit.wait()), pin!(shutdown.wait()));
     let end = select(select(asked, commanded), over);
     let taken_over = pin!(async {

@@ -1,6 +1,6 @@
-//! Writes that came together, and go to the disk as one where they are contiguous.
+//! Reads and writes that came together, and go to the disk as one where they are contiguous.
 //!
-//! A write is held back only while the next request is in the inbox already, and nothing is waited for meanwhile: whoever is about to
+//! A request is held back only while the next request is in the inbox already, and nothing is waited for meanwhile: whoever is about to
 //! wait starts them first. So none is late, and none is lost when its client goes.
 
 use std::rc::Rc;
@@ -15,19 +15,55 @@ use crate::client::{Asked, Client, What};
 use crate::limits::LARGE_WRITE_BYTES_MIN;
 use crate::requests::{Request, Work};
 
-/// What writes become that are merged: a step of a loop's time, and as many parts as the kernel takes in one call.
+/// What requests become that are merged: a step of a loop's time, and as many parts as the kernel takes in one call.
 const MERGED: Limits = Limits { bytes_max: STEP_BYTES, segments_max: 1024 };
 
-/// A write that may be merged with others.
+/// A request that may be merged with others.
 #[derive(Debug)]
 pub(super) struct Held {
     cookie: u64,
     offset: u64,
-    data: IoBytes,
+    moves: Moves,
     permit: Permit,
 }
 
+/// What a request moves.
+#[derive(Debug)]
+enum Moves {
+    /// Bytes that are asked for.
+    Read(u32),
+    Write(IoBytes),
+}
+
+impl Held {
+    fn candidate(&self) -> Candidate {
+        let (direction, len) = match &self.moves {
+            Moves::Read(len) => (Direction::Read, u64::from(*len)),
+            Moves::Write(data) => (Direction::Write, data.len() as u64),
+        };
+        Candidate { direction, offset: self.offset, len, segments: 1 }
+    }
+}
+
 impl Transmission {
+    /// Holds a read that has to wait for the disk, and says whether it did: it may go together with the next request, which is there already.
+    /// Costs a place of those in flight; where there is none, or others wait for one, nothing is held any more.
+    pub(super) fn hold_read(&mut self, head: &RequestHeader, len: u32) -> bool {
+        let more = !self.inbox.bytes().is_empty();
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let merges = (more || !self.held.is_empty()) && self.line.is_empty() && self.may_merge(size, false);
+        let permit = if merges { self.client.in_flight.try_admit(u64::from(len)) } else { None };
+        let Some(permit) = permit else {
+            self.start_held();
+            return false;
+        };
+        self.hold(head, Moves::Read(len), permit);
+        if !more {
+            self.start_held();
+        }
+        true
+    }
+
     /// Takes the payload of a write, and starts it, or holds it.
     pub(super) async fn write(
         &mut self,
@@ -51,7 +87,7 @@ impl Transmission {
         }
         let more = !self.inbox.bytes().is_empty();
         if merges && (more || !self.held.is_empty()) {
-            self.hold(head, data, permit);
+            self.hold(head, Moves::Write(data), permit);
         } else {
             let work = Work::Write { offset, data: data.into(), fua, hints: self.hints(1) };
             self.client.start(asked(head, What::Perform(work)), permit);
@@ -62,34 +98,28 @@ impl Transmission {
         Ok(())
     }
 
-    /// Whether a write of `size` bytes may wait for the next request: it is there already. Limits charge requests as they were sent, so
+    /// Whether a request of `size` bytes may wait for the next request: it is there already. Limits charge requests as they were sent, so
     /// under limits none is merged; a large one gains nothing.
     fn may_merge(&self, size: usize, fua: bool) -> bool {
         let large = size as u64 > STEP_BYTES / 2;
         self.merges && !fua && !large && !self.client.entry.disk().holds_back()
     }
 
-    /// Holds a write, until others came that go with it or nothing more is there.
-    fn hold(&mut self, head: &RequestHeader, data: IoBytes, permit: Permit) {
-        self.held.push(Held { cookie: head.cookie, offset: head.offset, data, permit });
+    /// Holds a request, until others came that go with it or nothing more is there.
+    fn hold(&mut self, head: &RequestHeader, moves: Moves, permit: Permit) {
+        self.held.push(Held { cookie: head.cookie, offset: head.offset, moves, permit });
         if self.held.len() == REQUESTS_MAX {
             self.start_held();
         }
     }
 
-    /// Starts the writes that are held, those that are contiguous as one.
+    /// Starts the requests that are held, those that are contiguous as one.
     pub(super) fn start_held(&mut self) {
         let held = std::mem::take(&mut self.held);
         if held.len() < 2 {
             return held.into_iter().for_each(|one| alone(&self.client, one, self.hints(1)));
         }
-        let candidate = |one: &Held| Candidate {
-            direction: Direction::Write,
-            offset: one.offset,
-            len: one.data.len() as u64,
-            segments: 1,
-        };
-        let candidates: Vec<Candidate> = held.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = held.iter().map(Held::candidate).collect();
         let mut held: Vec<Option<Held>> = held.into_iter().map(Some).collect();
         for group in merge::groups(&candidates, MERGED) {
             let mut members = group.iter().filter_map(|&at| held.get_mut(at).and_then(Option::take));
@@ -101,18 +131,31 @@ impl Transmission {
     }
 }
 
-fn alone(client: &Rc<Client>, Held { cookie, offset, data, permit }: Held, hints: Hints) {
-    let work = Work::Write { offset, data: data.into(), fua: false, hints };
-    client.start(Asked { cookie, offset, what: What::Perform(work) }, permit);
+fn alone(client: &Rc<Client>, Held { cookie, offset, moves, permit }: Held, hints: Hints) {
+    let what = match moves {
+        Moves::Read(len) => What::Read { len, hints },
+        Moves::Write(data) => What::Perform(Work::Write { offset, data: data.into(), fua: false, hints }),
+    };
+    client.start(Asked { cookie, offset, what }, permit);
 }
 
+/// All have one direction.
 fn as_one(client: &Rc<Client>, held: Vec<Held>, hints: Hints) {
     let offset = held.first().map_or(0, |first| first.offset);
-    let (mut data, mut requests) = (IoVec::new(), Vec::new());
+    let (mut data, mut reads, mut writes) = (IoVec::new(), Vec::new(), Vec::new());
     for one in held {
-        let bytes = one.data.len() as u64;
-        data.push(one.data);
-        requests.push((Request::new(client, (one.cookie, one.offset), one.permit), bytes));
+        let request = Request::new(client, (one.cookie, one.offset), one.permit);
+        match one.moves {
+            Moves::Read(len) => reads.push((request, len)),
+            Moves::Write(bytes) => {
+                writes.push((request, bytes.len() as u64));
+                data.push(bytes);
+            }
+        }
     }
-    client.start_writes((offset, data, hints), requests);
+    if writes.is_empty() {
+        client.start_reads((offset, hints), reads);
+    } else {
+        client.start_writes((offset, data, hints), writes);
+    }
 }

@@ -131,6 +131,53 @@ fn contiguous_writes_that_came_together_are_one() {
     }
 }
 
+/// Contiguous reads that came together and have to wait are one; those that are not, and those of a server that merges nothing, are not. Each has
+/// its own bytes, and fails alone where its bytes cannot be read.
+#[test]
+fn contiguous_reads_that_came_together_are_one_and_fail_alone() {
+    for (merge, dialect) in [(true, Dialect::Simple), (true, Dialect::Extended), (false, Dialect::Structured)]
+    {
+        let options = door_nbd::ServerOptions { merge, ..door_nbd::ServerOptions::default() };
+        let mut disk = MemoryExport::new(MIB);
+        disk.bad_page = Some(21);
+        let server = TestServer::with(disk, options);
+        let mut client = Client::connect(&server.socket(), dialect, &[]);
+        let all = bytes(5, 32 * PAGE as usize);
+        client.send_write(99, 0, &all);
+        assert_eq!(client.reply(0).result, Ok(()));
+        // Eight in a row, out of order; one alone; three of which one fails; one that is answered at once in between.
+        let pages = [3, 1, 0, 12, 2, 7, 6, 5, 4, 10, 20, 21, 22];
+        pages.iter().filter(|page| **page != 12).for_each(|page| server.disk.hold(*page));
+        let mut burst = Vec::new();
+        for page in pages {
+            burst.extend(
+                Client::header(n::READ, CommandFlags::NONE, page, (page * PAGE, PAGE)).encode(dialect).iter(),
+            );
+        }
+        std::io::Write::write_all(&mut client.socket, &burst).expect("a server that reads");
+        assert_eq!(client.reply(PAGE as usize).cookie, 12);
+        server.disk.release();
+        let mut answered = vec![12];
+        for _ in 1..pages.len() {
+            let reply = client.reply(PAGE as usize);
+            let own = &all[(reply.cookie * PAGE) as usize..][..PAGE as usize];
+            match reply.cookie {
+                21 => assert!(reply.result.is_err()),
+                _ => assert!(reply.result.is_ok() && reply.data == own, "page {}", reply.cookie),
+            }
+            answered.push(reply.cookie);
+        }
+        answered.sort_unstable();
+        assert_eq!(answered, [0, 1, 2, 3, 4, 5, 6, 7, 10, 12, 20, 21, 22]);
+        let counted = server.entry.counters().snapshot();
+        assert_eq!((counted.read.requests, counted.read.errors), (pages.len() as u64, 1));
+        assert_eq!(counted.read.bytes, 12 * PAGE);
+        // It may have come in several pieces; one of them at least had neighbours.
+        assert_eq!(counted.merged_reads > 0, merge, "{counted:?}");
+        assert!(counted.merged_reads <= 7, "{counted:?}");
+    }
+}
+
 #[test]
 fn a_burst_of_requests_is_answered_in_full() {
     let server = TestServer::start(MIB);

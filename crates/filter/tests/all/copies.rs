@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use block::{Block, Filter, ZeroOptions};
+use buffer::IoBuf;
 use filter::{CopyBeforeWrite, CopyOnRead, OnError, Policy, SnapshotAccess};
 use futures_util::future::join_all;
 use sim::{Content, Fault, FaultKind, IoKind, Order, Persistence, Rng, World};
@@ -25,7 +26,7 @@ fn world(seed: u64) -> World {
 }
 
 fn filter(world: &World, policy: Policy) -> Arc<dyn Block> {
-    Arc::new(CopyBeforeWrite::new(raw(world, 0), raw(world, 1), policy).unwrap())
+    Arc::new(CopyBeforeWrite::new(raw(world, 0), raw(world, 1), policy, None).unwrap())
 }
 
 #[test]
@@ -150,4 +151,36 @@ fn copy_on_read_writes_nothing_where_nothing_is_below() {
     });
     ran.unwrap();
     assert!(world.recording().records.iter().all(|record| !record.request.changes()));
+}
+
+/// Only what somebody chose is copied, and the rest of the snapshot, or what was given up, is an error: never other data.
+#[test]
+fn what_was_not_chosen_or_was_given_up_is_neither_copied_nor_read() {
+    let world = world(3);
+    world.start_recording();
+    sim::run(&world, 3, async |_| {
+        let chosen = [UNIT + 5..UNIT + 6, 3 * UNIT..SIZE];
+        let made = CopyBeforeWrite::new(raw(&world, 0), raw(&world, 1), Policy::default(), Some(&chosen));
+        let disk: Arc<dyn Block> = Arc::new(made.unwrap());
+        let snapshot = SnapshotAccess::new(&disk).unwrap();
+        snapshot.discard(3 * UNIT + 1, 2 * UNIT).await.unwrap();
+        disk.write(0, bytes(100, SIZE), Hints::NONE).await.unwrap();
+        for unit in 0..UNITS {
+            let (result, buf) = snapshot.read(unit * UNIT, IoBuf::uninit(UNIT as usize), Hints::NONE).await;
+            let status = snapshot.block_status(unit * UNIT, UNIT).await;
+            match unit {
+                // Of the third unit not all was given up, nor of the fifth.
+                1 | 3 | 5 => {
+                    result.unwrap();
+                    assert!(buf.iter().all(|byte| u64::from(*byte) == unit + 1), "unit {unit}");
+                    status.unwrap();
+                }
+                _ => assert!(result.is_err() && status.is_err(), "unit {unit}"),
+            }
+        }
+        let target = read(&*raw(&world, 1), 0, SIZE).await;
+        let copied = |unit: &u64| target[(unit * UNIT) as usize] != 0;
+        assert_eq!((0..UNITS).filter(copied).collect::<Vec<_>>(), [1, 3, 5]);
+    })
+    .unwrap();
 }

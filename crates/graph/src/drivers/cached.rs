@@ -5,12 +5,13 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use async_lock::Mutex;
+use async_lock::Mutex as AsyncMutex;
+use parking_lot::Mutex;
 use qcow2::Budget;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
-use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Found, Identity};
+use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity};
 use storage_http::HttpStorage;
 
 use super::over_http::wrong;
@@ -35,13 +36,38 @@ impl Default for Caching {
     }
 }
 
-/// The caches that are open. Who opens one holds the list, so that two disks do not open one file at the same time.
+/// One is opened at a time: two disks do not open one file.
+static OPENING: AsyncMutex<()> = AsyncMutex::new(());
+
+/// The caches that are open.
 static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// An open cache, and which file it is.
 struct Known {
     file: (u64, u64),
+    path: PathBuf,
     cached: Weak<CachedStorage>,
+}
+
+/// A cache that disks of this process use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCache {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it is a cache of, without anything that lets somebody in.
+    pub of: String,
+    /// What it has done, and what it holds.
+    pub figures: Figures,
+}
+
+/// All caches of this process.
+pub fn caches() -> Vec<OpenCache> {
+    let view = |known: &Known| {
+        let cached = known.cached.upgrade()?;
+        let of = cached.identity().name.clone();
+        Some(OpenCache { path: known.path.clone(), of, figures: cached.figures() })
+    };
+    OPEN.lock().iter().filter_map(view).collect()
 }
 
 /// What became of a look at a name.
@@ -56,7 +82,7 @@ enum Look {
 
 /// Waits until all that caches have fetched is on the medium.
 pub(crate) async fn settle_caches() {
-    let open: Vec<_> = OPEN.lock().await.iter().filter_map(|known| known.cached.upgrade()).collect();
+    let open: Vec<_> = OPEN.lock().iter().filter_map(|known| known.cached.upgrade()).collect();
     for cached in open {
         cached.settle().await;
     }
@@ -81,10 +107,10 @@ pub(super) async fn cached(
         )));
     };
     let identity = Identity { name, length: remote.length(), version };
-    let mut open = OPEN.lock().await;
-    open.retain(|known| known.cached.strong_count() > 0);
+    let _alone = OPENING.lock().await;
+    OPEN.lock().retain(|known| known.cached.strong_count() > 0);
     for _ in 0..LOOKS_MAX {
-        let (file, place) = match look(path, &identity, bytes_max, &open).await? {
+        let (file, place) = match look(path, &identity, bytes_max).await? {
             Look::Shared(cached) => return Ok(cached),
             Look::Again => continue,
             Look::Opened(file, place) => (file, place),
@@ -92,14 +118,15 @@ pub(super) async fn cached(
         let host = Arc::new(BackgroundTasks::new(Budget::unlimited()));
         let cached = CachedStorage::open(Arc::new(remote), identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
-        open.push(Known { file: place, cached: Arc::downgrade(&cached) });
+        let (path, weak) = (path.clone(), Arc::downgrade(&cached));
+        OPEN.lock().push(Known { file: place, path, cached: weak });
         return Ok(cached);
     }
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))
 }
 
 /// Looks at `path` once: a cache that is of use is opened, one that is not is removed, and where nothing is, a new one is made.
-async fn look(path: &Path, identity: &Identity, bytes_max: u64, open: &[Known]) -> io::Result<Look> {
+async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Look> {
     let at =
         |error: io::Error| io::Error::new(error.kind(), format!("cache-file {}: {error}", path.display()));
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -112,9 +139,9 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64, open: &[Known]) 
         return Err(at(wrong("it is no regular file")));
     }
     let place = (stat.st_dev, stat.st_ino);
-    if let Some(cached) =
-        open.iter().filter(|known| known.file == place).find_map(|known| known.cached.upgrade())
-    {
+    let of_place = |known: &Known| if known.file == place { known.cached.upgrade() } else { None };
+    let open = OPEN.lock().iter().find_map(of_place);
+    if let Some(cached) = open {
         return match cached.identity() == identity {
             true => Ok(Look::Shared(cached)),
             false => {

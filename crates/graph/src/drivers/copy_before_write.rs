@@ -6,9 +6,9 @@ use std::time::Duration;
 use block::{Blame, Block, Error};
 use filter::{CopyBeforeWrite, OnError, Policy, SnapshotAccess};
 
-use super::filter::{Below, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Below, BitmapName, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
-use crate::options::{Entry, Group, Kind};
+use crate::options::{Entry, Group, Kind, OptionError};
 
 const TARGET: Role = Role { name: "target", is_target: true, is_alone: true, changes: false };
 
@@ -18,9 +18,18 @@ pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
     children: &[Role { is_alone: true, changes: false, ..Role::FILE }, TARGET],
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {
-        let mut options =
-            Options { on_error: OnError::BreakGuestWrite, timeout_s: 0, unit_bytes_min: 64 << 10 };
+        let mut options = Options {
+            on_error: OnError::BreakGuestWrite,
+            timeout_s: 0,
+            unit_bytes_min: 64 << 10,
+            bitmap_node: None,
+            bitmap_name: None,
+        };
         read_all(OPTIONS, reader, &mut options)?;
+        if options.bitmap_node.is_some() != options.bitmap_name.is_some() {
+            let (option, other) = ("bitmap.node".to_owned(), "bitmap.name".to_owned());
+            return Err(OptionError::Conflict { option, other, rule: "one needs the other" });
+        }
         Ok(Arc::new(options))
     },
 };
@@ -41,6 +50,8 @@ struct Options {
     on_error: OnError,
     timeout_s: u32,
     unit_bytes_min: u64,
+    bitmap_node: Option<String>,
+    bitmap_name: Option<String>,
 }
 
 const OPTIONS: &[Entry<Options>] = &in_group(
@@ -66,6 +77,14 @@ const OPTIONS: &[Entry<Options>] = &in_group(
             "bytes that are copied together at least: a power of two",
         )
         .default("64k"),
+        Entry::text("bitmap.node", at!(Options, bitmap_node), "the node that has `bitmap.name`")
+            .default_follows("none"),
+        Entry::text(
+            "bitmap.name",
+            at!(Options, bitmap_name),
+            "the dirty bitmap that says what is copied; of the rest there is no snapshot",
+        )
+        .default_follows("none: everything is copied"),
     ],
 );
 
@@ -82,7 +101,15 @@ impl MakeFilter for Options {
         difference(self, other, |own, other| first_fixed_of(OPTIONS, own, other))
     }
 
+    fn bitmap(&self) -> Option<BitmapName<'_>> {
+        Some(BitmapName { node: self.bitmap_node.as_deref()?, name: self.bitmap_name.as_deref()? })
+    }
+
     fn make(&self, below: &Below) -> Result<Arc<dyn Block>, Error> {
+        if let (Some(bitmap), None) = (self.bitmap(), &below.marked) {
+            let what = format!("option bitmap.node names {:?}, and there are no nodes here", bitmap.node);
+            return Err(Blame::new(self::COPY_BEFORE_WRITE.name).invalid(what));
+        }
         let unit_bytes_min = self.unit_bytes_min.max(1);
         if !unit_bytes_min.is_power_of_two() || unit_bytes_min > UNIT_BYTES_MAX {
             let what =
@@ -91,7 +118,12 @@ impl MakeFilter for Options {
         }
         let timeout = (self.timeout_s > 0).then(|| Duration::from_secs(self.timeout_s.into()));
         let policy = Policy { on_error: self.on_error, timeout, unit_bytes_min };
-        Ok(Arc::new(CopyBeforeWrite::new(below.get("file")?, below.get("target")?, policy)?))
+        Ok(Arc::new(CopyBeforeWrite::new(
+            below.get("file")?,
+            below.get("target")?,
+            policy,
+            below.marked.as_deref(),
+        )?))
     }
 }
 

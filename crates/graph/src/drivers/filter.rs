@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Blame, Block, Error};
@@ -40,10 +41,24 @@ impl Role {
     pub(crate) const FILE: Self = Self { name: "file", is_target: false, is_alone: false, changes: true };
 }
 
+/// A bitmap of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapName<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// Its own.
+    pub name: &'a str,
+}
+
 /// What checked options make of disks.
 pub trait MakeFilter: Any + fmt::Debug + Send + Sync {
     /// The first option, by its full name, that `other` has otherwise.
     fn first_difference(&self, other: &dyn MakeFilter) -> Option<String>;
+
+    /// The bitmap that it asks for, which is read before it is made.
+    fn bitmap(&self) -> Option<BitmapName<'_>> {
+        None
+    }
 
     /// The filter over `below`. Reads and writes nothing.
     ///
@@ -56,6 +71,8 @@ pub trait MakeFilter: Any + fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Below {
     pub(crate) list: Vec<(&'static str, Arc<Child>)>,
+    /// What the bitmap has as dirty that [`MakeFilter::bitmap`] names.
+    pub(crate) marked: Option<Vec<Range<u64>>>,
     /// What the uppermost image of the first disk is called: it has its node's name.
     pub(crate) top_name: Option<String>,
 }

@@ -46,6 +46,11 @@ impl Default for Reading {
 }
 
 impl Reading {
+    /// For how long the server may be silent, and how long a request may take.
+    pub(super) fn times(&self) -> (Duration, Option<Duration>) {
+        (Duration::from_secs(self.timeout_s.into()), self.remote_timeout())
+    }
+
     /// How long opening may take: nobody waits there for a store without being told.
     fn open_timeout(&self) -> Option<Duration> {
         seconds(self.remote_timeout_s.unwrap_or(REMOTE_TIMEOUT_S))
@@ -98,7 +103,7 @@ pub(super) fn secret(id: &str) -> io::Result<Secret> {
 
 impl Trust {
     /// The certificates for servers that are spoken to in `scheme`. From http it may lead to https, and need not.
-    async fn credentials(&self, scheme: Scheme) -> io::Result<Option<ClientCredentials>> {
+    pub(super) async fn credentials(&self, scheme: Scheme) -> io::Result<Option<ClientCredentials>> {
         let (directory, verifies) = (self.tls_certificates.clone(), self.sslverify);
         if let Some(id) = &self.tls_creds {
             return TlsCredentials::default().get(id).map(Some).map_err(|error| wrong(error.to_string()));
@@ -133,15 +138,16 @@ pub(super) async fn open(
         return Err(wrong("option file.timeout is 0; allowed: from 1 second on"));
     }
     let tls = trust.credentials(url.origin().scheme).await?;
+    let (timeout, remote_timeout) = reading.times();
     let full_name = url.name();
     let storage = HttpStorage::open(storage_http::Options {
         name,
         url,
         tls,
         authorize,
-        timeout: Duration::from_secs(timeout_s.into()),
+        timeout,
         open_timeout: reading.open_timeout(),
-        remote_timeout: reading.remote_timeout(),
+        remote_timeout,
         readahead,
         writable: access.writable,
     });

@@ -2,14 +2,18 @@
 
 use std::any::Any;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use storage::{IoFuture, Storage};
-use storage_s3::{Addressing, Environment, Known, ObjectName, Place, Signer, credentials_of_secret};
+use storage_s3::{
+    Addressing, Credentials, Environment, Known, ObjectName, Place, Signer, Store, StoreOptions,
+    credentials_of_secret,
+};
 
 use super::elsewhere::ON_REMOTE_ERROR;
 use super::over_http::{self, Reading, Trust, secret, wrong};
-use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use super::{Access, Elsewhere, StorageDriver, StorageKind, Target, storage_of};
 use crate::drive::{Entry as Given, OptionTree};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, OptionError, Reader};
@@ -146,9 +150,8 @@ impl S3 {
         ObjectName::new(&bucket, &key).map_err(refused)
     }
 
-    /// Where the object is, and what lets requests in.
-    async fn found(&self) -> io::Result<(http_wire::Url, Signer)> {
-        let object = self.object()?;
+    /// Where the store is, and what lets requests in.
+    async fn store(&self) -> io::Result<(Place, Option<Credentials>)> {
         let known = reactor::blocking(|| Known::look_up(&Environment::of_process())).await;
         let known = known.map_err(|error| wrong(error.to_string()))?;
         let credentials = match &self.key_secret {
@@ -157,10 +160,34 @@ impl S3 {
         };
         let region = self.region.clone().or(known.region).unwrap_or_else(|| REGION_DEFAULT.to_owned());
         let endpoint = self.endpoint.clone().or(known.endpoint);
-        let place = Place { endpoint, region: region.clone(), addressing: self.addressing };
-        let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
-        Ok((url, Signer::new(credentials, region)))
+        Ok((Place { endpoint, region, addressing: self.addressing }, credentials))
     }
+}
+
+/// The bucket of the object that `name` (`s3://BUCKET/KEY`) means, to be written, and the object's key. Nobody is connected to. `None` of
+/// other names.
+///
+/// # Errors
+/// When the name means no object, or what is known of the store makes no sense.
+pub async fn object_store(name: &str) -> Option<io::Result<(Store, String)>> {
+    let is_object = storage_of(Path::new(name)).is_some_and(|driver| *driver == S3);
+    if !is_object {
+        return None;
+    }
+    let found = async {
+        let refused = |allowed| wrong(format!("{name}: allowed: {allowed}"));
+        let ObjectName { bucket, key } = ObjectName::parse(name).map_err(refused)?;
+        let s3 = S3::default();
+        let (place, credentials) = s3.store().await?;
+        let url = place.url(&ObjectName::new(&bucket, &key).map_err(refused)?);
+        let scheme = url.map_err(|error| wrong(error.to_string()))?.origin().scheme;
+        let tls = s3.trust.credentials(scheme).await?;
+        let (timeout, remote_timeout) = s3.reading.times();
+        let options = StoreOptions { place, bucket, credentials, tls, timeout, remote_timeout };
+        let store = Store::new(options).map_err(|error| wrong(error.to_string()))?;
+        Ok((store, key))
+    };
+    Some(found.await)
 }
 
 impl Target for S3 {
@@ -177,7 +204,10 @@ impl Target for S3 {
 
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
-            let (url, signer) = self.found().await?;
+            let object = self.object()?;
+            let (place, credentials) = self.store().await?;
+            let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
+            let signer = Signer::new(credentials, place.region);
             over_http::open((self.name(), url), Arc::new(signer), &self.reading, &self.trust, access).await
         })
     }

@@ -1,7 +1,9 @@
 //! Filters over disks as nodes: added over nodes by name or over ones that are made for them, exchanged below while requests run.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use block::Blame;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +16,7 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::{Child, Owner};
 use crate::drive::OptionTree;
-use crate::drivers::{Below, FilterDriver, MakeFilter, Role};
+use crate::drivers::{Below, BitmapName, FilterDriver, MakeFilter, Role};
 use crate::open::disk_over;
 use crate::options::{DiskOptions, LAYER_OF_FILTERS, Reader};
 
@@ -108,7 +110,7 @@ impl Graph {
         }
         self.check_reach(&below)?;
         let filter = FilterNode { driver, makes: described.makes, below };
-        let disk = self.make_filter(&name, &filter, &described.disk)?;
+        let disk = self.make_filter(&name, &filter, &described.disk).await?;
         let path = filter.path(self);
         let node = DiskNode::new(name.clone(), path.into(), described.tree, disk);
         let kind = NodeKind::Disk(Arc::new(node));
@@ -117,7 +119,7 @@ impl Graph {
         Ok(node)
     }
 
-    fn make_filter(
+    async fn make_filter(
         &self,
         name: &str,
         filter: &FilterNode,
@@ -125,15 +127,40 @@ impl Graph {
     ) -> Result<crate::Disk, NodeError> {
         let list = filter.below.iter().map(|below| (below.role.name, Arc::clone(&below.child))).collect();
         let top_name = filter.below.first().map(|below| below.name.lock().get());
-        let made = filter.makes.make(&Below { list, top_name });
+        let marked = match filter.makes.bitmap() {
+            Some(bitmap) => Some(self.dirty_ranges(bitmap, filter).await?),
+            None => None,
+        };
+        let made = filter.makes.make(&Below { list, marked, top_name });
         let block = made.map_err(|source| NodeError::Filtered { name: name.to_owned(), source })?;
         Ok(disk_over(block, options, &self.rules))
+    }
+
+    /// What a bitmap has as dirty, of a disk that is as large as the one that `filter` mainly stands for.
+    async fn dirty_ranges(
+        &self,
+        bitmap: BitmapName<'_>,
+        filter: &FilterNode,
+    ) -> Result<Vec<Range<u64>>, NodeError> {
+        let disk = self.disk(bitmap.node)?;
+        let refused = |why: String| {
+            let source = Blame::new(bitmap.node).invalid(format!("bitmap {:?} {why}", bitmap.name));
+            NodeError::Filtered { name: filter.driver.name.to_owned(), source }
+        };
+        let found = disk.disk.bitmaps().into_iter().find(|found| found.name() == bitmap.name);
+        let found = found.ok_or_else(|| refused("is not there, or is inconsistent".to_owned()))?;
+        let needed = filter.below.first().map_or(0, |below| below.child.disk().size());
+        if found.size() != needed {
+            return Err(refused(format!("is of {} bytes; the disk has {needed}", found.size())));
+        }
+        let ranges = found.dirty_ranges().await;
+        ranges.map_err(|source| NodeError::Filtered { name: filter.driver.name.to_owned(), source })
     }
 
     /// The node, or a raw disk over it if it is a bare file.
     async fn as_disk(&self, node: Arc<Node>, made: &mut Vec<Arc<Node>>) -> Result<Arc<Node>, NodeError> {
         if !matches!(node.kind, NodeKind::File(_)) {
-            return Ok(node);
+            return self.below_job_filter(node);
         }
         let raw = json!({ "driver": "raw", "file": node.name() });
         let node = self.add_child(raw.as_object().unwrap_or(&Map::new())).await?;
@@ -213,7 +240,7 @@ impl Graph {
         name: &str,
     ) -> Result<(Arc<Node>, Arc<DiskNode>), NodeError> {
         let refused = |why: String| NodeError::NotBelow { name: name.to_owned(), of: node.name(), why };
-        let new = self.node(name)?;
+        let new = self.below_job_filter(self.node(name)?)?;
         let disk = self.disk(name)?;
         if self.reaches(&new, node) {
             return Err(refused("it is over that itself".to_owned()));

@@ -66,7 +66,7 @@ impl Graph {
     /// # Errors
     /// When there is none, or a filter would miss what the user writes there.
     pub fn hold(&self, name: &str, user: User) -> Result<Hold, NodeError> {
-        let (node, user) = (self.node(name)?, Arc::new(user));
+        let (node, user) = (self.below_job_filter(self.node(name)?)?, Arc::new(user));
         let needs_alone =
             |over: &&Arc<Node>| over.filter.as_ref().is_some_and(|filter| filter.needs_alone(name));
         if let Some(over) = self.nodes().iter().find(needs_alone) {

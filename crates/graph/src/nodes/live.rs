@@ -16,7 +16,7 @@ use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use super::{Change, Graph};
 use crate::child::Child;
-use crate::layers::{Layer, Layers, OpenedLayers, Own};
+use crate::layers::{Layer, LayerFiles, Layers, OpenedLayers, Own};
 use crate::names::Identity;
 
 /// An overlay to be put over a disk.
@@ -37,6 +37,8 @@ pub struct LayerView {
     pub block: Arc<dyn Block>,
     /// It is a filter over the layer below.
     pub is_filter: bool,
+    /// The files that it is made of: what they are to it, and their node names, or else their paths.
+    pub files: Vec<(&'static str, String)>,
 }
 
 impl Graph {
@@ -57,6 +59,7 @@ impl Graph {
                     Some(layer) => layer.files.is_none(),
                     None => block.downcast_ref::<Child>().is_some(),
                 },
+                files: layer.and_then(|layer| layer.files.as_ref()).map_or_else(Vec::new, LayerFiles::names),
                 block,
             }
         });

@@ -16,6 +16,7 @@ mod filter_node;
 #[cfg(test)]
 mod future_sizes;
 mod hold;
+mod job_filter;
 mod live;
 mod name;
 mod node;
@@ -43,6 +44,7 @@ pub use self::error::NodeError;
 pub use self::file_to_fill::FileToFill;
 pub use self::filter_node::FilterNode;
 pub use self::hold::{Hold, User};
+pub use self::job_filter::JobFilter;
 pub use self::live::{LayerView, Overlay};
 pub use self::name::NodeName;
 pub(crate) use self::node::Links;
@@ -51,11 +53,14 @@ pub use self::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use crate::front::ThrottleGroup;
 use crate::open::OpenRules;
 
+/// All nodes, in the order of their making. What takes one away when it is dropped has them, too.
+type Nodes = Arc<Mutex<Vec<Arc<Node>>>>;
+
 /// The nodes of a process, by name.
 #[derive(Debug)]
 pub struct Graph {
     rules: OpenRules,
-    nodes: Mutex<Vec<Arc<Node>>>,
+    nodes: Nodes,
     changing: AsyncMutex<()>,
     names_made: AtomicU64,
 }
@@ -70,7 +75,7 @@ pub struct Change<'a> {
 impl Graph {
     /// An empty one. `rules` say how its disks are opened.
     pub fn new(rules: OpenRules) -> Self {
-        Self { rules, nodes: Mutex::default(), changing: AsyncMutex::new(()), names_made: AtomicU64::new(0) }
+        Self { rules, nodes: Nodes::default(), changing: AsyncMutex::new(()), names_made: AtomicU64::new(0) }
     }
 
     /// How disks are opened.
@@ -111,6 +116,7 @@ impl Graph {
         let node = self.node(name)?;
         match &node.kind {
             NodeKind::Throttle { child, .. } => self.disk(&child.get()),
+            NodeKind::JobFilter { disk, .. } => self.disk(&disk.get()),
             NodeKind::Disk(_) | NodeKind::File(_) | NodeKind::TakenOut => node.disk().cloned(),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
-use super::hold::Holders;
+use super::hold::{Holders, User};
 use super::name::NodeName;
 
 /// Something with a node name.
@@ -65,6 +65,15 @@ pub enum NodeKind {
         /// The disk's node.
         child: NodeName,
     },
+    /// The filter of a job at work, to which a user gave a name ([`super::Graph::name_job_filter`]).
+    JobFilter {
+        /// What queries call it.
+        driver: &'static str,
+        /// The disk's node.
+        disk: NodeName,
+        /// The job.
+        job: User,
+    },
     /// An image that a job took out of its disk, closed. It keeps its name until it is removed, as managers of disks expect.
     TakenOut,
 }
@@ -74,7 +83,10 @@ impl Node {
     pub(super) fn new(name: String, kind: NodeKind) -> Self {
         let name = match &kind {
             NodeKind::Disk(disk) => disk.name.clone(),
-            NodeKind::File(_) | NodeKind::Throttle { .. } | NodeKind::TakenOut => NodeName::new(name),
+            NodeKind::File(_)
+            | NodeKind::Throttle { .. }
+            | NodeKind::JobFilter { .. }
+            | NodeKind::TakenOut => NodeName::new(name),
         };
         Self {
             name,
@@ -100,7 +112,7 @@ impl Node {
         match &self.kind {
             NodeKind::Disk(disk) => Ok(disk),
             NodeKind::File(_) => Err(NodeError::BareFile { name: name() }),
-            NodeKind::Throttle { .. } => Err(NodeError::Filter { name: name() }),
+            NodeKind::Throttle { .. } | NodeKind::JobFilter { .. } => Err(NodeError::Filter { name: name() }),
             NodeKind::TakenOut => Err(NodeError::TakenOut { name: name() }),
         }
     }

@@ -23,7 +23,7 @@ impl Graph {
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
         self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
         match &node.kind {
-            NodeKind::File(_) | NodeKind::TakenOut => Ok(()),
+            NodeKind::File(_) | NodeKind::JobFilter { .. } | NodeKind::TakenOut => Ok(()),
             NodeKind::Disk(disk) => {
                 disk.disk.idle().await;
                 let closed = disk.disk.close().await;

@@ -36,6 +36,7 @@ impl Graph {
                 self.reopen_filter(&node.name(), (group, &child.get()), options)
             }
             NodeKind::File(_) => Err(NodeError::FileReopened { name: node.name() }),
+            NodeKind::JobFilter { .. } => Err(NodeError::Filter { name: node.name() }),
             NodeKind::TakenOut => Err(NodeError::TakenOut { name: node.name() }),
         }
     }

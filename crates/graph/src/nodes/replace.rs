@@ -17,7 +17,7 @@ pub(super) use self::found::Found;
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::hold::User;
-use super::node::Node;
+use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::child::Child;
 use crate::layers::{Layer, Layers, OpenedLayers, RemovedLayers};
@@ -160,6 +160,9 @@ impl Graph {
 
     /// Refuses a node that another one or somebody else needs.
     pub(super) fn check_unused(&self, node: &Node) -> Result<(), NodeError> {
+        if let NodeKind::JobFilter { job, .. } = &node.kind {
+            return Err(NodeError::InUse { name: node.name(), by: job.clone() });
+        }
         let above = self.users(node).first().map(|user| User { kind: "node", name: user.name() });
         match above.or_else(|| node.holders.first()) {
             Some(by) => Err(NodeError::InUse { name: node.name(), by }),

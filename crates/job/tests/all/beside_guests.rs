@@ -175,7 +175,8 @@ fn a_backup_is_what_the_disk_was_whatever_is_written_meanwhile() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let before = world.disk.bytes();
-        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None);
+        let filter =
+            BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None, false);
         let backup =
             Backup { filter: Arc::clone(&filter), what: What::Everything, pace: BackupPace::default() };
         let ended = block_on(async {
@@ -198,7 +199,8 @@ fn a_backup_whose_target_fails_fails_and_its_guests_do_not() {
         let copy = Arc::new(MadeUp::used("copy", SECTORS).failing(at));
         world.target = Arc::new(Slow { over: Arc::clone(&copy) as _, dice: Arc::clone(&world.dice) });
         let before = world.disk.bytes();
-        let filter = BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None);
+        let filter =
+            BeforeWrite::new(Arc::clone(&world.source), Arc::clone(&world.target), UNIT, None, false);
         let backup =
             Backup { filter: Arc::clone(&filter), what: What::Everything, pace: BackupPace::default() };
         let ended = block_on(async {

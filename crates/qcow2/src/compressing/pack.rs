@@ -1,9 +1,11 @@
 //! Compressing one cluster.
 
+use std::cell::RefCell;
 use std::io;
 
 use flate2::{Compress, FlushCompress, Status};
 use qcow2_layout::Compression;
+use zstd::bulk::Compressor;
 
 /// Readers unpack with a window of 4 KiB (specification, "Compressed clusters"): a stream must not reach further back.
 const DEFLATE_WINDOW_BITS: u8 = 12;
@@ -12,8 +14,18 @@ const DEFLATE_LEVEL: u32 = 6;
 /// As QEMU's: what zstd has as its default.
 const ZSTD_LEVEL: i32 = 3;
 
+thread_local! {
+    /// What the thread packs with: made anew for each cluster it would be taken from the kernel and cleared each time.
+    static DEFLATE: RefCell<Compress> = RefCell::new(Compress::new_with_window_bits(
+        flate2::Compression::new(DEFLATE_LEVEL),
+        false,
+        DEFLATE_WINDOW_BITS,
+    ));
+    static ZSTD: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+}
+
 /// Compresses `cluster`, zeroes behind it up to `size`; `None` if that does not make it smaller than `size`.
-pub(super) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
     let mut padded;
     let cluster = match cluster.len() < size {
         true => {
@@ -30,16 +42,23 @@ pub(super) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io:
 }
 
 fn deflate(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let mut stream =
-        Compress::new_with_window_bits(flate2::Compression::new(DEFLATE_LEVEL), false, DEFLATE_WINDOW_BITS);
-    let mut packed = Vec::with_capacity(cluster.len() - 1);
-    let status = stream.compress_vec(cluster, &mut packed, FlushCompress::Finish)?;
-    Ok((status == Status::StreamEnd && packed.len() < cluster.len()).then_some(packed))
+    DEFLATE.with_borrow_mut(|stream| {
+        stream.reset();
+        let mut packed = Vec::with_capacity(cluster.len() - 1);
+        let status = stream.compress_vec(cluster, &mut packed, FlushCompress::Finish)?;
+        Ok((status == Status::StreamEnd && packed.len() < cluster.len()).then_some(packed))
+    })
 }
 
 fn pack_zstd(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let packed = zstd::bulk::compress(cluster, ZSTD_LEVEL)?;
-    Ok((packed.len() < cluster.len()).then_some(packed))
+    ZSTD.with_borrow_mut(|kept| {
+        let stream = match kept {
+            Some(stream) => stream,
+            None => kept.insert(Compressor::new(ZSTD_LEVEL)?),
+        };
+        let packed = stream.compress(cluster)?;
+        Ok((packed.len() < cluster.len()).then_some(packed))
+    })
 }
 
 #[cfg(test)]

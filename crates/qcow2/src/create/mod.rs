@@ -1,6 +1,7 @@
 //! Making a new image.
 
 mod error;
+mod in_order;
 mod measure;
 mod options;
 mod plan;
@@ -9,6 +10,7 @@ use storage::{Allocation, Hints, IoBuf, Storage, Zeroing};
 use storage_luks::{Around, NewVolume};
 
 pub use error::CreateError;
+pub use in_order::{InOrder, InOrderCluster, Packer};
 pub use measure::{Content, DataClusters, FileSizes};
 pub use options::{CreateOptions, Preallocation};
 use plan::Plan;

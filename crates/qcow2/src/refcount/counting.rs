@@ -60,11 +60,6 @@ impl Refcounts {
         }
     }
 
-    /// Lowers the refcount of one cluster by one, in memory, and returns what is left.
-    pub(crate) async fn lower(&self, cluster: u64) -> Result<u64, Error> {
-        self.lower_run(cluster..cluster + 1).await.map(|lowered| lowered.left)
-    }
-
     /// Lowers the refcounts of the first of `clusters` by one, in memory: as many as have the same refcount and lie in one block.
     pub(crate) async fn lower_run(&self, clusters: Range<u64>) -> Result<Lowered, Error> {
         let start = clusters.start;
@@ -88,18 +83,24 @@ impl Refcounts {
     }
 
     /// How many of the first of `clusters` have one reference, or how many have several (those of one block).
+    ///
+    /// # Errors
+    /// When the first one has none.
     pub(crate) async fn alike(&self, clusters: Range<u64>) -> Result<(u64, bool), Error> {
+        let (start, order) = (clusters.start, self.geometry.refcount_order);
         let entries = self.geometry.refcount_block_entries();
-        let Some(block) = self.block(clusters.start / entries).await? else {
-            return Err(self.freed_twice(clusters.start));
-        };
+        let Some(block) = self.block(start / entries).await? else { return Err(self.not_counted(start)) };
         let Range { start: first, end: last } = in_block(&clusters, entries);
-        let shared =
-            |bytes: &[u8], at| refcount_get(bytes, at, self.geometry.refcount_order).unwrap_or(0) > 1;
-        Ok(block.read(|bytes| {
-            let several = shared(bytes, first);
-            ((first..last).take_while(|&at| shared(bytes, at) == several).count() as u64, several)
-        }))
+        let several = |bytes: &[u8], at| match refcount_get(bytes, at, order) {
+            Some(0) | None => None,
+            Some(count) => Some(count > 1),
+        };
+        let alike = block.read(|bytes| {
+            let first_has = several(bytes, first)?;
+            let len = (first..last).take_while(|&at| several(bytes, at) == Some(first_has)).count();
+            Some((len as u64, first_has))
+        });
+        alike.ok_or_else(|| self.not_counted(start))
     }
 
     /// Raises the refcounts of `clusters` by one, in memory.

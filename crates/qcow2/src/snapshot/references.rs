@@ -1,5 +1,6 @@
 //! What an L1 table leads to, counted.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
@@ -16,7 +17,7 @@ struct Runs {
 
 impl Runs {
     /// One more reference to each of `clusters`.
-    fn add(&mut self, clusters: std::ops::Range<u64>) {
+    fn add(&mut self, clusters: Range<u64>) {
         let (start, len) = (clusters.start, clusters.end - clusters.start);
         match self.runs.last_mut() {
             Some((last, its_len)) if *last + *its_len == start => *its_len += len,
@@ -83,26 +84,29 @@ impl Inner {
     /// One reference less for each of `clusters`, as [`Inner::lower_references`].
     pub(super) async fn lower_or_free(
         &self,
-        clusters: std::ops::Range<u64>,
+        clusters: Range<u64>,
         freed: &mut Vec<Free>,
     ) -> Result<(), Error> {
         let punch = self.options.pass_discard_snapshot;
-        for cluster in clusters {
-            let count = self.space.refcounts.get(cluster).await?;
-            if count > 1 {
-                self.space.refcounts.lower(cluster).await?;
-                continue;
-            }
-            if count == 0 {
-                let at = HostOffset(cluster << self.medium.geometry.cluster_bits);
-                let detail = format!("the cluster at {at} is in use, but its refcount is 0");
-                return self.medium.noticing_corruption(Err(self.medium.blame.corrupt(detail)));
-            }
+        let Range { start: mut at, end } = clusters;
+        while at < end {
+            let alike = self.space.refcounts.alike(at..end).await;
+            let (len, shared) = self.medium.noticing_corruption(alike)?;
             match freed.last_mut() {
-                Some(last) if last.start + last.len == cluster && last.punch == punch => last.len += 1,
-                _ => lists::push(freed, Free { start: cluster, len: 1, punch })
+                _ if shared => self.lower_shared(at..at + len).await?,
+                Some(last) if last.start + last.len == at && last.punch == punch => last.len += len,
+                _ => lists::push(freed, Free { start: at, len, punch })
                     .map_err(|_| self.medium.blame.no_memory("the list of freed clusters"))?,
             }
+            at += len;
+        }
+        Ok(())
+    }
+
+    async fn lower_shared(&self, clusters: Range<u64>) -> Result<(), Error> {
+        let Range { start: mut at, end } = clusters;
+        while at < end {
+            at += self.space.refcounts.lower_run(at..end).await?.len;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ mod full_medium;
 mod given_back;
 mod harness;
 mod hints;
+mod in_order;
 mod jobs;
 mod look_ups;
 mod new_on_device;

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::Inventory;
 use super::export_view::{ExportView, Shown};
 use super::fuse::FuseDoor;
+use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
 use crate::serve::exports::check_name;
 
@@ -47,15 +48,18 @@ pub enum ExportDoor {
     VhostUserBlk(VhostDoor),
     /// As a file.
     Fuse(FuseDoor),
+    /// As a block device.
+    Ublk(UblkDoor),
 }
 
 impl ExportDoor {
-    /// QEMU's word for it.
+    /// QEMU's word for it, or ours.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Nbd => "nbd",
             Self::VhostUserBlk(_) => "vhost-user-blk",
             Self::Fuse(_) => "fuse",
+            Self::Ublk(_) => "ublk",
         }
     }
 }
@@ -65,7 +69,7 @@ impl ExportRecord {
     pub fn vhost_door(&self) -> Option<&VhostDoor> {
         match &self.door {
             ExportDoor::VhostUserBlk(door) => Some(door),
-            ExportDoor::Nbd | ExportDoor::Fuse(_) => None,
+            ExportDoor::Nbd | ExportDoor::Fuse(_) | ExportDoor::Ublk(_) => None,
         }
     }
 
@@ -73,7 +77,15 @@ impl ExportRecord {
     pub fn fuse_door(&self) -> Option<&FuseDoor> {
         match &self.door {
             ExportDoor::Fuse(door) => Some(door),
-            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) => None,
+            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) | ExportDoor::Ublk(_) => None,
+        }
+    }
+
+    /// The block device, if it is one.
+    pub fn ublk_door(&self) -> Option<&UblkDoor> {
+        match &self.door {
+            ExportDoor::Ublk(door) => Some(door),
+            ExportDoor::Nbd | ExportDoor::VhostUserBlk(_) | ExportDoor::Fuse(_) => None,
         }
     }
 
@@ -170,7 +182,8 @@ impl Inventory {
             door.close();
         }
         record.shutting_down.set(true);
-        if record.entry.connections() == 0 && record.fuse_door().is_none() {
+        let is_local = record.fuse_door().is_some() || record.ublk_door().is_some();
+        if record.entry.connections() == 0 && !is_local {
             self.forget_export(&record);
             return Ok(());
         }
@@ -181,6 +194,9 @@ impl Inventory {
                 door.unmount().await;
                 // Requests of no open file may be in flight.
                 door.ended().await;
+            }
+            if let Some(door) = record.ublk_door() {
+                door.remove().await;
             }
             inventory.forget_export(&record);
         })
@@ -194,6 +210,7 @@ impl Inventory {
             ExportDoor::Nbd => self.server.exports(),
             ExportDoor::VhostUserBlk(_) => self.vhost.exports(),
             ExportDoor::Fuse(_) => self.fuse.exports(),
+            ExportDoor::Ublk(_) => self.ublk.exports(),
         }
     }
 

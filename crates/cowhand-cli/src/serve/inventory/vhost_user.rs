@@ -116,11 +116,12 @@ impl Inventory {
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::accept);
     }
 
-    /// Nobody comes in any more, over no protocol; names of sockets and mounts are removed.
+    /// Nobody comes in any more, over no protocol; names of sockets, mounts and block devices are removed.
     pub async fn close_doors(&self) {
         self.doors.close();
         self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);
         self.unmount_all().await;
+        self.remove_devices().await;
     }
 
     /// Names of sockets that are removed at the end.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use graph::DiskNode;
+use graph::drivers::OpenCache;
 use graph::front::Kind;
 use prometheus_client::registry::Registry;
 use qcow2::Counters;
@@ -54,6 +55,7 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
         limits(&mut all, &disk.name(), &disk, histograms);
         map_cache(&mut all, &disk.name(), &disk);
     }
+    graph::drivers::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
     for export in inventory.exports() {
         let disk_name = export.disk.name();
         let labels = [("export", export.entry.name()), ("disk", disk_name.as_str())];
@@ -208,6 +210,30 @@ fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
     );
     let help = "1 if the image was found corrupt";
     add(gauge("cowhand_image_corrupt", In::Things, help), u64::from(status.corrupt));
+}
+
+/// What is kept of a remote file on this machine.
+fn remote_cache(all: &mut Collection, cache: &OpenCache) {
+    let path = cache.path.to_string_lossy();
+    let labels = [("cache", &*path), ("of", cache.of.as_str())];
+    let mut add = |family, value: u64| all.add(family, &labels, value as f64);
+    let figures = &cache.figures;
+    let help = "Reads of a remote file that needed nothing of its server";
+    add(counter("cowhand_remote_cache_hits", In::Things, help), figures.hits);
+    let help = "Reads of a remote file that needed its server";
+    add(counter("cowhand_remote_cache_misses", In::Things, help), figures.misses);
+    let help = "Bytes that were read of a remote file";
+    add(counter("cowhand_remote_cache_served", In::Bytes, help), figures.served_bytes);
+    let help = "Bytes that came from the server of a remote file";
+    add(counter("cowhand_remote_cache_fetched", In::Bytes, help), figures.fetched_bytes);
+    let help = "Bytes of a remote file in its cache";
+    add(gauge("cowhand_remote_cache_size", In::Bytes, help), figures.cached_bytes);
+    let help = "Clusters of a cache that were given up for others";
+    add(counter("cowhand_remote_cache_evictions", In::Things, help), figures.evictions);
+    let help = "Fetched clusters that a cache did not keep: too many waited, or its file takes no more";
+    add(counter("cowhand_remote_cache_not_kept", In::Things, help), figures.not_kept);
+    let help = "How often the file of a cache failed; from the first time on it is not changed";
+    add(counter("cowhand_remote_cache_failures", In::Things, help), figures.failures);
 }
 
 fn counters(all: &mut Collection, labels: &[(&'static str, &str)], map: &Counters) {

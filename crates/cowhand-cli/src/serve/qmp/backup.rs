@@ -10,7 +10,7 @@ use job::{Backup, BackupPace, BeforeWrite};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{new_job, not_begun, target_of, unit};
+use super::live::{name_filter, new_job, not_begun, target_of, unit};
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
 use crate::serve::inventory::Inventory;
@@ -65,10 +65,17 @@ async fn begin(
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     let node = target_of(inventory, &disk, target)?;
     let block = target_block(&node, arguments)?;
+    let discards = arguments.is_on("discard-source");
+    if discards && disk.disk.root().driver() != "snapshot-access" {
+        return Err(QmpError::generic(format!(
+            "argument 'discard-source' is true and node {device:?} is no snapshot-access filter: what is copied would be lost to its clients"
+        )));
+    }
     let (unit, pace) = pace(arguments, unit(&block))?;
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
+    name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
-    let filter = BeforeWrite::new(disk.disk.root(), block, unit, since);
+    let filter = BeforeWrite::new(disk.disk.root(), block, unit, since, discards);
     let over = Arc::clone(&filter);
     let mark = async || {
         filter.mark(what).await?;

@@ -60,6 +60,10 @@ pub const EXPORT: Kind = Kind::Union {
                 optional("allow-other", Kind::Choice(&["on", "off", "auto"])),
             ],
         },
+        Variant {
+            tag: "ublk",
+            members: &[optional("number", Kind::Whole(door_ublk::limits::NUMBER_MAX as u64))],
+        },
     ],
 };
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use control::{Arguments, QmpError};
 use door_fuse::mount::AllowOther;
+use door_ublk::Number;
 use export::Removal;
 use serde_json::{Value, json};
 
@@ -20,6 +21,7 @@ pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value,
     match arguments.text("type")? {
         "vhost-user-blk" => add_vhost_user_blk(inventory, arguments),
         "fuse" => add_fuse(inventory, arguments),
+        "ublk" => add_ublk(inventory, arguments),
         _ => add_nbd(inventory, arguments),
     }
 }
@@ -74,6 +76,24 @@ fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value
     };
     inventory.add_fuse_export((id, node), shown, door)?;
     inventory.watch_mounts();
+    Ok(json!({}))
+}
+
+/// Ours; as the others, read-only if nothing else is said.
+fn add_ublk(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
+    // Not the id of another export.
+    inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
+    let shown = Shown {
+        writable: arguments.is_on("writable"),
+        bitmaps: Vec::new(),
+        allocation_depth: false,
+        writethrough: arguments.is_on("writethrough"),
+    };
+    // The schema has its bound.
+    let number = arguments.maybe_whole("number").and_then(|number| u32::try_from(number).ok());
+    inventory.add_ublk_export((id, node), shown, number.map_or(Number::Auto, Number::Given))?;
+    inventory.watch_devices();
     Ok(json!({}))
 }
 
@@ -132,7 +152,7 @@ pub fn add_older(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Valu
 pub fn del_older(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let name = arguments.text("name")?;
     let exports = inventory.exports();
-    let found = exports.iter().find(|export| export.vhost_door().is_none() && export.entry.name() == name);
+    let found = exports.iter().find(|export| export.is_nbd() && export.entry.name() == name);
     let found = found.ok_or_else(|| {
         QmpError::generic(format!("the NBD server has no export {name:?} (query-block-exports)"))
     })?;
@@ -153,7 +173,7 @@ pub fn del(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value,
     Ok(json!({}))
 }
 
-/// All exports. `connections`, `name`, `writable`, `socket` and `mountpoint` are ours.
+/// All exports. `connections`, `name`, `writable`, `socket`, `mountpoint` and `device` are ours.
 pub fn query(inventory: &Inventory) -> Value {
     let export = |record: &Rc<crate::serve::inventory::exports::ExportRecord>| {
         let mut shown = json!({
@@ -170,6 +190,9 @@ pub fn query(inventory: &Inventory) -> Value {
         }
         if let Some(door) = record.fuse_door() {
             shown["mountpoint"] = json!(door.path().to_string_lossy());
+        }
+        if let Some(door) = record.ublk_door() {
+            shown["device"] = json!(door.path().to_string_lossy());
         }
         shown
     };

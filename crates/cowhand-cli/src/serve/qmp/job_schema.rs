@@ -64,6 +64,8 @@ pub const BACKUP: &[Argument] = &[
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
     optional("x-perf", PERF),
+    optional("discard-source", Kind::Switch),
+    optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];
@@ -81,6 +83,8 @@ pub const DRIVE_BACKUP: &[Argument] = &[
     optional("on-source-error", ON_ERROR),
     optional("on-target-error", ON_ERROR),
     optional("x-perf", PERF),
+    optional("discard-source", Kind::Switch),
+    optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
     optional("format", Kind::Text),
@@ -144,6 +148,7 @@ pub const STREAM: &[Argument] = &[
     optional("backing-file", Kind::Text),
     optional("speed", NUMBER),
     optional("on-error", ON_ERROR),
+    optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];
@@ -160,6 +165,7 @@ pub const COMMIT: &[Argument] = &[
     optional("speed", NUMBER),
     optional("on-error", ON_ERROR),
     optional("x-converge-after", ROUNDS),
+    optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];
@@ -179,6 +185,7 @@ pub const MIRROR: &[Argument] = &[
     optional("on-target-error", ON_ERROR),
     optional("copy-mode", COPY_MODE),
     optional("x-converge-after", ROUNDS),
+    optional("filter-node-name", Kind::Text),
     optional("auto-finalize", Kind::Switch),
     optional("auto-dismiss", Kind::Switch),
 ];

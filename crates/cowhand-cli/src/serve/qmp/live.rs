@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
-use graph::{Change, DiskNode};
+use graph::{Change, DiskNode, User};
 use job::{Mirror, Terms, Tracked, What};
 use serde_json::{Value, json};
 
@@ -43,7 +43,23 @@ pub(super) fn new_job(
         speed: arguments.maybe_whole("speed").unwrap_or(0),
         group: None,
         layers: Vec::new(),
+        filter: None,
     })
+}
+
+/// Gives the filter that a job has over a disk the name that `filter-node-name` says.
+pub(super) fn name_filter(
+    inventory: &Inventory,
+    change: &Change<'_>,
+    arguments: Arguments<'_>,
+    new: &mut NewJob,
+    (driver, disk): (&'static str, &DiskNode),
+) -> Result<(), QmpError> {
+    let Some(name) = arguments.maybe_text("filter-node-name") else { return Ok(()) };
+    let job = User { kind: "job", name: new.terms.id.clone() };
+    let named = inventory.graph.name_job_filter(change, name, driver, disk, job);
+    new.filter = Some(named.map_err(|error| inventory.refused(&error))?);
+    Ok(())
 }
 
 pub(super) fn not_begun(error: &dyn std::error::Error) -> QmpError {
@@ -162,6 +178,7 @@ async fn begin_mirror(
         image.await_backing();
     }
     let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
+    name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;
     let mirror = converging(mirror, arguments);

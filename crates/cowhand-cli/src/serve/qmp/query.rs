@@ -83,6 +83,14 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
             value["child"] = json!(child.get());
             values.push(value);
         }
+        NodeKind::JobFilter { driver, disk: name, job } => {
+            let Ok(disk) = inventory.graph.disk(&name.get()) else { return };
+            let mut value = disk_value(&node.name(), &disk, &Value::Null);
+            value["drv"] = json!(driver);
+            value["children"] = json!({ "file": name.get() });
+            value["job"] = json!(job.name);
+            values.push(value);
+        }
         NodeKind::File(options) => values.push(json!({
             "node-name": node.name(),
             "drv": "file",

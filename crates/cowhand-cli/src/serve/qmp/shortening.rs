@@ -11,7 +11,7 @@ use qcow2::{Qcow2, ResizeOptions};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{converging, new_job, not_begun, track, unit};
+use super::live::{converging, name_filter, new_job, not_begun, track, unit};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Jobs, Pivot, Work, file_name};
 
@@ -31,6 +31,7 @@ pub async fn stream(
     let base = stream_base(&chain, at, arguments)?;
     new.layers = chain.claim(inventory, at, base.unwrap_or(chain.layers.len() - 1))?;
     let holds = hold(inventory, &new.terms.id, &[&chain.disk.name()])?;
+    name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
     let image = chain.writable(inventory, change, at).await?;
     let base_block = base.and_then(|base| chain.layers.get(base)).map(|layer| Arc::clone(&layer.block));
     // Guests write to the uppermost image alone.
@@ -103,6 +104,8 @@ pub async fn commit(
     }
     new.layers = chain.claim(inventory, top.saturating_sub(1), base)?;
     let holds = hold(inventory, &new.terms.id, &[&chain.disk.name()])?;
+    let driver = if top == 0 { "mirror_top" } else { "commit_top" };
+    name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
     match commit_work(inventory, change, arguments, &chain, (top, base)).await {
         Ok(work) => {
             Jobs::start(inventory, new, work, holds);

@@ -27,6 +27,10 @@ fn of_exports(inventory: &Inventory) -> Option<String> {
         if export.shutting_down.get() {
             return Some(format!("export {:?} is shutting down; try again", export.id));
         }
+        if let Some(device) = export.ublk_door() {
+            let (id, path) = (&export.id, device.path());
+            return Some(format!("export {id:?} is {}: block devices stay where they are", path.display()));
+        }
         let mount = export.fuse_door()?;
         Some(format!(
             "export {:?} is mounted at {}: mounts stay where they are",

@@ -67,7 +67,7 @@ impl Work {
                 (Self::Mirror(mirror), tracked)
             }
             Kind::Backup => {
-                let filter = BeforeWrite::new(Arc::clone(&top), copy()?, CLUSTER, None);
+                let filter = BeforeWrite::new(Arc::clone(&top), copy()?, CLUSTER, None, false);
                 filter.mark(What::Everything).await.map_err(told)?;
                 let hash = Cell::new(hash(&read_all(&*top).await?));
                 let backup = Backup {

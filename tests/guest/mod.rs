@@ -6,23 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+mod kernel;
+mod ublk;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img};
 use black_box::server::Start;
-use black_box::{Run, Scratch, Server};
+use black_box::{Scratch, Server};
 
-/// A guest that takes longer hangs: it needs about 10 s on an idle machine.
-const GUEST_MAX: Duration = Duration::from_secs(240);
-
-/// What the guest prints when all went well.
-const DONE: &str = "GUEST-IS-DONE";
-
-/// Modules that the disk needs, in any order: their dependencies are looked up.
-const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
+use kernel::{DONE, GUEST_MAX, Kernel, boot, firmware};
 
 /// First boot: make, fill, checksum, delete half, trim.
 const FIRST: &str = r"
@@ -64,7 +59,9 @@ fn a_linux_guest_keeps_its_file_system_over_writes_trims_and_reboots() {
         for script in [FIRST, SECOND] {
             let initrd = kernel.initrd(&scratch, script);
             let server = Server::start([format!("file={path},{drive}")]);
-            boot(&kernel, &initrd, &server);
+            let drive =
+                format!("file={},format=raw,if=none,id=d,discard=unmap,cache=none", server.uri("disk"));
+            boot(&kernel, &initrd, &drive);
             server.stop();
             assert_clean(Path::new(&path));
         }
@@ -77,149 +74,6 @@ fn assert_trimmed(path: &str) {
     let info = qemu_img(["info", "--output=json", path]).json();
     let bytes = info["actual-size"].as_u64().expect("a size");
     assert!(bytes < 24 << 20, "the image takes {bytes} bytes");
-}
-
-fn boot(kernel: &Kernel, initrd: &Path, server: &Server) {
-    let drive = format!("file={},format=raw,if=none,id=d,discard=unmap,cache=none", server.uri("disk"));
-    let outcome = Run::new("qemu-system-x86_64")
-        .args(["-accel", "tcg,thread=multi", "-machine", "pc", "-m", "512", "-nodefaults", "-no-reboot"])
-        .args(["-display", "none", "-serial", "stdio"])
-        .args(firmware())
-        .args(["-append", "console=ttyS0 panic=-1 quiet", "-drive", &drive])
-        .args(["-device", "virtio-blk-pci,drive=d,discard=on,write-zeroes=on"])
-        .args([Path::new("-kernel"), &kernel.image, Path::new("-initrd"), initrd])
-        .limit(GUEST_MAX)
-        .outcome();
-    assert!(outcome.status.success() && outcome.stdout.contains(DONE), "the guest fails: {outcome}");
-}
-
-/// Where the guest's kernel is installed: `COWHAND_GUEST_ROOT` names another place than `/`, for instance one in which packages were
-/// only unpacked.
-fn under_root(path: &str) -> PathBuf {
-    std::env::var_os("COWHAND_GUEST_ROOT").map_or(PathBuf::from("/"), PathBuf::from).join(path)
-}
-
-/// Where QEMU finds its firmware, if not where it was installed.
-fn firmware() -> Vec<String> {
-    let Some(root) = std::env::var_os("COWHAND_GUEST_ROOT").map(PathBuf::from) else { return Vec::new() };
-    let places = ["usr/share/qemu", "usr/share/seabios"].map(|path| root.join(path));
-    places.iter().flat_map(|place| ["-L".to_owned(), place.display().to_string()]).collect()
-}
-
-/// Debian's cloud kernel, as its package installs it.
-struct Kernel {
-    image: PathBuf,
-    modules: PathBuf,
-}
-
-impl Kernel {
-    fn newest() -> Self {
-        let (boot, all) = (under_root("boot"), under_root("lib/modules"));
-        let names = fs::read_dir(&boot).expect("/boot").flatten().map(|entry| entry.file_name());
-        let releases = names.filter_map(|name| Some(name.to_str()?.strip_prefix("vmlinuz-")?.to_owned()));
-        let cloud = releases.filter(|release| release.ends_with("-cloud-amd64"));
-        let usable = cloud.filter(|release| all.join(release).is_dir());
-        let newest = usable.max().expect("linux-image-cloud-amd64 is missing: run cargo xtask test as root");
-        Self { image: boot.join(format!("vmlinuz-{newest}")), modules: all.join(newest) }
-    }
-
-    /// Files of the modules and of all that they need, in an order in which they can be loaded.
-    fn module_files(&self) -> Vec<PathBuf> {
-        let text = fs::read_to_string(self.modules.join("modules.dep")).expect("modules.dep");
-        let mut ordered: Vec<PathBuf> = Vec::new();
-        for wanted in MODULES {
-            let is_wanted = |file: &str| module_name(Path::new(file)) == wanted;
-            let Some((file, needs)) =
-                text.lines().filter_map(|line| line.split_once(':')).find(|(f, _)| is_wanted(f))
-            else {
-                // Built into the kernel.
-                continue;
-            };
-            // What is needed stands in the order in which to unload it.
-            let files = needs.split_whitespace().rev().chain([file]).map(|file| self.modules.join(file));
-            files.for_each(|file| {
-                if !ordered.contains(&file) {
-                    ordered.push(file);
-                }
-            });
-        }
-        ordered
-    }
-
-    /// An initial RAM disk that loads the modules, runs the script and switches the machine off.
-    fn initrd(&self, scratch: &Scratch, script: &str) -> PathBuf {
-        let root = Scratch::new();
-        for directory in ["bin", "sbin", "dev", "proc", "sys", "modules"] {
-            fs::create_dir(root.file(directory)).expect("a directory");
-        }
-        copy(&find("busybox"), &root.file("bin/busybox"));
-        for program in ["mke2fs", "e2fsck"] {
-            copy_with_libraries(&find(program), root.path());
-        }
-        let modules: String = self.module_files().iter().map(|file| put_module(file, root.path())).collect();
-        let init = format!(
-            "#!/bin/busybox sh\n\
-             /bin/busybox mount -t devtmpfs none /dev\n\
-             /bin/busybox mount -t proc none /proc\n\
-             /bin/busybox mount -t sysfs none /sys\n\
-             export PATH=/sbin MKE2FS_SKIP_PROGRESS=1\n\
-             off() {{ /bin/busybox poweroff -f; }}\n\
-             fail() {{ echo \"failed: $1\"; off; /bin/busybox sleep 60; }}\n\
-             {modules}{script}\necho {DONE}\noff\n"
-        );
-        fs::write(root.file("init"), init).expect("an init");
-        fs::set_permissions(root.file("init"), fs::Permissions::from_mode(0o755)).expect("a mode");
-        let archive = scratch.file("initrd");
-        let pack = format!("find . | cpio --quiet -o -H newc > {}", archive.display());
-        Run::new("sh").args(["-c", &pack]).current_dir(root.path()).ok();
-        archive
-    }
-}
-
-/// `kernel/drivers/block/virtio_blk.ko.xz` is `virtio_blk`.
-fn module_name(file: &Path) -> String {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.split('.').next().unwrap_or_default().to_owned()
-}
-
-/// Puts a module into the root, decompressed; gives the line that loads it.
-fn put_module(file: &Path, root: &Path) -> String {
-    let name = module_name(file);
-    let into = root.join("modules").join(format!("{name}.ko"));
-    match file.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => decompress("xz", file, &into),
-        Some("zst") => decompress("zstd", file, &into),
-        _ => copy(file, &into),
-    }
-    format!("/bin/busybox insmod /modules/{name}.ko || fail 'module {name}'\n")
-}
-
-fn decompress(program: &str, file: &Path, into: &Path) {
-    let line = format!("{program} -dc {} > {}", file.display(), into.display());
-    Run::new("sh").args(["-c", &line]).ok();
-}
-
-fn find(program: &str) -> PathBuf {
-    let places = ["usr/local/sbin", "usr/sbin", "sbin", "usr/bin", "bin"];
-    let here = places.iter().map(|place| Path::new("/").join(place).join(program));
-    let unpacked = places.iter().map(|place| under_root(place).join(program));
-    let found = here.chain(unpacked).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{program} is missing: run cargo xtask test as root"))
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
-    fs::copy(from, to).unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));
-}
-
-/// Puts a program into the root with every library that it is linked with, each in its place.
-fn copy_with_libraries(program: &Path, root: &Path) {
-    let name = program.file_name().expect("a program");
-    copy(program, &root.join("sbin").join(name));
-    let linked = Run::new("ldd").arg(program).ok();
-    for library in linked.split_whitespace().filter(|word| word.starts_with('/')) {
-        copy(Path::new(library), &root.join(&library[1..]));
-    }
 }
 
 /// A guest works while the daemon under it is killed, resized and trimmed.

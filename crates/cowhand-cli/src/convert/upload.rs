@@ -1,0 +1,182 @@
+//! A new object of a store as the target.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use block::Block;
+use graph::OpenRules;
+use graph::drivers::{elsewhere, object_store};
+use graph::probe::Format;
+use job::{Copy, CopyOptions, Counters, Order};
+use qcow2::{CreateOptions, DataClusters, InOrder};
+use reactor::Reactor;
+use storage_s3::{Present, StoreError, Upload, UploadSize};
+
+use super::plan::Plan;
+use super::{Args, same_as, warn_of_unreadable};
+use crate::copying::object::{ObjectTarget, Shape};
+use crate::copying::watch::Watch;
+use crate::drive::disk_options;
+use crate::failure::{Failure, warn};
+use crate::measure::add_data;
+
+/// Less does not hold three parts.
+const MEMORY_BYTES_MIN: u64 = 3 * storage_s3::PART_BYTES_MIN as u64;
+
+/// The name of an object that is to be made.
+pub fn object_name<'a>(args: &Args, target: &'a OsStr) -> Option<&'a str> {
+    let name = target.to_str().filter(|_| !args.no_create)?;
+    (elsewhere(name.as_ref()) == Some("s3")).then_some(name)
+}
+
+/// Copies `source` into the object `name`. Whatever happens, there is what was there before, or the whole object.
+///
+/// # Errors
+/// When the object cannot be made, or a signal ended it.
+pub fn run(
+    args: &Args,
+    reactor: &Reactor,
+    rules: &OpenRules,
+    watch: &Watch,
+    source: &dyn Block,
+    name: &str,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    check(args, name)?;
+    reactor.run(async {
+        let shape = shape(args, name, plan)?;
+        let size = upload_size(args, source, name, plan).await?;
+        let target = ObjectTarget::new(name.to_owned(), begin(args, name, size).await?, shape);
+        let made = match copy(args, watch, source, &target, plan).await {
+            Ok(()) => target.finish().await,
+            failed => failed,
+        };
+        match made {
+            Ok(()) if args.verify => verify(args, rules, source, name).await,
+            Ok(()) => Ok(()),
+            Err(failure) => Err(take_away(&target, failure).await),
+        }
+    })
+}
+
+fn check(args: &Args, name: &str) -> Result<(), Failure> {
+    let refused = |what: &str| Err(Failure::new(format!("cannot upload {name}: {what}")));
+    if args.bitmaps {
+        return refused("--bitmaps: an object is written from its first byte to its last, without bitmaps");
+    }
+    if args.target_format == Format::Luks {
+        return refused(
+            "a luks image is not written from its first byte to its last; allowed: raw and qcow2",
+        );
+    }
+    Ok(())
+}
+
+fn because(name: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::because(format!("cannot upload {name}"), error)
+}
+
+fn shape(args: &Args, name: &str, plan: &Plan) -> Result<Shape, Failure> {
+    if args.target_format == Format::Raw {
+        return Ok(Shape::Raw(plan.size));
+    }
+    let image = InOrder::new(&image_options(plan)).map_err(|error| because(name, &error))?;
+    let image = Box::new(image);
+    Ok(if args.compress { Shape::Compressed(image) } else { Shape::Qcow2(image) })
+}
+
+fn image_options(plan: &Plan) -> CreateOptions {
+    CreateOptions { size: plan.size, ..plan.image.options.clone() }
+}
+
+/// How large the parts are: by the map of the source, no data is read for it.
+async fn upload_size(
+    args: &Args,
+    source: &dyn Block,
+    name: &str,
+    plan: &Plan,
+) -> Result<UploadSize, Failure> {
+    let object_bytes = match args.target_format {
+        Format::Qcow2 => {
+            // What is below adds nothing to the file.
+            let options = CreateOptions { backing_file: None, backing_format: None, ..image_options(plan) };
+            let mut clusters = DataClusters::new(options.cluster_size);
+            if args.sparse == Some(0) {
+                clusters.add(0, plan.size);
+            } else {
+                add_data(source, &mut clusters).await.map_err(|error| because(name, &error))?;
+            }
+            let content = qcow2::Content::Copied { data_bytes: clusters.bytes() };
+            options.measure(content).map_err(|error| because(name, &error))?.required
+        }
+        _ => plan.size,
+    };
+    UploadSize::fit(object_bytes, (args.memory_limit / 2).max(MEMORY_BYTES_MIN)).map_err(|needed| {
+        let (limit, needed) = (args.memory_limit, needed.saturating_mul(2));
+        Failure::new(format!(
+            "cannot upload {name}: an object of up to {object_bytes} bytes has parts that need more memory: --memory-limit is {limit}; \
+             allowed: {needed} and more"
+        ))
+    })
+}
+
+async fn begin(args: &Args, name: &str, size: UploadSize) -> Result<Upload, Failure> {
+    let store = object_store(name).await;
+    let store = store.unwrap_or_else(|| Err(std::io::ErrorKind::Unsupported.into()));
+    let (store, key) = store.map_err(|error| because(name, &error))?;
+    let present = if args.force { Present::Replace } else { Present::Keep };
+    Upload::begin(Arc::new(store), &key, present, size).await.map_err(|error| {
+        let failure = because(name, &error);
+        match error {
+            StoreError::Exists { .. } => failure.with_hint("--force replaces it, when the new one is whole"),
+            _ => failure,
+        }
+    })
+}
+
+async fn copy(
+    args: &Args,
+    watch: &Watch,
+    source: &dyn Block,
+    target: &ObjectTarget,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let options = CopyOptions {
+        order: Order::InOrder,
+        flush_bytes: None,
+        ..plan.copy_options(args, target.align_bytes())
+    };
+    let copy = Copy {
+        source,
+        from: 0..source.size(),
+        target,
+        to: 0,
+        scope: plan.scope,
+        content: plan.content,
+        options,
+    };
+    let copied = watch.run(&copy, &Counters::default()).await;
+    let copied =
+        copied.map_err(|error| Failure::because(format!("cannot convert {}", source.name()), &error))?;
+    warn_of_unreadable(source, &copied);
+    watch.check()
+}
+
+/// Takes away what was sent, and says so if that fails.
+async fn take_away(target: &ObjectTarget, failure: Failure) -> Failure {
+    match target.abort().await {
+        Ok(()) => failure,
+        Err(error) => {
+            warn(&format!("{}: {error}", target.name()));
+            failure.with_hint(
+                "parts that were sent are still at the store: abort the upload there (docs/object-stores.md)",
+            )
+        }
+    }
+}
+
+async fn verify(args: &Args, rules: &OpenRules, source: &dyn Block, name: &str) -> Result<(), Failure> {
+    let mut options = disk_options(&name.into(), |_| false)?;
+    options.layer.format = Some(args.target_format);
+    same_as(args, rules, source, options).await
+}

@@ -1,0 +1,162 @@
+//! The driver's devices. All unsafe code of this crate is here: what the kernel may touch is handed to it in three places.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+
+use buffer::IoBuf;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use reactor::CommandDevice;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::abi::{
+    CONTROL_COMMAND_BYTES, DESCRIPTOR_BYTES, Encoding, QUEUE_DEPTH_MAX, control_command, io_command,
+};
+
+/// Bytes of a command in an entry of a ring with entries of 128.
+const WIDE_COMMAND_BYTES: usize = 80;
+
+/// Gives the control device a command about `device`, whose data `data` is, and waits for its end. It blocks.
+///
+/// # Errors
+/// As the driver says, or where the kernel has no io_uring.
+pub(crate) fn control(fd: &File, code: u32, device: u32, data: &mut [u8], value: u64) -> io::Result<()> {
+    // The kernel keeps its own time: a ring for each command lets others go on while one waits.
+    let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(1)?;
+    let (len, address) = match data {
+        [] => (0, 0),
+        // Of fixed sizes, far below.
+        data => (u16::try_from(data.len()).unwrap_or(u16::MAX), data.as_mut_ptr() as u64),
+    };
+    let mut command = [0; WIDE_COMMAND_BYTES];
+    command[..CONTROL_COMMAND_BYTES].copy_from_slice(&control_command(device, len, address, value));
+    let entry = opcode::UringCmd80::new(types::Fd(fd.as_raw_fd()), code).cmd(command).build();
+    // SAFETY: the driver touches `data` alone, which outlives the command: the loop below ends with it.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    pushed.map_err(|_| io::Error::other("a fresh submission queue is full"))?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        if let Some(completion) = ring.completion().next() {
+            let result = completion.result();
+            return if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
+        }
+    }
+}
+
+/// One place of a queue, as the driver has it: where a command goes, and its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) encoding: Encoding,
+    pub(crate) queue: u16,
+    pub(crate) tag: u16,
+}
+
+/// Waits for a request in a place of a queue, after the one before was answered with `answer`, whose data `buf` has. Gives the buffer back,
+/// with the data of a write. It must hold the largest request; all commands of a queue must come from one thread.
+///
+/// # Errors
+/// ENODEV when the device is stopped.
+pub(crate) async fn next_request(
+    device: &CommandDevice,
+    place: Place,
+    answer: Option<i32>,
+    buf: LargestBuf,
+) -> (io::Result<usize>, LargestBuf) {
+    let code = match answer {
+        None => place.encoding.fetch(),
+        Some(_) => place.encoding.commit_and_fetch(),
+    };
+    let head = io_command(place.queue, place.tag, answer.unwrap_or(0));
+    let bytes = buf.bytes;
+    // SAFETY: the driver copies at most the bytes of the largest request, which the buffer has.
+    let (result, buf) = unsafe { device.command(code, head, buf.buf).await };
+    (result, LargestBuf { buf, bytes })
+}
+
+/// A buffer for the largest request of a device.
+#[derive(Debug)]
+pub(crate) struct LargestBuf {
+    buf: IoBuf,
+    bytes: usize,
+}
+
+impl LargestBuf {
+    /// For requests of `bytes` at most.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { buf: IoBuf::uninit(bytes), bytes }
+    }
+
+    /// Its first `len` bytes are `read`, which came out of [`LargestBuf::split`]; `rest` is what was left there.
+    pub(crate) fn joined(mut read: IoBuf, rest: IoBuf, bytes: usize) -> Self {
+        read.rejoin(rest);
+        Self::of(read, bytes)
+    }
+
+    /// `buf`, if it is large enough; another one elsewhere.
+    pub(crate) fn of(buf: IoBuf, bytes: usize) -> Self {
+        if buf.len() < bytes { Self::new(bytes) } else { Self { buf, bytes } }
+    }
+
+    /// The bytes that requests of the device have at most.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The buffer itself.
+    pub(crate) fn into_buf(self) -> IoBuf {
+        self.buf
+    }
+}
+
+/// What the kernel says of the requests of one queue: memory that it shares with us to be read.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    start: NonNull<u8>,
+    len: usize,
+    depth: u16,
+}
+
+impl Descriptors {
+    /// Maps those of queue number `queue` of the open device, which has `depth` places.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn map(device: impl AsFd, queue: u16, depth: u16) -> io::Result<Self> {
+        let len = usize::from(depth) * DESCRIPTOR_BYTES;
+        let each = (QUEUE_DEPTH_MAX * DESCRIPTOR_BYTES).next_multiple_of(rustix::param::page_size());
+        let offset = usize::from(queue) * each;
+        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        let mapped = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, device, offset as u64)
+        };
+        let start = NonNull::new(mapped?.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Self { start, len, depth })
+    }
+
+    /// That of place `tag`. The kernel wrote it before it said so, and leaves it alone until the answer.
+    pub(crate) fn get(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES] {
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        if tag < self.depth {
+            // SAFETY: the place lies in the mapping.
+            let from = unsafe { self.start.add(usize::from(tag) * DESCRIPTOR_BYTES) };
+            // SAFETY: the bytes are mapped for reading, and `bytes` is ours alone.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), DESCRIPTOR_BYTES) };
+        }
+        bytes
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `map`, and nobody has a reference to it.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+// SAFETY: it is an address and a length; the bytes are reached by copies alone, and written by nobody in this process.
+unsafe impl Send for Descriptors {}

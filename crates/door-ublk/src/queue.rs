@@ -1,0 +1,146 @@
+//! One queue of a device on its loop: each place waits for a request, carries it out and answers it with its wait for the next one.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use export::repeats::{self, Level};
+use export::{Ending, HangUp, Hints, LocalEvent, Pace};
+use futures_util::future::{Either, select};
+use reactor::CommandDevice;
+use rustix::io::Errno;
+
+use crate::abi::Request;
+use crate::kernel::{Descriptors, LargestBuf, Place, next_request};
+use crate::requests;
+use crate::server::UblkExport;
+
+/// A queue that is served.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) export: Arc<UblkExport>,
+    pub(crate) pace: Pace,
+    device: CommandDevice,
+    descriptors: Descriptors,
+    number: u16,
+    ending: Rc<EndingQueue>,
+    /// Places that wait or work.
+    places: Cell<u16>,
+    /// Of those, the ones at work.
+    at_work: Cell<u16>,
+    changed: LocalEvent,
+}
+
+/// By which a queue is told to end.
+#[derive(Debug, Default)]
+pub(crate) struct EndingQueue {
+    is_asked: Cell<bool>,
+    asked: LocalEvent,
+}
+
+impl HangUp for EndingQueue {
+    /// Answers wait for nobody: there is one way to end.
+    fn hang_up(&self, _how: Ending) {
+        self.is_asked.set(true);
+        self.asked.wake();
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(
+        export: &Arc<UblkExport>,
+        (number, device, descriptors): (u16, CommandDevice, Descriptors),
+        pace: Pace,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            export: Arc::clone(export),
+            pace,
+            device,
+            descriptors,
+            number,
+            ending: Rc::default(),
+            places: Cell::new(0),
+            at_work: Cell::new(0),
+            changed: LocalEvent::default(),
+        })
+    }
+
+    pub(crate) fn ending(&self) -> Rc<EndingQueue> {
+        Rc::clone(&self.ending)
+    }
+
+    /// Serves until the device is stopped: by us, if it is told to end or the export is taken away, or by somebody else.
+    pub(crate) async fn run(self: Rc<Self>) {
+        let depth = self.export.device.info().depth;
+        self.places.set(depth);
+        for tag in 0..depth {
+            let queue = Rc::clone(&self);
+            reactor::spawn(async move {
+                queue.serve(tag).await;
+                queue.places.set(queue.places.get() - 1);
+                queue.changed.wake();
+            })
+            .detach();
+        }
+        let entry = Arc::clone(self.export.entry());
+        let ended = pin!(self.changed.until(|| self.places.get() == 0));
+        let asked = pin!(self.ending.asked.until(|| self.ending.is_asked.get()));
+        let leaving = pin!(entry.leaving().wait());
+        let sizes = pin!(self.follow_size());
+        if let Either::Right(_) = select(ended, select(select(asked, leaving), sizes)).await {
+            self.export.begin_stop();
+        }
+        self.changed.until(|| self.places.get() == 0).await;
+    }
+
+    /// The first queue tells the kernel of other sizes; it never ends.
+    async fn follow_size(&self) {
+        self.export.started().await;
+        if self.number != 0 {
+            return std::future::pending().await;
+        }
+        loop {
+            let resized = self.export.entry().resized();
+            self.export.tell_size().await;
+            resized.await;
+        }
+    }
+
+    /// Serves one place.
+    async fn serve(&self, tag: u16) {
+        let info = *self.export.device.info();
+        let place = Place { encoding: self.export.device.encoding(), queue: self.number, tag };
+        let mut buf = LargestBuf::new(info.buffer_bytes as usize);
+        let mut answer = None;
+        loop {
+            let (asked, given) = next_request(&self.device, place, answer, buf).await;
+            if let Err(error) = asked {
+                return self.tell_of(&error);
+            }
+            let request = Request::decode(&self.descriptors.get(tag));
+            tracing::trace!(tag, ?request, "request");
+            self.at_work.set(self.at_work.get() + 1);
+            let (result, back) = requests::carry_out(self, request, given).await;
+            self.at_work.set(self.at_work.get() - 1);
+            (answer, buf) = (Some(result), back);
+        }
+    }
+
+    /// What is known of a request that is at work: whether others are.
+    pub(crate) fn hints(&self) -> Hints {
+        Hints { more_waiting: self.at_work.get() > 1 }
+    }
+
+    /// Why a place ends: the device is stopped, or cannot be served.
+    fn tell_of(&self, error: &io::Error) {
+        if Errno::from_io_error(error) == Some(Errno::NODEV) {
+            return;
+        }
+        let name = self.export.entry().name();
+        let text = format!("export {name:?}: the block device cannot be served any more: {error}");
+        repeats::tell(Level::Error, "ublk", name, &text);
+        self.export.begin_stop();
+    }
+}

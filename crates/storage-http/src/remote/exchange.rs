@@ -1,0 +1,148 @@
+//! Requests that are no reads of a range: the same connections, attempts and pauses.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+
+use http_wire::signature::hash_of_parts;
+use http_wire::{Answer, Payload, Request, Scheme};
+
+use super::{Ended, Failure, PAUSE_MAX, PAUSE_MIN, Remote, in_upper_half};
+use crate::client::{Reply, Sent};
+use crate::connection::Connection;
+use crate::errors::Error;
+use crate::judge::{may_come_back, pause_asked_for};
+
+/// A request that is ready to be sent, more than once where need be.
+#[derive(Debug)]
+pub(crate) struct Exchange<'a> {
+    sent: &'a Sent<'a>,
+    /// The hash of the body where it goes unencrypted.
+    hash: Option<String>,
+}
+
+impl<'a> Exchange<'a> {
+    /// Hashes the body beside the loop, where that is needed.
+    pub(crate) async fn new(sent: &'a Sent<'a>) -> Self {
+        let is_plain = sent.url.origin().scheme == Scheme::Http;
+        let hash = match is_plain && !sent.body.is_empty() {
+            true => {
+                let body = sent.body.clone();
+                Some(reactor::blocking(move || hash_of_parts(std::iter::once(&body[..]))).await)
+            }
+            false => None,
+        };
+        Self { sent, hash }
+    }
+
+    fn request(&self) -> Request<'_> {
+        let len = self.sent.body.len() as u64;
+        let payload = match &self.hash {
+            _ if len == 0 => Payload::Nothing,
+            Some(hash) => Payload::Hashed { len, hash },
+            None => Payload::Unsigned { len },
+        };
+        Request { method: self.sent.method, url: self.sent.url, fields: &self.sent.fields, payload }
+    }
+}
+
+impl Remote {
+    pub(crate) async fn exchange(&self, exchange: &Exchange<'_>) -> Result<Reply, Error> {
+        let last = RefCell::new(None);
+        let attempts = pin!(self.until_exchanged(exchange, &last));
+        self.in_time(self.timeouts.remote_timeout, &last, attempts).await?
+    }
+
+    async fn until_exchanged(
+        &self,
+        exchange: &Exchange<'_>,
+        last: &RefCell<Option<Error>>,
+    ) -> Result<Reply, Error> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.exchange_once(exchange).await {
+                Ok(reply) => {
+                    self.succeeded(self.url.clone());
+                    return Ok(reply);
+                }
+                Err(Failure::KeptInVain) => {}
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Elsewhere(to)) => {
+                    let what = format!("the server says that it is at {to}; only reads are sent elsewhere");
+                    return Err(Error::Redirect { url: exchange.sent.url.clone(), what });
+                }
+                // Whoever begins sees at once that nobody is there.
+                Err(Failure::Again { error: error @ Error::Connect { .. }, .. })
+                    if !self.reached.load(Ordering::Relaxed) =>
+                {
+                    return Err(error);
+                }
+                Err(Failure::Again { error, after }) => {
+                    self.failed(&error);
+                    *last.borrow_mut() = Some(error);
+                    reactor::sleep(in_upper_half(pause).max(after.unwrap_or_default())).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    async fn exchange_once(&self, exchange: &Exchange<'_>) -> Result<Reply, Failure> {
+        let _turn = self.turns.acquire().await;
+        let (sent, request) = (exchange.sent, exchange.request());
+        let (mut connection, is_kept) = self.connection(sent.url.origin()).await?;
+        let head = self.head_of(&request).map_err(Failure::Final)?;
+        let answer = match connection.ask(&head, &sent.body).await {
+            Ok(answer) => answer,
+            Err(Ended::Lost(_)) if is_kept => return Err(Failure::KeptInVain),
+            Err(ended) => return Err(self.ended(sent.url, ended)),
+        };
+        self.reached.store(true, Ordering::Relaxed);
+        match answer.status {
+            200..300 => self.receive(connection, answer, sent).await,
+            status => Err(self.refused(connection, &answer, sent, status).await),
+        }
+    }
+
+    async fn receive(
+        &self,
+        mut connection: Connection,
+        answer: Answer,
+        sent: &Sent<'_>,
+    ) -> Result<Reply, Failure> {
+        let body = match sent.method == "HEAD" || answer.status == 204 {
+            true => Vec::new(),
+            false => {
+                let body = connection.whole_body(answer.length, sent.answer_bytes_max).await;
+                body.map_err(|ended| self.ended(sent.url, ended))?
+            }
+        };
+        self.keep(connection, answer.closes);
+        Ok(Reply { etag: answer.version.etag, upload: answer.upload, body })
+    }
+
+    async fn refused(
+        &self,
+        connection: Connection,
+        answer: &Answer,
+        sent: &Sent<'_>,
+        status: u16,
+    ) -> Failure {
+        if answer.is_redirect() {
+            let location = answer.location.as_deref().unwrap_or_default();
+            if let Ok(to) = sent.url.join(location) {
+                return Failure::Elsewhere(to);
+            }
+        }
+        let words = match sent.method {
+            // Its answer has no body, whatever it says of one.
+            "HEAD" => super::words(status).to_owned(),
+            _ => self.refusal(connection, answer).await,
+        };
+        let error = Error::Refused { url: sent.url.clone(), status, words };
+        match may_come_back(status) {
+            true => Failure::Again { error, after: pause_asked_for(answer) },
+            false => Failure::Final(error),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Whole objects of a bucket: asked for, got, put.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buffer::IoBytes;
+use http_wire::signature::{Credentials, escaped};
+use http_wire::{Fields, Url};
+use storage_http::{Client, ClientOptions, Reply, Sent};
+use tls::ClientCredentials;
+
+use crate::name::{NameError, ObjectName};
+use crate::place::{Place, PlaceError};
+use crate::signer::Signer;
+
+/// Answers that say something have less, but those that are objects.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Why an object was not got or put.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store, or the way to it.
+    #[error(transparent)]
+    Http(#[from] storage_http::Error),
+    /// The key cannot be one.
+    #[error("the object {key:?} of bucket {bucket:?}; allowed: {allowed}")]
+    Name {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// What is one.
+        allowed: NameError,
+    },
+    /// Endpoint or region cannot be one.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// There is an object already.
+    #[error("{name}: there is an object already; it stays as it is")]
+    Exists {
+        /// The object.
+        name: ObjectName,
+    },
+    /// The answer does not say what it must.
+    #[error("{url}: the store's answer {what}")]
+    Answer {
+        /// What was asked for.
+        url: Url,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A store has no object of so many parts.
+    #[error("{name}: the object would have more than {parts_max} parts of {part_bytes} bytes")]
+    TooLong {
+        /// The object.
+        name: ObjectName,
+        /// Parts at most.
+        parts_max: usize,
+        /// Bytes of each.
+        part_bytes: usize,
+    },
+    /// No random bytes.
+    #[error("no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+impl StoreError {
+    /// The status of the answer, where the store refused the request.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Http(storage_http::Error::Refused { status, .. }) => Some(*status),
+            _ => None,
+        }
+    }
+}
+
+/// What becomes of an object of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// It stays, and the new one is refused. A store that does not know `If-None-Match` takes the new one all the same, unless it was
+    /// asked for the object before.
+    Keep,
+    /// The new one takes its place, when it is whole.
+    Replace,
+}
+
+/// How a bucket is reached.
+#[derive(Debug)]
+pub struct StoreOptions {
+    /// Where the store is.
+    pub place: Place,
+    /// The bucket.
+    pub bucket: String,
+    /// `None`: requests are not signed.
+    pub credentials: Option<Credentials>,
+    /// Whose certificates are believed; needed for https.
+    pub tls: Option<ClientCredentials>,
+    /// How long the store may be silent.
+    pub timeout: Duration,
+    /// How long a request may take with all its attempts. `None`: for ever.
+    pub remote_timeout: Option<Duration>,
+}
+
+/// A bucket.
+#[derive(Debug)]
+pub struct Store {
+    bucket: String,
+    place: Place,
+    client: Client,
+}
+
+impl Store {
+    /// Connects to nobody yet.
+    ///
+    /// # Errors
+    /// When bucket, endpoint or region cannot be one.
+    pub fn new(options: StoreOptions) -> Result<Self, StoreError> {
+        let StoreOptions { place, bucket, credentials, tls, timeout, remote_timeout } = options;
+        let url = place.url(&object(&bucket, "any")?)?;
+        let authorize = Arc::new(Signer::new(credentials, place.region.clone()));
+        let client = Client::new(ClientOptions { url, tls, authorize, timeout, remote_timeout })?;
+        Ok(Self { bucket, place, client })
+    }
+
+    /// What messages call an object.
+    ///
+    /// # Errors
+    /// When it cannot be called so.
+    pub fn object(&self, key: &str) -> Result<ObjectName, StoreError> {
+        object(&self.bucket, key)
+    }
+
+    /// The bytes of an object of `bytes_max` at most; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Store::send`].
+    pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let url = self.url(key)?;
+        let sent = Sent {
+            method: "GET",
+            url: &url,
+            fields: Fields::default(),
+            body: IoBytes::zeroed(0),
+            answer_bytes_max: bytes_max,
+        };
+        found(self.client.send(&sent).await.map_err(StoreError::from))
+            .map(|found| found.map(|reply| reply.body))
+    }
+
+    /// What is known of an object; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Store::send`].
+    pub async fn look(&self, key: &str) -> Result<Option<Reply>, StoreError> {
+        found(self.send("HEAD", key, &[], Fields::default(), IoBytes::zeroed(0)).await)
+    }
+
+    /// Puts an object, which is whole or not there at all.
+    ///
+    /// # Errors
+    /// As [`Store::send`]; [`StoreError::Exists`] as `present` says.
+    pub async fn put(&self, key: &str, bytes: IoBytes, present: Present) -> Result<(), StoreError> {
+        let mut fields = Fields::default();
+        let mark = mark(&mut fields)?;
+        condition(&mut fields, present)?;
+        let put = self.send("PUT", key, &[], fields, bytes).await;
+        self.made(key, &mark, put.map(drop)).await
+    }
+
+    /// Sends a request about an object. `query` is what stands behind its name.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses; the message has its word for that.
+    pub(crate) async fn send(
+        &self,
+        method: &'static str,
+        key: &str,
+        query: &[(&str, &str)],
+        fields: Fields,
+        body: IoBytes,
+    ) -> Result<Reply, StoreError> {
+        let url = self.url(key)?;
+        let query: Vec<String> =
+            query.iter().map(|(name, value)| format!("{name}={}", escaped(value, false))).collect();
+        let url = match query.is_empty() {
+            true => url,
+            false => Url::at(url.origin().clone(), &format!("{}?{}", url.path(), query.join("&"))),
+        };
+        let sent = Sent { method, url: &url, fields, body, answer_bytes_max: ANSWER_BYTES_MAX };
+        Ok(self.client.send(&sent).await?)
+    }
+
+    pub(crate) fn url(&self, key: &str) -> Result<Url, StoreError> {
+        Ok(self.place.url(&self.object(key)?)?)
+    }
+
+    /// What the last request for a new object means. It may have been sent again because the first answer was lost: then the object
+    /// that is there has our mark.
+    pub(crate) async fn made(
+        &self,
+        key: &str,
+        mark: &str,
+        made: Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let Err(error) = made else { return Ok(()) };
+        let Some(status @ (404 | 409 | 412)) = error.status() else { return Err(error) };
+        let there = self.look(key).await?;
+        match there.and_then(|there| there.upload) {
+            Some(upload) if upload == mark => Ok(()),
+            _ if status == 404 => Err(error),
+            _ => Err(StoreError::Exists { name: self.object(key)? }),
+        }
+    }
+}
+
+/// Marks the object that a request makes, and gives the mark.
+pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(StoreError::Random)?;
+    let mark: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    fields.add(http_wire::UPLOAD_FIELD, mark.as_str()).map_err(storage_http::Error::from)?;
+    Ok(mark)
+}
+
+/// Says what becomes of an object of the same name.
+pub(crate) fn condition(fields: &mut Fields, present: Present) -> Result<(), StoreError> {
+    if present == Present::Keep {
+        fields.add("If-None-Match", "*").map_err(storage_http::Error::from)?;
+    }
+    Ok(())
+}
+
+fn object(bucket: &str, key: &str) -> Result<ObjectName, StoreError> {
+    ObjectName::new(bucket, key).map_err(|allowed| StoreError::Name {
+        bucket: bucket.to_owned(),
+        key: key.to_owned(),
+        allowed,
+    })
+}
+
+fn found(sent: Result<Reply, StoreError>) -> Result<Option<Reply>, StoreError> {
+    match sent {
+        Err(error) if error.status() == Some(404) => Ok(None),
+        sent => sent.map(Some),
+    }
+}

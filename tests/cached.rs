@@ -1,0 +1,188 @@
+//! What is kept of a remote disk on this machine: never a wrong byte, whatever ends when.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use black_box::media::Mounted;
+use black_box::peer::{assert_clean, assert_leaks_at_most};
+use black_box::random::Random;
+use black_box::server::{Server, Start};
+
+use crate::remote::Scene;
+
+/// Kills of a server that fetches.
+const KILLS: u64 = 12;
+/// The lowest ceiling, and more than a cache of so small a disk has beside its data.
+const CEILING_BYTES: u64 = 16 << 20;
+const METADATA_BYTES_MAX: u64 = 2 << 20;
+
+/// A drive over HTTP whose cache is `cache`.
+fn drive(id: &str, format: &str, url: &str, cache: &Path, more: &str) -> String {
+    let cache = cache.display();
+    format!("id={id},driver={format},read-only=on,file.driver=http,file.url={url},file.cache-file={cache}{more}")
+}
+
+fn serve(drives: &[String]) -> Server {
+    Start::new(drives).listen().unwrap_or_else(|error| panic!("{}", error.0))
+}
+
+fn raw(scene: &Scene) -> Vec<u8> {
+    std::fs::read(scene.scratch.file("disk.raw")).unwrap()
+}
+
+#[test]
+fn what_was_read_once_is_read_without_its_server_also_at_the_next_start() {
+    let mut scene = Scene::new();
+    let (cache, bytes) = (scene.scratch.file("cache"), raw(&scene));
+    let drives = [drive("disk", "qcow2", &scene.nginx.url("/disk.qcow2"), &cache, "")];
+    let server = serve(&drives);
+    assert!(server.client("disk").read_all().unwrap() == bytes);
+    scene.nginx.kill();
+    assert!(server.client("disk").read_all().unwrap() == bytes);
+    server.stop();
+    assert_clean(&cache);
+    scene.nginx.restart();
+    let server = serve(&drives);
+    scene.nginx.kill();
+    assert!(server.client("disk").read_all().unwrap() == bytes);
+    server.stop();
+    assert_clean(&cache);
+}
+
+#[test]
+fn another_version_of_the_file_empties_the_cache_and_says_so() {
+    let scene = Scene::new();
+    let cache = scene.scratch.file("cache");
+    let drives = [drive("disk", "raw", &scene.nginx.url("/disk.raw"), &cache, "")];
+    let server = serve(&drives);
+    server.client("disk").read_all().unwrap();
+    server.stop();
+    let changed = vec![9; 5 << 20];
+    scene.scratch.write("disk.raw", &changed);
+    let server = serve(&drives);
+    assert!(server.client("disk").read_all().unwrap() == changed);
+    let said = server.stderr_at_end();
+    assert!(said.contains("begins anew"), "{said}");
+    assert_clean(&cache);
+}
+
+/// What a kill leaves is used at the next start: it must be what the server has, byte by byte.
+#[test]
+fn a_server_that_is_killed_while_it_fetches_leaves_a_cache_that_is_true() {
+    let scene = Scene::new();
+    let (cache, bytes) = (scene.scratch.file("cache"), raw(&scene));
+    let drives = [drive("disk", "qcow2", &scene.nginx.url("/disk.qcow2"), &cache, "")];
+    let mut random = Random::of_name("cached kills");
+    for _ in 0..KILLS {
+        let server = serve(&drives);
+        let mut client = server.client("disk");
+        let (seed, expected) = (random.next_u64(), bytes.clone());
+        let reader = std::thread::spawn(move || {
+            let mut random = Random::new(seed);
+            loop {
+                let len = random.between(1, 64) as u32 * 1024;
+                let at = random.below(expected.len() as u64 - u64::from(len)) & !511;
+                let Ok(read) = client.read(at, len) else { return };
+                assert!(read == expected[at as usize..at as usize + len as usize], "{len} bytes at {at}");
+            }
+        });
+        std::thread::sleep(Duration::from_millis(random.below(80)));
+        server.kill();
+        reader.join().unwrap();
+        assert_leaks_at_most(&cache);
+    }
+    let server = serve(&drives);
+    assert!(server.client("disk").read_all().unwrap() == bytes);
+    server.stop();
+    assert_clean(&cache);
+}
+
+#[test]
+fn a_cache_stays_below_its_ceiling_and_right() {
+    let scene = Scene::new();
+    let (cache, bytes) = (scene.scratch.file("cache"), Random::of_name("cached ceiling").bytes(48 << 20));
+    scene.scratch.write("large.raw", &bytes);
+    let more = format!(",file.cache-size={CEILING_BYTES}");
+    let server = serve(&[drive("disk", "raw", &scene.nginx.url("/large.raw"), &cache, &more)]);
+    for _ in 0..3 {
+        assert!(server.client("disk").read_all().unwrap() == bytes);
+        let held = std::fs::metadata(&cache).unwrap().blocks() * 512;
+        assert!(held <= CEILING_BYTES + METADATA_BYTES_MAX, "{held}");
+    }
+    server.stop();
+    assert_clean(&cache);
+    let refused = Server::refuses([drive("disk", "raw", &scene.nginx.url("/large.raw"), &cache, ",file.cache-size=1M")]);
+    assert!(refused.contains("cache-size is 1048576; allowed: 0, or from 16777216 on"), "{refused}");
+}
+
+#[test]
+fn disks_of_one_process_share_a_cache_and_others_are_refused() {
+    let mut scene = Scene::new();
+    let (cache, bytes) = (scene.scratch.file("cache"), raw(&scene));
+    let url = scene.nginx.url("/disk.qcow2");
+    let drives = ["one", "two"].map(|id| drive(id, "qcow2", &url, &cache, ""));
+    let server = serve(&drives);
+    assert!(server.client("one").read_all().unwrap() == bytes);
+    let refused = Server::refuses(&drives[..1]);
+    assert!(refused.contains("cache-file"), "{refused}");
+    scene.nginx.kill();
+    assert!(server.client("two").read_all().unwrap() == bytes);
+    server.stop();
+    scene.nginx.restart();
+    let other = drive("other", "raw", &scene.nginx.url("/disk.raw"), &cache, "");
+    let refused = Server::refuses([&drives[0], &other]);
+    assert!(refused.contains("uses it as the cache of"), "{refused}");
+}
+
+/// A wrong path must not cost a disk.
+#[test]
+fn a_file_that_is_no_cache_is_left_as_it_is() {
+    let scene = Scene::new();
+    let (image, text) = (scene.scratch.file("disk.qcow2"), scene.scratch.write("notes", b"do not lose"));
+    for file in [&image, &text] {
+        let before = std::fs::read(file).unwrap();
+        let refused = Server::refuses([drive("disk", "raw", &scene.nginx.url("/disk.raw"), file, "")]);
+        assert!(refused.contains("is no cache of cowhand's"), "{refused}");
+        assert!(std::fs::read(file).unwrap() == before);
+    }
+}
+
+#[test]
+fn a_full_file_system_below_the_cache_fails_no_read() {
+    let Some(files) = Mounted::tmpfs(2 << 20) else { return };
+    let scene = Scene::new();
+    let (cache, bytes) = (files.file("cache"), raw(&scene));
+    let drives = [drive("disk", "raw", &scene.nginx.url("/disk.raw"), &cache, "")];
+    for _ in 0..2 {
+        let server = serve(&drives);
+        for _ in 0..2 {
+            assert!(server.client("disk").read_all().unwrap() == bytes);
+        }
+        let said = server.stderr_at_end();
+        assert!(said.contains("is cached"), "{said}");
+        assert_leaks_at_most(&cache);
+    }
+}
+
+#[test]
+fn an_overlay_over_a_cached_disk_is_written_to() {
+    let mut scene = Scene::new();
+    let (cache, top) = (scene.scratch.file("cache"), scene.scratch.file("top.qcow2"));
+    let url = scene.nginx.url("/disk.qcow2");
+    let base = format!("driver=qcow2,file.driver=http,file.url={url},file.cache-file={}", cache.display());
+    let start = || Start::new(["--overlay"]).arg(&top).arg(&base).listen();
+    let mut expected = raw(&scene);
+    let server = start().unwrap_or_else(|error| panic!("{}", error.0));
+    let mut client = server.client("top");
+    assert!(client.read_all().unwrap() == expected);
+    client.write(5000, &[7; 3000]).unwrap();
+    drop(client);
+    server.stop();
+    expected[5000..8000].fill(7);
+    let server = start().unwrap_or_else(|error| panic!("{}", error.0));
+    scene.nginx.kill();
+    assert!(server.client("top").read_all().unwrap() == expected);
+    server.stop();
+    assert_clean(&cache);
+}

@@ -1,0 +1,76 @@
+//! A kernel for guests that has the ublk driver: the installed one if it is new enough, or Debian's backport, unpacked into the build's directory
+//! and never installed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::workspace::target_directory;
+
+/// Where the backport is.
+const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main\n";
+
+/// Brings the newest kernel of a release.
+const PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// The driver, as the kernel's list of modules has it.
+const MODULE: &str = "drivers/block/ublk_drv.ko";
+
+/// Makes sure that there is one.
+///
+/// # Errors
+/// With what failed.
+pub fn ensure() -> Result<(), String> {
+    let into = target_directory().join("guest-kernel");
+    if has_module(Path::new("/")) || has_module(&into) {
+        return Ok(());
+    }
+    println!("unpacking a kernel with ublk for the tests");
+    let work = target_directory().join("guest-kernel-download");
+    let failed = |error: std::io::Error| format!("{}: {error}", work.display());
+    fs::create_dir_all(work.join("lists").join("partial")).map_err(failed)?;
+    fs::create_dir_all(work.join("cache").join("archives").join("partial")).map_err(failed)?;
+    fs::write(work.join("sources.list"), SOURCE).map_err(failed)?;
+    apt(&work, "apt-get", &["update"])?;
+    let depends = apt(&work, "apt-cache", &["depends", PACKAGE])?;
+    let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let image = image.ok_or_else(|| format!("{PACKAGE} of the backports brings no kernel: {depends}"))?;
+    apt(&work, "apt-get", &["download", image])?;
+    let unpack = "dpkg-deb -x linux-image-*.deb \"$1\" && depmod -b \"$1\" \"$(ls \"$1/lib/modules\")\"";
+    run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&into).current_dir(&work))?;
+    fs::remove_dir_all(&work).map_err(failed)?;
+    match has_module(&into) {
+        true => Ok(()),
+        false => Err(format!("{image} has no {MODULE}")),
+    }
+}
+
+/// Whether a cloud kernel below `root` has the driver.
+fn has_module(root: &Path) -> bool {
+    let Ok(releases) = fs::read_dir(root.join("lib/modules")) else { return false };
+    let cloud =
+        releases.flatten().filter(|entry| entry.file_name().to_string_lossy().ends_with("-cloud-amd64"));
+    cloud
+        .map(|entry| fs::read_to_string(entry.path().join("modules.dep")).unwrap_or_default())
+        .any(|list| list.contains(MODULE))
+}
+
+/// Runs a program of apt with lists and archives of its own.
+fn apt(work: &Path, program: &str, arguments: &[&str]) -> Result<String, String> {
+    let own =
+        [("Dir::Etc::SourceList", "sources.list"), ("Dir::State::Lists", "lists"), ("Dir::Cache", "cache")];
+    let own = own
+        .iter()
+        .flat_map(|(name, place)| ["-o".to_owned(), format!("{name}={}", work.join(place).display())]);
+    let quiet = ["-q", "-o", "Dir::Etc::SourceParts=-", "-o", "APT::Sandbox::User=root"];
+    run(Command::new(program).args(quiet).args(own).args(arguments).env("LC_ALL", "C").current_dir(work))
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr))),
+    }
+}
