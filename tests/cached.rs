@@ -20,7 +20,9 @@ const METADATA_BYTES_MAX: u64 = 2 << 20;
 /// A drive over HTTP whose cache is `cache`.
 fn drive(id: &str, format: &str, url: &str, cache: &Path, more: &str) -> String {
     let cache = cache.display();
-    format!("id={id},driver={format},read-only=on,file.driver=http,file.url={url},file.cache-file={cache}{more}")
+    format!(
+        "id={id},driver={format},read-only=on,file.driver=http,file.url={url},file.cache-file={cache}{more}"
+    )
 }
 
 fn serve(drives: &[String]) -> Server {
@@ -112,7 +114,13 @@ fn a_cache_stays_below_its_ceiling_and_right() {
     }
     server.stop();
     assert_clean(&cache);
-    let refused = Server::refuses([drive("disk", "raw", &scene.nginx.url("/large.raw"), &cache, ",file.cache-size=1M")]);
+    let refused = Server::refuses([drive(
+        "disk",
+        "raw",
+        &scene.nginx.url("/large.raw"),
+        &cache,
+        ",file.cache-size=1M",
+    )]);
     assert!(refused.contains("cache-size is 1048576; allowed: 0, or from 16777216 on"), "{refused}");
 }
 

@@ -58,6 +58,12 @@ impl CachedStorage {
         self.shared.settle().await;
     }
 
+    /// Writes what of the image's metadata is in memory alone: what was given up before is free on the medium then. A failure ends the
+    /// filling, as any other does.
+    pub async fn flush_image(&self) {
+        self.shared.flush().await;
+    }
+
     /// What of `len` bytes from `offset` on is inside the file.
     fn inside(&self, offset: u64, len: usize) -> usize {
         let inside = self.length().saturating_sub(offset).min(len as u64);

@@ -21,9 +21,7 @@ impl Shared {
             match next {
                 Some(flight) => self.keep(&flight).await,
                 None => {
-                    if let Err(error) = self.image.flush().await {
-                        self.full(&error);
-                    }
+                    self.flush().await;
                     let mut state = self.state.lock();
                     if state.queue_is_empty() {
                         state.filling = false;
@@ -31,6 +29,12 @@ impl Shared {
                     }
                 }
             }
+        }
+    }
+
+    pub(crate) async fn flush(&self) {
+        if let Err(error) = self.image.flush().await {
+            self.full(&error);
         }
     }
 

@@ -64,7 +64,8 @@ fn open(
 
 fn cannot_open(path: &Path, create: Option<&NewImage>, error: &graph::OpenError) -> Failure {
     let failure = Failure::because(format!("cannot serve {}", path.display()), error);
-    match create.is_none() && path.symlink_metadata().is_err() {
+    let is_missing = graph::drivers::elsewhere(path).is_none() && path.symlink_metadata().is_err();
+    match create.is_none() && is_missing {
         true => failure.with_hint("to make a new disk, give --create SIZE"),
         false => failure,
     }

@@ -3,9 +3,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
+use futures_util::future::select;
 use parking_lot::Mutex;
 use qcow2::Budget;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -17,6 +20,9 @@ use storage_http::HttpStorage;
 use super::over_http::wrong;
 use crate::background::BackgroundTasks;
 use crate::file::LoopClock;
+
+/// How long a disk that is closed waits for caches.
+const SETTLING_MAX: Duration = Duration::from_secs(2);
 
 /// How often a name is looked at that others change at the same time.
 const LOOKS_MAX: usize = 8;
@@ -47,6 +53,7 @@ struct Known {
     file: (u64, u64),
     path: PathBuf,
     cached: Weak<CachedStorage>,
+    tasks: Arc<BackgroundTasks>,
 }
 
 /// A cache that disks of this process use.
@@ -80,11 +87,23 @@ enum Look {
     Again,
 }
 
-/// Waits until all that caches have fetched is on the medium.
+/// Waits until all that caches have fetched is on the medium, and what they gave up is free there; not longer than [`SETTLING_MAX`], because other
+/// disks may go on fetching, and servers may be lost. What is not waited for is what a crash leaves: fetched again, or leaked until the
+/// next start.
 pub(crate) async fn settle_caches() {
-    let open: Vec<_> = OPEN.lock().iter().filter_map(|known| known.cached.upgrade()).collect();
-    for cached in open {
+    let both = |known: &Known| Some((known.cached.upgrade()?, Arc::clone(&known.tasks)));
+    let open: Vec<_> = OPEN.lock().iter().filter_map(both).collect();
+    if !open.is_empty() {
+        select(pin!(settle(open)), pin!(reactor::sleep(SETTLING_MAX))).await;
+    }
+}
+
+async fn settle(open: Vec<(Arc<CachedStorage>, Arc<BackgroundTasks>)>) {
+    for (cached, tasks) in open {
         cached.settle().await;
+        // Clusters are freed behind the back of those who gave them up.
+        tasks.idle().await;
+        cached.flush_image().await;
     }
 }
 
@@ -115,11 +134,12 @@ pub(super) async fn cached(
             Look::Again => continue,
             Look::Opened(file, place) => (file, place),
         };
-        let host = Arc::new(BackgroundTasks::new(Budget::unlimited()));
+        let tasks = Arc::new(BackgroundTasks::new(Budget::unlimited()));
+        let host = Arc::clone(&tasks);
         let cached = CachedStorage::open(Arc::new(remote), identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
         let (path, weak) = (path.clone(), Arc::downgrade(&cached));
-        OPEN.lock().push(Known { file: place, path, cached: weak });
+        OPEN.lock().push(Known { file: place, path, cached: weak, tasks });
         return Ok(cached);
     }
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))
@@ -154,7 +174,8 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
     }
     let unlocked = UnlockedFile::from_fd(fd, path.display().to_string(), &FileOptions::default())
         .map_err(io::Error::other)?;
-    let (storage, lock) = open_locked(&unlocked, Role::Writer, &LoopClock).await.map_err(io::Error::other)?;
+    let locked = open_locked(&unlocked, Role::Writer, &LoopClock).await;
+    let (storage, lock) = locked.map_err(|error| at(io::Error::other(error)))?;
     if place_of(path)? != Some(place) {
         return Ok(Look::Again);
     }
