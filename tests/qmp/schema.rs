@@ -127,7 +127,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 38] = [
+const OURS: [&str; 42] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(ublk)",
@@ -137,10 +137,14 @@ const OURS: [&str; 38] = [
     "block_resize.x-shrink",
     "block_set_io_throttle.weight",
     "blockdev-add(copy-before-write).min-cluster-size",
+    "blockdev-add(http).cache-file",
+    "blockdev-add(http).cache-size",
     "blockdev-add(http).on-remote-error",
     "blockdev-add(http).on-remote-error=report",
     "blockdev-add(http).on-remote-error=wait",
     "blockdev-add(http).remote-timeout",
+    "blockdev-add(https).cache-file",
+    "blockdev-add(https).cache-size",
     "blockdev-add(https).on-remote-error",
     "blockdev-add(https).on-remote-error=report",
     "blockdev-add(https).on-remote-error=wait",

@@ -416,6 +416,7 @@ mod tests {
             extended_l2: true,
             compression: Compression::Zstd,
             encrypt: None,
+            extensions: Vec::new(),
         };
         assert_eq!(
             found,

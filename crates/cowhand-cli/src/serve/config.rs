@@ -289,6 +289,8 @@ mod tests {
             ("force-share", _) => ",read-only=on".to_owned(),
             ("file.tls-hostname", _) => ",file.tls-creds=t".to_owned(),
             ("detect-zeroes", _) => ",discard=unmap".to_owned(),
+            ("bitmap.node", _) => ",bitmap.name=x".to_owned(),
+            ("bitmap.name", _) => ",bitmap.node=x".to_owned(),
             ("throttling.iops-size", _) => ",throttling.iops-total=1".to_owned(),
             (_, Some((flow, ""))) => format!(",{flow}=1"),
             (_, Some((flow, _))) => format!(",{flow}=1,{flow}-max=1"),

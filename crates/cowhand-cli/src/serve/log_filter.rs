@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 32] = [
+const PARTS: [&str; 33] = [
     "bench",
     "block",
     "buffer",
@@ -15,8 +15,8 @@ const PARTS: [&str; 32] = [
     "cowhand_cli",
     "dial",
     "door_fuse",
-    "door_ublk",
     "door_nbd",
+    "door_ublk",
     "door_vhost_user_blk",
     "export",
     "filter",
@@ -32,6 +32,7 @@ const PARTS: [&str; 32] = [
     "reactor",
     "secret",
     "storage",
+    "storage_cache",
     "storage_http",
     "storage_luks",
     "storage_nbd",

@@ -420,7 +420,7 @@ mod tests {
             (args(&[]), "no DRIVE is given; try cowhand serve --create 20G disk.qcow2"),
             (
                 Args { create_options: vec!["cluster_size=4k".into()], ..args(&["a"]) },
-                "-o is for disks that are created; give --create SIZE with it",
+                "-o is for disks that are created; give --create SIZE or --overlay IMAGE with it",
             ),
             (
                 Args { create: Some("1G".into()), read_only: Some(true), ..args(&["a"]) },

@@ -15,12 +15,7 @@ const DEFLATE_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 
 thread_local! {
-    /// What the thread packs with: made anew for each cluster it would be taken from the kernel and cleared each time.
-    static DEFLATE: RefCell<Compress> = RefCell::new(Compress::new_with_window_bits(
-        flate2::Compression::new(DEFLATE_LEVEL),
-        false,
-        DEFLATE_WINDOW_BITS,
-    ));
+    /// What the thread packs with: made anew for each cluster its memory would be taken from the kernel and cleared each time.
     static ZSTD: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
 }
 
@@ -42,12 +37,12 @@ pub(crate) fn pack(compression: Compression, cluster: &[u8], size: usize) -> io:
 }
 
 fn deflate(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    DEFLATE.with_borrow_mut(|stream| {
-        stream.reset();
-        let mut packed = Vec::with_capacity(cluster.len() - 1);
-        let status = stream.compress_vec(cluster, &mut packed, FlushCompress::Finish)?;
-        Ok((status == Status::StreamEnd && packed.len() < cluster.len()).then_some(packed))
-    })
+    // Not kept for the next cluster: zlib-rs does not reset a stream whose output was full.
+    let mut stream =
+        Compress::new_with_window_bits(flate2::Compression::new(DEFLATE_LEVEL), false, DEFLATE_WINDOW_BITS);
+    let mut packed = Vec::with_capacity(cluster.len() - 1);
+    let status = stream.compress_vec(cluster, &mut packed, FlushCompress::Finish)?;
+    Ok((status == Status::StreamEnd && packed.len() < cluster.len()).then_some(packed))
 }
 
 fn pack_zstd(cluster: &[u8]) -> io::Result<Option<Vec<u8>>> {

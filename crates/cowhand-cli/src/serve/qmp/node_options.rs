@@ -201,6 +201,8 @@ mod tests {
             ("detect-zeroes", Some("unmap")) => node["discard"] = json!("unmap"),
             ("force-share", _) => node["read-only"] = json!(true),
             ("tls-hostname", _) => node["tls-creds"] = json!("t"),
+            ("bitmap.node", _) => node["bitmap"]["name"] = json!("x"),
+            ("bitmap.name", _) => node["bitmap"]["node"] = json!("x"),
             _ => {}
         }
         node.as_object().cloned().unwrap_or_default()
