@@ -30,7 +30,7 @@ fn serve(drives: &[String]) -> Server {
 }
 
 fn raw(scene: &Scene) -> Vec<u8> {
-    std::fs::read(scene.scratch.file("disk.raw")).unwrap()
+    std::fs::read(scene.scratch.file("disk.raw")).expect("the disk")
 }
 
 #[test]

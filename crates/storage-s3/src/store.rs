@@ -133,7 +133,7 @@ impl Store {
     /// The bytes of an object of `bytes_max` at most; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Store::send`].
+    /// When the store does not answer, or refuses.
     pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let url = self.url(key)?;
         let sent = Sent {
@@ -150,7 +150,7 @@ impl Store {
     /// What is known of an object; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Store::send`].
+    /// When the store does not answer, or refuses.
     pub async fn look(&self, key: &str) -> Result<Option<Reply>, StoreError> {
         found(self.send("HEAD", key, &[], Fields::default(), IoBytes::zeroed(0)).await)
     }
@@ -158,7 +158,7 @@ impl Store {
     /// Puts an object, which is whole or not there at all.
     ///
     /// # Errors
-    /// As [`Store::send`]; [`StoreError::Exists`] as `present` says.
+    /// When the store does not answer, or refuses; [`StoreError::Exists`] as `present` says.
     pub async fn put(&self, key: &str, bytes: IoBytes, present: Present) -> Result<(), StoreError> {
         let mut fields = Fields::default();
         let mark = mark(&mut fields)?;
