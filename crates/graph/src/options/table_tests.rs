@@ -19,6 +19,8 @@ fn beside(name: &str, value: &str) -> &'static str {
         ("throttling.iops-size", _) => ",throttling.iops-total=1",
         ("file.password-secret", _) => ",file.username=u",
         ("file.tls-hostname", _) => ",file.tls-creds=t",
+        ("bitmap.node", _) => ",bitmap.name=b",
+        ("bitmap.name", _) => ",bitmap.node=n",
         _ => "",
     }
 }
