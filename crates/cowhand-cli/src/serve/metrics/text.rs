@@ -214,26 +214,56 @@ fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
 
 /// What is kept of a remote file on this machine.
 fn remote_cache(all: &mut Collection, cache: &OpenCache) {
-    let path = cache.path.to_string_lossy();
+    let (path, figures) = (cache.path.to_string_lossy(), &cache.figures);
     let labels = [("cache", &*path), ("of", cache.of.as_str())];
-    let mut add = |family, value: u64| all.add(family, &labels, value as f64);
-    let figures = &cache.figures;
-    let help = "Reads of a remote file that needed nothing of its server";
-    add(counter("cowhand_remote_cache_hits", In::Things, help), figures.hits);
-    let help = "Reads of a remote file that needed its server";
-    add(counter("cowhand_remote_cache_misses", In::Things, help), figures.misses);
-    let help = "Bytes that were read of a remote file";
-    add(counter("cowhand_remote_cache_served", In::Bytes, help), figures.served_bytes);
-    let help = "Bytes that came from the server of a remote file";
-    add(counter("cowhand_remote_cache_fetched", In::Bytes, help), figures.fetched_bytes);
     let help = "Bytes of a remote file in its cache";
-    add(gauge("cowhand_remote_cache_size", In::Bytes, help), figures.cached_bytes);
-    let help = "Clusters of a cache that were given up for others";
-    add(counter("cowhand_remote_cache_evictions", In::Things, help), figures.evictions);
-    let help = "Fetched clusters that a cache did not keep: too many waited, or its file takes no more";
-    add(counter("cowhand_remote_cache_not_kept", In::Things, help), figures.not_kept);
-    let help = "How often the file of a cache failed; from the first time on it is not changed";
-    add(counter("cowhand_remote_cache_failures", In::Things, help), figures.failures);
+    all.add(gauge("cowhand_remote_cache_size", In::Bytes, help), &labels, figures.cached_bytes as f64);
+    for (name, unit, help, value) in [
+        (
+            "cowhand_remote_cache_hits",
+            In::Things,
+            "Reads of a remote file that needed nothing of its server",
+            figures.hits,
+        ),
+        (
+            "cowhand_remote_cache_misses",
+            In::Things,
+            "Reads of a remote file that needed its server",
+            figures.misses,
+        ),
+        (
+            "cowhand_remote_cache_served",
+            In::Bytes,
+            "Bytes that were read of a remote file",
+            figures.served_bytes,
+        ),
+        (
+            "cowhand_remote_cache_fetched",
+            In::Bytes,
+            "Bytes that came from the server of a remote file",
+            figures.fetched_bytes,
+        ),
+        (
+            "cowhand_remote_cache_evictions",
+            In::Things,
+            "Clusters of a cache that were given up for others",
+            figures.evictions,
+        ),
+        (
+            "cowhand_remote_cache_not_kept",
+            In::Things,
+            "Fetched clusters that a cache did not keep",
+            figures.not_kept,
+        ),
+        (
+            "cowhand_remote_cache_failures",
+            In::Things,
+            "How often the file of a cache failed",
+            figures.failures,
+        ),
+    ] {
+        all.add(counter(name, unit, help), &labels, value as f64);
+    }
 }
 
 fn counters(all: &mut Collection, labels: &[(&'static str, &str)], map: &Counters) {
