@@ -28,17 +28,9 @@ pub fn add(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value,
 
 /// QEMU's defaults, too: one queue, blocks of 512 bytes.
 fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
-    // Not the id of another export.
-    inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
+    let (names, shown) = without_contexts(inventory, arguments)?;
     let missing = || QmpError::generic("argument 'addr.path' is missing");
     let socket = PathBuf::from(arguments.maybe_object("addr").ok_or_else(missing)?.text("path")?);
-    let shown = Shown {
-        writable: arguments.is_on("writable"),
-        bitmaps: Vec::new(),
-        allocation_depth: false,
-        writethrough: arguments.is_on("writethrough"),
-    };
     // The schema has their bounds.
     let door = NewVhostDoor {
         socket,
@@ -49,13 +41,16 @@ fn add_vhost_user_blk(inventory: &Inventory, arguments: Arguments<'_>) -> Result
         serial: arguments.maybe_text("serial").map(str::to_owned),
         merge: arguments.maybe_switch("request-merging").unwrap_or(true),
     };
-    inventory.add_vhost_export((id, node), shown, door)?;
+    inventory.add_vhost_export(names, shown, door)?;
     inventory.accept_front_ends();
     Ok(json!({}))
 }
 
-/// QEMU's defaults, too: the size stays, and others may use the file where the system lets us say so.
-fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+/// Of an export whose clients ask for no metadata contexts: its id and its disk, which is there, and how it is shown.
+fn without_contexts(
+    inventory: &Inventory,
+    arguments: Arguments<'_>,
+) -> Result<((String, String), Shown), QmpError> {
     let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
     // Not the id of another export.
     inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
@@ -65,6 +60,12 @@ fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value
         allocation_depth: false,
         writethrough: arguments.is_on("writethrough"),
     };
+    Ok(((id, node), shown))
+}
+
+/// QEMU's defaults, too: the size stays, and others may use the file where the system lets us say so.
+fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+    let (names, shown) = without_contexts(inventory, arguments)?;
     let door = NewFuseDoor {
         mountpoint: PathBuf::from(arguments.text("mountpoint")?),
         growable: arguments.is_on("growable"),
@@ -74,25 +75,17 @@ fn add_fuse(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value
             _ => AllowOther::Auto,
         },
     };
-    inventory.add_fuse_export((id, node), shown, door)?;
+    inventory.add_fuse_export(names, shown, door)?;
     inventory.watch_mounts();
     Ok(json!({}))
 }
 
 /// Ours; as the others, read-only if nothing else is said.
 fn add_ublk(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Value, QmpError> {
-    let (id, node) = (arguments.text("id")?.to_owned(), arguments.text("node-name")?.to_owned());
-    // Not the id of another export.
-    inventory.graph.disk(&node).map_err(|error| inventory.refused(&error))?;
-    let shown = Shown {
-        writable: arguments.is_on("writable"),
-        bitmaps: Vec::new(),
-        allocation_depth: false,
-        writethrough: arguments.is_on("writethrough"),
-    };
+    let (names, shown) = without_contexts(inventory, arguments)?;
     // The schema has its bound.
     let number = arguments.maybe_whole("number").and_then(|number| u32::try_from(number).ok());
-    inventory.add_ublk_export((id, node), shown, number.map_or(Number::Auto, Number::Given))?;
+    inventory.add_ublk_export(names, shown, number.map_or(Number::Auto, Number::Given))?;
     inventory.watch_devices();
     Ok(json!({}))
 }
