@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 
+use crate::deferred::Deferred;
 use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, commit, compact, compare, compat, completion,
@@ -21,6 +22,9 @@ A DRIVE is one of:
   nbds://host/export?tls-certificates=DIR     the same, encrypted; DIR holds ca-cert.pem of who signed the server's certificate
   json:{\"driver\":\"qcow2\",\"file\":{\"filename\":\"disk.qcow2\"}}
 cowhand serve --drive-options lists the options.";
+
+/// Where an option of all commands stands in the help of each: behind the command's own, before `--help`.
+const LAST: usize = 900;
 
 /// qcow2 disks: served over NBD, created, examined and repaired.
 #[derive(Debug, Parser)]
@@ -44,7 +48,7 @@ pub struct Cli {
     /// A password: secret,id=ID and file=PATH or data=TEXT, or secret_keyring,id=ID,serial=NUMBER, with format=base64 if it is; or
     /// certificates for nbds: tls-creds-x509,id=ID,endpoint=client,dir=DIR; or limits that drives of driver=throttle share:
     /// throttle-group,id=ID,limits.iops-total=N,... (may be repeated)
-    #[arg(long = "object", global = true, value_name = "OBJECT")]
+    #[arg(long = "object", global = true, value_name = "OBJECT", display_order = LAST)]
     pub objects: Vec<OsString>,
 }
 
@@ -53,55 +57,55 @@ pub struct Cli {
 #[expect(missing_docs, reason = "clap would take a doc comment for the whole help, and lose `long_about`")]
 pub enum Command {
     #[command(about = "Serve disks over NBD, vhost-user-blk and as files")]
-    Serve(Box<serve::args::Args>),
+    Serve(Deferred<Box<serve::args::Args>>),
     #[command(about = "Mount a disk as a file")]
-    Mount(mount::Args),
+    Mount(Deferred<mount::Args>),
     #[command(about = "Create an image")]
-    Create(create::Args),
+    Create(Deferred<create::Args>),
     #[command(about = "Show what an image says about itself")]
-    Info(info::Args),
+    Info(Deferred<info::Args>),
     #[command(about = "Show where each part of a disk is stored")]
-    Map(map::Args),
+    Map(Deferred<map::Args>),
     #[command(about = "Draw what an image holds and where")]
-    Show(show::Args),
+    Show(Deferred<show::Args>),
     #[command(about = "Check an image's metadata, and repair it")]
-    Check(check::Args),
+    Check(Deferred<check::Args>),
     #[command(about = "Say whether two disks have the same content")]
-    Compare(compare::Args),
+    Compare(Deferred<compare::Args>),
     #[command(about = "Copy disks into an image, of another format or shape")]
-    Convert(Box<convert::Args>),
+    Convert(Deferred<Box<convert::Args>>),
     #[command(about = "Copy a part of a disk into an image, in dd's words")]
-    Dd(dd::Args),
+    Dd(Deferred<dd::Args>),
     #[command(about = "Write what an overlay holds to the image below it")]
-    Commit(commit::Args),
+    Commit(Deferred<commit::Args>),
     #[command(about = "Put an overlay over another image")]
-    Rebase(rebase::Args),
+    Rebase(Deferred<rebase::Args>),
     #[command(about = "Pull what the images below hold into an image")]
-    Flatten(flatten::Args),
+    Flatten(Deferred<flatten::Args>),
     #[command(about = "Make an image's file smaller, in place")]
-    Compact(compact::Args),
+    Compact(Deferred<compact::Args>),
     #[command(about = "Print or check checksums of what disks hold")]
-    Verify(verify::Args),
+    Verify(Deferred<verify::Args>),
     #[command(about = "Say how large the file of a new image will be")]
-    Measure(measure::Args),
+    Measure(Deferred<measure::Args>),
     #[command(about = "Change the size of a disk, in an image or while it is served")]
-    Resize(resize::Args),
+    Resize(Deferred<resize::Args>),
     #[command(about = "List, take, go back to and delete internal snapshots")]
-    Snapshot(snapshot::Args),
+    Snapshot(Deferred<snapshot::Args>),
     #[command(about = "Change what an image is: version, refcounts, size")]
-    Amend(amend::Args),
+    Amend(Deferred<amend::Args>),
     #[command(about = "Copy a disk of a running server, and move it there")]
-    Mirror(mirror::Args),
+    Mirror(Deferred<mirror::Args>),
     #[command(about = "Have a disk of a running server take over what lies below it")]
-    Stream(stream::Args),
+    Stream(Deferred<stream::Args>),
     #[command(about = "Keep full and incremental backups of a disk in a directory")]
-    Backup(Box<backup::Args>),
+    Backup(Deferred<Box<backup::Args>>),
     #[command(about = "Make, remove and change persistent bitmaps")]
-    Bitmap(bitmap::Args),
+    Bitmap(Deferred<bitmap::Args>),
     #[command(about = "Measure reads or writes of an image, in process")]
-    Bench(bench::Args),
+    Bench(Deferred<bench::Args>),
     #[command(about = "Do requests on a disk, one by one, as a script says")]
-    Io(Box<io::Args>),
+    Io(Deferred<Box<io::Args>>),
     #[command(about = "Memory for the map of an image: what it takes, and what to set")]
     #[command(subcommand, arg_required_else_help = true)]
     Cache(cache::Command),
@@ -109,20 +113,20 @@ pub enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Throttle(throttle::Command),
     #[command(about = "Show what a running server has open, and how it goes")]
-    Status(status::Args),
+    Status(Deferred<status::Args>),
     #[command(about = "Watch the disks of a running server")]
-    Top(top::Args),
+    Top(Deferred<top::Args>),
     #[command(about = "Change options of a disk while it is served")]
-    Reopen(reopen::Args),
+    Reopen(Deferred<reopen::Args>),
     #[command(about = "Print a completion script for a shell")]
-    Completion(completion::Args),
+    Completion(Deferred<completion::Args>),
     #[command(about = "Make connections for a server", hide = true)]
-    Broker(broker::Args),
+    Broker(Deferred<broker::Args>),
     #[command(about = "Run under the names of QEMU's programs, in their place")]
     #[command(subcommand, arg_required_else_help = true)]
     Compat(compat::links::Command),
     #[command(about = "Write the manual pages")]
-    Manual(manual::Args),
+    Manual(Deferred<manual::Args>),
 }
 
 /// The exit code of wrong usage: one that is no verdict of the command in `words`, the program's name before it.
@@ -156,7 +160,9 @@ mod tests {
 
     #[test]
     fn every_option_of_every_subcommand_explains_itself() {
-        for subcommand in Cli::command().get_subcommands() {
+        let mut cli = Cli::command();
+        cli.build();
+        for subcommand in cli.get_subcommands() {
             for argument in subcommand.get_arguments().filter(|argument| argument.get_id() != "help") {
                 let name = format!("{} {}", subcommand.get_name(), argument.get_id());
                 assert!(argument.get_help().is_some(), "{name} has no help");

@@ -26,6 +26,7 @@ pub mod convert;
 mod copying;
 pub mod create;
 pub mod dd;
+mod deferred;
 pub mod drive;
 pub mod failure;
 pub mod flatten;
@@ -62,6 +63,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::deferred::Deferred;
 use crate::failure::Failure;
 
 /// The whole program: reads the command line, does what it says, tells how it went.
@@ -102,39 +104,39 @@ fn run_own(words: &[OsString], out: &mut dyn Write) -> Result<ExitCode, Failure>
 
 fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     match command {
-        Command::Serve(args) => serve::run(*args, out),
-        Command::Mount(args) => mount::run(args, out),
-        Command::Create(args) => create::run(&args, out),
-        Command::Map(args) => map::run(&args, out),
-        Command::Show(args) => show::run(&args, out),
-        Command::Info(args) => info::run(&args, out),
-        Command::Check(args) => check::run(&args, out),
-        Command::Compare(args) => compare::run(&args, out),
-        Command::Convert(args) => convert::run(&args, out),
-        Command::Dd(args) => dd::run(&args),
-        Command::Commit(args) => commit::run(&args, out),
-        Command::Rebase(args) => rebase::run(&args),
-        Command::Flatten(args) => flatten::run(&args, out),
-        Command::Compact(args) => compact::run(&args, out),
-        Command::Verify(args) => verify::run(&args, out),
-        Command::Measure(args) => measure::run(&args, out),
-        Command::Resize(args) => resize::run(&args, out),
-        Command::Snapshot(args) => snapshot::run(&args, out),
-        Command::Amend(args) => amend::run(&args, out),
-        Command::Backup(args) => backup::run(&args, out),
-        Command::Mirror(args) => mirror::run(&args, out),
-        Command::Stream(args) => stream::run(&args, out),
-        Command::Bitmap(args) => bitmap::run(&args),
-        Command::Bench(args) => bench::run(&args, out),
-        Command::Io(args) => crate::io::run(&args, out),
-        Command::Broker(args) => broker::run(args),
+        Command::Serve(Deferred(args)) => serve::run(*args, out),
+        Command::Mount(Deferred(args)) => mount::run(args, out),
+        Command::Create(Deferred(args)) => create::run(&args, out),
+        Command::Map(Deferred(args)) => map::run(&args, out),
+        Command::Show(Deferred(args)) => show::run(&args, out),
+        Command::Info(Deferred(args)) => info::run(&args, out),
+        Command::Check(Deferred(args)) => check::run(&args, out),
+        Command::Compare(Deferred(args)) => compare::run(&args, out),
+        Command::Convert(Deferred(args)) => convert::run(&args, out),
+        Command::Dd(Deferred(args)) => dd::run(&args),
+        Command::Commit(Deferred(args)) => commit::run(&args, out),
+        Command::Rebase(Deferred(args)) => rebase::run(&args),
+        Command::Flatten(Deferred(args)) => flatten::run(&args, out),
+        Command::Compact(Deferred(args)) => compact::run(&args, out),
+        Command::Verify(Deferred(args)) => verify::run(&args, out),
+        Command::Measure(Deferred(args)) => measure::run(&args, out),
+        Command::Resize(Deferred(args)) => resize::run(&args, out),
+        Command::Snapshot(Deferred(args)) => snapshot::run(&args, out),
+        Command::Amend(Deferred(args)) => amend::run(&args, out),
+        Command::Backup(Deferred(args)) => backup::run(&args, out),
+        Command::Mirror(Deferred(args)) => mirror::run(&args, out),
+        Command::Stream(Deferred(args)) => stream::run(&args, out),
+        Command::Bitmap(Deferred(args)) => bitmap::run(&args),
+        Command::Bench(Deferred(args)) => bench::run(&args, out),
+        Command::Io(Deferred(args)) => crate::io::run(&args, out),
+        Command::Broker(Deferred(args)) => broker::run(args),
         Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
-        Command::Status(args) => status::run(&args, out),
-        Command::Top(args) => top::run(&args, out),
-        Command::Reopen(args) => reopen::run(&args, out),
-        Command::Completion(args) => completion::run(&args, out),
-        Command::Manual(args) => manual::run(&args, out),
+        Command::Status(Deferred(args)) => status::run(&args, out),
+        Command::Top(Deferred(args)) => top::run(&args, out),
+        Command::Reopen(Deferred(args)) => reopen::run(&args, out),
+        Command::Completion(Deferred(args)) => completion::run(&args, out),
+        Command::Manual(Deferred(args)) => manual::run(&args, out),
         Command::Compat(command) => compat::links::run(&command, out),
     }
 }

@@ -18,12 +18,32 @@ use graph::probe::Format;
 use super::{VERSION, objects};
 use crate::cli::{self, Cli};
 use crate::compare::code;
+use crate::deferred::with_arguments;
 use crate::failure::{FAILED, Failure};
+use crate::{
+    amend, bench, bitmap, commit, compare, convert, dd, info, map, measure, rebase, resize, snapshot,
+};
+
+/// Adds the arguments of a command.
+type Arguments = fn(Command) -> Command;
 
 /// The commands of qemu-img. Those that cowhand has are taken.
-const COMMANDS: [&str; 15] = [
-    "amend", "bench", "bitmap", "check", "commit", "compare", "convert", "create", "dd", "info", "map",
-    "measure", "rebase", "resize", "snapshot",
+const COMMANDS: [(&str, Arguments); 15] = [
+    ("amend", with_arguments::<amend::Args>),
+    ("bench", with_arguments::<bench::Args>),
+    ("bitmap", with_arguments::<bitmap::Args>),
+    ("check", with_arguments::<crate::check::Args>),
+    ("commit", with_arguments::<commit::Args>),
+    ("compare", with_arguments::<compare::Args>),
+    ("convert", with_arguments::<convert::Args>),
+    ("create", with_arguments::<crate::create::Args>),
+    ("dd", with_arguments::<dd::Args>),
+    ("info", with_arguments::<info::Args>),
+    ("map", with_arguments::<map::Args>),
+    ("measure", with_arguments::<measure::Args>),
+    ("rebase", with_arguments::<rebase::Args>),
+    ("resize", with_arguments::<resize::Args>),
+    ("snapshot", with_arguments::<snapshot::Args>),
 ];
 
 /// `-T` before a command.
@@ -32,7 +52,7 @@ const TRACE: &str = "trace";
 /// The command line of `qemu-img`.
 pub fn command() -> Command {
     let own = Cli::command();
-    let taken = own.get_subcommands().filter(|command| COMMANDS.contains(&command.get_name()));
+    let taken = own.get_subcommands().filter(|command| arguments_of(command).is_some());
     Command::new("qemu-img")
         .version(VERSION)
         .about("Images of disks: created, copied, examined and repaired (cowhand under qemu-img's name)")
@@ -47,12 +67,22 @@ pub fn command() -> Command {
                 .action(ArgAction::Append)
                 .help("Trace events of QEMU (refused: there are none here)"),
         )
-        .subcommands(taken.cloned().map(of_qemu))
+        .subcommands(taken.cloned().map(|command| command.defer(of_qemu)))
 }
 
-/// A command of ours with what is qemu-img's way: long options may be shortened, and the last of several counts.
+/// What adds the arguments of `command`, if qemu-img has it.
+fn arguments_of(command: &Command) -> Option<Arguments> {
+    COMMANDS.iter().find(|(name, _)| *name == command.get_name()).map(|(_, arguments)| *arguments)
+}
+
+/// A command of ours with its arguments and what is qemu-img's way: long options may be shortened, and the last of several
+/// counts.
 fn of_qemu(command: Command) -> Command {
     let is_create = command.get_name() == "create";
+    let command = match arguments_of(&command) {
+        Some(arguments) => arguments(command),
+        None => command,
+    };
     let command = long_names::add_to(objects::add_to(command));
     let command = command.infer_long_args(true).args_override_self(true);
     match is_create {

@@ -49,7 +49,10 @@ fn options(tool: &clap::Command) -> String {
     let shown = |argument: &&clap::Arg| {
         !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version")
     };
-    let rows: Vec<String> = tool.get_arguments().filter(shown).map(row).collect();
+    let mut arguments: Vec<_> = tool.get_arguments().filter(shown).collect();
+    // As `--help` has them: positional ones first.
+    arguments.sort_by_key(|argument| (!argument.is_positional(), argument.get_display_order()));
+    let rows: Vec<String> = arguments.into_iter().map(row).collect();
     match rows.is_empty() {
         true => String::new(),
         false => format!("\n| argument | says |\n|---|---|\n{}", rows.concat()),

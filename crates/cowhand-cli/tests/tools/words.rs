@@ -51,9 +51,11 @@ fn known() -> BTreeSet<String> {
         into.extend(command.get_arguments().filter_map(|argument| argument.get_long()).map(str::to_owned));
         command.get_subcommands().for_each(|command| collect(command, into));
     }
-    let mut known: BTreeSet<_> = ["help", "version"].map(str::to_owned).into();
-    collect(&Cli::command(), &mut known);
-    PROGRAMS.iter().for_each(|program| collect(&(program.command)(), &mut known));
+    let mut known = BTreeSet::new();
+    for mut command in PROGRAMS.iter().map(|program| (program.command)()).chain([Cli::command()]) {
+        command.build();
+        collect(&command, &mut known);
+    }
     known
 }
 
