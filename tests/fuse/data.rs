@@ -52,6 +52,25 @@ fn fio_verifies_direct_writes_at_depth_16_of_any_length() {
     assert_clean(place.disk.as_ref());
 }
 
+/// Loops that help each have a descriptor of the mount; what one writes another reads.
+#[test]
+fn several_loops_serve_one_mount() {
+    let place = Place::new();
+    let server = place.serve("", &["--threads", "3"]);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("its descriptors");
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    assert_eq!(targets.filter(|target| target.as_os_str() == "/dev/fuse").count(), 3);
+    let load = ["--direct=1", "--ioengine=libaio", "--iodepth=32", "--rw=randrw", "--bs=4k", "--numjobs=4"];
+    let apart = ["--size=16M", "--offset_increment=16M", "--io_size=32M", "--verify=crc32c", "--verify_fatal=1"];
+    fio(&place, &[&load[..], &apart].concat());
+    // A handle that one loop gave is taken back by any.
+    for _ in 0..100 {
+        drop(File::open(&place.file).expect("the disk"));
+    }
+    server.stop();
+    assert_clean(place.disk.as_ref());
+}
+
 /// QEMU 11.0: a shared mapping failed, and with it TPMs that keep their state so.
 #[test]
 fn a_shared_mapping_is_written_and_found_on_the_disk() {

@@ -150,7 +150,7 @@ async fn perform(session: &Rc<Session>, unique: u64, work: Work) -> Result<Body,
             Ok(Body::default())
         }
         Work::Fallocate { what, offset, len } => {
-            let interruptible = session.interruptible(unique);
+            let interruptible = session.mounted.interruptible(unique);
             space::fallocate(export, what, offset, len, || interruptible.is_interrupted()).await?;
             export.kept.lock().was_written();
             Ok(Body::default())

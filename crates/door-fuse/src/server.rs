@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use export::{
-    ClientCosts, Door, DuplicateName, Error, ErrorKind, Export, ExportEntry, Exports, Loops, Served, Shutdown,
+    Budget, ClientCosts, Door, DuplicateName, Error, ErrorKind, Export, ExportEntry, Exports, Loops, Seat,
+    Served, Shutdown,
 };
 use futures_channel::{mpsc, oneshot};
 use futures_util::StreamExt;
@@ -15,7 +16,9 @@ use reactor::Device;
 use tracing::Instrument;
 
 use crate::attributes::Kept;
-use crate::session::Session;
+use crate::cloned;
+use crate::mounted::Mounted;
+use crate::session::{Role, Session};
 
 /// How a disk is shown as a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +36,7 @@ pub struct FuseExport {
     sizes: mpsc::UnboundedSender<SizeRequest>,
     /// Nothing more is waited for.
     pub(crate) stopping: Shutdown,
-    ended: Shutdown,
+    pub(crate) ended: Shutdown,
 }
 
 /// A program that asks for another size of the disk. Who owns the disk decides, and answers.
@@ -130,34 +133,31 @@ impl Server {
     }
 
     /// Answers the kernel at `device`, which a mount gave, from now on: until the mount ends, the export is taken away, or the loops end.
+    /// One loop takes requests; the others help it, where the kernel lets them.
     ///
     /// # Errors
     /// When the device is none.
     pub fn serve(&self, device: OwnedFd, export: &Arc<FuseExport>) -> io::Result<()> {
-        let device = Device::from_fd(device)?;
-        let budget = Arc::clone(self.door.loops().budget());
-        // Also if the loops have ended.
-        let ended = EndOnDrop(Arc::clone(export));
-        self.door.give(move |seat| {
-            let export = &ended.0;
-            let span = tracing::info_span!("fuse", export = export.entry.name());
-            let session = Session::new(device, export, seat.pace(&export.entry), budget);
-            let hang_up = session.ending();
-            let work = async move {
-                session.run().await;
-                drop(ended);
-            };
-            Served { hang_up, work: Box::pin(work.instrument(span)) }
-        });
+        let loops = self.door.loops();
+        let devices = cloned::with_clones(device, loops.count());
+        let devices = devices.into_iter().map(Device::from_fd).collect::<io::Result<Vec<_>>>()?;
+        let mounted = Arc::new(Mounted::new(export));
+        let first = loops.least_busy();
+        for (index, device) in devices.into_iter().enumerate() {
+            let role = if index == 0 { Role::First } else { Role::Helper };
+            let (mounted, budget) = (Arc::clone(&mounted), Arc::clone(loops.budget()));
+            self.door.give_to((first + index) % loops.count(), move |seat| {
+                begin((role, device), mounted, seat, budget)
+            });
+        }
         Ok(())
     }
 }
 
-/// Tells that a mount is not served any more.
-struct EndOnDrop(Arc<FuseExport>);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.ended.trigger();
-    }
+fn begin(served: (Role, Device), mounted: Arc<Mounted>, seat: &Seat, budget: Arc<Budget>) -> Served {
+    let entry = mounted.export.entry();
+    let (span, pace) = (tracing::info_span!("fuse", export = entry.name()), seat.pace(entry));
+    let session = Session::new(served, mounted, pace, budget);
+    let hang_up = session.ending();
+    Served { hang_up, work: Box::pin(session.run().instrument(span)) }
 }

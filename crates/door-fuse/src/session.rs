@@ -1,20 +1,20 @@
-//! One mount on its loop: takes the kernel's requests and answers or starts them.
+//! One mount on one loop: takes the kernel's requests and answers or starts them.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use export::repeats::{self, Level};
-use export::{Budget, Ending, HangUp, Hints, InFlight, LocalEvent, Pace, Place};
+use export::{Budget, Ending, HangUp, Hints, InFlight, LocalEvent, Pace};
 use futures_util::future::{Either, select};
 use reactor::Device;
 use rustix::io::Errno;
 
 use crate::abi::{self, Body, Request, SetAttr};
-use crate::limits::{OPEN_FILES_MAX, REQUESTS_BEFORE_YIELD};
+use crate::limits::REQUESTS_BEFORE_YIELD;
+use crate::mounted::Mounted;
 use crate::reader::{Message, Reader};
 use crate::requests::{self, Work};
 use crate::server::FuseExport;
@@ -23,19 +23,26 @@ use crate::server::FuseExport;
 /// saves a turn of the loop.
 const WAITS_BETWEEN_LOOKS: u32 = 16;
 
-/// A mount that is served.
+/// What a session does for its mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It waits for requests.
+    First,
+    /// It takes requests when the first calls, until there are none: the kernel wakes all that wait for a mount, and with one request at a
+    /// time each would find another's cache cold.
+    Helper,
+}
+
+/// A mount as one loop serves it.
 #[derive(Debug)]
 pub(crate) struct Session {
+    role: Role,
     device: Device,
+    pub(crate) mounted: Arc<Mounted>,
     pub(crate) export: Arc<FuseExport>,
     pub(crate) pace: Pace,
     pub(crate) in_flight: Rc<InFlight>,
     ending: Rc<EndingSession>,
-    /// Files that programs have open. Each is a client of the export.
-    files: RefCell<HashMap<u64, Place>>,
-    next_file: Cell<u64>,
-    /// Requests in flight that can be interrupted, and whether they are.
-    interruptible: RefCell<HashMap<u64, Rc<Cell<bool>>>>,
 }
 
 /// By which a session is told to end.
@@ -54,16 +61,20 @@ impl HangUp for EndingSession {
 }
 
 impl Session {
-    pub(crate) fn new(device: Device, export: &Arc<FuseExport>, pace: Pace, budget: Arc<Budget>) -> Rc<Self> {
+    pub(crate) fn new(
+        (role, device): (Role, Device),
+        mounted: Arc<Mounted>,
+        pace: Pace,
+        budget: Arc<Budget>,
+    ) -> Rc<Self> {
         Rc::new(Self {
+            role,
             device,
-            export: Arc::clone(export),
+            export: Arc::clone(&mounted.export),
+            mounted,
             pace,
             in_flight: InFlight::new(budget),
             ending: Rc::default(),
-            files: RefCell::default(),
-            next_file: Cell::new(1),
-            interruptible: RefCell::default(),
         })
     }
 
@@ -71,13 +82,14 @@ impl Session {
         Rc::clone(&self.ending)
     }
 
-    /// Serves until the mount ends, or it is told to. What is in flight then is finished and answered; requests that nobody has taken fail
-    /// when the device is closed.
+    /// Serves until the mount ends, it is told to, or the session of another loop has ended. What is in flight then is finished and answered;
+    /// requests that nobody has taken fail when the last session closes the device.
     pub(crate) async fn run(self: Rc<Self>) {
         let entry = Arc::clone(&self.export.entry);
         let asked = pin!(self.ending.asked.until(|| self.ending.is_asked.get()));
         let leaving = pin!(entry.leaving().wait());
-        let told = select(asked, leaving);
+        let stopping = pin!(self.export.stopping.wait());
+        let told = select(select(asked, leaving), stopping);
         // The receiver is dropped at the first end: it holds nothing that was acknowledged.
         if let Either::Left((Err(error), _)) = select(pin!(self.take_requests()), told).await {
             let text = format!("export {:?}: the mount cannot be served any more: {error}", entry.name());
@@ -85,35 +97,59 @@ impl Session {
         }
         self.export.stopping.trigger();
         self.in_flight.drained().await;
-        self.files.borrow_mut().clear();
         tracing::info!(export = entry.name(), "mount ends");
     }
 
     /// Takes requests until the mount has ended.
     async fn take_requests(self: &Rc<Self>) -> io::Result<()> {
         let mut reader = Reader::new();
+        let taken = match self.role {
+            Role::First => self.take_all(&mut reader).await,
+            Role::Helper => self.help(&mut reader).await,
+        };
+        match taken {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+            taken => taken,
+        }
+    }
+
+    async fn take_all(self: &Rc<Self>, reader: &mut Reader) -> io::Result<()> {
         let mut until_look = WAITS_BETWEEN_LOOKS;
         let mut in_a_row = 0;
         loop {
-            match reader.read(&self.device) {
-                Ok(Some(message)) => self.handle(&mut reader, message).await,
-                Ok(None) => {
-                    until_look = WAITS_BETWEEN_LOOKS;
-                    self.device.readable().await?;
-                    continue;
-                }
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => return Ok(()),
-                Err(error) => return Err(error),
+            let Some(message) = reader.read(&self.device)? else {
+                (until_look, in_a_row) = (WAITS_BETWEEN_LOOKS, 0);
+                self.device.readable().await?;
+                continue;
+            };
+            self.handle(reader, message).await;
+            if until_look > 0 {
+                until_look -= 1;
+                self.device.readable().await?;
+                continue;
             }
             in_a_row += 1;
             if in_a_row == REQUESTS_BEFORE_YIELD {
                 in_a_row = 0;
+                self.mounted.call_for_help();
                 reactor::yield_now().await;
             }
-            if until_look > 0 {
-                until_look -= 1;
-                self.device.readable().await?;
+        }
+    }
+
+    async fn help(self: &Rc<Self>, reader: &mut Reader) -> io::Result<()> {
+        loop {
+            let called = self.mounted.called_for_help();
+            let mut in_a_row = 0;
+            while let Some(message) = reader.read(&self.device)? {
+                self.handle(reader, message).await;
+                in_a_row += 1;
+                if in_a_row == REQUESTS_BEFORE_YIELD {
+                    in_a_row = 0;
+                    reactor::yield_now().await;
+                }
             }
+            called.await;
         }
     }
 
@@ -133,7 +169,7 @@ impl Session {
             Request::Forget => {}
             Request::GetAttr => self.answer(unique, Ok(self.attributes())),
             Request::SetAttr(set) => self.set_attributes(unique, set).await,
-            Request::Open { writes } => self.answer(unique, self.open(writes)),
+            Request::Open { writes } => self.answer(unique, self.mounted.open(writes).map(abi::opened)),
             Request::Read { offset, len } => requests::read(self, unique, offset, len).await,
             Request::Write { offset, len } => match reader.take_data(message.data_bytes, len) {
                 Some(data) => requests::write(self, unique, offset, data).await,
@@ -145,8 +181,7 @@ impl Session {
             // A closed file is expected to outlive this process, too.
             Request::Flush | Request::Fsync => requests::start(self, unique, Work::Flush).await,
             Request::Release { handle } => {
-                let place = self.files.borrow_mut().remove(&handle);
-                drop(place);
+                self.mounted.close(handle);
                 self.answer(unique, Ok(Body::default()));
             }
             Request::Fallocate { what, offset, len } => {
@@ -156,23 +191,10 @@ impl Session {
                 requests::start(self, unique, Work::Seek { offset, target }).await;
             }
             Request::StatFs => self.answer(unique, Ok(abi::file_system(self.export.entry.disk().size()))),
-            Request::Interrupt { unique } => self.interrupt(unique),
+            Request::Interrupt { unique } => self.mounted.interrupt(unique),
             Request::Destroy => self.answer(unique, Ok(Body::default())),
             Request::Unknown => self.answer(unique, Err(Errno::NOSYS)),
         }
-    }
-
-    /// A program opens the file. O_TRUNC changes nothing: as of a block device, bytes are overwritten, not cut off.
-    fn open(&self, writes: bool) -> Result<Body, Errno> {
-        let entry = &self.export.entry;
-        if writes && entry.disk().read_only() {
-            return Err(Errno::ROFS);
-        }
-        let place = Place::take(Arc::clone(entry), OPEN_FILES_MAX).map_err(|_| Errno::NFILE)?;
-        let handle = self.next_file.get();
-        self.next_file.set(handle + 1);
-        self.files.borrow_mut().insert(handle, place);
-        Ok(abi::opened(handle))
     }
 
     pub(crate) fn attributes(&self) -> Body {
@@ -198,20 +220,6 @@ impl Session {
         Hints { more_waiting: self.in_flight.requests() > places }
     }
 
-    /// Lets a request be interrupted while what this gives is kept.
-    pub(crate) fn interruptible(self: &Rc<Self>, unique: u64) -> Interruptible {
-        let is_interrupted = Rc::<Cell<bool>>::default();
-        self.interruptible.borrow_mut().insert(unique, Rc::clone(&is_interrupted));
-        Interruptible { session: Rc::clone(self), unique, is_interrupted }
-    }
-
-    /// What cannot be interrupted goes on: programs do not expect reads and writes of a file to fail because of a signal.
-    fn interrupt(&self, unique: u64) {
-        if let Some(is_interrupted) = self.interruptible.borrow().get(&unique) {
-            is_interrupted.set(true);
-        }
-    }
-
     /// A request that makes no sense.
     pub(crate) fn refuse(&self, unique: u64, errno: Errno) {
         self.export.entry.counters().refused();
@@ -234,24 +242,5 @@ impl Session {
             // Nobody waits for it any more (ENOENT), or the mount has ended, which the receiver sees.
             tracing::debug!(unique, %error, "an answer is not taken");
         }
-    }
-}
-
-/// A request that can be interrupted.
-pub(crate) struct Interruptible {
-    session: Rc<Session>,
-    unique: u64,
-    is_interrupted: Rc<Cell<bool>>,
-}
-
-impl Interruptible {
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.is_interrupted.get()
-    }
-}
-
-impl Drop for Interruptible {
-    fn drop(&mut self) {
-        self.session.interruptible.borrow_mut().remove(&self.unique);
     }
 }

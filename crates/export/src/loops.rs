@@ -193,7 +193,7 @@ impl Loops {
     }
 
     /// The loop with the fewest clients.
-    pub(crate) fn least_busy(&self) -> usize {
+    pub fn least_busy(&self) -> usize {
         let load = |&index: &usize| self.lanes[index].clients.load(Ordering::Relaxed);
         (0..self.lanes.len()).min_by_key(load).unwrap_or_default()
     }
