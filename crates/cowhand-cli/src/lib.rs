@@ -41,6 +41,8 @@ pub mod mount;
 mod objects;
 pub mod output;
 pub mod progress;
+pub mod pull;
+pub mod push;
 pub mod rebase;
 pub mod remote;
 pub mod reopen;
@@ -116,6 +118,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Rebase(args) => rebase::run(&args),
         Command::Flatten(args) => flatten::run(&args, out),
         Command::Compact(args) => compact::run(&args, out),
+        Command::Pull(args) => pull::run(&args, out),
+        Command::Push(args) => push::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Measure(args) => measure::run(&args, out),
         Command::Resize(args) => resize::run(&args, out),
