@@ -2,6 +2,7 @@
 
 mod awaited_locks;
 mod cached;
+mod chunked;
 mod confined;
 mod differential;
 mod drop_in;

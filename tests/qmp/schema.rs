@@ -301,14 +301,15 @@ fn arguments_and_events_are_those_of_qemu_but_for_what_the_documentation_says() 
         additional.extend(here.keys().filter(|path| !there.contains_key(*path)).cloned());
     }
     let unknown = |found: BTreeSet<String>, known: &[&str]| -> Vec<String> {
-        // QEMU has no driver of this name.
-        let is_of_s3 = |path: &str| path.starts_with("blockdev-add(s3)");
+        // QEMU has no drivers of these names.
+        let is_of_stores =
+            |path: &str| path.starts_with("blockdev-add(s3)") || path.starts_with("blockdev-add(chunked)");
         let is_known = |path: &str| {
             known.contains(&path)
                 || is_known_of_blkdebug(path)
                 || is_known_of_jobs(path)
                 || is_known_of_create(path)
-                || is_of_s3(path)
+                || is_of_stores(path)
         };
         found.into_iter().filter(|path| !is_known(path)).collect()
     };

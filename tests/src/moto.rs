@@ -11,6 +11,10 @@ use crate::program;
 /// How long it may take to listen: it is much Python.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
+/// What `Authorization` is to be: objects that were made with a signature are not replaced without.
+const SIGNED: &str =
+    "AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+
 /// A store.
 #[derive(Debug)]
 pub struct Moto {
@@ -62,9 +66,8 @@ impl Moto {
     pub fn get(&self, path: &str) -> Option<Vec<u8>> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let host = format!("127.0.0.1:{}", self.port);
-        let signed = "AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {signed}\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {SIGNED}\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).expect("it takes it");
         let mut answer = Vec::new();
@@ -94,7 +97,7 @@ impl Moto {
     pub fn put(&self, path: &str, bytes: &[u8]) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let head = format!(
-            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: {SIGNED}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             self.port,
             bytes.len()
         );

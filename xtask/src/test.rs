@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 27] = [
+const SUITES: [&str; 28] = [
     "differential",
     "drop_in",
     "serve",
@@ -49,6 +49,7 @@ const SUITES: [&str; 27] = [
     "remote",
     "cached",
     "uploads",
+    "chunked",
     "confined",
     "kill",
     "vhost_user",

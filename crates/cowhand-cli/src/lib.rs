@@ -42,6 +42,8 @@ pub mod mount;
 mod objects;
 pub mod output;
 pub mod progress;
+pub mod pull;
+pub mod push;
 pub mod rebase;
 pub mod remote;
 pub mod reopen;
@@ -118,6 +120,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Rebase(Deferred(args)) => rebase::run(&args),
         Command::Flatten(Deferred(args)) => flatten::run(&args, out),
         Command::Compact(Deferred(args)) => compact::run(&args, out),
+        Command::Pull(Deferred(args)) => pull::run(&args, out),
+        Command::Push(Deferred(args)) => push::run(&args, out),
         Command::Verify(Deferred(args)) => verify::run(&args, out),
         Command::Measure(Deferred(args)) => measure::run(&args, out),
         Command::Resize(Deferred(args)) => resize::run(&args, out),

@@ -6,6 +6,7 @@
 mod blkdebug;
 mod blkverify;
 mod cached;
+mod chunked;
 mod compress;
 mod copy_before_write;
 mod copy_on_read;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 
 pub(crate) use self::cached::settle_caches;
 pub use self::cached::{OpenCache, caches};
+pub use self::chunked::{CHUNKED_OPTIONS, Chunked};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};
 pub use self::filter::{FilterDriver, MakeFilter, Role};
@@ -52,6 +54,7 @@ pub const STORAGE: &[&StorageDriver] = &[
     &http::HTTP,
     &http::HTTPS,
     &s3::S3,
+    &chunked::CHUNKED,
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,

@@ -50,18 +50,7 @@ impl Place {
     /// # Errors
     /// When endpoint or region cannot be one.
     pub fn url(&self, object: &ObjectName) -> Result<Url, PlaceError> {
-        let is_of_region = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        if self.region.is_empty() || !self.region.bytes().all(is_of_region) {
-            return Err(PlaceError::Region { found: self.region.clone() });
-        }
-        let aws = || format!("https://s3.{}.amazonaws.com", self.region);
-        let endpoint = self.endpoint.clone().unwrap_or_else(aws);
-        let refused = |allowed| PlaceError::Endpoint { found: http_wire::shown(&endpoint), allowed };
-        let server = Url::parse(&endpoint).map_err(refused)?;
-        if server.path() != "/" || server.query().is_some() {
-            return Err(refused(UrlError::Shape));
-        }
-        let mut origin = server.origin().clone();
+        let mut origin = self.server()?.origin().clone();
         let key = escaped(&object.key, true);
         // A certificate for *.HOST is for names without dots.
         let fits = !object.bucket.contains('.') || origin.scheme == Scheme::Http;
@@ -74,6 +63,29 @@ impl Place {
                 Url::at(origin, &format!("/{key}"))
             }
         })
+    }
+
+    /// How it is spoken to.
+    ///
+    /// # Errors
+    /// When endpoint or region cannot be one.
+    pub fn scheme(&self) -> Result<Scheme, PlaceError> {
+        self.server().map(|server| server.origin().scheme)
+    }
+
+    fn server(&self) -> Result<Url, PlaceError> {
+        let is_of_region = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if self.region.is_empty() || !self.region.bytes().all(is_of_region) {
+            return Err(PlaceError::Region { found: self.region.clone() });
+        }
+        let aws = || format!("https://s3.{}.amazonaws.com", self.region);
+        let endpoint = self.endpoint.clone().unwrap_or_else(aws);
+        let refused = |allowed| PlaceError::Endpoint { found: http_wire::shown(&endpoint), allowed };
+        let server = Url::parse(&endpoint).map_err(refused)?;
+        if server.path() != "/" || server.query().is_some() {
+            return Err(refused(UrlError::Shape));
+        }
+        Ok(server)
     }
 }
 

@@ -41,6 +41,12 @@ pub enum StoreError {
         /// The object.
         name: ObjectName,
     },
+    /// The object is not the version that was to be replaced.
+    #[error("{name}: the object was changed by somebody else meanwhile; it stays as it is")]
+    Changed {
+        /// The object.
+        name: ObjectName,
+    },
     /// The answer does not say what it must.
     #[error("{url}: the store's answer {what}")]
     Answer {
@@ -75,13 +81,16 @@ impl StoreError {
 }
 
 /// What becomes of an object of the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Present {
     /// It stays, and the new one is refused. A store that does not know `If-None-Match` takes the new one all the same, unless it was
     /// asked for the object before.
     Keep,
     /// The new one takes its place, when it is whole.
     Replace,
+    /// The new one takes its place if it still is the version with this ETag, and is refused otherwise. A store that does not know
+    /// `If-Match` takes the new one all the same.
+    ReplaceVersion(String),
 }
 
 /// How a bucket is reached.
@@ -130,11 +139,11 @@ impl Store {
         object(&self.bucket, key)
     }
 
-    /// The bytes of an object of `bytes_max` at most; `None` if there is none.
+    /// An object of `bytes_max` bytes at most, with its ETag; `None` if there is none.
     ///
     /// # Errors
     /// When the store does not answer, or refuses.
-    pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Reply>, StoreError> {
         let url = self.url(key)?;
         let sent = Sent {
             method: "GET",
@@ -144,7 +153,6 @@ impl Store {
             answer_bytes_max: bytes_max,
         };
         found(self.client.send(&sent).await.map_err(StoreError::from))
-            .map(|found| found.map(|reply| reply.body))
     }
 
     /// What is known of an object; `None` if there is none.
@@ -158,13 +166,13 @@ impl Store {
     /// Puts an object, which is whole or not there at all.
     ///
     /// # Errors
-    /// When the store does not answer, or refuses; [`StoreError::Exists`] as `present` says.
-    pub async fn put(&self, key: &str, bytes: IoBytes, present: Present) -> Result<(), StoreError> {
+    /// When the store does not answer, or refuses; [`StoreError::Exists`] and [`StoreError::Changed`] as `present` says.
+    pub async fn put(&self, key: &str, bytes: IoBytes, present: &Present) -> Result<(), StoreError> {
         let mut fields = Fields::default();
         let mark = mark(&mut fields)?;
         condition(&mut fields, present)?;
         let put = self.send("PUT", key, &[], fields, bytes).await;
-        self.made(key, &mark, put.map(drop)).await
+        self.made(key, &mark, present, put.map(drop)).await
     }
 
     /// Sends a request about an object. `query` is what stands behind its name.
@@ -200,6 +208,7 @@ impl Store {
         &self,
         key: &str,
         mark: &str,
+        present: &Present,
         made: Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let Err(error) = made else { return Ok(()) };
@@ -207,6 +216,9 @@ impl Store {
         let there = self.look(key).await?;
         match there.and_then(|there| there.upload) {
             Some(upload) if upload == mark => Ok(()),
+            _ if matches!(present, Present::ReplaceVersion(_)) => {
+                Err(StoreError::Changed { name: self.object(key)? })
+            }
             _ if status == 404 => Err(error),
             _ => Err(StoreError::Exists { name: self.object(key)? }),
         }
@@ -223,11 +235,13 @@ pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
 }
 
 /// Says what becomes of an object of the same name.
-pub(crate) fn condition(fields: &mut Fields, present: Present) -> Result<(), StoreError> {
-    if present == Present::Keep {
-        fields.add("If-None-Match", "*").map_err(storage_http::Error::from)?;
-    }
-    Ok(())
+pub(crate) fn condition(fields: &mut Fields, present: &Present) -> Result<(), StoreError> {
+    let added = match present {
+        Present::Keep => fields.add("If-None-Match", "*"),
+        Present::Replace => Ok(()),
+        Present::ReplaceVersion(etag) => fields.add("If-Match", etag.as_str()),
+    };
+    Ok(added.map_err(storage_http::Error::from)?)
 }
 
 fn object(bucket: &str, key: &str) -> Result<ObjectName, StoreError> {

@@ -138,7 +138,7 @@ impl Upload {
         }
         let first = first.freeze();
         match self.id.clone() {
-            None => self.store.put(&self.key, first, self.present).await,
+            None => self.store.put(&self.key, first, &self.present).await,
             Some(id) => {
                 let first = part(Arc::clone(&self.store), self.key.clone(), id.clone(), 1, first).await?;
                 while !self.sending.is_empty() {
@@ -241,14 +241,14 @@ impl Upload {
             .collect();
         let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
         let mut fields = Fields::default();
-        condition(&mut fields, self.present)?;
+        condition(&mut fields, &self.present)?;
         let body = IoBytes::copy_from(body.as_bytes());
         let sent = self.store.send("POST", &self.key, &[("uploadId", id)], fields, body).await;
         let completed = match sent {
             Ok(reply) => self.judge(&reply.body),
             Err(error) => Err(error),
         };
-        self.store.made(&self.key, &self.mark, completed).await?;
+        self.store.made(&self.key, &self.mark, &self.present, completed).await?;
         self.id = None;
         Ok(())
     }

@@ -21,7 +21,9 @@ fn part(part: &str) -> String {
     };
     let value = match key {
         Some(key) if key.ends_with("cookie") => "hidden".to_owned(),
-        _ if value.starts_with("http") && value.contains("://") => http_wire::shown(value),
+        _ if value.trim_start_matches("chunked:").starts_with("http") && value.contains("://") => {
+            http_wire::shown(value)
+        }
         _ => value.to_owned(),
     };
     key.map_or_else(|| value.clone(), |key| format!("{key}={value}"))

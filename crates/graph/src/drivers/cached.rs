@@ -15,7 +15,6 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
 use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity};
-use storage_http::HttpStorage;
 
 use super::over_http::wrong;
 use crate::background::BackgroundTasks;
@@ -107,19 +106,26 @@ async fn settle(open: Vec<(Arc<CachedStorage>, Arc<BackgroundTasks>)>) {
     }
 }
 
-/// Puts the cache that `caching` names, if it names one, in front of `remote`, whose server calls it `name`.
-pub(super) async fn cached(
-    remote: HttpStorage,
-    name: String,
-    caching: &Caching,
-) -> io::Result<Arc<dyn Storage>> {
-    let Some(path) = &caching.file else { return Ok(Arc::new(remote)) };
+/// What lies on a server.
+pub(super) struct Remote {
+    /// It, open.
+    pub(super) storage: Arc<dyn Storage>,
+    /// What it is called there, without anything that lets somebody in.
+    pub(super) name: String,
+    /// What its server calls the version that is open, if no other version is called so.
+    pub(super) version: Option<String>,
+}
+
+/// Puts the cache that `caching` names, if it names one, in front of `remote`.
+pub(super) async fn cached(remote: Remote, caching: &Caching) -> io::Result<Arc<dyn Storage>> {
+    let Remote { storage: remote, name, version } = remote;
+    let Some(path) = &caching.file else { return Ok(remote) };
     let bytes_max = caching.bytes_max;
     if bytes_max > 0 && bytes_max < BYTES_MAX_LEAST {
         let what = format!("option file.cache-size is {bytes_max}; allowed: 0, or from {BYTES_MAX_LEAST} on");
         return Err(wrong(what));
     }
-    let Some(version) = remote.version() else {
+    let Some(version) = version else {
         return Err(wrong(format!(
             "{} cannot be cached: its server gives neither a strong ETag nor Last-Modified, so that a change would not be seen; leave cache-file away",
             remote.name()
@@ -136,7 +142,7 @@ pub(super) async fn cached(
         };
         let tasks = Arc::new(BackgroundTasks::new(Budget::unlimited()));
         let host = Arc::clone(&tasks);
-        let cached = CachedStorage::open(Arc::new(remote), identity, file, host).await;
+        let cached = CachedStorage::open(remote, identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
         let (path, weak) = (path.clone(), Arc::downgrade(&cached));
         OPEN.lock().push(Known { file: place, path, cached: weak, tasks });

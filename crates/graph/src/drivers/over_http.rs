@@ -12,7 +12,7 @@ use storage_luks::Secret;
 use tls::{ClientCredentials, ClientFiles};
 
 use super::Access;
-use super::cached::{self, Caching};
+use super::cached::{self, Caching, Remote};
 use super::elsewhere::OnRemoteError;
 use crate::secrets::Secrets;
 use crate::tls_credentials::TlsCredentials;
@@ -46,13 +46,27 @@ impl Default for Reading {
 }
 
 impl Reading {
+    /// Refuses numbers that make no sense.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let readahead = self.readahead;
+        if readahead > READAHEAD_BYTES_MAX {
+            let what =
+                format!("option file.readahead is {readahead}; allowed: at most {READAHEAD_BYTES_MAX}");
+            return Err(wrong(what));
+        }
+        match self.timeout_s {
+            0 => Err(wrong("option file.timeout is 0; allowed: from 1 second on")),
+            _ => Ok(()),
+        }
+    }
+
     /// For how long the server may be silent, and how long a request may take.
     pub(super) fn times(&self) -> (Duration, Option<Duration>) {
         (Duration::from_secs(self.timeout_s.into()), self.remote_timeout())
     }
 
     /// How long opening may take: nobody waits there for a store without being told.
-    fn open_timeout(&self) -> Option<Duration> {
+    pub(super) fn open_timeout(&self) -> Option<Duration> {
         seconds(self.remote_timeout_s.unwrap_or(REMOTE_TIMEOUT_S))
     }
 
@@ -129,14 +143,7 @@ pub(super) async fn open(
     trust: &Trust,
     access: Access,
 ) -> io::Result<Arc<dyn Storage>> {
-    let Reading { readahead, timeout_s, .. } = *reading;
-    if readahead > READAHEAD_BYTES_MAX {
-        let what = format!("option file.readahead is {readahead}; allowed: at most {READAHEAD_BYTES_MAX}");
-        return Err(wrong(what));
-    }
-    if timeout_s == 0 {
-        return Err(wrong("option file.timeout is 0; allowed: from 1 second on"));
-    }
+    reading.check()?;
     let tls = trust.credentials(url.origin().scheme).await?;
     let (timeout, remote_timeout) = reading.times();
     let full_name = url.name();
@@ -148,8 +155,11 @@ pub(super) async fn open(
         timeout,
         open_timeout: reading.open_timeout(),
         remote_timeout,
-        readahead,
+        readahead: reading.readahead,
         writable: access.writable,
     });
-    cached::cached(storage.await?, full_name, &reading.cache).await
+    let storage = storage.await?;
+    let version = storage.version();
+    let remote = Remote { storage: Arc::new(storage), name: full_name, version };
+    cached::cached(remote, &reading.cache).await
 }

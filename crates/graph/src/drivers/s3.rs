@@ -4,6 +4,7 @@ use std::any::Any;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use storage::{IoFuture, Storage};
 use storage_s3::{
@@ -40,18 +41,18 @@ pub struct S3 {
     /// `key`.
     key: Option<String>,
     /// `endpoint`.
-    endpoint: Option<String>,
+    pub(super) endpoint: Option<String>,
     /// `region`.
-    region: Option<String>,
+    pub(super) region: Option<String>,
     /// `addressing`.
-    addressing: Option<Addressing>,
+    pub(super) addressing: Option<Addressing>,
     /// `key-secret`.
-    key_secret: Option<String>,
-    reading: Reading,
-    trust: Trust,
+    pub(super) key_secret: Option<String>,
+    pub(super) reading: Reading,
+    pub(super) trust: Trust,
 }
 
-const ADDRESSINGS: [(&str, Addressing); 2] =
+pub(super) const ADDRESSINGS: [(&str, Addressing); 2] =
     [("path", Addressing::Path), ("virtual-host", Addressing::VirtualHost)];
 
 /// The driver's part of the table.
@@ -162,6 +163,16 @@ impl S3 {
         let endpoint = self.endpoint.clone().or(known.endpoint);
         Ok((Place { endpoint, region, addressing: self.addressing }, credentials))
     }
+
+    /// A bucket of the store. Nobody is connected to; a request takes `remote_timeout` at most.
+    pub(super) async fn bucket(&self, bucket: String, remote_timeout: Option<Duration>) -> io::Result<Store> {
+        let (place, credentials) = self.store().await?;
+        let scheme = place.scheme().map_err(|error| wrong(error.to_string()))?;
+        let tls = self.trust.credentials(scheme).await?;
+        let (timeout, _) = self.reading.times();
+        let options = StoreOptions { place, bucket, credentials, tls, timeout, remote_timeout };
+        Store::new(options).map_err(|error| wrong(error.to_string()))
+    }
 }
 
 /// The bucket of the object that `name` (`s3://BUCKET/KEY`) means, to be written, and the object's key. Nobody is connected to. `None` of
@@ -178,14 +189,8 @@ pub async fn object_store(name: &str) -> Option<io::Result<(Store, String)>> {
         let refused = |allowed| wrong(format!("{name}: allowed: {allowed}"));
         let ObjectName { bucket, key } = ObjectName::parse(name).map_err(refused)?;
         let s3 = S3::default();
-        let (place, credentials) = s3.store().await?;
-        let url = place.url(&ObjectName::new(&bucket, &key).map_err(refused)?);
-        let scheme = url.map_err(|error| wrong(error.to_string()))?.origin().scheme;
-        let tls = s3.trust.credentials(scheme).await?;
-        let (timeout, remote_timeout) = s3.reading.times();
-        let options = StoreOptions { place, bucket, credentials, tls, timeout, remote_timeout };
-        let store = Store::new(options).map_err(|error| wrong(error.to_string()))?;
-        Ok((store, key))
+        let (_, remote_timeout) = s3.reading.times();
+        Ok((s3.bucket(bucket, remote_timeout).await?, key))
     };
     Some(found.await)
 }

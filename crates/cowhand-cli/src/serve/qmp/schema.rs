@@ -1,7 +1,7 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::{HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, S3_OPTIONS};
+use graph::drivers::{CHUNKED_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, S3_OPTIONS};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
@@ -50,6 +50,8 @@ static HTTP_MEMBERS: [Argument; count(HTTP_OPTIONS, "")] = members([], HTTP_OPTI
 static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_OPTIONS, "");
 
 static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
+
+static CHUNKED_MEMBERS: [Argument; count(CHUNKED_OPTIONS, "")] = members([], CHUNKED_OPTIONS, "");
 
 /// Rules of blkdebug.
 static INJECT_ERROR: Kind = Kind::Object(&[
@@ -122,6 +124,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "http", members: &HTTP_MEMBERS },
         Variant { tag: "https", members: &HTTPS_MEMBERS },
         Variant { tag: "s3", members: &S3_MEMBERS },
+        Variant { tag: "chunked", members: &CHUNKED_MEMBERS },
         Variant {
             tag: "blkdebug",
             members: &[

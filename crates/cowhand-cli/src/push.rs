@@ -1,0 +1,256 @@
+//! `cowhand push`: a disk as a chunked image in an object store.
+
+mod upload;
+
+use std::io::Write;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use graph::Disk;
+use graph::cache_mode::CacheMode;
+use graph::drivers::object_store;
+use graph::size::human_size;
+use job::Dirty;
+use serde::Serialize;
+use storage_chunked::{ChunkSize, Error, Manifest, Place, Published};
+use storage_s3::StoreError;
+
+use self::upload::{Figures, Upload, UploadError};
+use crate::copying::watch::Watch;
+use crate::copying::{self, Memory};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::failure::Failure;
+use crate::output::{OutputFormat, write_json};
+
+/// Often enough for a person who pressed Ctrl-C.
+const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
+/// What stands before the name in a DRIVE.
+const PREFIX: &str = "chunked:";
+/// What of a disk is marked as changed together: no chunk is smaller.
+const UNIT_BYTES: u64 = storage_chunked::CHUNK_BYTES_MIN;
+
+/// Arguments of `cowhand push`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Upload a disk to an object store as a chunked image: a manifest, and chunks that are named by the SHA-256 of their \
+        bytes. s3://BUCKET/FOLDER/NAME is the manifest FOLDER/NAME.json and chunks in FOLDER/chunks, which all images of the folder \
+        share. Chunks that are there are not uploaded, and chunks of zeroes are not stored. Holes of the disk are not read.\n\n\
+        The manifest is written last: until then, and after Ctrl-C or an error, the image that was there is there. If somebody else \
+        pushed to the same name meanwhile, this push fails and theirs stays.\n\n\
+        cowhand pull makes an image of it again, and every DRIVE can be chunked:s3://BUCKET/FOLDER/NAME.",
+    after_help = "\
+Examples:
+  cowhand push -p disk.qcow2 s3://images/debian
+  cowhand push --bitmap since-push disk.qcow2 s3://images/debian
+  cowhand serve --overlay top.qcow2 chunked:s3://images/debian
+cowhand info --help says what a DRIVE is, docs/object-stores.md what is at the store."
+)]
+pub struct Args {
+    #[command(flatten)]
+    drive: DriveArgs,
+
+    /// The image in the store: s3://BUCKET/FOLDER/NAME
+    #[arg(value_name = "NAME")]
+    target: String,
+
+    /// Bytes of a chunk: 512k, 1M, 2M or 4M [default: as the image that is there, or 1M]
+    #[arg(long, value_name = "BYTES", value_parser = parse_chunk_size)]
+    chunk_size: Option<ChunkSize>,
+
+    /// Read only what this bitmap of the disk says was changed since the last push; it stays as it is
+    #[arg(long, value_name = "BITMAP")]
+    bitmap: Option<String>,
+
+    /// Cache mode of DRIVE: writeback, writethrough, none, directsync, unsafe
+    #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
+    cache: Option<CacheMode>,
+
+    /// Show how far it is, on a terminal (SIGUSR1 shows it anywhere)
+    #[arg(short = 'p')]
+    progress: bool,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+fn parse_chunk_size(text: &str) -> Result<ChunkSize, String> {
+    ChunkSize::new(parse_bytes(text)?).map_err(|error| error.to_string())
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Report {
+    filename: String,
+    target: String,
+    virtual_size: u64,
+    chunk_size: u64,
+    /// Chunks of the image that are no zeroes.
+    chunks: u64,
+    /// Objects that were made: chunks, and tables of them.
+    uploaded: u64,
+    uploaded_bytes: u64,
+    /// Bytes of the disk that were read.
+    read_bytes: u64,
+    /// The manifest is another one than before.
+    changed: bool,
+}
+
+/// Pushes.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let mut options = args.drive.options()?;
+    options.layer.read_only = true;
+    if let Some(mode) = args.cache {
+        set_cache_mode(&mut options, mode);
+    }
+    let rules = Memory::default().rules(args.drive.policy()?);
+    let watch = Watch::begin(args.progress && !args.quiet)?;
+    let report = copying::reactor()?.run(async {
+        let place = place(args).await?;
+        let disk = copying::open(&options, &rules, "push").await?;
+        let pushed = push(args, &watch, &place, &disk).await;
+        copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
+    })?;
+    match (args.quiet, args.output) {
+        (true, _) => {}
+        (false, OutputFormat::Json) => write_json(out, &report)?,
+        (false, OutputFormat::Human) => report.write_human(out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Report {
+    fn write_human(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let Self { target, chunks, uploaded, uploaded_bytes, .. } = self;
+        let bytes = human_size(*uploaded_bytes);
+        match self.changed {
+            true => writeln!(out, "{target}: {chunks} chunks; uploaded {uploaded} objects, {bytes}"),
+            false => writeln!(out, "{target}: {chunks} chunks; nothing has changed"),
+        }
+    }
+}
+
+impl Args {
+    fn failed(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::because(format!("cannot push to {}", self.target), error)
+    }
+}
+
+async fn place(args: &Args) -> Result<Place, Failure> {
+    let name = args.target.strip_prefix(PREFIX).unwrap_or(&args.target);
+    match object_store(name).await {
+        Some(Ok((store, key))) => Ok(Place::in_bucket(Arc::new(store), &key)),
+        Some(Err(error)) => Err(args.failed(&error)),
+        None => {
+            let shown = graph::drive::shown(args.target.as_ref());
+            Err(Failure::new(format!("cannot push to {shown}; allowed: s3://BUCKET/FOLDER/NAME")))
+        }
+    }
+}
+
+async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Result<Report, Failure> {
+    let size = block::Block::size(&**disk);
+    let changed = changed(args, disk).await?;
+    let published = place.find().await.map_err(|error| args.failed(&error))?;
+    let chunk_size =
+        args.chunk_size.or(published.as_ref().map(|old| old.manifest.chunk_size())).unwrap_or_default();
+    let mut manifest = Manifest::of_zeroes(size, chunk_size).map_err(|error| args.failed(&error))?;
+    let figures = Figures::default();
+    let upload = Upload {
+        disk: &**disk,
+        place,
+        old: published.as_ref().filter(|old| old.manifest.chunk_size() == chunk_size),
+        changed: changed.as_ref(),
+        figures: &figures,
+    };
+    upload_watched(args, watch, &upload, &mut manifest).await?;
+    watch.check()?;
+    let is_changed = published.as_ref().is_none_or(|old| old.manifest != manifest);
+    if is_changed {
+        publish(args, place, &manifest, published.as_ref()).await?;
+    }
+    Ok(Report {
+        filename: block::Block::name(&**disk).to_owned(),
+        target: args.target.clone(),
+        virtual_size: size,
+        chunk_size: chunk_size.bytes(),
+        chunks: figures.chunks.get(),
+        uploaded: figures.uploaded.get(),
+        uploaded_bytes: figures.uploaded_bytes.get(),
+        read_bytes: figures.read_bytes.get(),
+        changed: is_changed,
+    })
+}
+
+/// What the bitmap says was changed.
+async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
+    let Some(name) = &args.bitmap else { return Ok(None) };
+    if disk.inconsistent_bitmaps().iter().any(|entry| entry.name == *name) {
+        let what = format!("--bitmap: bitmap {name:?} is inconsistent: it does not say what was changed");
+        return Err(Failure::new(what).with_hint("without --bitmap everything is read and compared"));
+    }
+    let bitmaps = disk.bitmaps();
+    let Some(bitmap) = bitmaps.iter().find(|bitmap| bitmap.name() == name) else {
+        let known: Vec<_> = bitmaps.iter().map(|bitmap| bitmap.name()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(Failure::new(format!("--bitmap: the disk has no bitmap {name:?}; it has: {known}")));
+    };
+    let marks = Dirty::new(block::Block::size(disk), UNIT_BYTES);
+    let ranges = bitmap.dirty_ranges().await.map_err(|error| args.failed(&error))?;
+    ranges.into_iter().for_each(|range| marks.mark(range));
+    Ok(Some(marks))
+}
+
+/// Uploads until a signal ends it.
+async fn upload_watched(
+    args: &Args,
+    watch: &Watch,
+    upload: &Upload<'_>,
+    manifest: &mut Manifest,
+) -> Result<(), Failure> {
+    let mut progress = watch.progress(manifest.size());
+    let figures = upload.figures;
+    let uploaded = {
+        let told = pin!(async {
+            while watch.look(&mut progress, figures.done_bytes.get()).is_continue() {
+                reactor::sleep(LOOKS_AT_SIGNALS).await;
+            }
+        });
+        match select(pin!(upload.run(manifest)), told).await {
+            Either::Left((uploaded, _)) => uploaded.map_err(|error| match error {
+                UploadError::Disk(error) => {
+                    Failure::because(format!("cannot push {}", upload.disk.name()), &error)
+                }
+                UploadError::Image(error) => args.failed(&error),
+            }),
+            Either::Right(((), _)) => watch.check(),
+        }
+    };
+    progress.end();
+    uploaded
+}
+
+async fn publish(
+    args: &Args,
+    place: &Place,
+    manifest: &Manifest,
+    old: Option<&Published>,
+) -> Result<(), Failure> {
+    place.publish(manifest, old).await.map_err(|error| {
+        let failure = args.failed(&error);
+        match error {
+            Error::Store(StoreError::Exists { .. } | StoreError::Changed { .. }) => {
+                failure.with_hint("somebody else pushed to this name; push again if theirs is to be replaced")
+            }
+            _ => failure,
+        }
+    })
+}

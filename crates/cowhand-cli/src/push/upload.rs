@@ -1,0 +1,209 @@
+//! What of a disk is read and uploaded: chunks first, then the tables that name them.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use block::{Block, Hints};
+use buffer::{IoBuf, IoBytes};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use job::Dirty;
+use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table};
+
+/// Bytes of chunks that are read, hashed or sent at a time.
+const IN_FLIGHT_BYTES: u64 = 32 << 20;
+/// Chunks at a time, of any size: a store limits what one client may ask for.
+const IN_FLIGHT_MAX: u64 = 8;
+
+/// Why it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The disk.
+    #[error(transparent)]
+    Disk(#[from] block::Error),
+    /// The store, or the image that is there.
+    #[error(transparent)]
+    Image(#[from] Error),
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Bytes of the disk that are done with.
+    pub done_bytes: Cell<u64>,
+    /// Bytes of the disk that were read.
+    pub read_bytes: Cell<u64>,
+    /// Chunks of the image that are no zeroes.
+    pub chunks: Cell<u64>,
+    /// Objects that were made: chunks, and tables of them.
+    pub uploaded: Cell<u64>,
+    /// Their bytes.
+    pub uploaded_bytes: Cell<u64>,
+}
+
+fn add(to: &Cell<u64>, more: u64) {
+    to.set(to.get() + more);
+}
+
+/// An upload.
+#[derive(Debug)]
+pub struct Upload<'a> {
+    /// The disk.
+    pub disk: &'a dyn Block,
+    /// Where the image is.
+    pub place: &'a Place,
+    /// The image that is there, if its chunks have the same size: what it names is not asked for again.
+    pub old: Option<&'a Published>,
+    /// What may differ from it; `None`: everything.
+    pub changed: Option<&'a Dirty>,
+    /// What was done.
+    pub figures: &'a Figures,
+}
+
+impl Upload<'_> {
+    /// Uploads what `manifest`, of a disk of zeroes, needs to name the disk, and names it there. What is at the store at any moment is
+    /// the old image and chunks that nothing leads to.
+    ///
+    /// # Errors
+    /// When the disk cannot be read, the store does not take a chunk, or the old image is damaged.
+    pub async fn run(&self, manifest: &mut Manifest) -> Result<(), UploadError> {
+        for table in 0..manifest.tables() {
+            let known = self.known(manifest, table).await?;
+            let new = self.table(manifest, table, &known).await?;
+            add(&self.figures.chunks, new.chunks.iter().flatten().count() as u64);
+            let name = if new.is_zero() { None } else { Some(self.add_table(table, &new).await?) };
+            manifest.set_table(table, name);
+        }
+        Ok(())
+    }
+
+    async fn add_table(&self, table: u64, new: &Table) -> Result<ChunkName, UploadError> {
+        let bytes = new.encode();
+        let name = ChunkName::of(&bytes);
+        if self.old.and_then(|old| old.manifest.table(table)) != Some(name) {
+            self.add(name, IoBytes::copy_from(&bytes)).await?;
+        }
+        Ok(name)
+    }
+
+    async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
+        let len = bytes.len() as u64;
+        if self.place.add(name, bytes).await? {
+            add(&self.figures.uploaded, 1);
+            add(&self.figures.uploaded_bytes, len);
+        }
+        Ok(())
+    }
+
+    /// What the old image has of a table's chunks; `None` for those that it has not, or with other bytes of the disk.
+    async fn known(
+        &self,
+        manifest: &Manifest,
+        table: u64,
+    ) -> Result<Vec<Option<Option<ChunkName>>>, UploadError> {
+        let chunks = manifest.chunks_of(table);
+        let Some(Published { manifest: old, .. }) = self.old.filter(|old| table < old.manifest.tables())
+        else {
+            return Ok(chunks.map(|_| None).collect());
+        };
+        let names = self.place.table(old, table).await?.chunks;
+        let known = |(place, chunk): (usize, u64)| match old.range(chunk) == manifest.range(chunk) {
+            true => names.get(place).copied(),
+            false => None,
+        };
+        Ok(chunks.enumerate().map(known).collect())
+    }
+
+    /// The table of the disk as it is. Its chunks are at the store then.
+    async fn table(
+        &self,
+        manifest: &Manifest,
+        table: u64,
+        known: &[Option<Option<ChunkName>>],
+    ) -> Result<Table, UploadError> {
+        let chunks = manifest.chunks_of(table);
+        let place = |chunk: u64| usize::try_from(chunk - chunks.start).unwrap_or(usize::MAX);
+        let known_of = |chunk: u64| known.get(place(chunk)).copied().flatten();
+        let is_kept = |chunk: u64| {
+            known_of(chunk).is_some()
+                && self.changed.is_some_and(|changed| !changed.touches(manifest.range(chunk)))
+        };
+        let mut new = Table { chunks: chunks.clone().map(|chunk| known_of(chunk).flatten()).collect() };
+        let mut with_data = Vec::new();
+        let mut rest = chunks.clone();
+        while let Some(first) = rest.find(|chunk| !is_kept(*chunk)) {
+            let end = rest.clone().find(|chunk| is_kept(*chunk)).unwrap_or(chunks.end);
+            if let Some(unknown) = new.chunks.get_mut(place(first)..place(end)) {
+                unknown.fill(None);
+            }
+            self.find_data(manifest, first..end, &mut with_data).await?;
+            rest.start = end;
+        }
+        let reading_bytes: u64 = with_data.iter().map(|chunk| len(&manifest.range(*chunk))).sum();
+        let all = manifest.range(chunks.start).start..manifest.range(chunks.end).start;
+        add(&self.figures.done_bytes, len(&all) - reading_bytes);
+        // The map was asked before: while chunks are on their way nothing else is awaited of the disk.
+        let in_flight = (IN_FLIGHT_BYTES / manifest.chunk_size().bytes()).clamp(1, IN_FLIGHT_MAX);
+        let names = stream::iter(with_data)
+            .map(async |chunk| {
+                let name = self.chunk(manifest.range(chunk), known_of(chunk).flatten()).await?;
+                Ok::<_, UploadError>((chunk, name))
+            })
+            .buffer_unordered(usize::try_from(in_flight).unwrap_or(1));
+        let mut names = std::pin::pin!(names);
+        while let Some((chunk, name)) = names.try_next().await? {
+            if let Some(entry) = new.chunks.get_mut(place(chunk)) {
+                *entry = name;
+            }
+        }
+        Ok(new)
+    }
+
+    /// Adds those of `chunks` that have data, by the disk's map.
+    async fn find_data(
+        &self,
+        manifest: &Manifest,
+        chunks: Range<u64>,
+        with_data: &mut Vec<u64>,
+    ) -> Result<(), UploadError> {
+        let chunk_bytes = manifest.chunk_size().bytes();
+        let (mut at, end) = (manifest.range(chunks.start).start, manifest.range(chunks.end - 1).end);
+        while at < end {
+            let status = self.disk.block_status(at, end - at).await?;
+            let stop = at + status.len;
+            if status.zero {
+                at = stop;
+                continue;
+            }
+            let found = at / chunk_bytes..stop.div_ceil(chunk_bytes);
+            // The rest of the last one is read with it.
+            at = found.end * chunk_bytes;
+            with_data.extend(found);
+        }
+        Ok(())
+    }
+
+    /// The name of a chunk of the disk, which is at the store then; `None` of zeroes. `known` is what the old image has there.
+    async fn chunk(
+        &self,
+        range: Range<u64>,
+        known: Option<ChunkName>,
+    ) -> Result<Option<ChunkName>, UploadError> {
+        let bytes = IoBuf::uninit(usize::try_from(len(&range)).unwrap_or_default());
+        let (result, bytes) = self.disk.read(range.start, bytes, Hints::MORE_WAITING).await;
+        result?;
+        add(&self.figures.read_bytes, len(&range));
+        let bytes = bytes.freeze();
+        let hashed = bytes.clone();
+        let hash = move || (!hashed.is_zero()).then(|| ChunkName::of(&hashed));
+        let name = reactor::blocking(hash).await;
+        if let Some(name) = name.filter(|name| Some(*name) != known) {
+            self.add(name, bytes).await?;
+        }
+        add(&self.figures.done_bytes, len(&range));
+        Ok(name)
+    }
+}
+
+fn len(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}

@@ -1,0 +1,234 @@
+//! `chunked`: the disk of a chunked image in an object store or on a web server, which is only read.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_wire::Url;
+use storage::{IoFuture, Storage};
+use storage_chunked::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options, Place};
+use storage_http::{Client, ClientOptions, Fixed};
+use storage_s3::ObjectName;
+
+use super::cached::{self, Remote};
+use super::elsewhere::ON_REMOTE_ERROR;
+use super::http::Hidden;
+use super::over_http::wrong;
+use super::s3::{ADDRESSINGS, S3};
+use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use crate::drive::{Entry as Given, OptionTree};
+use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
+use crate::options::{Entry, Group, OptionError, Reader};
+
+/// What its file names begin with; a URL follows.
+const PREFIX: &str = "chunked:";
+
+/// What a URL may be.
+const ALLOWED: &str = "s3://BUCKET/FOLDER/NAME, http://HOST/FOLDER/NAME or https://HOST/FOLDER/NAME";
+
+pub(super) const CHUNKED: StorageDriver = StorageDriver {
+    name: "chunked",
+    prefixes: &[PREFIX],
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs: || CHUNKED_OPTIONS.iter().map(Entry::spec).collect(),
+        options_of,
+        shown: |name| {
+            let url = name.strip_prefix(PREFIX).unwrap_or(name);
+            format!("{PREFIX}{}", http_wire::shown(url))
+        },
+        read,
+    }),
+};
+
+/// The options of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunked {
+    /// `url`. Its query may be a signature.
+    url: Hidden,
+    /// `chunk-memory`, in bytes.
+    memory_bytes: u64,
+    /// How the store is reached. Its bucket and key are those of `url`.
+    store: S3,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Self { url: Hidden::default(), memory_bytes: MEMORY_BYTES_DEFAULT, store: S3::default() }
+    }
+}
+
+/// The driver's part of the table.
+pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
+    Group::Storage("chunked"),
+    [
+        Entry::text(
+            "url",
+            at!(Chunked, url),
+            "the image that cowhand push made, as s3://BUCKET/FOLDER/NAME, or http://HOST/FOLDER/NAME where its folder lies on a web server",
+        )
+        .needed(),
+        Entry::size(
+            "chunk-memory",
+            at!(Chunked, memory_bytes),
+            "bytes of memory for the chunks that were used last; at most 1G, and one chunk is always kept",
+        )
+        .default("32M"),
+        Entry::text("endpoint", at!(Chunked, store.endpoint), "the store, as https://HOST[:PORT]")
+            .default_follows("AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's endpoint_url, or AWS in the region"),
+        Entry::text("region", at!(Chunked, store.region), "its region, which signatures are for")
+            .default_follows("AWS_REGION, AWS_DEFAULT_REGION, the profile's region, or us-east-1"),
+        Entry::choice(
+            "addressing",
+            choice_at!(Chunked, ADDRESSINGS, store.addressing),
+            "where the bucket's name stands: in the URL's path, or in front of the host's name",
+        )
+        .default_follows("virtual-host at AWS, path elsewhere"),
+        Entry::text(
+            "key-secret",
+            at!(Chunked, store.key_secret),
+            "the secret (--object secret,id=NAME) that holds ACCESS_KEY_ID:SECRET_ACCESS_KEY[:SESSION_TOKEN]",
+        )
+        .default_follows("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile AWS_PROFILE; without them requests are not signed"),
+        Entry::whole(
+            "timeout",
+            at!(Chunked, store.reading.timeout_s),
+            "seconds for which the store may be silent before a request is sent again",
+        )
+        .default("5"),
+        Entry::whole(
+            "remote-timeout",
+            at!(Chunked, store.reading.remote_timeout_s),
+            "seconds within which a chunk must be got, all attempts together, or the read fails; 0: any time",
+        )
+        .default_follows("60, or any time with on-remote-error=wait"),
+        Entry::choice(
+            "on-remote-error",
+            choice_at!(Chunked, ON_REMOTE_ERROR, store.reading.on_remote_error),
+            "what a read does while the server is lost: report has it fail within remote-timeout, wait has it wait for the server (with remote-timeout, so long)",
+        )
+        .default("report"),
+        Entry::path(
+            "cache-file",
+            at!(Chunked, store.reading.cache.file),
+            "keeps what was read in this file of this machine, a qcow2 image: it is made if nothing is there, and begins anew when another disk was pushed to the name; disks that name the same one share it",
+        )
+        .default_follows("none"),
+        Entry::size(
+            "cache-size",
+            at!(Chunked, store.reading.cache.bytes_max),
+            "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
+        )
+        .default("10G"),
+        Entry::switch("sslverify", at!(Chunked, store.trust.sslverify), "the store's certificate must be believed")
+            .default("on"),
+        Entry::path(
+            "tls-certificates",
+            at!(Chunked, store.trust.tls_certificates),
+            "believes the authorities in this directory: ca-cert.pem",
+        )
+        .default_follows("the authorities that this machine believes"),
+    ],
+);
+
+fn options_of(name: &str) -> Result<OptionTree, String> {
+    let url = name.strip_prefix(PREFIX).unwrap_or(name);
+    Image::parse(url).map_err(|allowed| format!("{PREFIX}URL with {allowed}"))?;
+    let mut tree = OptionTree::default();
+    tree.insert("url", Given::Value(url.into())).map_err(|error| error.to_string())?;
+    Ok(tree)
+}
+
+fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
+    let mut chunked = Chunked::default();
+    read_all(CHUNKED_OPTIONS, reader, &mut chunked)?;
+    Ok(Arc::new(chunked))
+}
+
+/// What a URL means.
+enum Image {
+    InBucket(ObjectName),
+    OnServer(Url),
+}
+
+impl Image {
+    /// Otherwise what is allowed.
+    fn parse(url: &str) -> Result<Self, String> {
+        if url.starts_with("s3:") {
+            return ObjectName::parse(url).map(Self::InBucket).map_err(|allowed| allowed.to_string());
+        }
+        Url::parse(url).map(Self::OnServer).map_err(|_| ALLOWED.to_owned())
+    }
+}
+
+impl Chunked {
+    fn image(&self) -> io::Result<Image> {
+        let url: Option<String> = self.url.clone().into();
+        let url = url.ok_or_else(|| wrong("driver chunked needs a url"))?;
+        Image::parse(&url).map_err(|allowed| {
+            wrong(format!("option file.url is {:?}; allowed: {allowed}", http_wire::shown(&url)))
+        })
+    }
+
+    /// Where the image is. A request takes `remote_timeout` at most.
+    async fn place(&self, remote_timeout: Option<Duration>) -> io::Result<Place> {
+        match self.image()? {
+            Image::InBucket(ObjectName { bucket, key }) => {
+                let store = self.store.bucket(bucket, remote_timeout).await?;
+                Ok(Place::in_bucket(Arc::new(store), &key))
+            }
+            Image::OnServer(url) => {
+                let tls = self.store.trust.credentials(url.origin().scheme).await?;
+                let (timeout, _) = self.store.reading.times();
+                let authorize = Arc::new(Fixed::default());
+                let options = ClientOptions { url: url.clone(), tls, authorize, timeout, remote_timeout };
+                Ok(Place::on_server(Client::new(options)?, &url))
+            }
+        }
+    }
+
+    async fn open_image(&self, access: Access) -> io::Result<Arc<dyn Storage>> {
+        if self.memory_bytes > MEMORY_BYTES_MAX {
+            let found = self.memory_bytes;
+            return Err(wrong(format!(
+                "option file.chunk-memory is {found}; allowed: at most {MEMORY_BYTES_MAX}"
+            )));
+        }
+        let reading = &self.store.reading;
+        reading.check()?;
+        let published = self.place(reading.open_timeout()).await?.read().await?;
+        let (_, remote_timeout) = reading.times();
+        let name = self.name();
+        let storage = ChunkedStorage::new(Options {
+            name: name.clone(),
+            place: self.place(remote_timeout).await?,
+            published,
+            memory_bytes: self.memory_bytes,
+            writable: access.writable,
+        })?;
+        let version = Some(format!("SHA-256 {}", storage.version()));
+        let remote = Remote { storage: Arc::new(storage), name, version };
+        cached::cached(remote, &reading.cache).await
+    }
+}
+
+impl Target for Chunked {
+    fn name(&self) -> String {
+        match self.image() {
+            Ok(Image::InBucket(object)) => format!("{PREFIX}{object}"),
+            Ok(Image::OnServer(url)) => format!("{PREFIX}{}", url.name()),
+            Err(_) => PREFIX.to_owned(),
+        }
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        match (other as &dyn Any).downcast_ref() {
+            Some(other) => first_fixed_of(CHUNKED_OPTIONS, self, other),
+            None => Some("file.driver".to_owned()),
+        }
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(self.open_image(access))
+    }
+}

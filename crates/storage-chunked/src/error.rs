@@ -1,0 +1,81 @@
+//! What can go wrong with a chunked image.
+
+use std::io;
+
+use storage_s3::StoreError;
+
+use crate::manifest::ManifestError;
+
+/// Why a chunked image cannot be read or made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store, or the way to it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The server, or the way to it.
+    #[error(transparent)]
+    Server(#[from] storage_http::Error),
+    /// There is no such image.
+    #[error("there is no chunked image: {manifest} is not there")]
+    NoImage {
+        /// Its manifest.
+        manifest: String,
+    },
+    /// The manifest is none, or is not read.
+    #[error("{manifest}: {source}")]
+    Manifest {
+        /// Its name.
+        manifest: String,
+        /// What is wrong with it.
+        source: ManifestError,
+    },
+    /// An object that the image leads to is not there.
+    #[error("{object}: the image is damaged: this {what} is missing")]
+    Missing {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// An object is shorter or longer than what it stands for.
+    #[error("{object}: the image is damaged: this {what} has {found} bytes and must have {needed}")]
+    Length {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+        /// Its bytes.
+        found: u64,
+        /// What it must have.
+        needed: u64,
+    },
+    /// The content of an object is not what its name says.
+    #[error("{object}: the image is damaged: this {what} has another content than its name says")]
+    Content {
+        /// Its name.
+        object: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// It is only read.
+    #[error("{image} is only read: open it with read-only=on, or as the backing file of an overlay")]
+    ReadOnly {
+        /// The image.
+        image: String,
+    },
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            // They know their kinds.
+            Error::Server(error) | Error::Store(StoreError::Http(error)) => error.into(),
+            Error::Store(_) => Self::other(error),
+            Error::NoImage { .. } => Self::new(io::ErrorKind::NotFound, error),
+            Error::Manifest { .. } | Error::Missing { .. } | Error::Length { .. } | Error::Content { .. } => {
+                Self::new(io::ErrorKind::InvalidData, error)
+            }
+            Error::ReadOnly { .. } => Self::new(io::ErrorKind::ReadOnlyFilesystem, error),
+        }
+    }
+}

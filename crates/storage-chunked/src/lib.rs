@@ -1,0 +1,27 @@
+//! Chunked images: a disk as a manifest and immutable chunks that are named by their content.
+//!
+//! The manifest ([`Manifest`]) names tables, a table ([`Table`]) names the chunks of a part of the disk, and a chunk is so many bytes of it.
+//! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
+//! share what is equal in them. Chunks of zeroes are not stored. docs/object-stores.md has the bytes.
+//!
+//! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
+
+mod chunk_name;
+mod error;
+mod kept;
+mod manifest;
+mod place;
+mod storage;
+mod table;
+
+pub use chunk_name::ChunkName;
+pub use error::Error;
+pub use manifest::{
+    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize, DISK_BYTES_MAX, Manifest,
+    ManifestError, TABLE_CHUNKS,
+};
+pub use place::{Place, Published};
+pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
+pub use table::Table;

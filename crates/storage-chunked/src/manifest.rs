@@ -1,0 +1,290 @@
+//! The manifest: how large the disk is, how large its chunks are, and which tables name them.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chunk_name::ChunkName;
+
+/// The value of `format`.
+const FORMAT: &str = "cowhand-chunked-image";
+/// The version that is read and written.
+const VERSION: u64 = 1;
+
+/// Chunks that one table names. A table of 512 KiB is then 8 to 64 GiB of disk.
+pub const TABLE_CHUNKS: u64 = 16_384;
+/// A larger disk is refused. With the smallest chunks it has 8,192 tables: a manifest of 550 KB.
+pub const DISK_BYTES_MAX: u64 = 64 << 40;
+/// No manifest has more: 8,192 names take 68 bytes each.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of the smallest chunks.
+pub const CHUNK_BYTES_MIN: u64 = 512 << 10;
+/// Bytes of the largest chunks.
+pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a chunk where nobody says otherwise.
+pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// Bytes of a chunk: a power of two from [`CHUNK_BYTES_MIN`] to [`CHUNK_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSize(u64);
+
+impl Default for ChunkSize {
+    fn default() -> Self {
+        Self(CHUNK_BYTES_DEFAULT)
+    }
+}
+
+impl ChunkSize {
+    /// Of so many bytes.
+    ///
+    /// # Errors
+    /// When no chunk has so many.
+    pub fn new(bytes: u64) -> Result<Self, ManifestError> {
+        match bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
+            true => Ok(Self(bytes)),
+            false => Err(ManifestError::ChunkSize { found: bytes }),
+        }
+    }
+
+    /// So many bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+/// What is wrong with a manifest, or with a disk that is to have one.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It has another shape.
+    #[error("it is no manifest of a chunked image: {0}")]
+    Shape(serde_json::Error),
+    /// It is of something else.
+    #[error("format is {found:?}; allowed: {FORMAT}")]
+    Format {
+        /// What it says.
+        found: String,
+    },
+    /// It is of another version.
+    #[error("version is {found}; allowed: {VERSION}")]
+    Version {
+        /// What it says.
+        found: u64,
+    },
+    /// The disk is too large.
+    #[error("the disk has {found} bytes; allowed: up to {DISK_BYTES_MAX}")]
+    Size {
+        /// Its bytes.
+        found: u64,
+    },
+    /// No chunk has this size.
+    #[error("chunk-size is {found}; allowed: powers of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}")]
+    ChunkSize {
+        /// Its bytes.
+        found: u64,
+    },
+    /// It has more or fewer tables than its disk.
+    #[error("it has {found} tables; a disk of {size} bytes has {needed}")]
+    Tables {
+        /// What it has.
+        found: usize,
+        /// Bytes of its disk.
+        size: u64,
+        /// Tables of such a disk.
+        needed: u64,
+    },
+    /// The name of a table is none.
+    #[error("table {table} is called {found:?}; allowed: null, or 64 hexadecimal digits in lower case")]
+    Name {
+        /// Which one.
+        table: usize,
+        /// What it is called.
+        found: String,
+    },
+}
+
+/// As JSON has it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Document {
+    format: String,
+    version: u64,
+    size: u64,
+    chunk_size: u64,
+    tables: Vec<Option<String>>,
+}
+
+/// A disk in chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    size: u64,
+    chunk_size: ChunkSize,
+    /// As many as the disk has; `None` is a table of zeroes, which is not stored.
+    tables: Vec<Option<ChunkName>>,
+}
+
+impl Manifest {
+    /// A disk of `size` bytes that reads as zeroes.
+    ///
+    /// # Errors
+    /// When it is larger than [`DISK_BYTES_MAX`].
+    pub fn of_zeroes(size: u64, chunk_size: ChunkSize) -> Result<Self, ManifestError> {
+        if size > DISK_BYTES_MAX {
+            return Err(ManifestError::Size { found: size });
+        }
+        let manifest = Self { size, chunk_size, tables: Vec::new() };
+        let tables = vec![None; usize::try_from(manifest.tables_needed()).unwrap_or_default()];
+        Ok(Self { tables, ..manifest })
+    }
+
+    /// What the bytes of a manifest say, checked. They are [`MANIFEST_BYTES_MAX`] at most.
+    ///
+    /// # Errors
+    /// When it is none, or one that is not read.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let document: Document = serde_json::from_slice(bytes).map_err(ManifestError::Shape)?;
+        let Document { format, version, size, chunk_size, tables } = document;
+        if format != FORMAT {
+            return Err(ManifestError::Format { found: format });
+        }
+        if version != VERSION {
+            return Err(ManifestError::Version { found: version });
+        }
+        let empty = Self::of_zeroes(size, ChunkSize::new(chunk_size)?)?;
+        if tables.len() != empty.tables.len() {
+            let needed = empty.tables_needed();
+            return Err(ManifestError::Tables { found: tables.len(), size, needed });
+        }
+        let name = |(table, name): (usize, Option<String>)| match name {
+            None => Ok(None),
+            Some(name) => match ChunkName::parse(&name) {
+                None => Err(ManifestError::Name { table, found: name }),
+                name => Ok(name),
+            },
+        };
+        let tables = tables.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
+        Ok(Self { tables, ..empty })
+    }
+
+    /// Its bytes. They are the same for the same disk.
+    pub fn encode(&self) -> Vec<u8> {
+        let tables = self.tables.iter().map(|table| table.map(|name| name.to_string())).collect();
+        let (size, chunk_size) = (self.size, self.chunk_size.bytes());
+        let document = Document { format: FORMAT.to_owned(), version: VERSION, size, chunk_size, tables };
+        // Nothing of it can fail: text and numbers, into memory.
+        let mut bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Bytes of the disk.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of its chunks. The last one ends with the disk.
+    pub fn chunk_size(&self) -> ChunkSize {
+        self.chunk_size
+    }
+
+    /// How many chunks the disk has, stored or not.
+    pub fn chunks(&self) -> u64 {
+        self.size.div_ceil(self.chunk_size.bytes())
+    }
+
+    /// The bytes of the disk that a chunk has.
+    pub fn range(&self, chunk: u64) -> Range<u64> {
+        let start = chunk.saturating_mul(self.chunk_size.bytes()).min(self.size);
+        start..self.size.min(start + self.chunk_size.bytes())
+    }
+
+    /// How many tables the disk has, stored or not.
+    pub fn tables(&self) -> u64 {
+        self.tables.len() as u64
+    }
+
+    /// The chunks that a table names.
+    pub fn chunks_of(&self, table: u64) -> Range<u64> {
+        let start = table.saturating_mul(TABLE_CHUNKS).min(self.chunks());
+        start..self.chunks().min(start + TABLE_CHUNKS)
+    }
+
+    /// The name of a table; `None` if all its chunks are zeroes.
+    pub fn table(&self, table: u64) -> Option<ChunkName> {
+        usize::try_from(table).ok().and_then(|table| *self.tables.get(table)?)
+    }
+
+    /// Names a table.
+    pub fn set_table(&mut self, table: u64, name: Option<ChunkName>) {
+        let place = usize::try_from(table).ok().and_then(|table| self.tables.get_mut(table));
+        debug_assert!(place.is_some(), "a disk of {} bytes has no table {table}", self.size);
+        if let Some(place) = place {
+            *place = name;
+        }
+    }
+
+    fn tables_needed(&self) -> u64 {
+        self.chunks().div_ceil(TABLE_CHUNKS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_what_was_encoded() {
+        let mut manifest = Manifest::of_zeroes((33 << 30) + 512, ChunkSize::default()).unwrap();
+        assert_eq!((manifest.tables(), manifest.chunks()), (3, (33 << 10) + 1));
+        manifest.set_table(1, Some(ChunkName::of(b"x")));
+        assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
+        assert_eq!(manifest.range(33 << 10), 33 << 30..(33 << 30) + 512);
+        assert_eq!(manifest.chunks_of(2), 32_768..33_793);
+        let empty = Manifest::of_zeroes(0, ChunkSize::default()).unwrap();
+        assert_eq!(Manifest::decode(&empty.encode()).unwrap().tables(), 0);
+    }
+
+    #[test]
+    fn the_manifest_of_the_largest_disk_is_below_its_bound() {
+        let mut manifest =
+            Manifest::of_zeroes(DISK_BYTES_MAX, ChunkSize::new(CHUNK_BYTES_MIN).unwrap()).unwrap();
+        (0..manifest.tables()).for_each(|table| manifest.set_table(table, Some(ChunkName::of(b"x"))));
+        assert!((manifest.encode().len() as u64) < MANIFEST_BYTES_MAX);
+    }
+
+    /// Its author may be anybody who can write into the bucket.
+    #[test]
+    fn a_hostile_manifest_is_refused_with_what_is_allowed() {
+        let manifest = |replaced: &str, by: &str| {
+            let whole = r#"{"format":"cowhand-chunked-image","version":1,"size":4096,"chunk-size":1048576,"tables":[null]}"#;
+            assert!(whole.contains(replaced));
+            Manifest::decode(whole.replace(replaced, by).as_bytes()).map_err(|error| error.to_string())
+        };
+        assert!(manifest("4096", "4096").is_ok());
+        for (replaced, by, says) in [
+            ("cowhand-", "other-", "format is \"other-chunked-image\"; allowed: cowhand-chunked-image"),
+            (":1,", ":2,", "version is 2; allowed: 1"),
+            ("4096", "70368744177665", "allowed: up to 70368744177664"),
+            ("4096", "18446744073709551616", "no manifest"),
+            ("4096", "-1", "no manifest"),
+            ("1048576", "0", "chunk-size is 0; allowed: powers of two from 524288 to 4194304"),
+            ("1048576", "1048577", "chunk-size is 1048577"),
+            ("1048576", "262144", "chunk-size is 262144"),
+            ("1048576", "8388608", "chunk-size is 8388608"),
+            ("[null]", "[]", "it has 0 tables; a disk of 4096 bytes has 1"),
+            ("[null]", "[null,null]", "it has 2 tables"),
+            (
+                "[null]",
+                "[\"../../etc/passwd\"]",
+                "table 0 is called \"../../etc/passwd\"; allowed: null, or 64",
+            ),
+            ("\"version\"", "\"size\":1,\"version\"", "duplicate field `size`"),
+            ("\"version\"", "\"more\":1,\"version\"", "unknown field `more`"),
+            ("}", "", "no manifest"),
+            ("}", "}}", "no manifest"),
+        ] {
+            let error = manifest(replaced, by).unwrap_err();
+            assert!(error.contains(says), "{error}: {says}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Where the objects of an image lie: its manifest `NAME.json`, and beside it `chunks/`, which images of one folder share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use buffer::IoBytes;
+use http_wire::{Fields, Url};
+use storage_http::{Client, Reply, Sent};
+use storage_s3::{Present, Store, StoreError};
+
+use crate::chunk_name::ChunkName;
+use crate::error::Error;
+use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::table::Table;
+
+/// What messages call an object.
+const CHUNK: &str = "chunk";
+const TABLE: &str = "table of chunks";
+
+/// Where the objects of an image lie.
+#[derive(Debug)]
+pub struct Place {
+    folder: Folder,
+    /// The manifest's name in the folder.
+    manifest: String,
+}
+
+#[derive(Debug)]
+enum Folder {
+    /// Of a bucket. `prefix` ends with a slash, or is empty.
+    Bucket { store: Arc<Store>, prefix: String },
+    /// Of a server. `url` is that of the manifest.
+    Server { client: Box<Client>, url: Url },
+}
+
+/// A manifest that is there.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// What it says.
+    pub manifest: Manifest,
+    /// What the store calls this version of it.
+    pub etag: Option<String>,
+    /// The hash of its bytes. Two that are equal are of the same disk.
+    pub version: ChunkName,
+}
+
+impl Place {
+    /// The image `key` of a bucket. Slashes at its end are left out.
+    pub fn in_bucket(store: Arc<Store>, key: &str) -> Self {
+        let key = key.trim_end_matches('/');
+        let (prefix, name) = key.split_at(key.rfind('/').map_or(0, |slash| slash + 1));
+        Self { folder: Folder::Bucket { store, prefix: prefix.to_owned() }, manifest: format!("{name}.json") }
+    }
+
+    /// The image at `url` of a server. Slashes at its end are left out, and what stands behind a question mark, which is for one file.
+    pub fn on_server(client: Client, url: &Url) -> Self {
+        let path = url.path().trim_end_matches('/');
+        let manifest = format!("{}.json", path.rsplit('/').next().unwrap_or_default());
+        let url = Url::at(url.origin().clone(), &format!("{path}.json"));
+        Self { folder: Folder::Server { client: Box::new(client), url }, manifest }
+    }
+
+    /// The manifest that is there; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the store does not answer, or what is there is no manifest.
+    pub async fn find(&self) -> Result<Option<Published>, Error> {
+        let Some(Reply { body, etag, .. }) = self.get(&self.manifest, MANIFEST_BYTES_MAX).await? else {
+            return Ok(None);
+        };
+        let manifest = Manifest::decode(&body);
+        let manifest = manifest.map_err(|source| Error::Manifest { manifest: self.to_string(), source })?;
+        Ok(Some(Published { manifest, etag, version: ChunkName::of(&body) }))
+    }
+
+    /// As [`Place::find`], of an image that must be there.
+    ///
+    /// # Errors
+    /// Also when there is none.
+    pub async fn read(&self) -> Result<Published, Error> {
+        self.find().await?.ok_or_else(|| Error::NoImage { manifest: self.to_string() })
+    }
+
+    /// A table of `manifest`, whose bytes fit its name.
+    ///
+    /// # Errors
+    /// When the store does not answer, or the table is missing or damaged.
+    pub async fn table(&self, manifest: &Manifest, table: u64) -> Result<Table, Error> {
+        let chunks = manifest.chunks_of(table);
+        let chunks = usize::try_from(chunks.end - chunks.start).unwrap_or_default();
+        let Some(name) = manifest.table(table) else { return Ok(Table::of_zeroes(chunks)) };
+        let bytes = self.checked(TABLE, name, Table::len_of(chunks) as u64).await?;
+        Ok(Table::decode(&bytes))
+    }
+
+    /// The bytes of a chunk, which fit its name.
+    ///
+    /// # Errors
+    /// When the store does not answer, or the chunk is missing or damaged.
+    pub async fn chunk(&self, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
+        self.checked(CHUNK, name, len).await
+    }
+
+    /// The bytes of an object that is called by its hash. The hash is taken beside the loop.
+    async fn checked(&self, what: &'static str, name: ChunkName, len: u64) -> Result<Arc<Vec<u8>>, Error> {
+        let object = || self.name_of(&name.object());
+        let Some(reply) = self.get(&name.object(), len).await? else {
+            return Err(Error::Missing { object: object(), what });
+        };
+        let found = reply.body.len() as u64;
+        if found != len {
+            return Err(Error::Length { object: object(), what, found, needed: len });
+        }
+        let bytes = Arc::new(reply.body);
+        let hashed = Arc::clone(&bytes);
+        match reactor::blocking(move || ChunkName::of(&hashed)).await == name {
+            true => Ok(bytes),
+            false => Err(Error::Content { object: object(), what }),
+        }
+    }
+
+    /// Makes the object of these bytes unless it is there; says whether it made it. What is there is not read.
+    ///
+    /// # Errors
+    /// When the store does not take it.
+    pub async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<bool, Error> {
+        let (store, prefix) = self.bucket()?;
+        let key = format!("{prefix}{}", name.object());
+        if store.look(&key).await?.is_some() {
+            return Ok(false);
+        }
+        // Whoever makes it meanwhile makes the same.
+        match store.put(&key, bytes, &Present::Keep).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::Exists { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes `manifest` the image's: the first one, or in place of `old` as that was read.
+    ///
+    /// # Errors
+    /// When the store does not take it; [`StoreError::Exists`] and [`StoreError::Changed`] if another one was published meanwhile.
+    pub async fn publish(&self, manifest: &Manifest, old: Option<&Published>) -> Result<(), Error> {
+        let (store, prefix) = self.bucket()?;
+        let present = match old {
+            None => Present::Keep,
+            Some(Published { etag: Some(etag), .. }) => Present::ReplaceVersion(etag.clone()),
+            Some(Published { etag: None, .. }) => Present::Replace,
+        };
+        let bytes = IoBytes::copy_from(&manifest.encode());
+        Ok(store.put(&format!("{prefix}{}", self.manifest), bytes, &present).await?)
+    }
+
+    fn bucket(&self) -> Result<(&Store, &str), Error> {
+        match &self.folder {
+            Folder::Bucket { store, prefix } => Ok((store, prefix)),
+            Folder::Server { .. } => Err(Error::ReadOnly { image: self.to_string() }),
+        }
+    }
+
+    /// An object of the folder, of `bytes_max` bytes at most; `None` if there is none.
+    async fn get(&self, object: &str, bytes_max: u64) -> Result<Option<Reply>, Error> {
+        match &self.folder {
+            Folder::Bucket { store, prefix } => {
+                Ok(store.get(&format!("{prefix}{object}"), bytes_max).await?)
+            }
+            Folder::Server { client, url } => {
+                let url = beside(url, object);
+                let sent = Sent {
+                    method: "GET",
+                    url: &url,
+                    fields: Fields::default(),
+                    body: IoBytes::zeroed(0),
+                    answer_bytes_max: bytes_max,
+                };
+                match client.send(&sent).await {
+                    Ok(reply) => Ok(Some(reply)),
+                    Err(storage_http::Error::Refused { status: 404 | 410, .. }) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// What messages call an object of the folder.
+    fn name_of(&self, object: &str) -> String {
+        match &self.folder {
+            Folder::Bucket { store, prefix } => {
+                let key = format!("{prefix}{object}");
+                store.object(&key).map_or(key, |name| name.to_string())
+            }
+            Folder::Server { url, .. } => beside(url, object).name(),
+        }
+    }
+}
+
+/// The file `object` in the folder of `url`.
+fn beside(url: &Url, object: &str) -> Url {
+    let folder = url.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+    Url::at(url.origin().clone(), &format!("{folder}/{object}"))
+}
+
+/// The manifest's.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name_of(&self.manifest))
+    }
+}

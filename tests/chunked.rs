@@ -1,0 +1,342 @@
+//! Chunked images: what was pushed is read, what is damaged is not, and what is there is not uploaded again.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use black_box::peer::converted;
+use black_box::random::Random;
+use black_box::{FaultyStore, Moto, Nginx, Run, Scratch, StoreFault, cowhand};
+
+const MIB: usize = 1 << 20;
+const IMAGE: &str = "s3://images/base/debian";
+const DISK: &str = "chunked:s3://images/base/debian";
+
+/// A disk with data and zeroes that ends within a chunk, and a store with a bucket behind a way that loses things.
+struct Scene {
+    scratch: Scratch,
+    store: Moto,
+    way: FaultyStore,
+    disk: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (scratch, store) = (Scratch::new(), Moto::start());
+        let mut disk = Random::of_name("chunked").bytes(9 * MIB + 512);
+        disk[2 * MIB..5 * MIB].fill(0);
+        scratch.write("disk.raw", &disk);
+        Run::new("fallocate").args(["-d", "disk.raw"]).current_dir(scratch.path()).ok();
+        store.put("/images", b"");
+        let way = FaultyStore::start(store.port());
+        Self { scratch, store, way, disk }
+    }
+
+    fn run(&self, words: &[&str]) -> Run {
+        let run =
+            cowhand(words).current_dir(self.scratch.path()).env("AWS_ENDPOINT_URL", self.way.endpoint());
+        run.env("AWS_ACCESS_KEY_ID", "A")
+            .env("AWS_SECRET_ACCESS_KEY", "hush")
+            .env("AWS_SESSION_TOKEN", "quiet")
+    }
+
+    /// Pushes, and gives what was read, uploaded and published.
+    fn push(&self, words: &[&str]) -> (u64, u64, bool) {
+        let report = self.run(&[&["push", "--output", "json"], words].concat()).json();
+        let number = |name: &str| report[name].as_u64().expect("a number");
+        (number("read-bytes"), number("uploaded"), report["changed"].as_bool().expect("a bool"))
+    }
+
+    fn push_disk(&self) -> (u64, u64, bool) {
+        self.push(&["-f", "raw", "disk.raw", IMAGE])
+    }
+
+    fn assert_reads_as(&self, disk: &[u8]) {
+        self.run(&["pull", IMAGE, "back.raw"]).ok();
+        assert!(std::fs::read(self.scratch.file("back.raw")).unwrap() == disk);
+    }
+
+    /// The objects that are named by their content.
+    fn chunks(&self) -> Vec<String> {
+        let keys = self.store.keys("images").into_iter();
+        keys.filter(|key| key.starts_with("base/chunks/")).collect()
+    }
+
+    /// A chunk of data of the disk.
+    fn chunk(&self) -> String {
+        let is_chunk = |key: &&String| self.store.get(&format!("/images/{key}")).unwrap().len() == MIB;
+        format!("/images/{}", self.chunks().iter().find(is_chunk).expect("a chunk"))
+    }
+
+    fn manifest(&self) -> String {
+        String::from_utf8(self.store.get("/images/base/debian.json").expect("a manifest")).expect("text")
+    }
+}
+
+#[test]
+fn a_pushed_disk_is_what_qemu_reads_of_the_file_that_is_pulled() {
+    let scene = Scene::new();
+    // Zeroes of the file are not read: 3 MiB of them.
+    assert_eq!(scene.push_disk(), (6 * MIB as u64 + 512, 8, true));
+    scene.run(&["pull", "-O", "qcow2", IMAGE, "back.qcow2"]).ok();
+    let (name, raw) = (scene.scratch.name("back.qcow2"), scene.scratch.file("back.raw"));
+    assert!(converted(&name, "qcow2", &[], &raw)[..scene.disk.len()] == scene.disk);
+    let compare = ["compare", "-f", "raw", "-F", "qcow2", "disk.raw", "back.qcow2"];
+    Run::new("qemu-img").args(compare).current_dir(scene.scratch.path()).ok();
+    scene.assert_reads_as(&scene.disk);
+    scene.run(&["compare", "-f", "raw", "-F", "raw", DISK, "disk.raw"]).ok();
+    let info = scene.run(&["info", "--output", "json", "-f", "raw", DISK]).json();
+    assert_eq!(info["virtual-size"], scene.disk.len().next_multiple_of(512));
+}
+
+#[test]
+fn a_push_uploads_only_what_was_changed() {
+    let scene = Scene::new();
+    assert_eq!(scene.push_disk().1, 8);
+    scene.way.requests();
+    assert_eq!(scene.push_disk(), (6 * MIB as u64 + 512, 0, false));
+    let requests = scene.way.requests();
+    // The manifest and its table: no chunk is asked for, nothing is written.
+    assert!(requests.len() == 2 && requests.iter().all(|line| line.starts_with("GET ")), "{requests:?}");
+    let mut disk = scene.disk.clone();
+    disk[6 * MIB + 5] ^= 1;
+    disk[2 * MIB + 7] = 1;
+    disk[MIB..2 * MIB].fill(0);
+    scene.scratch.write("disk.raw", &disk);
+    // Two chunks and the table.
+    let (_, uploaded, changed) = scene.push_disk();
+    assert_eq!((uploaded, changed), (3, true));
+    scene.assert_reads_as(&disk);
+}
+
+#[test]
+fn a_disk_that_became_longer_or_shorter_is_pushed_as_it_is() {
+    let scene = Scene::new();
+    scene.push_disk();
+    for len in [12 * MIB, 3 * MIB, 9 * MIB + 512] {
+        let mut disk = scene.disk.clone();
+        disk.resize(len, 7);
+        scene.scratch.write("disk.raw", &disk);
+        scene.push_disk();
+        scene.assert_reads_as(&disk);
+    }
+    scene.push(&["-f", "raw", "--chunk-size", "4M", "disk.raw", IMAGE]);
+    scene.assert_reads_as(&scene.disk);
+    assert!(scene.manifest().contains("\"chunk-size\": 4194304"), "{}", scene.manifest());
+    let refused = scene.run(&["push", "--chunk-size", "3M", "disk.raw", IMAGE]).fails();
+    assert!(refused.contains("powers of two from 524288 to 4194304"), "{refused}");
+}
+
+#[test]
+fn a_push_by_bitmap_reads_only_what_the_bitmap_says() {
+    let scene = Scene::new();
+    let qemu = |program: &str, words: &[&str]| {
+        Run::new(program).args(words).current_dir(scene.scratch.path()).ok();
+    };
+    qemu("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"]);
+    qemu("qemu-img", &["bitmap", "--add", "disk.qcow2", "since"]);
+    // Without an image there everything is pushed.
+    let whole = scene.push(&["--bitmap", "since", "disk.qcow2", IMAGE]);
+    assert_eq!((whole.1, whole.2), (8, true));
+    qemu("qemu-io", &["-c", "write -P 7 6m 4k", "-c", "write -z 0 1m", "disk.qcow2"]);
+    let (read, uploaded, changed) = scene.push(&["--bitmap", "since", "disk.qcow2", IMAGE]);
+    assert_eq!((read, uploaded, changed), (MIB as u64, 2, true));
+    scene.run(&["compare", "-F", "raw", "disk.qcow2", DISK]).ok();
+    let refused = scene.run(&["push", "--bitmap", "other", "disk.qcow2", IMAGE]).fails();
+    assert!(refused.contains("no bitmap \"other\"; it has: since"), "{refused}");
+}
+
+#[test]
+fn two_disks_of_one_base_share_its_chunks() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", "disk.raw", "top.qcow2"];
+    Run::new("qemu-img").args(create).current_dir(scene.scratch.path()).ok();
+    let write = ["-c", "write -P 7 8M 4k", "top.qcow2"];
+    Run::new("qemu-io").args(write).current_dir(scene.scratch.path()).ok();
+    let (_, uploaded, _) = scene.push(&["top.qcow2", "s3://images/base/other"]);
+    assert_eq!(uploaded, 2);
+    scene.run(&["compare", "-F", "raw", "top.qcow2", "chunked:s3://images/base/other"]).ok();
+    scene.assert_reads_as(&scene.disk);
+}
+
+/// A push that was interrupted, or failed, had replaced the image by half of another one.
+#[test]
+fn a_push_that_does_not_end_leaves_the_old_image() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let manifest = scene.manifest();
+    let disk = Random::of_name("another").bytes(300 * MIB);
+    scene.scratch.write("disk.raw", &disk);
+    let words = ["push", "-f", "raw", "disk.raw", IMAGE];
+    let before = scene.chunks().len();
+    let outcome = scene.run(&words).outcome_telling(|pid| {
+        let until = Instant::now() + Duration::from_secs(120);
+        while scene.chunks().len() == before {
+            assert!(Instant::now() < until, "nothing is uploaded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Run::new("kill").args(["-INT", &pid.to_string()]).ok();
+    });
+    assert!(!outcome.status.success() && outcome.stderr.contains("interrupted"), "{outcome}");
+    assert_eq!(scene.manifest(), manifest);
+    for fault in [("PUT /images/base/chunks/", 403), ("PUT /images/base/debian.json", 403)] {
+        scene.scratch.write("disk.raw", &Random::of_name(fault.0).bytes(2 * MIB));
+        scene.way.plan(&[(fault.0, StoreFault::Status(fault.1))]);
+        let outcome = scene.run(&words).env("COWHAND_LOG", "trace").outcome();
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert!(!outcome.status.success() && said.contains("answers 403"), "{said}");
+        assert!(!said.contains("hush") && !said.contains("quiet"), "{said}");
+    }
+    assert_eq!(scene.manifest(), manifest);
+    scene.assert_reads_as(&scene.disk);
+}
+
+/// Two who push to one name at the same time: the one who is later has read what is not there any more.
+#[test]
+fn a_push_does_not_replace_what_somebody_else_pushed_meanwhile() {
+    let scene = Scene::new();
+    let words = ["push", "-f", "raw", "disk.raw", IMAGE];
+    scene.push_disk();
+    let first = scene.manifest();
+    scene.scratch.write("disk.raw", &scene.disk[..4 * MIB]);
+    // It has found that nothing is there.
+    scene.way.plan(&[("GET /images/base/debian.json", StoreFault::Status(404))]);
+    let refused = scene.run(&words).fails();
+    assert!(refused.contains("there is an object already") && refused.contains("hint: "), "{refused}");
+    // It has read a version that another one replaces while chunks are on their way.
+    let disk = Random::of_name("another").bytes(200 * MIB);
+    scene.scratch.write("disk.raw", &disk);
+    let theirs = first.replace("\n", " ");
+    let before = scene.chunks().len();
+    let outcome = scene.run(&words).outcome_telling(|_| {
+        let until = Instant::now() + Duration::from_secs(120);
+        while scene.chunks().len() == before {
+            assert!(Instant::now() < until, "nothing is uploaded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        scene.store.put("/images/base/debian.json", theirs.as_bytes());
+    });
+    assert!(outcome.stderr.contains("was changed by somebody else meanwhile"), "{outcome}");
+    assert_eq!(scene.manifest(), theirs);
+    scene.assert_reads_as(&scene.disk);
+}
+
+/// What was lost is sent again; an answer that was lost is not taken for somebody else's push.
+#[test]
+fn requests_and_answers_that_are_lost_change_nothing() {
+    let scene = Scene::new();
+    scene.way.plan(&[
+        ("GET /images/base/debian.json", StoreFault::Status(503)),
+        ("PUT /images/base/chunks/", StoreFault::Reset),
+        ("PUT /images/base/chunks/", StoreFault::LostAnswer),
+        ("HEAD /images/base/chunks/", StoreFault::Status(500)),
+        ("PUT /images/base/debian.json", StoreFault::LostAnswer),
+    ]);
+    scene.push_disk();
+    assert_eq!(scene.way.left(), []);
+    scene.way.plan(&[
+        ("GET /images/base/debian.json", StoreFault::Reset),
+        ("GET /images/base/chunks/", StoreFault::Status(429)),
+        ("GET /images/base/chunks/", StoreFault::LostAnswer),
+    ]);
+    scene.assert_reads_as(&scene.disk);
+    assert_eq!(scene.way.left(), []);
+}
+
+#[test]
+fn a_chunk_that_is_damaged_or_missing_is_an_error_everywhere_and_never_data() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let chunk = scene.chunk();
+    let good = scene.store.get(&chunk).unwrap();
+    let mut flipped = good.clone();
+    flipped[77] ^= 1;
+    for (bytes, says) in [
+        (&flipped[..], "this chunk has another content than its name says"),
+        (&good[..MIB - 1], "this chunk has 1048575 bytes and must have 1048576"),
+    ] {
+        scene.store.put(&chunk, bytes);
+        for words in [
+            &["pull", IMAGE, "new.raw"][..],
+            &["verify", DISK],
+            &["compare", "-f", "raw", "-F", "raw", DISK, "disk.raw"],
+        ] {
+            let refused = scene.run(words).fails();
+            assert!(refused.contains(says) && refused.contains("/chunks/"), "{refused}");
+        }
+        assert!(!scene.scratch.file("new.raw").exists());
+    }
+    scene.store.put(&chunk, &good);
+    let verified = scene.run(&["verify", DISK]).ok();
+    scene.way.plan(&[("GET /images/base/chunks/", StoreFault::Status(404))]);
+    let refused = scene.run(&["verify", DISK]).fails();
+    assert!(refused.contains("is missing"), "{refused}");
+    let sum = Run::new("sha256sum").arg(scene.scratch.file("disk.raw")).ok();
+    assert_eq!(verified.split(' ').next(), sum.split(' ').next());
+    let missing = scene.run(&["pull", "s3://images/base/nothing", "new.raw"]).fails();
+    assert!(missing.contains("s3://images/base/nothing.json is not there"), "{missing}");
+}
+
+#[test]
+fn a_hostile_manifest_opens_nothing() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let good = scene.manifest();
+    for (found, by, says) in [
+        ("\"version\": 1", "\"version\": 2", "version is 2; allowed: 1"),
+        ("\"size\": ", "\"size\": 99999999", "allowed: up to 70368744177664"),
+        ("\"size\": ", "\"size\": 1", "this table of chunks has"),
+        ("1048576", "1024", "chunk-size is 1024"),
+        ("\"version\"", "\"version\": 1, \"version\"", "duplicate field"),
+        ("cowhand-chunked-image", "x", "format is \"x\""),
+    ] {
+        assert!(good.contains(found), "{good}");
+        scene.store.put("/images/base/debian.json", good.replacen(found, by, 1).as_bytes());
+        let refused = scene.run(&["verify", "-f", "raw", DISK]).fails();
+        assert!(refused.contains(says), "{refused}");
+        let refused = scene.run(&["push", "-f", "raw", "disk.raw", IMAGE]).outcome();
+        assert!(!refused.status.success() || says.contains("table"), "{refused}");
+    }
+    scene.store.put("/images/base/debian.json", &vec![b' '; 2 * MIB]);
+    scene.run(&["verify", DISK]).fails();
+}
+
+#[test]
+fn an_overlay_stands_on_a_chunked_image_and_on_one_behind_a_web_server() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let create = ["create", "-q", "-f", "qcow2", "-u", "-F", "raw", "-b", DISK, "top.qcow2", "9437696"];
+    Run::new("qemu-img").args(create).current_dir(scene.scratch.path()).ok();
+    let refused = scene.run(&["compare", "-F", "raw", "top.qcow2", "disk.raw"]).fails();
+    assert!(refused.contains("--allow-name chunked:s3://images/base/debian"), "{refused}");
+    let compare = ["compare", "--allow-name", DISK, "-F", "raw", "top.qcow2", "disk.raw"];
+    scene.run(&compare).ok();
+    let cached = format!("driver=raw,file.driver=chunked,file.url={IMAGE},file.cache-file=cache.qcow2");
+    for _ in 0..2 {
+        scene.run(&["compare", "-F", "raw", &cached, "disk.raw"]).ok();
+    }
+    assert!(scene.scratch.file("cache.qcow2").exists());
+    for key in scene.store.keys("images") {
+        let path: PathBuf = scene.scratch.file(&key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        scene.scratch.write(&key, &scene.store.get(&format!("/images/{key}")).unwrap());
+    }
+    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls");
+    let nginx = Nginx::start(scene.scratch.path(), &certificates);
+    let served = format!("chunked:{}", nginx.url("/base/debian"));
+    scene.run(&["compare", "-f", "raw", "-F", "raw", &served, "disk.raw"]).ok();
+    let with_password = "chunked:http://me:hush@127.0.0.1/x";
+    let refused = scene.run(&["info", with_password]).fails();
+    assert!(!refused.contains("hush"), "{refused}");
+}
+
+#[test]
+fn a_push_of_large_chunks_takes_less_than_128_mib() {
+    let scene = Scene::new();
+    scene.scratch.write("disk.raw", &Random::of_name("memory").bytes(200 * MIB));
+    let words = ["push", "-f", "raw", "--chunk-size", "4M", "disk.raw", IMAGE];
+    let pushed = scene.run(&words).outcome();
+    assert!(pushed.status.success() && pushed.peak_rss_bytes < 128 << 20, "{pushed}");
+    let pulled = scene.run(&["pull", IMAGE, "back.raw"]).outcome();
+    assert!(pulled.status.success() && pulled.peak_rss_bytes < 128 << 20, "{pulled}");
+}
