@@ -21,6 +21,7 @@ mod metrics;
 mod neighbours;
 mod options;
 mod people;
+mod preallocation;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;

@@ -21,6 +21,7 @@ mod over;
 mod over_http;
 #[cfg(test)]
 mod pattern;
+mod preallocate;
 mod s3;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub const STORAGE: &[&StorageDriver] = &[
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,
+    &preallocate::PREALLOCATE,
     #[cfg(test)]
     &pattern::PATTERN,
 ];

@@ -131,6 +131,10 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 optional("set-state", Kind::List(&SET_STATE)),
             ],
         },
+        Variant {
+            tag: "preallocate",
+            members: &[child(), optional("prealloc-align", NUMBER), optional("prealloc-size", NUMBER)],
+        },
         Variant { tag: "null-co", members: &NULL_MEMBERS },
         Variant { tag: "null-aio", members: &NULL_MEMBERS },
         Variant { tag: "raw", members: &RAW_MEMBERS },
