@@ -22,6 +22,7 @@ mod neighbours;
 mod options;
 mod people;
 mod preallocation;
+mod quorum;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;

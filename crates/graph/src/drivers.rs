@@ -22,6 +22,7 @@ mod over_http;
 #[cfg(test)]
 mod pattern;
 mod preallocate;
+mod quorum;
 mod s3;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ pub(crate) use self::cached::settle_caches;
 pub use self::cached::{OpenCache, caches};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};
-pub use self::filter::{FilterDriver, MakeFilter, Role};
+pub use self::filter::{Children, FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
 pub(crate) use self::local::of_file;
@@ -71,6 +72,7 @@ pub const FILTERS: &[&FilterDriver] = &[
     &copy_on_read::COPY_ON_READ,
     &compress::COMPRESS,
     &blkverify::BLKVERIFY,
+    &quorum::QUORUM,
 ];
 
 /// A driver of storage: what `driver` of a file can be.

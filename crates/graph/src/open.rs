@@ -110,7 +110,7 @@ async fn put_filter_over(
     options: &DiskOptions,
     rules: &OpenRules,
 ) -> Result<Disk, OpenError> {
-    let roles = filter.driver.children.iter().map(|role| role.name);
+    let roles = filter.driver.children.roles().iter().map(|role| role.name);
     let mut disks = vec![disk];
     for (role, beside) in &filter.beside {
         let mut beside = beside.clone();

@@ -46,6 +46,16 @@ pub enum DescriptionError {
         /// The option of the node over it.
         member: String,
     },
+    /// A list is longer than what is made of it can have.
+    #[error("argument '{argument}' has {found} members; allowed: 1 to {max}")]
+    TooMany {
+        /// The argument.
+        argument: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
     /// Filters have few options.
     #[error("argument '{argument}' means nothing to a throttle node; give it to the node under it")]
     NotOfFilter {

@@ -126,8 +126,9 @@ fn file_of(spec: &Spec) -> String {
 
 /// A filter with all its disks but `except`.
 fn filter_line(driver: &str, except: &str) -> String {
-    let roles = drivers::filter(driver).unwrap().children.iter().map(|role| role.name);
-    let disks = roles.filter(|role| *role != except).map(|role| format!(",{role}.file.filename=x"));
+    let roles = drivers::filter(driver).unwrap().children.fewest().into_iter();
+    let is_other = |role: &String| role.split('.').next() != Some(except);
+    let disks = roles.filter(is_other).map(|role| format!(",{role}.file.filename=x"));
     format!("driver={driver}{}", disks.collect::<String>())
 }
 
