@@ -21,6 +21,8 @@ mod metrics;
 mod neighbours;
 mod options;
 mod people;
+mod preallocation;
+mod quorum;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;

@@ -8,6 +8,7 @@ mod blkverify;
 mod compress;
 mod copy_before_write;
 mod copy_on_read;
+mod quorum;
 mod snapshot;
 mod snapshot_access;
 
@@ -15,5 +16,6 @@ pub use blkverify::Blkverify;
 pub use compress::Compress;
 pub use copy_before_write::CopyBeforeWrite;
 pub use copy_on_read::CopyOnRead;
+pub use quorum::{Operation, Quorum, Reading, Report, Rules, What};
 pub use snapshot::{OnError, Policy, Snapshot};
 pub use snapshot_access::SnapshotAccess;

@@ -22,6 +22,8 @@ mod over;
 mod over_http;
 #[cfg(test)]
 mod pattern;
+mod preallocate;
+mod quorum;
 mod s3;
 #[cfg(test)]
 mod tests;
@@ -35,7 +37,7 @@ pub use self::cached::{OpenCache, caches};
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};
-pub use self::filter::{FilterDriver, MakeFilter, Role};
+pub use self::filter::{Children, FilterDriver, MakeFilter, Role};
 pub(crate) use self::formats::{Opening, QCOW_MAGIC, format};
 pub use self::http::{HTTP_OPTIONS, HTTPS_OPTIONS, Hidden, Http};
 pub(crate) use self::local::of_file;
@@ -58,6 +60,7 @@ pub const STORAGE: &[&StorageDriver] = &[
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,
+    &preallocate::PREALLOCATE,
     #[cfg(test)]
     &pattern::PATTERN,
 ];
@@ -72,6 +75,7 @@ pub const FILTERS: &[&FilterDriver] = &[
     &copy_on_read::COPY_ON_READ,
     &compress::COMPRESS,
     &blkverify::BLKVERIFY,
+    &quorum::QUORUM,
 ];
 
 /// A driver of storage: what `driver` of a file can be.

@@ -66,8 +66,8 @@ impl Source {
         writable: bool,
     ) -> Result<Option<Self>, OpenError> {
         if let (Some(driver), Some(over)) = (options.driver, &options.over) {
-            let image = Self::by_options(&over.image, fd_sets, writable)?;
-            return Ok(image.map(|image| Self::Under(driver, over.clone(), Box::new(image))));
+            let below = Self::by_options(&over.below, fd_sets, writable)?;
+            return Ok(below.map(|below| Self::Under(driver, over.clone(), Box::new(below))));
         }
         match (options.driver, &options.target, &options.filename) {
             (Some(driver), Some(target), _) => Ok(Some(Self::Elsewhere(driver, Arc::clone(target)))),
@@ -140,7 +140,7 @@ impl Source {
             }
             Self::Under(driver, over, image) => {
                 // A file under itself has no end, so the future has no size.
-                let image = image.open_under(locking, name, &over.image, layer, writable);
+                let image = image.open_under(locking, name, &over.below, layer, writable);
                 let file = Box::pin(image).await?;
                 let storage = over.by.wrap(file.storage);
                 let storage = storage.map_err(|source| OpenError::Find { path: name.into(), source })?;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use block::{Block, Error};
+use block::{Blame, Block, Error};
 use parking_lot::Mutex;
 use qcow2::{Compressing, Qcow2};
+use storage::Storage;
 
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
@@ -55,6 +56,8 @@ pub(crate) struct LayerFiles {
     pub(crate) data: Option<Origin>,
     /// Never written, whatever the layer is opened for.
     pub(crate) luks_header: Option<Origin>,
+    /// What is written when the layer is: its file, and its data file.
+    pub(crate) written: Vec<Arc<dyn Storage>>,
 }
 
 /// A layer is itself and no other.
@@ -75,9 +78,13 @@ impl Layer {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        match self.compressing.get() {
+        let closed = match self.compressing.get() {
             Some(Some(compressing)) => Block::close(compressing).await,
             _ => self.block.close().await,
+        };
+        match &self.files {
+            Some(files) => closed.and(files.end_writing().await),
+            None => closed,
         }
     }
 
@@ -192,6 +199,20 @@ impl LayerFiles {
         names
     }
 
+    /// Gives back what was reserved behind the ends of the files for writes to come ([`Storage::end_writing`]).
+    ///
+    /// # Errors
+    /// The first failure; all files are tried.
+    pub(crate) async fn end_writing(&self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for storage in &self.written {
+            let ended = storage.end_writing().await;
+            let failing = |error| Blame::new(storage.name()).io("cutting off what was reserved")(error);
+            result = result.and(ended.map_err(failing));
+        }
+        result
+    }
+
     /// Makes the locks of all files such that the layer may be read and written, or only read; that of a LUKS header stays a reader's.
     ///
     /// # Errors
@@ -214,7 +235,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header } = self;
+        let Self { format, options, file, data, luks_header, written: _ } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -238,6 +259,7 @@ impl LayerFiles {
         let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
+        let written = [Some(&file.storage), data.as_ref()].into_iter().flatten().cloned().collect();
         let opening = Opening {
             file: file.storage,
             data,
@@ -251,7 +273,8 @@ impl LayerFiles {
         };
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
-        let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
+        let files = Self { format, options, file, data, luks_header, written };
         let own = Mutex::new(now.own.lock().clone());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();

@@ -110,7 +110,7 @@ async fn put_filter_over(
     options: &DiskOptions,
     rules: &OpenRules,
 ) -> Result<Disk, OpenError> {
-    let roles = filter.driver.children.iter().map(|role| role.name);
+    let roles = filter.driver.children.roles().iter().map(|role| role.name);
     let mut disks = vec![disk];
     for (role, beside) in &filter.beside {
         let mut beside = beside.clone();
@@ -154,6 +154,7 @@ pub(crate) async fn open_layers(
         let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
+        let written = [Some(&file.storage), data.as_ref()].into_iter().flatten().cloned().collect();
         let opening = Opening {
             file: file.storage,
             data,
@@ -168,8 +169,8 @@ pub(crate) async fn open_layers(
         let block = (drivers::format(format).open)(opening).await?;
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
-        let files =
-            LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
+        let files = LayerFiles { format, options, file, data, luks_header, written };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

@@ -289,6 +289,10 @@ impl Storage for CipherStorage {
         })
     }
 
+    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
+        self.shared.below.end_writing()
+    }
+
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
         Box::pin(self.shared.allocate(offset, len, how))
     }

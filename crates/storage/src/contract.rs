@@ -190,6 +190,15 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// its own requests away from what is cut off.
     fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
+    /// The caller writes no more for now: what the driver reserved behind the length for writes to come is given back. Reads go on, and
+    /// a later write is taken as the first one was. Drivers that reserve nothing have nothing to do.
+    ///
+    /// # Crash
+    /// What was not given back before it stays, and whoever opens the medium next finds it as part of the length.
+    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Makes sure that writes into the range will not fail for want of space; grows the length.
     /// Bytes that were there keep their value.
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>>;

@@ -278,8 +278,9 @@ mod tests {
             (Group::Storage(driver), _) => format!("file.driver={driver},"),
             (Group::Filter(driver), name) => {
                 let driver = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
-                let others = driver.children.iter().filter(|role| role.name != name);
-                let disks: String = others.map(|role| format!("{}.file.filename=y,", role.name)).collect();
+                let others = driver.children.fewest().into_iter();
+                let others = others.filter(|role| role.split('.').next() != Some(name));
+                let disks: String = others.map(|role| format!("{role}.file.filename=y,")).collect();
                 format!("driver={},{disks}", driver.name)
             }
             (_, "file" | "file.filename") => String::new(),

@@ -23,6 +23,7 @@ mod node_options;
 pub mod objects;
 mod overlay;
 pub mod query;
+mod quorum;
 pub mod schema;
 mod shortening;
 pub mod snapshots;

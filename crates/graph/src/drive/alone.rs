@@ -4,7 +4,7 @@ use super::{DriveError, Entry, OptionTree};
 use crate::drivers::storage;
 
 /// Options of every file that its image has not, beside those of its driver.
-const OF_FILES: [&str; 3] = ["filename", "locking", "image"];
+const OF_FILES: [&str; 2] = ["filename", "locking"];
 
 /// Older names of QEMU for the place of an NBD server.
 const OF_NBD: [(&str, &str); 3] = [("host", "server.host"), ("port", "server.port"), ("path", "server.path")];

@@ -23,7 +23,7 @@ use crate::options::{Entry, Group, Kind, OptionError, Reader, Spec};
 pub(super) const BLKDEBUG: StorageDriver = StorageDriver {
     name: "blkdebug",
     prefixes: &["blkdebug:"],
-    kind: StorageKind::Over(Over { specs, options_of, read }),
+    kind: StorageKind::Over(Over { child: "image", specs, options_of, read }),
 };
 
 /// Rules that one drive can have.

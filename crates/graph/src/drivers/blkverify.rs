@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{Block, Error};
 use filter::Blkverify;
 
-use super::filter::{Below, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::in_group;
 use crate::options::{Entry, Group, Kind};
 
@@ -15,7 +15,7 @@ const RAW: Role = Role { name: "raw", ..TEST };
 
 pub(super) const BLKVERIFY: FilterDriver = FilterDriver {
     name: "blkverify",
-    children: &[TEST, RAW],
+    children: Children::Named(&[TEST, RAW]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Options)),
 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use block::{Blame, Block, Error};
 use filter::Compress;
 
-use super::filter::{Below, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::in_group;
 use crate::options::{Entry, Group, Kind};
 
 pub(super) const COMPRESS: FilterDriver = FilterDriver {
     name: "compress",
-    children: &[Role::FILE],
+    children: Children::Named(&[Role::FILE]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Options)),
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use block::{Blame, Block, Error};
 use filter::{CopyBeforeWrite, OnError, Policy, SnapshotAccess};
 
-use super::filter::{Below, BitmapName, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Below, BitmapName, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, Kind, OptionError};
 
@@ -15,7 +15,7 @@ const TARGET: Role = Role { name: "target", is_target: true, is_alone: true, cha
 pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
     name: "copy-before-write",
     // What is written beside it is lost to the snapshot.
-    children: &[Role { is_alone: true, changes: false, ..Role::FILE }, TARGET],
+    children: Children::Named(&[Role { is_alone: true, changes: false, ..Role::FILE }, TARGET]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {
         let mut options = Options {
@@ -36,7 +36,7 @@ pub(super) const COPY_BEFORE_WRITE: FilterDriver = FilterDriver {
 
 pub(super) const SNAPSHOT_ACCESS: FilterDriver = FilterDriver {
     name: "snapshot-access",
-    children: &[Role { changes: false, ..Role::FILE }],
+    children: Children::Named(&[Role { changes: false, ..Role::FILE }]),
     specs: || ACCESS_OPTIONS.iter().map(Entry::spec).collect(),
     read: |_| Ok(Arc::new(Access)),
 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use block::{Blame, Block, Error};
 use filter::CopyOnRead;
 
-use super::filter::{Below, FilterDriver, MakeFilter, Role, difference};
+use super::filter::{Below, Children, FilterDriver, MakeFilter, Role, difference};
 use crate::options::entry::{at, first_fixed_of, in_group, read_all};
 use crate::options::{Entry, Group, Kind};
 
 pub(super) const COPY_ON_READ: FilterDriver = FilterDriver {
     name: "copy-on-read",
-    children: &[Role::FILE],
+    children: Children::Named(&[Role::FILE]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {
         let mut options = Options { bottom: None };

@@ -6,8 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::{Blame, Block, Error};
+use serde_json::{Map, Value};
 
 use crate::child::Child;
+use crate::drive::{Entry, OptionTree};
+use crate::nodes::DescriptionError;
 use crate::options::{OptionError, Reader, Spec};
 
 /// A driver of a filter. Its disks below are options of its own; what else is said of an image is said of the first of them.
@@ -15,12 +18,107 @@ use crate::options::{OptionError, Reader, Spec};
 pub struct FilterDriver {
     /// What options call it.
     pub name: &'static str,
-    /// The disks that it is put over, the one that it mainly stands for first.
-    pub children: &'static [Role],
+    /// The disks that it is put over.
+    pub children: Children,
     /// Its options, those for the disks below among them.
     pub specs: fn() -> Vec<&'static Spec>,
     /// Takes its options but those for the disks below, checked.
     pub read: fn(&mut Reader) -> Result<Arc<dyn MakeFilter>, OptionError>,
+}
+
+/// The disks that a filter is put over, the one that it mainly stands for first.
+#[derive(Debug)]
+pub enum Children {
+    /// Each is an option.
+    Named(&'static [Role]),
+    /// One option is a list of them, at most as many as there are roles.
+    List {
+        /// The option.
+        option: &'static str,
+        /// What they are, from the first one on.
+        roles: &'static [Role],
+    },
+}
+
+impl Children {
+    /// What they can be.
+    pub(crate) fn roles(&self) -> &'static [Role] {
+        match self {
+            Self::Named(roles) | Self::List { roles, .. } => roles,
+        }
+    }
+
+    /// Options that name the fewest disks there can be, as on a drive line.
+    pub fn fewest(&self) -> Vec<String> {
+        match self {
+            Self::Named(roles) => roles.iter().map(|role| role.name.to_owned()).collect(),
+            Self::List { option, .. } => vec![format!("{option}.0")],
+        }
+    }
+
+    /// Whether the option says what they are.
+    pub fn is_option(&self, name: &str) -> bool {
+        match self {
+            Self::Named(roles) => roles.iter().any(|role| role.name == name),
+            Self::List { option, .. } => *option == name,
+        }
+    }
+
+    /// The disks that `options`, as those of blockdev-add, say, each with its role.
+    ///
+    /// # Errors
+    /// When one is missing, or there are too many.
+    pub(crate) fn of_json<'a>(
+        &self,
+        options: &'a Map<String, Value>,
+    ) -> Result<Vec<(Role, &'a Value)>, DescriptionError> {
+        let missing = |argument| DescriptionError::Missing { argument };
+        match self {
+            Self::Named(roles) => {
+                let given = |role: &Role| Some((*role, options.get(role.name)?));
+                roles.iter().map(|role| given(role).ok_or_else(|| missing(role.name))).collect()
+            }
+            Self::List { option, roles } => {
+                let list = options.get(*option).and_then(Value::as_array).ok_or_else(|| missing(option))?;
+                match list.len() {
+                    0 => Err(missing(option)),
+                    found if found > roles.len() => {
+                        Err(DescriptionError::TooMany { argument: option, found, max: roles.len() })
+                    }
+                    _ => Ok(roles.iter().copied().zip(list).collect()),
+                }
+            }
+        }
+    }
+
+    /// The same of a drive line, whose options for them are taken from `tree`. What was not given is `None`.
+    ///
+    /// # Errors
+    /// When the list is none, or has too many of them.
+    pub(crate) fn of_tree(&self, tree: &mut OptionTree) -> Result<Vec<(Role, Option<Entry>)>, OptionError> {
+        let (option, roles) = match self {
+            Self::Named(roles) => {
+                return Ok(roles.iter().map(|role| (*role, tree.take(role.name))).collect());
+            }
+            Self::List { option, roles } => (*option, *roles),
+        };
+        let shape = |problem| OptionError::Shape { option: option.to_owned(), problem };
+        let mut list = match tree.take(option) {
+            Some(Entry::Tree(list)) => list,
+            _ => return Err(shape("is a list; give its disks, as NAME.0.file=PATH")),
+        };
+        let mut found = Vec::new();
+        for (number, role) in roles.iter().enumerate() {
+            match list.take(&number.to_string()) {
+                Some(entry) => found.push((*role, Some(entry))),
+                None => break,
+            }
+        }
+        match list.names().next() {
+            None if !found.is_empty() => Ok(found),
+            _ => Err(shape("is a list of 1 to 16 disks, numbered from 0 on")),
+        }
+    }
 }
 
 /// What a disk below a filter is to it.
@@ -86,6 +184,11 @@ impl Below {
         let found = self.list.iter().find(|(name, _)| *name == role);
         let found = found.map(|(_, child)| Arc::clone(child) as Arc<dyn Block>);
         found.ok_or_else(|| Blame::new("a filter").invalid(format!("option {role} is missing")))
+    }
+
+    /// All disks, in their order.
+    pub(crate) fn all(&self) -> Vec<Arc<dyn Block>> {
+        self.list.iter().map(|(_, child)| Arc::clone(child) as Arc<dyn Block>).collect()
     }
 
     /// Whether the first disk takes compressed clusters.

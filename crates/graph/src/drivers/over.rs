@@ -10,14 +10,16 @@ use storage::Storage;
 use crate::drive::OptionTree;
 use crate::options::{FileOptions, OptionError, Reader, Spec};
 
-/// What a driver says of itself. The file below is its option `image`, which every driver of this kind has.
+/// What a driver says of itself.
 #[derive(Debug)]
 pub struct Over {
-    /// Its options, `image` among them, beside those that every file has.
+    /// Its option that is the file below.
+    pub child: &'static str,
+    /// Its options, `child` among them, beside those that every file has.
     pub specs: fn() -> Vec<&'static Spec>,
     /// The options that a file name with its prefix stands for; otherwise what is wrong with the name, as the rest of a sentence.
     pub options_of: fn(&str) -> Result<OptionTree, String>,
-    /// Takes its options but `image`, checked.
+    /// Takes its options but `child`, checked.
     pub read: fn(&mut Reader) -> Result<Arc<dyn Wrap>, OptionError>,
 }
 
@@ -35,13 +37,15 @@ pub trait Wrap: Any + fmt::Debug + Send + Sync {
 pub struct Wrapped {
     /// What is different.
     pub by: Arc<dyn Wrap>,
-    /// `image.*`: the file below.
-    pub image: Box<FileOptions>,
+    /// The option that is the file below.
+    pub child: &'static str,
+    /// The file below.
+    pub below: Box<FileOptions>,
 }
 
 impl PartialEq for Wrapped {
     fn eq(&self, other: &Self) -> bool {
-        self.by.first_difference(&*other.by).is_none() && self.image == other.image
+        self.by.first_difference(&*other.by).is_none() && self.below == other.below
     }
 }
 

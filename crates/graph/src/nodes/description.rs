@@ -7,7 +7,7 @@ use super::Graph;
 use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
-use crate::drivers::{self, driver, storage};
+use crate::drivers::{self, StorageKind, driver, storage};
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -45,6 +45,16 @@ pub enum DescriptionError {
     DetectZeroes {
         /// The option of the node over it.
         member: String,
+    },
+    /// A list is longer than what is made of it can have.
+    #[error("argument '{argument}' has {found} members; allowed: 1 to {max}")]
+    TooMany {
+        /// The argument.
+        argument: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
     },
     /// Filters have few options.
     #[error("argument '{argument}' means nothing to a throttle node; give it to the node under it")]
@@ -169,9 +179,13 @@ impl Graph {
             }
             _ => return Err(wrong()),
         };
-        match file.get("driver").and_then(Value::as_str) {
-            Some(name) if storage(name).is_some() => self.resolve_image(file, parts, uses),
-            Some(name) if driver(name).is_none() => {
+        let named = file.get("driver").and_then(Value::as_str).map(|name| (name, storage(name)));
+        match named {
+            Some((_, Some(driver))) => match driver.kind {
+                StorageKind::Over(ref over) => self.resolve_below(file, over.child, parts, uses),
+                StorageKind::Path | StorageKind::Elsewhere(_) => Ok(file),
+            },
+            Some((name, None)) if driver(name).is_none() => {
                 Err(DescriptionError::UnknownDriver { found: name.to_owned() }.into())
             }
             Some(_) | None => Err(wrong()),
@@ -179,16 +193,17 @@ impl Graph {
     }
 
     /// The same with the options of the file that storage over a file is put over.
-    fn resolve_image(
+    fn resolve_below(
         &self,
         mut file: Map<String, Value>,
+        child: &'static str,
         parts: &mut Vec<String>,
         uses: &mut Vec<String>,
     ) -> Result<Map<String, Value>, NodeError> {
-        if let Some(image) = file.get("image") {
-            let image = self.resolve_file("image", image, parts, uses)?;
-            check_file("image", &image, &file)?;
-            file.insert("image".to_owned(), Value::Object(without_ignored(image)));
+        if let Some(below) = file.get(child) {
+            let below = self.resolve_file(child, below, parts, uses)?;
+            check_file(child, &below, &file)?;
+            file.insert(child.to_owned(), Value::Object(without_ignored(below)));
         }
         Ok(file)
     }

@@ -93,10 +93,10 @@ impl Graph {
     ) -> Result<Arc<Node>, NodeError> {
         let described = describe(driver, options)?;
         let mut below = Vec::new();
-        for role in driver.children {
-            let node = match options.get(role.name) {
-                Some(Value::String(name)) => self.node(name)?,
-                Some(Value::Object(nested)) => {
+        for (role, given) in driver.children.of_json(options)? {
+            let node = match given {
+                Value::String(name) => self.node(name)?,
+                Value::Object(nested) => {
                     let node = self.add_child(&over_raw(nested)).await?;
                     made.push(Arc::clone(&node));
                     node
@@ -106,7 +106,7 @@ impl Graph {
             let node = self.as_disk(node, made).await?;
             let disk = self.disk(&node.name())?;
             let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
-            below.push(NodeBelow { role: *role, child, name: Mutex::new(node.name.clone()) });
+            below.push(NodeBelow { role, child, name: Mutex::new(node.name.clone()) });
         }
         self.check_reach(&below)?;
         let filter = FilterNode { driver, makes: described.makes, below };
@@ -215,9 +215,13 @@ impl Graph {
             return Err(fixed("read-only, discard, detect-zeroes or cache"));
         }
         let mut changes = Vec::new();
-        for below in &filter.below {
-            let Some(Value::String(new)) = options.get(below.role.name) else {
-                return Err(NodeError::Description(DescriptionError::NotANode { member: below.role.name }));
+        let given = filter.driver.children.of_json(options)?;
+        if given.len() != filter.below.len() {
+            return Err(fixed("children"));
+        }
+        for (below, (role, new)) in filter.below.iter().zip(given) {
+            let Value::String(new) = new else {
+                return Err(NodeError::Description(DescriptionError::NotANode { member: role.name }));
             };
             if !below.name.lock().is(new) {
                 if !below.role.changes {
@@ -356,8 +360,7 @@ fn over_raw(options: &Map<String, Value>) -> Map<String, Value> {
 /// What `options` say of a filter, apart from the nodes below it.
 fn describe(driver: &'static FilterDriver, options: &Map<String, Value>) -> Result<Described, NodeError> {
     let is_own = |name: &str| {
-        !["driver", "node-name", "auto-read-only"].contains(&name)
-            && !driver.children.iter().any(|role| role.name == name)
+        !["driver", "node-name", "auto-read-only"].contains(&name) && !driver.children.is_option(name)
     };
     let own = options.iter().filter(|(name, _)| is_own(name));
     let tree = OptionTree::of_json(own.map(|(name, value)| (name.clone(), value.clone())).collect())?;

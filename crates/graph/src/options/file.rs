@@ -111,15 +111,12 @@ impl FileOptions {
                 }
                 StorageKind::Over(over) => {
                     let by = (over.read)(&mut reader)?;
-                    let image = Self::read(reader.group("image")?, cache, aio)?;
-                    if !image.is_named() {
-                        return Err(reader.value(
-                            "image",
-                            "",
-                            "the path of a file, or options that name one",
-                        ));
+                    let below = Self::read(reader.group(over.child)?, cache, aio)?;
+                    if !below.is_named() {
+                        let allowed = "the path of a file, or options that name one";
+                        return Err(reader.value(over.child, "", allowed));
                     }
-                    options.over = Some(Wrapped { by, image: Box::new(image) });
+                    options.over = Some(Wrapped { by, child: over.child, below: Box::new(below) });
                 }
             }
         }
@@ -146,7 +143,7 @@ impl FileOptions {
     /// What messages call it, if they say which file it is.
     pub(crate) fn shown(&self) -> Option<PathBuf> {
         let elsewhere = || self.target.as_ref().map(|target| PathBuf::from(target.name()));
-        let below = || self.over.as_ref().and_then(|over| over.image.shown());
+        let below = || self.over.as_ref().and_then(|over| over.below.shown());
         self.filename.clone().or_else(elsewhere).or_else(below)
     }
 

@@ -98,10 +98,9 @@ fn read_filter(
     depth: usize,
 ) -> Result<DiskOptions, OptionError> {
     tree.take("driver");
-    let mut children = Vec::with_capacity(driver.children.len());
-    for role in driver.children {
-        children.push((*role, child(role.name, tree.take(role.name))?));
-    }
+    let given = driver.children.of_tree(&mut tree)?;
+    let read = |(role, given): (Role, _)| Ok((role, child(role.name, given)?));
+    let children: Vec<_> = given.into_iter().map(read).collect::<Result<_, OptionError>>()?;
     let mut reader = Reader::new(tree, String::new());
     let makes = (driver.read)(&mut reader)?;
     let mut children = children.into_iter();

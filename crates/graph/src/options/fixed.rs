@@ -67,7 +67,8 @@ pub fn first_fixed(
             .or_else(|| old.layer.file.target.as_ref()?.first_difference(&**new.layer.file.target.as_ref()?))
             .or_else(|| {
                 let (old, new) = (old.layer.file.over.as_ref()?, new.layer.file.over.as_ref()?);
-                old.by.first_difference(&*new.by).or_else(|| named("file.image", old.image != new.image))
+                let differs = old.below != new.below;
+                old.by.first_difference(&*new.by).or_else(|| named(&format!("file.{}", old.child), differs))
             })
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
             .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))

@@ -104,18 +104,21 @@ fn of_object(line: &str, nested: bool) -> Result<DiskOptions, String> {
     meant(OptionTree::of_json(object).map_err(|error| error.to_string())?)
 }
 
-/// Whether the driver is put over a file.
-fn is_over(driver: &str) -> bool {
-    drivers::storage(driver).is_some_and(|driver| matches!(driver.kind, drivers::StorageKind::Over(_)))
+/// The option that is the file below, of a driver that is put over one.
+fn child_of(driver: &str) -> Option<&'static str> {
+    match &drivers::storage(driver)?.kind {
+        drivers::StorageKind::Over(over) => Some(over.child),
+        _ => None,
+    }
 }
 
 /// A file of the driver that has the option.
 fn file_of(spec: &Spec) -> String {
     match spec.group {
-        Group::Storage(driver) if is_over(driver) && spec.kind != Kind::File => {
-            format!("file.driver={driver},file.image=x")
-        }
-        Group::Storage(driver) => format!("file.driver={driver}"),
+        Group::Storage(driver) => match child_of(driver).filter(|_| spec.kind != Kind::File) {
+            Some(child) => format!("file.driver={driver},file.{child}=x"),
+            None => format!("file.driver={driver}"),
+        },
         Group::Filter(driver) => filter_line(driver, spec.name),
         _ => "file.filename=x".to_owned(),
     }
@@ -123,8 +126,9 @@ fn file_of(spec: &Spec) -> String {
 
 /// A filter with all its disks but `except`.
 fn filter_line(driver: &str, except: &str) -> String {
-    let roles = drivers::filter(driver).unwrap().children.iter().map(|role| role.name);
-    let disks = roles.filter(|role| *role != except).map(|role| format!(",{role}.file.filename=x"));
+    let roles = drivers::filter(driver).unwrap().children.fewest().into_iter();
+    let is_other = |role: &String| role.split('.').next() != Some(except);
+    let disks = roles.filter(is_other).map(|role| format!(",{role}.file.filename=x"));
     format!("driver={driver}{}", disks.collect::<String>())
 }
 
@@ -132,7 +136,9 @@ fn line(spec: &Spec, name: &str, value: &str) -> String {
     let full = spec.full_name();
     let file = match &*full {
         "file" | "file.filename" if !matches!(spec.group, Group::Filter(_)) => String::new(),
-        "file.driver" if is_over(value) => "file.image=x,".to_owned(),
+        "file.driver" if child_of(value).is_some() => {
+            child_of(value).map(|child| format!("file.{child}=x,")).unwrap_or_default()
+        }
         "file.driver" if drivers::storage(value).is_some_and(|driver| !driver.is_of_paths()) => String::new(),
         _ => format!("{},", file_of(spec)),
     };

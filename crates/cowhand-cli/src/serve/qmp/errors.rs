@@ -1,4 +1,4 @@
-//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; and its bitmaps.
+//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; its bitmaps; and quorums.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use graph::front::{Kind, Statistics};
 use serde_json::json;
 
-use super::bitmaps;
+use super::{bitmaps, quorum};
 use crate::serve::inventory::Inventory;
 
 /// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
@@ -22,13 +22,14 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
-/// Tells of failures, and of bitmaps that are out of date, for ever. The clients were told what failed; this is for the manager of the disks.
+/// Tells of failures, of bitmaps that are out of date, and of what quorums met, for ever. The clients were told what failed; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
     loop {
         let mut now = BTreeMap::new();
         for node in inventory.graph.disks() {
             bitmaps::tell(&inventory, &node);
+            quorum::tell(&inventory, &node);
             let failures = failures(&node.disk.statistics());
             let before = known.get(&node.name());
             for (index, (operation, failed)) in failures.iter().enumerate() {

@@ -182,9 +182,14 @@ mod tests {
             }
             Group::Filter(driver) => {
                 let known = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();
-                let disks = known.children.iter().map(|role| (role.name.to_owned(), json!("x")));
+                let needed = (known.specs)().into_iter().filter(|other| other.default == DefaultValue::None);
+                let given = needed.map(|other| match other.kind {
+                    Takes::Whole { .. } => (other.name.to_owned(), json!(1)),
+                    Takes::List => (other.name.to_owned(), json!(["x"])),
+                    _ => (other.name.to_owned(), json!("x")),
+                });
                 let driver = [("driver".to_owned(), json!(driver))];
-                Value::Object(driver.into_iter().chain(disks).collect())
+                Value::Object(driver.into_iter().chain(given).collect())
             }
             Group::Format(format) => {
                 json!({ "driver": format, "file": { "driver": "file", "filename": "x" } })

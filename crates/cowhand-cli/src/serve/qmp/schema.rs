@@ -8,7 +8,7 @@ use throttle::{PARAMETERS, SETTINGS};
 
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
-use super::{bitmaps, create, dirty_bitmaps, job_schema};
+use super::{bitmaps, create, dirty_bitmaps, job_schema, quorum};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -134,6 +134,10 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 optional("set-state", Kind::List(&SET_STATE)),
             ],
         },
+        Variant {
+            tag: "preallocate",
+            members: &[child(), optional("prealloc-align", NUMBER), optional("prealloc-size", NUMBER)],
+        },
         Variant { tag: "null-co", members: &NULL_MEMBERS },
         Variant { tag: "null-aio", members: &NULL_MEMBERS },
         Variant { tag: "raw", members: &RAW_MEMBERS },
@@ -162,6 +166,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
                 required("raw", Kind::Ref(&NODE_OR_OPTIONS)),
             ],
         },
+        Variant { tag: "quorum", members: &quorum::MEMBERS },
         Variant { tag: "copy-on-read", members: &[child(), optional("bottom", Kind::Text)] },
         Variant { tag: "throttle", members: &[required("throttle-group", Kind::Text), child()] },
     ],
@@ -229,6 +234,8 @@ pub static EVENTS: &[EventSpec] = &[
     job_schema::COMPLETED,
     job_schema::ERROR,
     job_schema::PENDING,
+    quorum::REPORT_BAD,
+    quorum::FAILURE,
     EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
     EventSpec {
         name: "BLOCK_IO_ERROR",

@@ -207,6 +207,10 @@ impl Storage for Blkdebug {
         self.below.shorten_to(length)
     }
 
+    fn end_writing(&self) -> IoFuture<'_, io::Result<()>> {
+        self.below.end_writing()
+    }
+
     fn allocate(&self, offset: u64, len: u64, how: Allocation) -> IoFuture<'_, io::Result<()>> {
         self.below.allocate(offset, len, how)
     }
