@@ -52,7 +52,7 @@ impl Scene {
 
     fn assert_reads_as(&self, disk: &[u8]) {
         self.run(&["pull", IMAGE, "back.raw"]).ok();
-        assert!(std::fs::read(self.scratch.file("back.raw")).unwrap() == disk);
+        assert!(std::fs::read(self.scratch.file("back.raw")).expect("an image") == disk);
     }
 
     /// The objects that are named by their content.
@@ -63,7 +63,8 @@ impl Scene {
 
     /// A chunk of data of the disk.
     fn chunk(&self) -> String {
-        let is_chunk = |key: &&String| self.store.get(&format!("/images/{key}")).unwrap().len() == MIB;
+        let is_chunk =
+            |key: &&String| self.store.get(&format!("/images/{key}")).expect("an object").len() == MIB;
         format!("/images/{}", self.chunks().iter().find(is_chunk).expect("a chunk"))
     }
 
