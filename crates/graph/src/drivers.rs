@@ -29,7 +29,7 @@ pub(crate) mod throttle;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use self::cached::settle_caches;
+pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
 pub use self::cached::{OpenCache, caches};
 pub use self::elsewhere::{Access, Elsewhere, Target};
 pub(crate) use self::filter::{Below, BitmapName};

@@ -9,7 +9,7 @@ use qcow2::{Compressing, Qcow2};
 
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
-use crate::drivers::{self, Opening};
+use crate::drivers::{self, Hint, Opening};
 use crate::error::OpenError;
 use crate::file::Origin;
 use crate::names::Identity;
@@ -55,6 +55,8 @@ pub(crate) struct LayerFiles {
     pub(crate) data: Option<Origin>,
     /// Never written, whatever the layer is opened for.
     pub(crate) luks_header: Option<Origin>,
+    /// What is to be read ahead of a remote file; upkeep takes it.
+    pub(crate) hint: Mutex<Option<Hint>>,
 }
 
 /// A layer is itself and no other.
@@ -214,7 +216,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header } = self;
+        let Self { format, options, file, data, luks_header, hint: _ } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -251,7 +253,14 @@ impl LayerFiles {
         };
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
-        let files = Self { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        let files = Self {
+            format,
+            options,
+            file: file.origin,
+            data: data_origin,
+            luks_header: luks_origin,
+            hint: Mutex::default(),
+        };
         let own = Mutex::new(now.own.lock().clone());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();

@@ -154,6 +154,7 @@ pub(crate) async fn open_layers(
         let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
+        let hint = Mutex::new(drivers::take_hint(&file.storage));
         let opening = Opening {
             file: file.storage,
             data,
@@ -168,8 +169,14 @@ pub(crate) async fn open_layers(
         let block = (drivers::format(format).open)(opening).await?;
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
-        let files =
-            LayerFiles { format, options, file: file.origin, data: data_origin, luks_header: luks_origin };
+        let files = LayerFiles {
+            format,
+            options,
+            file: file.origin,
+            data: data_origin,
+            luks_header: luks_origin,
+            hint,
+        };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

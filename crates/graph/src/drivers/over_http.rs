@@ -137,6 +137,7 @@ pub(super) async fn open(
     if timeout_s == 0 {
         return Err(wrong("option file.timeout is 0; allowed: from 1 second on"));
     }
+    let trace = cached::open_trace(&reading.cache)?;
     let tls = trust.credentials(url.origin().scheme).await?;
     let (timeout, remote_timeout) = reading.times();
     let full_name = url.name();
@@ -151,5 +152,5 @@ pub(super) async fn open(
         readahead,
         writable: access.writable,
     });
-    cached::cached(storage.await?, full_name, &reading.cache).await
+    cached::cached(storage.await?, full_name, &reading.cache, trace).await
 }
