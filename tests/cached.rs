@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use black_box::media::Mounted;
+use black_box::metrics::{self, figure};
 use black_box::peer::{assert_clean, assert_leaks_at_most};
 use black_box::random::Random;
 use black_box::server::{Server, Start};
+use black_box::{Client, Run, Scratch};
 
 use crate::remote::Scene;
 
@@ -193,4 +195,83 @@ fn an_overlay_over_a_cached_disk_is_written_to() {
     assert!(server.client("top").read_all().unwrap() == expected);
     server.stop();
     assert_clean(&cache);
+}
+
+/// What a start over `top` reads of `base`: it is traced.
+fn read_traced(scratch: &Scratch, base: &str, ranges: &[(u64, u32)], expected: &[u8]) -> String {
+    let trace = scratch.name("start.trace");
+    let top = scratch.file("traced.qcow2");
+    let server = Start::new(["--trace", &trace, "--overlay"]).arg(&top).arg(base).listen();
+    let server = server.unwrap_or_else(|error| panic!("{}", error.0));
+    let mut client = server.client("traced");
+    read_ranges(&mut client, ranges, expected);
+    drop(client);
+    server.stop();
+    std::fs::remove_file(top).expect("the image over it");
+    trace
+}
+
+fn read_ranges(client: &mut Client, ranges: &[(u64, u32)], expected: &[u8]) {
+    for &(at, len) in ranges {
+        let read = client.read(at, len).expect("a range of the disk");
+        assert!(read == expected[at as usize..at as usize + len as usize], "{len} bytes at {at}");
+    }
+}
+
+/// A start that nobody has made before on this machine has what another one read before it asks.
+#[test]
+fn what_an_earlier_start_read_is_in_the_cache_before_anybody_asks() {
+    let mut scene = Scene::new();
+    let bytes = raw(&scene);
+    let compressed = ["convert", "-c", "-O", "qcow2", "disk.raw", "compressed.qcow2"];
+    Run::new("qemu-img").args(compressed).current_dir(scene.scratch.path()).ok();
+    let ranges = [(3 << 20, 70_000), (4096, 4096), (5 << 20, 300_000), (4096, 4096)];
+    for (format, name) in [("raw", "disk.raw"), ("qcow2", "disk.qcow2"), ("qcow2", "compressed.qcow2")] {
+        let url = scene.nginx.url(&format!("/{name}"));
+        let base = format!("driver={format},file.driver=http,file.url={url}");
+        let trace = read_traced(&scene.scratch, &base, &ranges, &bytes);
+        let (cache, top) = (scene.scratch.file("cache"), scene.scratch.file("top.qcow2"));
+        let base = format!("{base},file.cache-file={},file.prefetch-trace={trace}", cache.display());
+        let start = Start::new(["--log", "info", "--metrics", "127.0.0.1:0", "--overlay"])
+            .arg(&top)
+            .arg(&base)
+            .listen();
+        let mut server = start.unwrap_or_else(|error| panic!("{}", error.0));
+        let figures = metrics::address(&mut server);
+        let read_ahead = |server: &Server| server.stderr().contains("bytes were read ahead").then_some(());
+        server.wait_until(read_ahead).unwrap();
+        let fetched = figure(&figures, "cowhand_remote_cache_prefetched_bytes_total");
+        assert!(fetched > 0.0 && fetched < bytes.len() as f64, "{fetched} of {name}");
+        assert_eq!(figure(&figures, "cowhand_remote_cache_prefetched_used_bytes_total"), 0.0);
+        scene.nginx.kill();
+        read_ranges(&mut server.client("top"), &ranges, &bytes);
+        let used = figure(&figures, "cowhand_remote_cache_prefetched_used_bytes_total");
+        assert!(used > 0.0 && used <= fetched + 65_536.0, "{used} of {fetched} of {name}");
+        server.stop();
+        assert_clean(&cache);
+        scene.nginx.restart();
+        [&*cache, &*top, Path::new(&trace)].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+}
+
+/// A hint that is of no use costs no disk; one that is not there was meant otherwise.
+#[test]
+fn a_trace_that_is_no_trace_is_said_and_served_without() {
+    let scene = Scene::new();
+    let (cache, bytes) = (scene.scratch.file("cache"), raw(&scene));
+    let url = scene.nginx.url("/disk.raw");
+    let with = |more: &str| drive("disk", "raw", &url, &cache, more);
+    let letters = scene.scratch.write("letters", b"do not lose these");
+    let drive = with(&format!(",file.prefetch-trace={}", letters.display()));
+    let mut server = serve(&[drive]);
+    let said =
+        |server: &Server| server.stderr().contains("not a trace of cowhand serve --trace").then_some(());
+    server.wait_until(said).unwrap();
+    assert!(server.client("disk").read_all().unwrap() == bytes);
+    server.stop();
+    let refused = Server::refuses([with(",file.prefetch-trace=/nowhere/start.trace")]);
+    assert!(refused.contains("prefetch-trace /nowhere/start.trace: No such file"), "{refused}");
+    let no_cache = format!("driver=raw,read-only=on,file.driver=http,file.url={url},file.prefetch-trace=x");
+    let refused = Server::refuses([no_cache]);
+    assert!(refused.contains("give cache-file with it"), "{refused}");
 }

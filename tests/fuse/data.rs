@@ -61,7 +61,8 @@ fn several_loops_serve_one_mount() {
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     assert_eq!(targets.filter(|target| target.as_os_str() == "/dev/fuse").count(), 3);
     let load = ["--direct=1", "--ioengine=libaio", "--iodepth=32", "--rw=randrw", "--bs=4k", "--numjobs=4"];
-    let apart = ["--size=16M", "--offset_increment=16M", "--io_size=32M", "--verify=crc32c", "--verify_fatal=1"];
+    let apart =
+        ["--size=16M", "--offset_increment=16M", "--io_size=32M", "--verify=crc32c", "--verify_fatal=1"];
     fio(&place, &[&load[..], &apart].concat());
     // A handle that one loop gave is taken back by any.
     for _ in 0..100 {

@@ -127,7 +127,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 42] = [
+const OURS: [&str; 44] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(ublk)",
@@ -142,12 +142,14 @@ const OURS: [&str; 42] = [
     "blockdev-add(http).on-remote-error",
     "blockdev-add(http).on-remote-error=report",
     "blockdev-add(http).on-remote-error=wait",
+    "blockdev-add(http).prefetch-trace",
     "blockdev-add(http).remote-timeout",
     "blockdev-add(https).cache-file",
     "blockdev-add(https).cache-size",
     "blockdev-add(https).on-remote-error",
     "blockdev-add(https).on-remote-error=report",
     "blockdev-add(https).on-remote-error=wait",
+    "blockdev-add(https).prefetch-trace",
     "blockdev-add(https).remote-timeout",
     "blockdev-add(https).tls-certificates",
     "blockdev-add(https).tls-creds",

@@ -3,10 +3,8 @@
 //! Sixteen connections asked for 16 times 32 MiB each and closed; the server read 8 GiB for nobody, for 16 seconds, while a
 //! client of another disk got 6 answers a second instead of 390. Where they stayed and read nothing, they held 528 MiB.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use black_box::client::Request;
+use black_box::metrics::{self, figure};
 use black_box::server::Start;
 use black_box::{Client, Scratch, Server};
 
@@ -29,28 +27,8 @@ fn start(scratch: &Scratch) -> (Server, String) {
     // One loop for all: there is nowhere to hide.
     let args = ["--threads", "1", "--metrics", "127.0.0.1:0", &disks[0], &disks[1]];
     let mut server = Start::new(args).spawn();
-    let address = server.wait_until(|server| {
-        let text = server.stdout();
-        let line =
-            text.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
-        line.map(str::to_owned)
-    });
-    (server, address.expect("the address of its figures"))
-}
-
-/// The sum of the figures whose line begins with `name`.
-fn figure(address: &str, name: &str) -> f64 {
-    let mut stream = TcpStream::connect(address).expect("a socket for figures");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("a question");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer");
-    let values: Vec<f64> = text
-        .lines()
-        .filter(|line| line.starts_with(name))
-        .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
-        .collect();
-    assert!(!values.is_empty(), "no figure {name}");
-    values.iter().sum()
+    let address = metrics::address(&mut server);
+    (server, address)
 }
 
 fn greedy(server: &Server) -> Vec<Client> {

@@ -10,6 +10,7 @@ pub mod fault_server;
 pub mod faulty_store;
 pub mod holder;
 pub mod media;
+pub mod metrics;
 pub mod moto;
 pub mod nginx;
 pub mod peer;

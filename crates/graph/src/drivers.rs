@@ -32,7 +32,7 @@ pub(crate) mod throttle;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use self::cached::settle_caches;
+pub(crate) use self::cached::{Hint, TraceFile, settle_caches, take_hint};
 pub use self::cached::{OpenCache, caches};
 pub use self::chunked::{CHUNKED_OPTIONS, Chunked};
 pub use self::elsewhere::{Access, Elsewhere, Target};

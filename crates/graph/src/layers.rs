@@ -10,7 +10,7 @@ use storage::Storage;
 
 use crate::background::BackgroundTasks;
 use crate::drive::OptionTree;
-use crate::drivers::{self, Opening};
+use crate::drivers::{self, Hint, Opening};
 use crate::error::OpenError;
 use crate::file::Origin;
 use crate::names::Identity;
@@ -58,6 +58,8 @@ pub(crate) struct LayerFiles {
     pub(crate) luks_header: Option<Origin>,
     /// What is written when the layer is: its file, and its data file.
     pub(crate) written: Vec<Arc<dyn Storage>>,
+    /// What is to be read ahead of a remote file; upkeep takes it.
+    pub(crate) hint: Mutex<Option<Hint>>,
 }
 
 /// A layer is itself and no other.
@@ -235,7 +237,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header, written: _ } = self;
+        let Self { format, options, file, data, luks_header, written: _, hint: _ } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -274,7 +276,8 @@ impl LayerFiles {
         let block = (drivers::format(*format).open)(opening).await?;
         let (options, format) = (options.clone(), *format);
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let files = Self { format, options, file, data, luks_header, written };
+        let hint = Mutex::default();
+        let files = Self { format, options, file, data, luks_header, written, hint };
         let own = Mutex::new(now.own.lock().clone());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();

@@ -22,6 +22,7 @@ mod open;
 pub mod options;
 pub mod pace;
 pub mod probe;
+mod read_ahead;
 mod runtime;
 mod secrets;
 pub mod size;

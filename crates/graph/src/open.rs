@@ -155,6 +155,7 @@ pub(crate) async fn open_layers(
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
         let written = [Some(&file.storage), data.as_ref()].into_iter().flatten().cloned().collect();
+        let hint = Mutex::new(drivers::take_hint(&file.storage));
         let opening = Opening {
             file: file.storage,
             data,
@@ -170,7 +171,7 @@ pub(crate) async fn open_layers(
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let files = LayerFiles { format, options, file, data, luks_header, written };
+        let files = LayerFiles { format, options, file, data, luks_header, written, hint };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),

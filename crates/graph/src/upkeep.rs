@@ -16,11 +16,12 @@ const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 impl Disk {
     /// Starts what runs beside the requests on the loop of this thread, until the disk goes: with
     /// `prefetch=all` the map is read, unused map slices are dropped after each `cache-clean-interval`,
-    /// and metadata is written now and then.
+    /// what `prefetch-trace` says is fetched into caches of remote files, and metadata is written now and then.
     pub fn start_upkeep(self: &Arc<Self>) {
         if let (Prefetch::All, Some(image)) = (self.prefetch, self.image()) {
             reactor::spawn(read_ahead(image)).detach();
         }
+        self.start_reading_ahead();
         for below in block::layers(self.root()).filter_map(|layer| layer.downcast_ref::<Child>()?.owned()) {
             below.start_upkeep();
         }

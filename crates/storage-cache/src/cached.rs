@@ -8,10 +8,11 @@ use buffer::{ForeignBytes, IoBuf, IoBytes, IoVec};
 use qcow2::{Host, ReadKind};
 use storage::{Allocation, Capabilities, Extent, Hints, IoFuture, Storage, Zeroing};
 
+use crate::ahead::{For, Precedes};
 use crate::figures::Figures;
 use crate::identity::Identity;
 use crate::image::CacheError;
-use crate::shared::{CacheFile, Piece, Shared};
+use crate::shared::{CacheFile, Piece, Pinned, Shared};
 
 /// Of a long read, so much is fetched or read at a time.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -24,6 +25,7 @@ const WINDOW_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct CachedStorage {
     shared: Arc<Shared>,
+    reader: For,
 }
 
 impl CachedStorage {
@@ -40,7 +42,19 @@ impl CachedStorage {
     ) -> Result<Self, CacheError> {
         let shared = Arc::new(Shared::open(remote, identity, file, host).await?);
         shared.make_room(0).await?;
-        Ok(Self { shared })
+        Ok(Self { shared, reader: For::Guest })
+    }
+
+    /// The same, read by those for whom nobody waits: what they ask of the server they ask only while no other reader waits for it and nobody waits in
+    /// [`CachedStorage::settle`]. Their reads are no hits and misses.
+    #[must_use]
+    pub fn ahead(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), reader: For::Later }
+    }
+
+    /// Bytes of clusters that it may hold; `None` is any number.
+    pub fn bytes_max(&self) -> Option<u64> {
+        Some(self.shared.file.bytes_max).filter(|bytes_max| *bytes_max > 0)
     }
 
     /// Which version of which file it is of.
@@ -76,7 +90,10 @@ impl CachedStorage {
         while at < range.end {
             let window = at..range.end.min(at + WINDOW_BYTES);
             at = window.end;
-            for piece in self.shared.plan(window) {
+            if self.reader == For::Later {
+                self.shared.precedence.none().await;
+            }
+            for piece in self.shared.plan(window, self.reader) {
                 let (part, bytes) = match piece {
                     Piece::Cached(part, _pinned) => {
                         let bytes = self.read_image(&part).await?;
@@ -102,6 +119,32 @@ impl CachedStorage {
         self.shared.failed("reading", &error);
         let (fetched, buf) = self.shared.remote.read(part.start, buf, Hints::NONE).await;
         fetched.map(|()| buf.freeze())
+    }
+
+    fn pin(&self, range: &Range<u64>) -> Option<Pinned> {
+        self.shared.pin(range, self.reader)
+    }
+
+    /// Notes a read that needed nothing of the server.
+    fn note_hit(&self) {
+        if self.reader == For::Guest {
+            self.shared.counts.hits.add(1);
+        }
+    }
+
+    /// Notes a read that needs the server, and goes before what is read ahead as long as the result lives.
+    fn note_miss(&self) -> Option<Precedes> {
+        let is_waited_for = self.reader == For::Guest;
+        is_waited_for.then(|| {
+            self.shared.counts.misses.add(1);
+            self.shared.precedence.take()
+        })
+    }
+
+    fn note_served(&self, len: usize) {
+        if self.reader == For::Guest {
+            self.shared.counts.served_bytes.add(len as u64);
+        }
     }
 
     fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
@@ -132,14 +175,14 @@ impl Storage for CachedStorage {
         if buf.is_empty() || self.inside(offset, buf.len()) < buf.len() {
             return false;
         }
-        let Some(_pinned) = self.shared.pin(&(offset..offset + buf.len() as u64)) else { return false };
+        let Some(_pinned) = self.pin(&(offset..offset + buf.len() as u64)) else { return false };
         let read = self.shared.image.try_read(offset, buf, hints);
         if read == Some(ReadKind::Zeroes) {
             buf.fill(0);
         }
         if read.is_some() {
-            self.shared.counts.hits.add(1);
-            self.shared.counts.served_bytes.add(buf.len() as u64);
+            self.note_hit();
+            self.note_served(buf.len());
         }
         read.is_some()
     }
@@ -149,17 +192,16 @@ impl Storage for CachedStorage {
             let inside = self.inside(offset, buf.len());
             let mut beyond = buf.split_off(inside);
             beyond.fill(0);
-            let counts = &self.shared.counts;
-            counts.served_bytes.add(inside as u64);
+            self.note_served(inside);
             let range = offset..offset + inside as u64;
             let mut result = Ok(());
-            let hit = if inside == 0 { None } else { self.shared.pin(&range) };
+            let hit = if inside == 0 { None } else { self.pin(&range) };
             match hit {
                 Some(_pinned) => {
                     let (read, back) = self.shared.image.read(offset, buf, hints).await;
                     buf = back;
                     match read {
-                        Ok(_) => counts.hits.add(1),
+                        Ok(_) => self.note_hit(),
                         Err(error) => {
                             self.shared.failed("reading", &error);
                             (result, buf) = self.shared.remote.read(offset, buf, hints).await;
@@ -167,7 +209,7 @@ impl Storage for CachedStorage {
                     }
                 }
                 None if inside > 0 => {
-                    counts.misses.add(1);
+                    let _precedes = self.note_miss();
                     let give = |at: usize, bytes: &[u8]| {
                         if let Some(there) = buf.get_mut(at..at + bytes.len()) {
                             there.copy_from_slice(bytes);
@@ -189,17 +231,16 @@ impl Storage for CachedStorage {
             if inside == 0 {
                 return Ok(());
             }
-            let counts = &self.shared.counts;
-            counts.served_bytes.add(inside as u64);
+            self.note_served(inside);
             let range = offset..offset + inside as u64;
-            let Some(_pinned) = self.shared.pin(&range) else {
-                counts.misses.add(1);
+            let Some(_pinned) = self.pin(&range) else {
+                let _precedes = self.note_miss();
                 return self.gather(range, |at, bytes| memory.copy_from(at, bytes)).await;
             };
             let part = memory.slice(0, inside);
             match self.shared.image.read_into(offset, part.clone(), hints).await {
                 Ok(kind) => {
-                    counts.hits.add(1);
+                    self.note_hit();
                     if kind == ReadKind::Zeroes {
                         part.fill_with_zeroes(0, inside);
                     }

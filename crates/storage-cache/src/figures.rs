@@ -13,6 +13,10 @@ pub struct Figures {
     pub served_bytes: u64,
     /// Bytes that came from the server.
     pub fetched_bytes: u64,
+    /// Bytes that came from the server before anybody asked for them: a part of `fetched_bytes`.
+    pub prefetched_bytes: u64,
+    /// Bytes of clusters among those that somebody asked for afterwards.
+    pub prefetched_used_bytes: u64,
     /// Bytes of clusters in the image.
     pub cached_bytes: u64,
     /// Clusters that were given up for others.
@@ -30,6 +34,8 @@ pub(crate) struct Counts {
     pub(crate) misses: Count,
     pub(crate) served_bytes: Count,
     pub(crate) fetched_bytes: Count,
+    pub(crate) prefetched_bytes: Count,
+    pub(crate) prefetched_used_bytes: Count,
     pub(crate) evictions: Count,
     pub(crate) not_kept: Count,
     pub(crate) failures: Count,
@@ -56,6 +62,8 @@ impl Counts {
             misses: self.misses.get(),
             served_bytes: self.served_bytes.get(),
             fetched_bytes: self.fetched_bytes.get(),
+            prefetched_bytes: self.prefetched_bytes.get(),
+            prefetched_used_bytes: self.prefetched_used_bytes.get(),
             cached_bytes,
             evictions: self.evictions.get(),
             not_kept: self.not_kept.get(),

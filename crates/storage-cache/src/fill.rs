@@ -46,11 +46,12 @@ impl Shared {
             (_, room) => room.map(|_| false),
         };
         let mut state = self.state.lock();
-        state.end(flight);
         if let Ok(true) = kept {
+            state.end(flight);
             flight.clusters.clone().for_each(|cluster| state.clusters.insert(cluster));
             return;
         }
+        state.give_up(flight);
         drop(state);
         self.counts.not_kept.add(flight.count());
         if let Err(error) = kept {
@@ -75,7 +76,7 @@ impl Shared {
                 return Ok(true);
             }
             let wanted = excess.max(EVICTED_CLUSTERS.min(clusters_max / 4));
-            state.clusters.evict(usize::try_from(wanted).unwrap_or(usize::MAX))
+            state.evict(usize::try_from(wanted).unwrap_or(usize::MAX))
         };
         self.counts.evictions.add(victims.len() as u64);
         for run in runs(victims) {
@@ -89,6 +90,7 @@ impl Shared {
 
     /// Waits until nothing waits for the image, and what is in it is on the medium.
     pub(crate) async fn settle(&self) {
+        let _precedes = self.precedence.take();
         loop {
             let settled = self.settled.listen();
             if !self.state.lock().filling {

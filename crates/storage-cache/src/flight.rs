@@ -7,19 +7,22 @@ use std::sync::{Arc, OnceLock};
 use buffer::IoBytes;
 use event_listener::Event;
 
+use crate::ahead::For;
 use crate::image::CLUSTER_BYTES;
 
 /// Clusters that are fetched with one read, and what became of it. Its bytes are there until they are in the image.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) clusters: Range<u64>,
+    /// For whom it was started; others may wait for it too.
+    pub(crate) started_for: For,
     landed: OnceLock<Result<IoBytes, Arc<io::Error>>>,
     event: Event,
 }
 
 impl Flight {
-    pub(crate) fn of(clusters: Range<u64>) -> Self {
-        Self { clusters, landed: OnceLock::new(), event: Event::new() }
+    pub(crate) fn of(clusters: Range<u64>, started_for: For) -> Self {
+        Self { clusters, started_for, landed: OnceLock::new(), event: Event::new() }
     }
 
     /// The first byte of the file that it fetches.

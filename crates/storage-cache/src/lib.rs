@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod cached;
 mod clusters;
 mod figures;

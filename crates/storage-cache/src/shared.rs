@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use qcow2::{Files, Host, Options, Qcow2};
 use storage::{Hints, Storage};
 
+use crate::ahead::{For, Precedence, Unused};
 use crate::clusters::Clusters;
 use crate::figures::{Counts, Figures};
 use crate::flight::Flight;
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) counts: Counts,
     pub(crate) state: Mutex<State>,
+    /// Who goes before what is read ahead.
+    pub(crate) precedence: Arc<Precedence>,
     /// The filler has come to rest.
     pub(crate) settled: Event,
 }
@@ -64,6 +67,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) clusters: Clusters,
+    unused: Unused,
     /// By each of their clusters, until they are in the image or given up.
     flights: BTreeMap<u64, Arc<Flight>>,
     /// Those that the filler is to write.
@@ -115,8 +119,8 @@ impl Shared {
         let image = Qcow2::open(files, options, Arc::clone(&host)).await?;
         let clusters = cached_clusters(&image).await?;
         let state = Mutex::new(State { clusters, ..State::default() });
-        let (counts, settled) = (Counts::default(), Event::new());
-        Ok(Self { remote, identity, image, file, host, counts, state, settled })
+        let (counts, precedence, settled) = (Counts::default(), Arc::default(), Event::new());
+        Ok(Self { remote, identity, image, file, host, counts, state, precedence, settled })
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -125,17 +129,23 @@ impl Shared {
     }
 
     /// Keeps the clusters of `range` in the image if they are all there.
-    pub(crate) fn pin(self: &Arc<Self>, range: &Range<u64>) -> Option<Pinned> {
+    pub(crate) fn pin(self: &Arc<Self>, range: &Range<u64>, reader: For) -> Option<Pinned> {
         let clusters = clusters_of(range);
-        let pinned = self.state.lock().clusters.pin(clusters.clone());
+        let mut state = self.state.lock();
+        let pinned = state.clusters.pin(clusters.clone());
+        if pinned {
+            self.note_use(&mut state, clusters.clone(), reader);
+        }
+        drop(state);
         pinned.then(|| Pinned { shared: Arc::clone(self), clusters })
     }
 
     /// Says where each part of `range` comes from, in order, and starts to fetch what is neither cached nor on its way.
-    pub(crate) fn plan(self: &Arc<Self>, range: Range<u64>) -> Vec<Piece> {
+    pub(crate) fn plan(self: &Arc<Self>, range: Range<u64>, reader: For) -> Vec<Piece> {
         let (mut pieces, mut started) = (Vec::new(), Vec::new());
         let wanted = clusters_of(&range);
         let mut state = self.state.lock();
+        self.note_use(&mut state, wanted.clone(), reader);
         let mut cluster = wanted.start;
         while cluster < wanted.end {
             let first = cluster;
@@ -151,7 +161,7 @@ impl Shared {
                     Piece::Cached(part, Pinned { shared: Arc::clone(self), clusters: first..cluster })
                 }
                 None => {
-                    let flight = state.start(first..cluster);
+                    let flight = state.start(first..cluster, reader);
                     started.push(Arc::clone(&flight));
                     Piece::Fetched(part, flight)
                 }
@@ -162,6 +172,14 @@ impl Shared {
             self.host.spawn(Box::pin(Arc::clone(self).fetch(flight)));
         }
         pieces
+    }
+
+    /// What was fetched ahead has been of use when a guest asks for it.
+    fn note_use(&self, state: &mut State, clusters: Range<u64>, reader: For) {
+        if reader == For::Guest {
+            let used = state.unused.take(clusters);
+            self.counts.prefetched_used_bytes.add(used * CLUSTER_BYTES);
+        }
     }
 
     async fn fetch(self: Arc<Self>, flight: Arc<Flight>) {
@@ -178,6 +196,9 @@ impl Shared {
         };
         if fetched.is_ok() {
             self.counts.fetched_bytes.add(len as u64);
+            if flight.started_for == For::Later {
+                self.counts.prefetched_bytes.add(len as u64);
+            }
         }
         flight.land(fetched);
         drop(arrival);
@@ -198,7 +219,7 @@ impl Shared {
                 }
             }
             _ => {
-                state.end(flight);
+                state.give_up(flight);
                 drop(state);
                 self.counts.not_kept.add(flight.count());
             }
@@ -238,8 +259,11 @@ impl State {
         first + (first..end).take_while(goes_on).count() as u64
     }
 
-    fn start(&mut self, clusters: Range<u64>) -> Arc<Flight> {
-        let flight = Arc::new(Flight::of(clusters.clone()));
+    fn start(&mut self, clusters: Range<u64>, reader: For) -> Arc<Flight> {
+        let flight = Arc::new(Flight::of(clusters.clone(), reader));
+        if reader == For::Later {
+            self.unused.add(clusters.clone());
+        }
         self.flights.extend(clusters.map(|cluster| (cluster, Arc::clone(&flight))));
         flight
     }
@@ -251,19 +275,35 @@ impl State {
         Some(flight)
     }
 
-    /// Its bytes are in the image, or given up.
+    /// Its bytes are in the image.
     pub(crate) fn end(&mut self, flight: &Flight) {
         flight.clusters.clone().for_each(|cluster| drop(self.flights.remove(&cluster)));
+    }
+
+    /// Its bytes are not kept.
+    pub(crate) fn give_up(&mut self, flight: &Flight) {
+        self.end(flight);
+        self.unused.take(flight.clusters.clone());
+    }
+
+    /// Takes out up to `wanted` clusters that were not used for the longest.
+    pub(crate) fn evict(&mut self, wanted: usize) -> Vec<u64> {
+        let victims = self.clusters.evict(wanted);
+        for &cluster in &victims {
+            self.unused.take(cluster..cluster + 1);
+        }
+        victims
     }
 
     /// No change from now on, and with `forget` no read either. Says whether that is new, and how many clusters are given up.
     pub(crate) fn stop(&mut self, forget: bool) -> (bool, u64) {
         if forget {
             self.clusters.forget();
+            self.unused = Unused::default();
         }
         let mut given_up = 0;
         while let Some(flight) = self.next() {
-            self.end(&flight);
+            self.give_up(&flight);
             given_up += flight.count();
         }
         (!std::mem::replace(&mut self.stopped, true), given_up)

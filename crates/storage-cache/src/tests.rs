@@ -288,3 +288,53 @@ fn only_the_cache_of_this_version_is_used_and_nothing_else_is_touched() {
         }
     });
 }
+
+#[test]
+fn what_is_read_ahead_waits_for_guests_and_is_counted_when_they_use_it() {
+    run(async {
+        let scene = Scene::new().await;
+        let cached = scene.open(0).await;
+        let ahead = cached.ahead();
+        // A guest waits for the server: it is polled once, and not again until the look below.
+        let mut miss = Box::pin(scene.read(&cached, 0, 512));
+        let polled = std::future::poll_fn(|context| std::task::Poll::Ready(miss.as_mut().poll(context)));
+        assert!(polled.await.is_pending());
+        let mut early = Box::pin(scene.read(&ahead, 2 << 20, 1 << 20));
+        for _ in 0..50 {
+            let polled = std::future::poll_fn(|context| std::task::Poll::Ready(early.as_mut().poll(context)));
+            assert!(polled.await.is_pending());
+            reactor::yield_now().await;
+        }
+        assert_eq!(scene.remote.reads(), 1, "the guest's");
+        miss.await.unwrap();
+        early.await.unwrap();
+        assert_eq!(scene.remote.reads(), 2);
+        let Figures { hits, misses, served_bytes, prefetched_bytes, prefetched_used_bytes, .. } =
+            cached.figures();
+        assert_eq!((hits, misses, served_bytes), (0, 1, 512));
+        assert_eq!((prefetched_bytes, prefetched_used_bytes), (1 << 20, 0));
+        for _ in 0..2 {
+            scene.read(&cached, (2 << 20) + 5, 100_000).await.unwrap();
+            assert_eq!(cached.figures().prefetched_used_bytes, 2 * CLUSTER_BYTES);
+            cached.settle().await;
+        }
+        assert_eq!(scene.remote.reads(), 2);
+    });
+}
+
+#[test]
+fn a_guest_joins_a_fetch_that_is_made_ahead() {
+    run(async {
+        let scene = Scene::new().await;
+        let cached = scene.open(0).await;
+        let ahead = cached.ahead();
+        let mut early = Box::pin(scene.read(&ahead, 0, 1 << 20));
+        let polled = std::future::poll_fn(|context| std::task::Poll::Ready(early.as_mut().poll(context)));
+        assert!(polled.await.is_pending());
+        // The fetch is a task of its own: what started it is not polled any more.
+        scene.read(&cached, 70_000, 4096).await.unwrap();
+        assert_eq!(scene.remote.reads(), 1);
+        assert_eq!(cached.figures().prefetched_used_bytes, CLUSTER_BYTES);
+        early.await.unwrap();
+    });
+}

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use graph::front::Kind;
-use graph::trace::{ReadError, Reader, Record, TraceDisk, TraceRequest};
+use graph::trace::{ReadError, Reader, Record, TraceDisk, TraceRequest, disk_called, disks};
 use qcow2::{Model, Qcow2, SliceKey};
 
 use super::curve::{Curve, Point};
@@ -65,7 +65,8 @@ pub fn play(path: &Path, name: &Path, played: &Played<'_>) -> Result<Curve, Fail
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot use trace {}", path.display()), error)
     };
-    let disk = disk_of(&disks(path).map_err(|error| failed(&error))?, path, name, played.image.size())?;
+    let all = File::open(path).map_err(ReadError::from).and_then(disks);
+    let disk = disk_of(&all.map_err(|error| failed(&error))?, path, name, played.image.size())?;
     let sizes = sizes(played.full_bytes);
     let mut caches = Caches::new(played, &sizes);
     let point = |&bytes: &u64| Point { bytes, hits: 0, hits_in_qemu: 0 };
@@ -94,25 +95,9 @@ fn open(path: &Path) -> Result<Reader<File>, ReadError> {
     Ok(Reader::new(File::open(path)?))
 }
 
-/// All disks of a trace.
-fn disks(path: &Path) -> Result<Vec<TraceDisk>, ReadError> {
-    let mut reader = open(path)?;
-    let mut disks = Vec::new();
-    while let Some(record) = reader.read()? {
-        if let Record::Disk(disk) = record {
-            disks.push(disk);
-        }
-    }
-    Ok(disks)
-}
-
-/// The number of the disk that is meant: the one of this path, else of this file name, else the only one.
+/// The number of the disk that is meant, if it is as long as `name`.
 fn disk_of(disks: &[TraceDisk], path: &Path, name: &Path, bytes: u64) -> Result<usize, Failure> {
-    let real = std::fs::canonicalize(name).unwrap_or_else(|_| name.to_owned());
-    let by_path = disks.iter().rposition(|disk| Path::new(&disk.name) == real);
-    let by_name = || disks.iter().rposition(|disk| Path::new(&disk.name).file_name() == real.file_name());
-    let only = || (disks.len() == 1).then_some(0);
-    let found = by_path.or_else(by_name).or_else(only).and_then(|at| Some((at, disks.get(at)?)));
+    let found = disk_called(disks, name).and_then(|at| Some((at, disks.get(at)?)));
     let trace = path.display();
     match found {
         Some((at, disk)) if disk.bytes == bytes => Ok(at),

@@ -275,6 +275,8 @@ mod tests {
         let file = match (spec.group, &*name) {
             (Group::Storage("blkdebug"), "file.image") => "file.driver=blkdebug,".to_owned(),
             (Group::Storage("blkdebug"), _) => "file.driver=blkdebug,file.image=y,".to_owned(),
+            (Group::Storage("preallocate"), "file.file") => "file.driver=preallocate,".to_owned(),
+            (Group::Storage("preallocate"), _) => "file.driver=preallocate,file.file=y,".to_owned(),
             (Group::Storage(driver), _) => format!("file.driver={driver},"),
             (Group::Filter(driver), name) => {
                 let driver = graph::drivers::FILTERS.iter().find(|known| known.name == driver).unwrap();

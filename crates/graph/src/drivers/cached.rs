@@ -1,5 +1,6 @@
-//! `cache-file` and `cache-size`: what was read of a remote file is kept on this machine.
+//! `cache-file`, `cache-size` and `prefetch-trace`: what was read of a remote file is kept on this machine.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -33,11 +34,13 @@ pub struct Caching {
     pub(super) file: Option<PathBuf>,
     /// `cache-size`, in bytes; 0 is any number.
     pub(super) bytes_max: u64,
+    /// `prefetch-trace`.
+    pub(super) trace: Option<PathBuf>,
 }
 
 impl Default for Caching {
     fn default() -> Self {
-        Self { file: None, bytes_max: 10 << 30 }
+        Self { file: None, bytes_max: 10 << 30, trace: None }
     }
 }
 
@@ -53,6 +56,53 @@ struct Known {
     path: PathBuf,
     cached: Weak<CachedStorage>,
     tasks: Arc<BackgroundTasks>,
+    /// What earlier starts read; the first disk that starts takes it.
+    trace: Option<TraceFile>,
+}
+
+/// A trace that somebody named as `prefetch-trace`. It is opened with the disk: the sandbox comes afterwards.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+}
+
+/// What is to be read ahead of a remote file.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    /// The file; reads of it wait while others wait for the server.
+    pub(crate) file: Arc<dyn Storage>,
+    /// More of it than this is not worth reading ahead: the cache would not keep it. `None`: any number of bytes.
+    pub(crate) bytes_max: Option<u64>,
+    pub(crate) trace: TraceFile,
+}
+
+/// What is to be read ahead of `storage`, if it is a file with a cache and a trace that nobody has taken.
+pub(crate) fn take_hint(storage: &Arc<dyn Storage>) -> Option<Hint> {
+    let address = Arc::as_ptr(storage).cast::<()>();
+    let mut open = OPEN.lock();
+    let known = open.iter_mut().find(|known| known.cached.as_ptr().cast::<()>() == address)?;
+    let (cached, trace) = (known.cached.upgrade()?, known.trace.take()?);
+    Some(Hint { bytes_max: cached.bytes_max(), file: Arc::new(cached.ahead()), trace })
+}
+
+/// Opens the trace that `caching` names, if it names one.
+pub(super) fn open_trace(caching: &Caching) -> io::Result<Option<TraceFile>> {
+    let Some(path) = &caching.trace else { return Ok(None) };
+    if caching.file.is_none() {
+        return Err(wrong("option file.prefetch-trace is for a cache; give cache-file with it"));
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let at = |errno: Errno| {
+        let error = io::Error::from(errno);
+        io::Error::new(error.kind(), format!("prefetch-trace {}: {error}", path.display()))
+    };
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(at)?;
+    let mode = rustix::fs::fstat(&fd).map_err(at)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return Err(wrong(format!("prefetch-trace {}: it is no regular file", path.display())));
+    }
+    Ok(Some(TraceFile { path: path.clone(), file: fd.into() }))
 }
 
 /// A cache that disks of this process use.
@@ -116,8 +166,12 @@ pub(super) struct Remote {
     pub(super) version: Option<String>,
 }
 
-/// Puts the cache that `caching` names, if it names one, in front of `remote`.
-pub(super) async fn cached(remote: Remote, caching: &Caching) -> io::Result<Arc<dyn Storage>> {
+/// Puts the cache that `caching` names, if it names one, in front of `remote`. `trace` says what is read ahead; that of the first disk counts.
+pub(super) async fn cached(
+    remote: Remote,
+    caching: &Caching,
+    trace: Option<TraceFile>,
+) -> io::Result<Arc<dyn Storage>> {
     let Remote { storage: remote, name, version } = remote;
     let Some(path) = &caching.file else { return Ok(remote) };
     let bytes_max = caching.bytes_max;
@@ -145,7 +199,7 @@ pub(super) async fn cached(remote: Remote, caching: &Caching) -> io::Result<Arc<
         let cached = CachedStorage::open(remote, identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
         let (path, weak) = (path.clone(), Arc::downgrade(&cached));
-        OPEN.lock().push(Known { file: place, path, cached: weak, tasks });
+        OPEN.lock().push(Known { file: place, path, cached: weak, tasks, trace });
         return Ok(cached);
     }
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))

@@ -208,7 +208,7 @@ impl Chunked {
         })?;
         let version = Some(format!("SHA-256 {}", storage.version()));
         let remote = Remote { storage: Arc::new(storage), name, version };
-        cached::cached(remote, &reading.cache).await
+        cached::cached(remote, &reading.cache, None).await
     }
 }
 

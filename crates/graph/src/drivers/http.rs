@@ -122,6 +122,12 @@ macro_rules! options {
                     "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
                 )
                 .default("10G"),
+                Entry::path(
+                    "prefetch-trace",
+                    at!(Http, reading.cache.trace),
+                    "fetches into the cache what this trace (serve --trace) says that earlier starts read, while no reader waits for the server; it needs cache-file",
+                )
+                .default_follows("none"),
                 Entry::text("username", at!(Http, username), "who asks (basic authentication)")
                     .default_follows("none"),
                 Entry::text(

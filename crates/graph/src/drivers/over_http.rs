@@ -144,6 +144,7 @@ pub(super) async fn open(
     access: Access,
 ) -> io::Result<Arc<dyn Storage>> {
     reading.check()?;
+    let trace = cached::open_trace(&reading.cache)?;
     let tls = trust.credentials(url.origin().scheme).await?;
     let (timeout, remote_timeout) = reading.times();
     let full_name = url.name();
@@ -161,5 +162,5 @@ pub(super) async fn open(
     let storage = storage.await?;
     let version = storage.version();
     let remote = Remote { storage: Arc::new(storage), name: full_name, version };
-    cached::cached(remote, &reading.cache).await
+    cached::cached(remote, &reading.cache, trace).await
 }

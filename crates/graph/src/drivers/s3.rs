@@ -113,6 +113,12 @@ pub const S3_OPTIONS: &[Entry<S3>] = &in_group(
             "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
         )
         .default("10G"),
+        Entry::path(
+            "prefetch-trace",
+            at!(S3, reading.cache.trace),
+            "fetches into the cache what this trace (serve --trace) says that earlier starts read, while no reader waits for the server; it needs cache-file",
+        )
+        .default_follows("none"),
         Entry::switch("sslverify", at!(S3, trust.sslverify), "the store's certificate must be believed")
             .default("on"),
         Entry::path(

@@ -6,6 +6,8 @@
 
 mod decode;
 mod encode;
+mod of_disk;
+mod plan;
 mod reader;
 mod recorder;
 mod recording;
@@ -15,6 +17,8 @@ mod varint;
 
 pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
+pub use self::of_disk::{disk_called, disks};
+pub(crate) use self::plan::{Plan, Wanted, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;
 pub use self::recorder::{Recorder, STRIPE_RECORDS};

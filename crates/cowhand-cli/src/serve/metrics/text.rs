@@ -244,6 +244,18 @@ fn remote_cache(all: &mut Collection, cache: &OpenCache) {
             figures.fetched_bytes,
         ),
         (
+            "cowhand_remote_cache_prefetched",
+            In::Bytes,
+            "Bytes among them that came before anybody asked for them (prefetch-trace)",
+            figures.prefetched_bytes,
+        ),
+        (
+            "cowhand_remote_cache_prefetched_used",
+            In::Bytes,
+            "Bytes of clusters among these that somebody asked for afterwards",
+            figures.prefetched_used_bytes,
+        ),
+        (
             "cowhand_remote_cache_evictions",
             In::Things,
             "Clusters of a cache that were given up for others",
