@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 33] = [
+const PARTS: [&str; 34] = [
     "bench",
     "block",
     "buffer",
@@ -36,6 +36,7 @@ const PARTS: [&str; 33] = [
     "storage_http",
     "storage_luks",
     "storage_nbd",
+    "storage_rbd",
     "storage_s3",
     "sync",
     "throttle",

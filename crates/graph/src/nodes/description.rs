@@ -7,7 +7,7 @@ use super::Graph;
 use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
-use crate::drivers::{self, driver, storage};
+use crate::drivers::{self, StorageDriver, driver, storage};
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -185,6 +185,10 @@ impl Graph {
         parts: &mut Vec<String>,
         uses: &mut Vec<String>,
     ) -> Result<Map<String, Value>, NodeError> {
+        let driver = file.get("driver").and_then(Value::as_str).and_then(storage);
+        if !driver.is_some_and(StorageDriver::is_over) {
+            return Ok(file);
+        }
         if let Some(image) = file.get("image") {
             let image = self.resolve_file("image", image, parts, uses)?;
             check_file("image", &image, &file)?;

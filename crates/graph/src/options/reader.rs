@@ -74,6 +74,19 @@ impl Reader {
         list.finish(std::iter::empty(), &[]).map(|()| groups)
     }
 
+    /// Has `name` be a text, where the drive's syntax took it for a path: it reads `image=NAME` as `image.filename=NAME`.
+    pub(crate) fn is_no_path(&mut self, name: &str) {
+        let Some(entry) = self.tree.take(name) else { return };
+        let entry = match entry {
+            Entry::Tree(mut tree) if tree.names().eq(["filename"]) => tree.take("filename"),
+            other => Some(other),
+        };
+        if let Some(entry) = entry {
+            let is_new = self.tree.insert_plain(name, entry);
+            debug_assert!(is_new.is_ok(), "{name} was taken out just now");
+        }
+    }
+
     /// Whether it is a group of the list `name`.
     pub(crate) fn is_of(&self, name: &str) -> bool {
         self.prefix.split('.').rev().nth(2) == Some(name)
