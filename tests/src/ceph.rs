@@ -40,6 +40,9 @@ impl Ceph {
         let (new, legacy) = (free_port(), free_port());
         let addresses = format!("[v2:127.0.0.1:{new},v1:127.0.0.1:{legacy}]");
         let id = uuid();
+        for part in ["mon", "osd"] {
+            std::fs::create_dir(directory.path().join(part)).expect("a directory");
+        }
         std::fs::write(
             directory.path().join("ceph.conf"),
             configuration(directory.path(), &id, &addresses, objects),
@@ -102,7 +105,7 @@ impl Ceph {
 
     /// What `rbd` says to these words.
     pub fn rbd<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> String {
-        self.here().ceph("rbd", words.into_iter().chain(["--no-progress"]))
+        self.here().ceph("rbd", words)
     }
 
     /// The key of a user.

@@ -134,6 +134,7 @@ fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
     reader.is_no_path("image");
     let mut rbd = Rbd::default();
     read_all(RBD_OPTIONS, reader, &mut rbd)?;
+    reader.gather("server");
     for mut group in reader.list("server", SERVERS_MAX)? {
         let mut monitor = Monitor::default();
         read_all(MONITOR, &mut group, &mut monitor)?;
