@@ -208,7 +208,7 @@ impl Image {
         let from = std::ptr::null();
         // SAFETY: an open image; `on_difference` takes a `Search`, which outlives the call: it waits for all of it.
         let ended = unsafe {
-            (self.functions.rbd_diff_iterate2)(self.image, from, offset, len, 1, 0, on_difference, arguments)
+            (self.functions.rbd_diff_iterate2)(self.image, from, offset, len, 1, 1, on_difference, arguments)
         };
         if search.is_over { Ok(()) } else { check(ended, "block status") }
     }
