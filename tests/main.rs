@@ -18,6 +18,7 @@ mod matrix;
 mod media;
 mod neighbours;
 mod qmp;
+mod rbd;
 mod remote;
 mod sandbox;
 mod serve;

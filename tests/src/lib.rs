@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod ceph;
 pub mod client;
 pub mod fault_server;
 pub mod faulty_store;
@@ -24,6 +25,7 @@ pub mod vhost_user;
 pub mod virtio_driver;
 pub mod wire;
 
+pub use ceph::Ceph;
 pub use client::Client;
 pub use fault_server::{Fault, FaultServer};
 pub use faulty_store::{FaultyStore, Planned, StoreFault};

@@ -25,6 +25,11 @@ const PEERS: &[Peer] = &[
     Peer { package: "nbdkit", found: || all(&["nbdkit"]) },
     Peer { package: "fuse3", found: || all(&["fusermount3"]) },
     Peer { package: "nginx-light", found: || Path::new("/usr/sbin/nginx").exists() },
+    Peer { package: "ceph-mon", found: || all(&["ceph-mon", "monmaptool"]) },
+    Peer { package: "ceph-osd", found: || all(&["ceph-osd"]) },
+    Peer { package: "ceph-common", found: || all(&["ceph", "ceph-authtool", "rbd"]) },
+    Peer { package: "librbd1", found: || has_library("librbd.so.1") },
+    Peer { package: "qemu-block-extra", found: || has_library("qemu/block-rbd.so") },
     Peer { package: "fio", found: || all(&["fio"]) },
     Peer { package: "qemu-system-x86", found: || all(&["qemu-system-x86_64"]) },
     Peer { package: "linux-image-cloud-amd64", found: has_cloud_kernel },
@@ -41,6 +46,12 @@ const PEERS: &[Peer] = &[
     Peer { package: "python3-prometheus-client", found: || imports("prometheus_client.openmetrics.parser") },
     Peer { package: "python3-pip", found: || imports("pip") },
 ];
+
+/// Whether a file is where Debian has libraries of this machine's kind.
+fn has_library(name: &str) -> bool {
+    let place = format!("{}-linux-gnu", std::env::consts::ARCH);
+    Path::new("/usr/lib").join(place).join(name).exists()
+}
 
 /// What packages are made and tested with.
 const PACKAGING: &[Peer] = &[

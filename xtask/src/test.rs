@@ -27,7 +27,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 28] = [
+const SUITES: [&str; 29] = [
     "differential",
     "drop_in",
     "serve",
@@ -47,6 +47,7 @@ const SUITES: [&str; 28] = [
     MEDIA,
     "neighbours",
     "remote",
+    "rbd",
     "cached",
     "uploads",
     "chunked",

@@ -44,6 +44,7 @@ pub mod output;
 pub mod progress;
 pub mod pull;
 pub mod push;
+pub mod rbd;
 pub mod rebase;
 pub mod remote;
 pub mod reopen;
@@ -61,6 +62,7 @@ pub mod voice;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -68,11 +70,15 @@ use crate::cli::{Cli, Command};
 use crate::deferred::Deferred;
 use crate::failure::Failure;
 
+/// How long the end of the program waits for images of Ceph clusters to be closed.
+const RBD_CLOSES_WITHIN: Duration = Duration::from_secs(5);
+
 /// The whole program: reads the command line, does what it says, tells how it went.
 pub fn main() -> ExitCode {
     if let Some(code) = door_fuse::watcher::run_if_asked() {
         return code;
     }
+    storage_rbd::starter::start_with("/proc/self/exe");
     let words: Vec<OsString> = std::env::args_os().collect();
     let mut out = BufWriter::new(stdout().lock());
     let outcome = match compat::program_of(&words) {
@@ -82,6 +88,7 @@ pub fn main() -> ExitCode {
         }
         None => run_own(&words, &mut out),
     };
+    storage_rbd::settle(RBD_CLOSES_WITHIN);
     objects::warn_of_swap();
     let outcome = outcome.and_then(|code| {
         out.flush()?;
@@ -134,6 +141,8 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Bench(Deferred(args)) => bench::run(&args, out),
         Command::Io(Deferred(args)) => crate::io::run(&args, out),
         Command::Broker(Deferred(args)) => broker::run(args),
+        Command::RbdStarter => rbd::start(),
+        Command::RbdWorker => rbd::work(),
         Command::Cache(command) => cache::run(&command, out),
         Command::Throttle(command) => throttle::run(&command, out),
         Command::Status(Deferred(args)) => status::run(&args, out),

@@ -321,7 +321,8 @@ impl OptionTree {
         }
     }
 
-    fn insert_plain(&mut self, name: &str, entry: Entry) -> Result<(), ()> {
+    /// Likewise a name that has no dots, and stands for nothing else.
+    pub(crate) fn insert_plain(&mut self, name: &str, entry: Entry) -> Result<(), ()> {
         if self.entries.contains_key(name) {
             return Err(());
         }

@@ -24,6 +24,7 @@ mod over_http;
 mod pattern;
 mod preallocate;
 mod quorum;
+mod rbd;
 mod s3;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ pub(crate) use self::local::of_file;
 pub use self::luks::OnLoop;
 pub use self::nbd::{NBD_OPTIONS, Nbd};
 pub use self::over::{Over, Wrap, Wrapped};
+pub use self::rbd::{RBD_OPTIONS, Rbd};
 pub use self::s3::{S3, S3_OPTIONS, object_store};
 use crate::drive::OptionTree;
 use crate::options::{Entry, LayerOptions, Reader, Spec};
@@ -57,6 +59,7 @@ pub const STORAGE: &[&StorageDriver] = &[
     &http::HTTPS,
     &s3::S3,
     &chunked::CHUNKED,
+    &rbd::RBD,
     &null::NULL_CO,
     &null::NULL_AIO,
     &blkdebug::BLKDEBUG,
@@ -209,6 +212,11 @@ impl StorageDriver {
     /// Whether it opens paths.
     pub(crate) fn is_of_paths(&self) -> bool {
         matches!(self.kind, StorageKind::Path)
+    }
+
+    /// Whether it is storage over another file.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.kind, StorageKind::Over(_))
     }
 
     /// Its own options, beside those that every file has.

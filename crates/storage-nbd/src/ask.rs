@@ -2,6 +2,7 @@
 
 use buffer::IoVec;
 use nbd_wire::{CommandFlags, RequestHeader, command_number};
+use storage::Repeatable;
 
 /// A request. Its range is inside the export and fits into one message.
 #[derive(Clone, Debug)]
@@ -60,8 +61,21 @@ impl Ask {
     pub(crate) fn is_to_be_flushed(&self) -> bool {
         matches!(self.what, What::Write(_) | What::Zero(_)) && !self.is_repeat
     }
+}
 
-    pub(crate) fn end(&self) -> u64 {
+impl Repeatable for Ask {
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
+    }
+
+    fn payload_bytes(&self) -> u64 {
+        match &self.what {
+            What::Write(data) => data.len() as u64,
+            _ => 0,
+        }
     }
 }

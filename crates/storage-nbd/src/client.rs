@@ -13,13 +13,13 @@ use futures_util::future::{Either, join_all, select};
 use nbd_wire::ExportFlags;
 use nbd_wire::client::Negotiated;
 use parking_lot::Mutex;
+use storage::{Unflushed, disjoint};
 
 use crate::ask::{Ask, What};
 use crate::connect::{Found, block_sizes, shares};
 use crate::connection::Connection;
 use crate::errors::Error;
 use crate::slots::Reply;
-use crate::unflushed::{Unflushed, disjoint};
 
 /// Most connections of one storage: each is a thread's or a task's work at the server.
 const CONNECTIONS_MAX: usize = 4;
@@ -44,7 +44,7 @@ pub(crate) struct Client {
     is_written: bool,
     reconnect_delay: Duration,
     remote_timeout: Option<Duration>,
-    pub(crate) unflushed: Arc<Unflushed>,
+    pub(crate) unflushed: Arc<Unflushed<Ask>>,
     state: Mutex<State>,
     /// A connection was made, or an attempt failed.
     changed: Event,
@@ -77,7 +77,7 @@ pub(crate) struct Opening {
     pub(crate) reconnect_delay: Duration,
     pub(crate) open_timeout: Duration,
     pub(crate) remote_timeout: Option<Duration>,
-    pub(crate) unflushed: Unflushed,
+    pub(crate) unflushed: Unflushed<Ask>,
 }
 
 impl Client {
@@ -289,7 +289,8 @@ impl Client {
     }
 
     async fn repeat(&self, connection: &Connection) -> Result<(), Error> {
-        let kept = self.unflushed.kept();
+        let repeat = |ask: Ask| Ask { is_repeat: true, ..ask };
+        let kept: Vec<Ask> = self.unflushed.kept().into_iter().map(repeat).collect();
         let mut rest = kept.as_slice();
         let timeout = self.remote_timeout.map_or(REPEAT_MAX, |timeout| timeout.min(REPEAT_MAX));
         let until = Instant::now() + timeout;

@@ -14,12 +14,13 @@ use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
 use nbd_wire::{BlockSizes, Dialect, ExportFlags};
 use reactor::net::Stream;
+use storage::Unflushed;
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
+use crate::ask::Ask;
 use crate::connection::Connection;
 use crate::errors::Error;
 use crate::name::Server;
-use crate::unflushed::Unflushed;
 use crate::{receive, send};
 
 /// The largest minimum block that the protocol has.
@@ -82,7 +83,7 @@ impl Found {
     /// When that fails, or what the server says of the export makes no sense.
     pub(crate) async fn connect(
         &self,
-        unflushed: &Arc<Unflushed>,
+        unflushed: &Arc<Unflushed<Ask>>,
         timeout: Duration,
     ) -> Result<Arc<Connection>, Error> {
         let until = Instant::now() + timeout;

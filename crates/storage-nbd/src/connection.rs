@@ -16,11 +16,11 @@ use event_listener::Event;
 use nbd_wire::client::Negotiated;
 use nbd_wire::{Dialect, ExportFlags, HeaderBytes};
 use parking_lot::Mutex;
+use storage::Unflushed;
 
 use crate::ask::{Ask, What};
 use crate::errors::Error;
 use crate::slots::{Broken, Ended, Reply, Slots};
-use crate::unflushed::Unflushed;
 
 /// A request that is to be sent.
 #[derive(Debug)]
@@ -58,13 +58,13 @@ pub(crate) struct Connection {
     table: Mutex<Table>,
     /// A slot is free, or the connection is lost.
     room: Event,
-    unflushed: Arc<Unflushed>,
+    unflushed: Arc<Unflushed<Ask>>,
     /// The socket, to end it from any thread.
     socket: OwnedFd,
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Negotiated, unflushed: Arc<Unflushed>, socket: OwnedFd) -> Self {
+    pub(crate) fn new(negotiated: Negotiated, unflushed: Arc<Unflushed<Ask>>, socket: OwnedFd) -> Self {
         let table =
             Table { slots: Slots::default(), outgoing: Vec::new(), sender: None, lost: None, closing: false };
         let owner = std::thread::current().id();

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoVec};
 use nbd_wire::{ErrorCode, ExportFlags};
-use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Zeroing};
+use storage::{
+    Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, RangeLocks, Storage, Unflushed,
+    UnflushedMode, Zeroing,
+};
 use tls::ClientTls;
 
 use crate::ask::{Ask, What};
@@ -16,7 +19,6 @@ use crate::connect::{Found, block_sizes};
 use crate::errors::Error;
 use crate::extents::Extents;
 use crate::name::Server;
-use crate::unflushed::{Mode, Unflushed};
 
 /// Most bytes that one status asks about where lengths have 32 bits.
 const STATUS_BYTES_MAX: u64 = 1 << 31;
@@ -82,9 +84,9 @@ impl NbdStorage {
         } = options;
         let found = Found::new(&server, &export, tls)?;
         let mode = match (no_flush, reconnect_delay.is_zero()) {
-            (true, _) => Mode::Forget,
-            (false, true) => Mode::Count,
-            (false, false) => Mode::Keep,
+            (true, _) => UnflushedMode::Forget,
+            (false, true) => UnflushedMode::Count,
+            (false, false) => UnflushedMode::Keep,
         };
         let server = found.name.clone();
         let unflushed = Unflushed::new(mode);

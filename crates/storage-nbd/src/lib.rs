@@ -42,7 +42,6 @@ mod name;
 mod receive;
 mod send;
 mod slots;
-mod unflushed;
 
 pub use errors::Error;
 pub use export::{NbdStorage, Options};

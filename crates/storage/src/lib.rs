@@ -22,6 +22,7 @@ mod memory;
 mod opening;
 mod range_lock;
 mod steps;
+mod unflushed;
 
 pub use buffer::{ALIGNMENT, ForeignBytes, IoBuf, IoBytes, IoVec};
 pub use contract::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
@@ -34,3 +35,4 @@ pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
 pub use steps::{Step, StepWatcher, about_to};
+pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode, disjoint};

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The parts of the program that log, as a filter names them.
-const PARTS: [&str; 34] = [
+const PARTS: [&str; 35] = [
     "bench",
     "block",
     "buffer",
@@ -37,6 +37,7 @@ const PARTS: [&str; 34] = [
     "storage_http",
     "storage_luks",
     "storage_nbd",
+    "storage_rbd",
     "storage_s3",
     "sync",
     "throttle",

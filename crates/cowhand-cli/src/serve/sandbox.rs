@@ -185,6 +185,16 @@ pub fn enter_as_broker(ports: &[u16]) {
     }
 }
 
+/// Gives up what librbd has no use for, once it is loaded: other programs and processes, special files, other users, the kernel's corners.
+pub fn enter_as_rbd_worker() {
+    if let Err(error) = rustix::thread::set_no_new_privs(true) {
+        tracing::warn!(%error, "sandbox of RBD images: the kernel has no no_new_privs");
+    }
+    if let Err(error) = fence_calls(&[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]) {
+        tracing::warn!(%error, "sandbox of RBD images: no seccomp");
+    }
+}
+
 /// Only files that say how names are looked up, and only these ports.
 fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()

@@ -19,6 +19,7 @@ impl OptionTree {
             let old = OF_NBD.iter().find(|(old, _)| driver.name == "nbd" && *old == name);
             match old {
                 Some((_, newer)) => Some((*newer).to_owned()),
+                None if driver.name == "rbd" && name.starts_with("server.") => Some(name.to_owned()),
                 None if OF_FILES.contains(&name) => Some(name.to_owned()),
                 None => specs.iter().find(|spec| spec.is_called(name)).map(|_| name.to_owned()),
             }

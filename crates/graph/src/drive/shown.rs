@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 /// What messages call a drive that cannot be used: `text` without cookies, and without user, password and query of URLs.
 pub fn shown(text: &OsStr) -> String {
     let text = text.to_string_lossy();
-    let may_tell = text.contains("cookie") || text.contains("://");
+    let may_tell = text.contains("cookie") || text.contains("://") || text.contains("rbd:");
     match text.strip_prefix("json:") {
         Some(_) if may_tell => "json:{...}".to_owned(),
         Some(_) => text.into_owned(),
@@ -24,6 +24,7 @@ fn part(part: &str) -> String {
         _ if value.trim_start_matches("chunked:").starts_with("http") && value.contains("://") => {
             http_wire::shown(value)
         }
+        _ if value.starts_with("rbd:") => storage_rbd::shown(value),
         _ => value.to_owned(),
     };
     key.map_or_else(|| value.clone(), |key| format!("{key}={value}"))
@@ -38,6 +39,7 @@ mod tests {
         for (drive, expected) in [
             ("disk.qcow2,cache=none", "disk.qcow2,cache=none"),
             ("nbd://host/x?socket=y", "nbd://host/x?socket=y"),
+            ("rbd:p/i:conf=/a:key=hush", "rbd:p/i"),
             ("http://me:hush@host/x?hush", "http://host/x"),
             ("file=http://me:hush@host/x,file.cookie=hush", "file=http://host/x,file.cookie=hidden"),
             (r#"json:{"file":{"driver":"http","cookie":"hush"}}"#, "json:{...}"),

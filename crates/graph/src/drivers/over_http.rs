@@ -72,12 +72,15 @@ impl Reading {
 
     /// How long a read may take.
     fn remote_timeout(&self) -> Option<Duration> {
-        match (self.on_remote_error, self.remote_timeout_s) {
-            (OnRemoteError::Wait, None) => None,
-            (OnRemoteError::Report | OnRemoteError::Wait, given) => {
-                seconds(given.unwrap_or(REMOTE_TIMEOUT_S))
-            }
-        }
+        remote_timeout(self.on_remote_error, self.remote_timeout_s)
+    }
+}
+
+/// How long a request may take, all attempts together: `remote-timeout`, or what follows from `on-remote-error`. `None`: for ever.
+pub(super) fn remote_timeout(on_remote_error: OnRemoteError, given: Option<u32>) -> Option<Duration> {
+    match (on_remote_error, given) {
+        (OnRemoteError::Wait, None) => None,
+        (OnRemoteError::Report | OnRemoteError::Wait, given) => seconds(given.unwrap_or(REMOTE_TIMEOUT_S)),
     }
 }
 

@@ -74,6 +74,40 @@ impl Reader {
         list.finish(std::iter::empty(), &[]).map(|()| groups)
     }
 
+    /// Has `name` be a text, where the drive's syntax took it for a path: it reads `image=NAME` as `image.filename=NAME`.
+    pub(crate) fn is_no_path(&mut self, name: &str) {
+        let Some(entry) = self.tree.take(name) else { return };
+        let entry = match entry {
+            Entry::Tree(mut tree) if tree.names().eq(["filename"]) => tree.take("filename"),
+            other => Some(other),
+        };
+        if let Some(entry) = entry {
+            let is_new = self.tree.insert_plain(name, entry);
+            debug_assert!(is_new.is_ok(), "{name} was taken out just now");
+        }
+    }
+
+    /// Has `name` be a group, where the drive's syntax took its options for names with dots, as those of an NBD server are.
+    pub(crate) fn gather(&mut self, name: &str) {
+        let prefix = format!("{name}.");
+        let names: Vec<_> =
+            self.tree.names().filter(|given| given.starts_with(&prefix)).map(str::to_owned).collect();
+        let mut group = OptionTree::default();
+        for given in &names {
+            let rest = given.strip_prefix(&prefix).unwrap_or(given);
+            if let Some(entry) = self.tree.take(given)
+                && group.insert(rest, entry.clone()).is_err()
+            {
+                // Left over, and told of.
+                let _ = self.tree.insert_plain(given, entry);
+            }
+        }
+        if !group.is_empty() {
+            // Left out where a group is there: one of both is left over, and told of.
+            let _ = self.tree.insert_plain(name, Entry::Tree(group));
+        }
+    }
+
     /// Whether it is a group of the list `name`.
     pub(crate) fn is_of(&self, name: &str) -> bool {
         self.prefix.split('.').rev().nth(2) == Some(name)

@@ -1,7 +1,7 @@
 //! What each command takes: QEMU's names and types, as far as they mean something here.
 
 use control::{Argument, CommandSpec, EventSpec, Kind, Variant, optional, required};
-use graph::drivers::{CHUNKED_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, S3_OPTIONS};
+use graph::drivers::{CHUNKED_OPTIONS, HTTP_OPTIONS, HTTPS_OPTIONS, NBD_OPTIONS, RBD_OPTIONS, S3_OPTIONS};
 use graph::options::table::{FILE, LAYER, LUKS, QCOW2, RAW};
 use storage::Step;
 use throttle::{PARAMETERS, SETTINGS};
@@ -52,6 +52,12 @@ static HTTPS_MEMBERS: [Argument; count(HTTPS_OPTIONS, "")] = members([], HTTPS_O
 static S3_MEMBERS: [Argument; count(S3_OPTIONS, "")] = members([], S3_OPTIONS, "");
 
 static CHUNKED_MEMBERS: [Argument; count(CHUNKED_OPTIONS, "")] = members([], CHUNKED_OPTIONS, "");
+
+/// A monitor of a Ceph cluster.
+static RBD_SERVER: Kind = Kind::Object(&[required("host", Kind::Text), optional("port", Kind::Text)]);
+
+static RBD_MEMBERS: [Argument; 1 + count(RBD_OPTIONS, "")] =
+    members([optional("server", Kind::List(&RBD_SERVER))], RBD_OPTIONS, "");
 
 /// Rules of blkdebug.
 static INJECT_ERROR: Kind = Kind::Object(&[
@@ -125,6 +131,7 @@ pub static BLOCKDEV: Kind = Kind::Union {
         Variant { tag: "https", members: &HTTPS_MEMBERS },
         Variant { tag: "s3", members: &S3_MEMBERS },
         Variant { tag: "chunked", members: &CHUNKED_MEMBERS },
+        Variant { tag: "rbd", members: &RBD_MEMBERS },
         Variant {
             tag: "blkdebug",
             members: &[

@@ -1,0 +1,243 @@
+//! `rbd`: an image of a Ceph cluster.
+
+use std::any::Any;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use storage::{IoFuture, Storage};
+use storage_rbd::{ImageName, Opening, RbdStorage};
+
+use super::elsewhere::{ON_REMOTE_ERROR, OnRemoteError};
+use super::over_http::{remote_timeout, secret, wrong};
+use super::{Access, Elsewhere, StorageDriver, StorageKind, Target};
+use crate::drive::{Entry as Given, OptionTree};
+use crate::options::entry::{at, choice_at, first_fixed_of, in_group, read_all};
+use crate::options::{Entry, Group, OptionError, Reader};
+
+pub(super) const RBD: StorageDriver = StorageDriver {
+    name: "rbd",
+    prefixes: &["rbd:"],
+    kind: StorageKind::Elsewhere(Elsewhere {
+        specs: || RBD_OPTIONS.iter().map(Entry::spec).collect(),
+        options_of,
+        shown: storage_rbd::shown,
+        read,
+    }),
+};
+
+/// Monitors that can be named: clusters have three to seven.
+const SERVERS_MAX: usize = 32;
+/// Seconds within which a monitor must answer when an image is opened; Ceph's 300 are longer than anybody waits for a prompt.
+const CONNECT_TIMEOUT_S: u32 = 30;
+
+/// The options of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rbd {
+    /// `pool`.
+    pool: Option<String>,
+    /// `namespace`.
+    namespace: Option<String>,
+    /// `image`.
+    image: Option<String>,
+    /// `conf`.
+    conf: Option<PathBuf>,
+    /// `snapshot`.
+    snapshot: Option<String>,
+    /// `user`.
+    user: Option<String>,
+    /// `key-secret`.
+    key_secret: Option<String>,
+    /// `server`.
+    servers: Vec<Monitor>,
+    /// `remote-timeout`, in seconds; 0 is any time. `None`: what follows from `on_remote_error`.
+    remote_timeout_s: Option<u32>,
+    /// `on-remote-error`.
+    on_remote_error: OnRemoteError,
+}
+
+/// A monitor of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Monitor {
+    /// `server.N.host`.
+    host: Option<String>,
+    /// `server.N.port`.
+    port: Option<String>,
+}
+
+/// The driver's part of the table.
+pub const RBD_OPTIONS: &[Entry<Rbd>] = &in_group(
+    Group::Storage("rbd"),
+    [
+        Entry::text("pool", at!(Rbd, pool), "the pool").needed(),
+        Entry::text("namespace", at!(Rbd, namespace), "a namespace of the pool").default_follows("none"),
+        Entry::text("image", at!(Rbd, image), "the image in it").needed(),
+        Entry::path("conf", at!(Rbd, conf), "the configuration file; server.0.host, server.0.port and so on name monitors without one")
+            .default_follows("CEPH_CONF, or Ceph's places: /etc/ceph/ceph.conf"),
+        Entry::text("snapshot", at!(Rbd, snapshot), "a snapshot of the image, which is only read")
+            .default_follows("the image as it is"),
+        Entry::text("user", at!(Rbd, user), "who asks, without client.").default_follows("admin"),
+        Entry::text(
+            "key-secret",
+            at!(Rbd, key_secret),
+            "the secret (--object secret,id=NAME) that holds the user's key, in base64 as Ceph shows it",
+        )
+        .default_follows("the user's keyring, where the configuration says"),
+        Entry::whole(
+            "remote-timeout",
+            at!(Rbd, remote_timeout_s),
+            "seconds within which a request must be answered, all attempts together, or it fails; 0: any time",
+        )
+        .default_follows("60, or any time with on-remote-error=wait"),
+        Entry::choice(
+            "on-remote-error",
+            choice_at!(Rbd, ON_REMOTE_ERROR, on_remote_error),
+            "what requests do while the cluster is away: report has them fail within remote-timeout, wait has them wait for it (with remote-timeout, so long)",
+        )
+        .default("report"),
+    ],
+);
+
+/// Of one of `server`.
+const MONITOR: &[Entry<Monitor>] = &[
+    Entry::text("host", at!(Monitor, host), "name or address of a monitor").needed(),
+    Entry::text("port", at!(Monitor, port), "its port").default_follows("Ceph's"),
+];
+
+fn options_of(name: &str) -> Result<OptionTree, String> {
+    let found = ImageName::parse(name).map_err(|allowed| allowed.to_string())?;
+    let ImageName { pool, namespace, image, snapshot, conf, user, monitors } = found;
+    let mut tree = OptionTree::default();
+    let mut insert = |name: &str, value: &str| match value.is_empty() {
+        true => Ok(()),
+        false => tree.insert(name, Given::Value(value.into())).map_err(|error| error.to_string()),
+    };
+    let texts = [("pool", pool), ("namespace", namespace), ("image", image), ("snapshot", snapshot)];
+    for (option, value) in texts.into_iter().chain([("conf", conf), ("user", user)]) {
+        insert(option, &value)?;
+    }
+    for (number, monitor) in monitors.split([',', ';']).filter(|monitor| !monitor.is_empty()).enumerate() {
+        let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let (host, port) = match monitor.rsplit_once(':') {
+            Some((host, port)) if is_port(port) && (!host.contains(':') || host.ends_with(']')) => {
+                (host, port)
+            }
+            _ => (monitor, ""),
+        };
+        insert(&format!("server.{number}.host"), host.trim_start_matches('[').trim_end_matches(']'))?;
+        insert(&format!("server.{number}.port"), port)?;
+    }
+    Ok(tree)
+}
+
+fn read(reader: &mut Reader) -> Result<Arc<dyn Target>, OptionError> {
+    reader.is_no_path("image");
+    let mut rbd = Rbd::default();
+    read_all(RBD_OPTIONS, reader, &mut rbd)?;
+    reader.gather("server");
+    for mut group in reader.list("server", SERVERS_MAX)? {
+        let mut monitor = Monitor::default();
+        read_all(MONITOR, &mut group, &mut monitor)?;
+        if monitor.host.is_none() {
+            return Err(group.value("host", "", "it must be given"));
+        }
+        group.finish(MONITOR.iter().map(|entry| entry.spec().name), &[])?;
+        rbd.servers.push(monitor);
+    }
+    Ok(Arc::new(rbd))
+}
+
+impl Monitor {
+    /// As Ceph's `mon_host` has it.
+    fn address(&self) -> String {
+        let host = self.host.as_deref().unwrap_or_default();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        self.port.as_ref().map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+    }
+}
+
+impl Rbd {
+    fn opening(&self, access: Access) -> io::Result<Opening> {
+        let given = |option: &Option<String>| {
+            option
+                .clone()
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| wrong("driver rbd needs a pool and an image"))
+        };
+        let (pool, image) = (given(&self.pool)?, given(&self.image)?);
+        if access.writable && self.snapshot.is_some() {
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a snapshot is only read"));
+        }
+        let key = self.key_secret.as_deref().map(secret).transpose()?.map(Arc::new);
+        // The worker is in another directory.
+        let conf = self.conf.as_ref().map(std::path::absolute).transpose()?;
+        let conf = conf.map(PathBuf::into_os_string).map(std::ffi::OsString::into_string).transpose();
+        Ok(Opening {
+            pool,
+            namespace: self.namespace.clone().unwrap_or_default(),
+            image,
+            snapshot: self.snapshot.clone().unwrap_or_default(),
+            conf: conf.map_err(|_| wrong("option file.conf is no text"))?.unwrap_or_default(),
+            user: self.user.clone().unwrap_or_default(),
+            monitors: self.servers.iter().map(Monitor::address).collect::<Vec<_>>().join(","),
+            key,
+            writable: access.writable,
+            uncached: access.direct,
+            connect_timeout_s: CONNECT_TIMEOUT_S,
+        })
+    }
+}
+
+impl Target for Rbd {
+    fn name(&self) -> String {
+        let [pool, namespace, image, snapshot] = [&self.pool, &self.namespace, &self.image, &self.snapshot]
+            .map(|text| text.as_deref().unwrap_or_default());
+        storage_rbd::name_of([pool, namespace, image, snapshot])
+    }
+
+    fn first_difference(&self, other: &dyn Target) -> Option<String> {
+        let Some(other) = (other as &dyn Any).downcast_ref::<Self>() else {
+            return Some("file.driver".to_owned());
+        };
+        let servers = || (self.servers != other.servers).then(|| "file.server".to_owned());
+        first_fixed_of(RBD_OPTIONS, self, other).or_else(servers)
+    }
+
+    fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
+        Box::pin(async move {
+            let storage = RbdStorage::open(storage_rbd::Options {
+                name: self.name(),
+                opening: self.opening(access)?,
+                no_flush: access.no_flush,
+                remote_timeout: remote_timeout(self.on_remote_error, self.remote_timeout_s),
+            });
+            Ok(Arc::new(storage.await?) as Arc<dyn Storage>)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::drivers::target_of;
+
+    /// An image from somewhere named another configuration file, and had the user's key sent to its author's monitors.
+    #[test]
+    fn an_image_that_is_allowed_is_not_reached_through_another_cluster_or_as_another_user() {
+        let target = |name: &str| target_of(name).unwrap().unwrap().1;
+        let allowed = target("rbd:p/i:conf=/a");
+        assert!(allowed.covers(&*target("rbd:p/i:conf=/a")));
+        for found in [
+            "rbd:p/i",
+            "rbd:p/j:conf=/a",
+            "rbd:p/i:conf=/b",
+            "rbd:p/i:conf=/a:id=u",
+            "rbd:p/i:conf=/a:mon_host=h",
+        ] {
+            assert!(!allowed.covers(&*target(found)), "{found}");
+        }
+        let three = target(r"rbd:p/i:mon_host=h\:6789,[\:\:1]\:3300,g");
+        assert_eq!(three.name(), "rbd:p/i");
+        assert!(format!("{three:?}").contains("::1") && !three.covers(&*target(r"rbd:p/i:mon_host=h\:6789")));
+        assert!(target_of("rbd:p/i:key=hush").unwrap().is_err_and(|said| !said.contains("hush")));
+    }
+}

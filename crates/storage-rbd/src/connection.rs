@@ -1,0 +1,292 @@
+//! A worker that has the image open.
+//!
+//! Requests of any thread are sent at once; a task of some loop receives the answers. When that loop ends, the next one whose request waits goes on.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use buffer::IoBuf;
+use event_listener::Event;
+use parking_lot::Mutex;
+use reactor::net::Stream;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
+use storage::Unflushed;
+
+use crate::ask::Ask;
+use crate::errors::Error;
+use crate::message::{ANSWER_BYTES, Answer, Kind, MEMORY_BYTES, Request, SLOTS};
+use crate::opening::{Found, OPENED_BYTES_MAX, Opening};
+use crate::slots::Slots;
+use crate::{closing, starter};
+
+/// Files are read and written in one call where they are in memory; this is for those calls' rest.
+type Bytes = io::Result<usize>;
+
+/// A worker.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Stream,
+    /// Through which bytes go.
+    memory: OwnedFd,
+    table: Mutex<Table>,
+    /// A slot is free, or the worker is lost.
+    room: Event,
+    unflushed: Arc<Unflushed<Ask>>,
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: Slots,
+    /// A task receives answers.
+    is_received: bool,
+}
+
+/// What is known of an image that was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ImageFound {
+    pub(crate) bytes: u64,
+}
+
+impl Connection {
+    /// Starts a worker and has it open the image.
+    ///
+    /// # Errors
+    /// When no worker can be started, or it cannot open the image.
+    pub(crate) async fn open(
+        opening: &Opening,
+        unflushed: &Arc<Unflushed<Ask>>,
+    ) -> Result<(Arc<Self>, ImageFound), Error> {
+        let failed = |kind, reason: String| Error::Open { reason, kind };
+        let system = |error: io::Error| failed(error.kind(), error.to_string());
+        let memory = memory().map_err(system)?;
+        let socket = Stream::from_fd(starter::worker().map_err(system)?);
+        let message = opening.encode();
+        let message =
+            message.ok_or_else(|| failed(io::ErrorKind::InvalidInput, "names are too long".into()))?;
+        // The worker that could not be started has closed its end.
+        let ended =
+            || failed(io::ErrorKind::ConnectionAborted, "the process that has the image ended".into());
+        socket.send_with_fds_now(&message, &[memory.as_fd()]).map_err(|_| ended())?;
+        drop(message);
+        let (received, buf) = socket.recv(IoBuf::uninit(OPENED_BYTES_MAX)).await;
+        let bytes = received.ok().filter(|bytes| *bytes > 0).ok_or_else(ended)?;
+        let found = Found::decode(buf.get(..bytes).unwrap_or_default());
+        match found.map_err(|error| failed(io::ErrorKind::InvalidData, error.to_string()))? {
+            Found::Open { bytes, .. } => {
+                let table = Mutex::new(Table { slots: Slots::new(), is_received: false });
+                let (room, unflushed) = (Event::new(), Arc::clone(unflushed));
+                Ok((Arc::new(Self { socket, memory, table, room, unflushed }), ImageFound { bytes }))
+            }
+            Found::Failed { number: 0, words } => Err(failed(io::ErrorKind::Other, words)),
+            Found::Failed { number, words } => {
+                Err(failed(io::Error::from_raw_os_error(number).kind(), words))
+            }
+        }
+    }
+
+    /// Whether the worker has ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.table.lock().slots.is_lost()
+    }
+
+    /// Sends a request and waits for its answer; of a read, fills `into`. Dropped, the request is still on its way.
+    ///
+    /// # Errors
+    /// The cluster's; [`Error::Lost`] when the worker ends first.
+    pub(crate) async fn request(self: &Arc<Self>, ask: &Ask, into: &mut [u8]) -> Result<Answer, Error> {
+        let cookie = self.enter(ask).await?;
+        let taken = Taken { connection: self, cookie };
+        let place = Request::place(cookie).ok_or(Error::Lost)? as u64;
+        let Ask { kind, offset, len, .. } = *ask;
+        self.put(ask, place).map_err(Self::of_memory)?;
+        let message = Request { cookie, kind, offset, len }.encode();
+        match self.socket.send_with_fds_now(&message, &[]) {
+            Ok(()) => {}
+            // Never more is sent than a socket holds.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.give_up("it reads nothing"),
+            // It is gone: whoever receives is told.
+            Err(_) => {}
+        }
+        let answer = poll_fn(|cx| self.poll(cookie, cx)).await?;
+        if answer.error != 0 {
+            return Err(Error::Failed { number: answer.error });
+        }
+        if kind == Kind::Read {
+            if answer.value != len {
+                return Err(Error::Answer("a read with fewer bytes than the image has there"));
+            }
+            self.get(into, place).map_err(Self::of_memory)?;
+        }
+        drop(taken);
+        Ok(answer)
+    }
+
+    fn of_memory(error: io::Error) -> Error {
+        Error::Failed { number: error.raw_os_error().unwrap_or(libc::EIO) }
+    }
+
+    /// Takes a slot.
+    async fn enter(&self, ask: &Ask) -> Result<u64, Error> {
+        loop {
+            let room = self.room.listen();
+            let mark = if ask.kind == Kind::Flush { self.unflushed.mark() } else { 0 };
+            if let Some(cookie) = self.table.lock().slots.enter(ask, mark)? {
+                return Ok(cookie);
+            }
+            room.await;
+        }
+    }
+
+    /// Copies what is written to its place in the shared memory.
+    fn put(&self, ask: &Ask, mut place: u64) -> io::Result<()> {
+        for part in ask.data.parts() {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                let bytes: Bytes = pwrite(&self.memory, rest, place).map_err(io::Error::from);
+                let bytes = bytes?;
+                rest = rest.get(bytes..).unwrap_or_default();
+                place += bytes as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what was read from there.
+    fn get(&self, mut into: &mut [u8], mut place: u64) -> io::Result<()> {
+        while !into.is_empty() {
+            let bytes: Bytes = pread(&self.memory, &mut *into, place).map_err(io::Error::from);
+            let bytes = bytes?;
+            if bytes == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            into = into.get_mut(bytes..).unwrap_or_default();
+            place += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn poll(self: &Arc<Self>, cookie: u64, cx: &mut Context<'_>) -> Poll<Result<Answer, Error>> {
+        let mut table = self.table.lock();
+        match table.slots.poll(cookie, cx.waker()) {
+            Ok(Some(answer)) => Poll::Ready(Ok(answer)),
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(None) => {
+                let begins = !std::mem::replace(&mut table.is_received, true);
+                drop(table);
+                if begins {
+                    let receiving = Receiving(Arc::clone(self));
+                    reactor::spawn(async move { receiving.run().await }).detach();
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// What a worker says is of no use any more: it is to end. Requests learn it when it has.
+    fn give_up(&self, reason: &str) {
+        tracing::warn!("the process that has an RBD image is ended: {reason}");
+        // Fails where it was faster.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    fn answered(&self, message: &[u8]) -> Result<(), crate::message::Malformed> {
+        let answer = Answer::decode(message)?;
+        let ended = self.table.lock().slots.answered(answer)?;
+        // Before a request is answered: its client may flush then.
+        if answer.error == 0 && ended.ask.kind == Kind::Flush {
+            self.unflushed.flushed(ended.mark);
+        } else if answer.error == 0 && ended.ask.is_to_be_flushed() {
+            self.unflushed.acknowledged(ended.ask);
+        }
+        match ended.waker {
+            Some(waker) => waker.wake(),
+            // Nobody waits: the slot may be free already.
+            None => _ = self.room.notify(1),
+        }
+        Ok(())
+    }
+
+    /// The storage is not used any more: the worker closes the image and ends.
+    pub(crate) fn close(&self) {
+        // Fails where it was faster.
+        let _ = self.socket.shutdown(Shutdown::Write);
+        closing::add(self.socket.as_fd());
+    }
+}
+
+/// A memory file whose size stays.
+fn memory() -> io::Result<OwnedFd> {
+    let memory = memfd_create("cowhand-rbd", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, MEMORY_BYTES as u64)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(memory)
+}
+
+/// A slot that is taken.
+struct Taken<'a> {
+    connection: &'a Connection,
+    cookie: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.connection.table.lock().slots.leave(self.cookie);
+        self.connection.room.notify(1);
+    }
+}
+
+/// The task that receives answers.
+struct Receiving(Arc<Connection>);
+
+impl Receiving {
+    async fn run(&self) {
+        let connection = &self.0;
+        let mut message = [0; ANSWER_BYTES + 1];
+        let mut in_a_row = 0;
+        let reason = loop {
+            match connection.socket.try_recv(&mut message) {
+                Ok(None) => {
+                    in_a_row = 0;
+                    if connection.socket.readable().await.is_err() {
+                        break None;
+                    }
+                }
+                Ok(Some(0)) | Err(_) => break None,
+                Ok(Some(bytes)) => {
+                    if let Err(error) = connection.answered(message.get(..bytes).unwrap_or_default()) {
+                        break Some(error);
+                    }
+                    in_a_row += 1;
+                    if in_a_row % SLOTS == 0 {
+                        reactor::yield_now().await;
+                    }
+                }
+            }
+        };
+        match reason {
+            Some(error) => connection.give_up(&error.to_string()),
+            None => _ = connection.socket.shutdown(Shutdown::Write),
+        }
+        // Until it is gone it may write what it was asked to: another one is started after that only.
+        let _ = connection.socket.hung_up().await;
+        let told = connection.table.lock().slots.lose();
+        told.into_iter().for_each(Waker::wake);
+        connection.room.notify(usize::MAX);
+    }
+}
+
+impl Drop for Receiving {
+    /// Also when its loop ends in the middle: another one goes on.
+    fn drop(&mut self) {
+        let mut table = self.0.table.lock();
+        table.is_received = false;
+        let told = table.slots.take_wakers();
+        drop(table);
+        told.into_iter().for_each(Waker::wake);
+    }
+}
