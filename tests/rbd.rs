@@ -168,7 +168,7 @@ fn workers_of(server: &Server) -> Vec<i32> {
         std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"))
             .is_ok_and(|line| String::from_utf8_lossy(&line).contains("rbd-worker"))
     };
-    let starters = children(i32::try_from(server.pid()).unwrap());
+    let starters = children(i32::try_from(server.pid()).expect("a process number"));
     starters.into_iter().flat_map(children).filter(is_worker).collect()
 }
 

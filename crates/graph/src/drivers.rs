@@ -214,11 +214,6 @@ impl StorageDriver {
         matches!(self.kind, StorageKind::Path)
     }
 
-    /// Whether it is storage over another file.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.kind, StorageKind::Over(_))
-    }
-
     /// Its own options, beside those that every file has.
     pub(crate) fn specs(&self) -> Vec<&'static Spec> {
         match &self.kind {
