@@ -137,7 +137,7 @@ impl Manifest {
         Ok(Self { tables, ..manifest })
     }
 
-    /// What the bytes of a manifest say, checked. They are [`MANIFEST_BYTES_MAX`] at most.
+    /// What the bytes of a manifest say, checked. They are 1 MiB at most.
     ///
     /// # Errors
     /// When it is none, or one that is not read.
