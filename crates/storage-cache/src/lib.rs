@@ -10,6 +10,8 @@
 mod ahead;
 mod cached;
 mod clusters;
+#[cfg(test)]
+mod crashes;
 mod figures;
 mod fill;
 mod flight;
