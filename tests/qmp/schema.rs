@@ -9,7 +9,7 @@ use super::begin_with_nothing;
 
 /// Arguments of QEMU's, of any version looked at, that are refused here (docs/qmp.md). Options of blockdev-reopen
 /// and of files in blockdev-create are blockdev-add's.
-const NOT_HERE: [&str; 37] = [
+const NOT_HERE: [&str; 43] = [
     "block-export-add(vhost-user-blk).addr(unix).abstract",
     "block-export-add(vhost-user-blk).addr(unix).tight",
     "block-export-add.allow-inactive",
@@ -30,6 +30,12 @@ const NOT_HERE: [&str; 37] = [
     "blockdev-add(https).proxy-password-secret",
     "blockdev-add(https).proxy-username",
     "blockdev-add(nbd).x-dirty-bitmap",
+    "blockdev-add(rbd).auth-client-required",
+    "blockdev-add(rbd).auth-client-required[]=cephx",
+    "blockdev-add(rbd).auth-client-required[]=none",
+    "blockdev-add(rbd).encrypt",
+    "blockdev-add(rbd).encrypt.format",
+    "blockdev-add(rbd).encrypt.parent",
     "nbd-server-start.addr(inet).data.keep-alive",
     "nbd-server-start.addr(inet).data.mptcp",
     "nbd-server-start.addr(inet).data.to",
@@ -127,7 +133,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 44] = [
+const OURS: [&str; 48] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(ublk)",
@@ -170,6 +176,10 @@ const OURS: [&str; 44] = [
     "blockdev-add(qcow2).prefetch=all",
     "blockdev-add(qcow2).prefetch=off",
     "blockdev-add(qcow2).prefetch=table",
+    "blockdev-add(rbd).on-remote-error",
+    "blockdev-add(rbd).on-remote-error=report",
+    "blockdev-add(rbd).on-remote-error=wait",
+    "blockdev-add(rbd).remote-timeout",
     "blockdev-mirror.x-converge-after",
     "drive-mirror.x-converge-after",
 ];
