@@ -29,11 +29,7 @@ impl Scene {
     }
 
     fn run(&self, words: &[&str]) -> Run {
-        let run =
-            cowhand(words).current_dir(self.scratch.path()).env("AWS_ENDPOINT_URL", self.way.endpoint());
-        run.env("AWS_ACCESS_KEY_ID", "A")
-            .env("AWS_SECRET_ACCESS_KEY", "hush")
-            .env("AWS_SESSION_TOKEN", "quiet")
+        self.way.below(cowhand(words).current_dir(self.scratch.path()))
     }
 
     /// The object as a file.

@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use crate::run::Run;
+
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFault {
@@ -51,9 +53,12 @@ impl FaultyStore {
         Self { port, shared }
     }
 
-    /// What `AWS_ENDPOINT_URL` is to be.
-    pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+    /// `run` with this as its store, and a user's credentials: `hush` and `quiet` are to be seen nowhere.
+    pub fn below(&self, run: Run) -> Run {
+        run.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port))
+            .env("AWS_ACCESS_KEY_ID", "A")
+            .env("AWS_SECRET_ACCESS_KEY", "hush")
+            .env("AWS_SESSION_TOKEN", "quiet")
     }
 
     /// These faults happen, once each.
