@@ -107,6 +107,8 @@ pub(crate) struct Layers {
     pub(crate) bitmaps: Option<Qcow2>,
     /// From the upper to the lower.
     pub(crate) list: Vec<Arc<Layer>>,
+    /// What the disk stood on before these were put over it, until what was written to that is durable.
+    unflushed: Mutex<Option<Arc<Layers>>>,
 }
 
 /// Layers that were opened and that no disk stands on yet: what [`crate::Graph::replace`] puts into a disk. Dropped, nothing of it is
@@ -134,7 +136,13 @@ impl Layers {
     pub(crate) fn new(top: Arc<dyn Block>, list: &[Arc<Layer>], bitmaps: Option<Qcow2>) -> Self {
         let of = |block: Arc<dyn Block>| list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block)).cloned();
         let list = block::layers(Arc::clone(&top)).filter_map(of).collect();
-        Self { cached: top.capabilities().cached, top, bitmaps, list }
+        Self { cached: top.capabilities().cached, top, bitmaps, list, unflushed: Mutex::default() }
+    }
+
+    /// These, over `below`, to which requests wrote what may not be durable yet: the next flush is one of that, too.
+    pub(crate) fn over(mut self, below: Arc<Self>) -> Self {
+        *self.unflushed.get_mut() = Some(below);
+        self
     }
 
     /// What writes compressed clusters to the top, if that takes any.
@@ -144,10 +152,21 @@ impl Layers {
 
     /// Makes everything durable that completed before this call.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
+        self.flush_below().await?;
         match self.of(&self.top).and_then(|layer| layer.compressing.get()) {
             Some(Some(compressing)) => Block::flush(compressing).await,
             _ => self.top.flush().await,
         }
+    }
+
+    /// Makes durable what was written before these layers were put over others. After an error the next flush tries again.
+    pub(crate) async fn flush_below(&self) -> Result<(), Error> {
+        let below = self.unflushed.lock().clone();
+        if let Some(below) = below {
+            Box::pin(below.flush()).await?;
+            *self.unflushed.lock() = None;
+        }
+        Ok(())
     }
 
     /// The uppermost image, if it is a qcow2 image; filters over it do not count.

@@ -217,6 +217,14 @@ impl Mirror {
                 return Err(error);
             }
         }
+        self.flush().await
+    }
+
+    /// Makes what was copied so far durable.
+    ///
+    /// # Errors
+    /// When the target cannot be flushed.
+    pub async fn flush(&self) -> Result<(), Error> {
         let target = &**self.tracked.target();
         target.flush().await.map_err(Error::request(Side::Target, target, Action::Flush, 0))
     }

@@ -86,11 +86,15 @@ impl Graph {
     /// that come wait and then find the new. What was there and is not needed any more is in the result.
     ///
     /// `last_look` runs when nobody is inside any more, just before the exchange: what it finds is so when requests go on. It may use
-    /// the blocks of the disk ([`crate::Disk::root`]); a request to the disk itself would wait for ever. The uppermost layer is flushed
-    /// before the exchange: what is below a new one is durable.
+    /// the blocks of the disk ([`crate::Disk::root`]); a request to the disk itself would wait for ever. No request waits for a flush:
+    /// the uppermost layer is flushed before requests are kept out, and what they wrote to it afterwards is durable with the next flush of
+    /// the disk ([`crate::Disk::flush_below`]).
     ///
-    /// Costs a flush and the time in which requests inside end, which the result tells; nothing on the medium changes: what the header
+    /// Costs that flush and the time in which requests inside end, which the result tells; nothing on the medium changes: what the header
     /// of an image says of its backing file is the caller's to write.
+    ///
+    /// # Crash
+    /// As one before or after: nothing that a flush of the disk covered is lost.
     ///
     /// # Errors
     /// When it cannot be put there, when `last_look` or the flush fails. Then, and when the future is dropped, everything is as it was;
@@ -124,7 +128,6 @@ impl Graph {
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
         last_look().await.map_err(ReplaceError::Before)?;
-        node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
         // The size may have changed while requests were inside.
         let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, &found)?;
         let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
@@ -136,9 +139,14 @@ impl Graph {
             still.set_backing(backing.clone()).map_err(ReplaceError::Before)?;
         }
         let list: Vec<Arc<Layer>> = old.list.iter().chain(&found.list).cloned().collect();
-        let layers = Arc::new(Layers::new(top, &list, bitmaps));
+        let layers = Layers::new(top, &list, bitmaps);
         let removed = layers.missing(old);
-        node.disk.stand_on(layers, &drained);
+        // What is put over the uppermost image, but for one whose place it takes.
+        let layers = match &found.over {
+            Some(_) if !found.over_below => layers.over(node.disk.layers()),
+            _ => layers,
+        };
+        node.disk.stand_on(Arc::new(layers), &drained);
         node.put_in_force(asked);
         self.link(node, &found);
         drop((still, drained));

@@ -140,6 +140,9 @@ impl Taken {
     /// It stays. What is below is for reading from now on, so that others may read its file too; with a bitmap that lies in memory
     /// alone it stays as it is, because that would be lost.
     pub async fn keep(self, inventory: &Inventory, change: &Change<'_>) {
+        if let Err(error) = self.disk.disk.flush_below().await {
+            tracing::error!(%error, "what is below a snapshot is not durable; flushes of the disk try it again");
+        }
         let Ok(chain) = Chain::of(inventory, &self.disk.name()) else { return };
         let below = chain.layers.get(1).and_then(|layer| layer.block.downcast_ref::<Qcow2>());
         if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
