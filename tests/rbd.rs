@@ -189,6 +189,7 @@ fn fio(server: &Server, seconds: &str) -> Run {
         "--size=16m",
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--do_verify=1",
         "--loops=1",
         "--fsync=32",
