@@ -224,6 +224,7 @@ fn requests_and_answers_that_are_lost_change_nothing() {
     let scene = Scene::new();
     scene.way.plan(&[
         ("GET /images/base/debian.json", StoreFault::Status(503)),
+        ("PUT /images/base/chunks/", StoreFault::Status(501)),
         ("PUT /images/base/chunks/", StoreFault::Reset),
         ("PUT /images/base/chunks/", StoreFault::LostAnswer),
         ("HEAD /images/base/chunks/", StoreFault::Status(500)),

@@ -152,6 +152,22 @@ fn an_upload_that_fails_leaves_nothing_and_tells_no_credentials() {
     }
 }
 
+/// A store that refuses the condition by which an object stays that somebody else makes meanwhile.
+#[test]
+fn a_store_without_conditions_is_written_by_force_alone() {
+    let scene = Scene::new();
+    scene.scratch.write("small.raw", b"small");
+    for (fault, file) in [("POST /images/disk?uploadId", "disk.raw"), ("PUT /images/disk", "small.raw")] {
+        scene.way.plan(&[(fault, StoreFault::Status(501))]);
+        let refused = scene.run(&["convert", "-f", "raw", file, "s3://images/disk"]).fails();
+        assert!(
+            refused.contains("does not know If-None-Match") && refused.contains("hint: --force"),
+            "{refused}"
+        );
+        scene.assert_nothing_is_left();
+    }
+}
+
 #[test]
 fn an_upload_that_is_interrupted_leaves_nothing() {
     let scene = Scene::new();

@@ -250,6 +250,9 @@ async fn publish(
             Error::Store(StoreError::Exists { .. } | StoreError::Changed { .. }) => {
                 failure.with_hint("somebody else pushed to this name; push again if theirs is to be replaced")
             }
+            Error::Store(StoreError::Unconditional { .. }) => failure.with_hint(
+                "such a store cannot keep two pushes to one name from overwriting each other: images are pushed to others",
+            ),
             _ => failure,
         }
     })

@@ -130,9 +130,12 @@ impl Place {
             return Ok(false);
         }
         // Whoever makes it meanwhile makes the same.
-        match store.put(&key, bytes, &Present::Keep).await {
+        match store.put(&key, bytes.clone(), &Present::Keep).await {
             Ok(()) => Ok(true),
             Err(StoreError::Exists { .. }) => Ok(false),
+            Err(StoreError::Unconditional { .. }) => {
+                Ok(store.put(&key, bytes, &Present::Replace).await.map(|()| true)?)
+            }
             Err(error) => Err(error.into()),
         }
     }

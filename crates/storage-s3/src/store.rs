@@ -47,6 +47,16 @@ pub enum StoreError {
         /// The object.
         name: ObjectName,
     },
+    /// The store does not know the field by which it would keep what somebody else makes meanwhile.
+    #[error(
+        "{name}: the store does not know {field} (it answers 501): it cannot keep what somebody else makes meanwhile"
+    )]
+    Unconditional {
+        /// The object.
+        name: ObjectName,
+        /// The field of the request.
+        field: &'static str,
+    },
     /// The answer does not say what it must.
     #[error("{url}: the store's answer {what}")]
     Answer {
@@ -91,6 +101,17 @@ pub enum Present {
     /// The new one takes its place if it still is the version with this ETag, and is refused otherwise. A store that does not know
     /// `If-Match` takes the new one all the same.
     ReplaceVersion(String),
+}
+
+impl Present {
+    /// The field that says so to the store, and its value.
+    fn condition(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Keep => Some(("If-None-Match", "*")),
+            Self::Replace => None,
+            Self::ReplaceVersion(etag) => Some(("If-Match", etag)),
+        }
+    }
 }
 
 /// How a bucket is reached.
@@ -166,7 +187,7 @@ impl Store {
     /// Puts an object, which is whole or not there at all.
     ///
     /// # Errors
-    /// When the store does not answer, or refuses; [`StoreError::Exists`] and [`StoreError::Changed`] as `present` says.
+    /// When the store does not answer, or refuses; [`StoreError::Exists`], [`StoreError::Changed`] and [`StoreError::Unconditional`] as `present` says.
     pub async fn put(&self, key: &str, bytes: IoBytes, present: &Present) -> Result<(), StoreError> {
         let mut fields = Fields::default();
         let mark = mark(&mut fields)?;
@@ -212,6 +233,9 @@ impl Store {
         made: Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let Err(error) = made else { return Ok(()) };
+        if let (Some(501), Some((field, _))) = (error.status(), present.condition()) {
+            return Err(StoreError::Unconditional { name: self.object(key)?, field });
+        }
         let Some(status @ (404 | 409 | 412)) = error.status() else { return Err(error) };
         let there = self.look(key).await?;
         match there.and_then(|there| there.upload) {
@@ -236,12 +260,10 @@ pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
 
 /// Says what becomes of an object of the same name.
 pub(crate) fn condition(fields: &mut Fields, present: &Present) -> Result<(), StoreError> {
-    let added = match present {
-        Present::Keep => fields.add("If-None-Match", "*"),
-        Present::Replace => Ok(()),
-        Present::ReplaceVersion(etag) => fields.add("If-Match", etag.as_str()),
-    };
-    Ok(added.map_err(storage_http::Error::from)?)
+    match present.condition() {
+        Some((field, value)) => Ok(fields.add(field, value).map_err(storage_http::Error::from)?),
+        None => Ok(()),
+    }
 }
 
 fn object(bucket: &str, key: &str) -> Result<ObjectName, StoreError> {

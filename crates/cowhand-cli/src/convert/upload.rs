@@ -10,11 +10,11 @@ use graph::probe::Format;
 use job::{Copy, CopyOptions, Counters, Order};
 use qcow2::{CreateOptions, DataClusters, InOrder};
 use reactor::Reactor;
-use storage_s3::{Present, StoreError, Upload, UploadSize};
+use storage_s3::{Present, Upload, UploadSize};
 
 use super::plan::Plan;
 use super::{Args, same_as, warn_of_unreadable};
-use crate::copying::object::{ObjectTarget, Shape};
+use crate::copying::object::{ObjectTarget, Shape, hinted};
 use crate::copying::watch::Watch;
 use crate::drive::disk_options;
 use crate::failure::{Failure, warn};
@@ -125,13 +125,8 @@ async fn begin(args: &Args, name: &str, size: UploadSize) -> Result<Upload, Fail
     let store = store.unwrap_or_else(|| Err(std::io::ErrorKind::Unsupported.into()));
     let (store, key) = store.map_err(|error| because(name, &error))?;
     let present = if args.force { Present::Replace } else { Present::Keep };
-    Upload::begin(Arc::new(store), &key, present, size).await.map_err(|error| {
-        let failure = because(name, &error);
-        match error {
-            StoreError::Exists { .. } => failure.with_hint("--force replaces it, when the new one is whole"),
-            _ => failure,
-        }
-    })
+    let begun = Upload::begin(Arc::new(store), &key, present, size).await;
+    begun.map_err(|error| hinted(because(name, &error), &error))
 }
 
 async fn copy(

@@ -78,7 +78,10 @@ impl ObjectTarget {
             let start = making.end(self.size).await?;
             making.upload.finish(&start).await.map_err(Broken::Store)
         };
-        finished.await.map_err(|error| Failure::because(format!("cannot upload {}", self.name), &error))
+        finished.await.map_err(|error| {
+            let failure = Failure::because(format!("cannot upload {}", self.name), &error);
+            if let Broken::Store(error) = &error { hinted(failure, error) } else { failure }
+        })
     }
 
     /// Takes away what was sent.
@@ -201,6 +204,17 @@ impl Making {
         let start = image.finish().map_err(Broken::Image)?;
         self.upload.append(&image.take()).await.map_err(Broken::Store)?;
         Ok(start)
+    }
+}
+
+/// With what the user can do about `error`.
+pub fn hinted(failure: Failure, error: &StoreError) -> Failure {
+    match error {
+        StoreError::Exists { .. } => failure.with_hint("--force replaces it, when the new one is whole"),
+        StoreError::Unconditional { .. } => {
+            failure.with_hint("--force makes it without that; nobody else may make it at the same time")
+        }
+        _ => failure,
     }
 }
 
