@@ -107,6 +107,7 @@ done
 /bin/busybox umount /mnt || fail umount
 /bin/busybox cat /sys/block/vda/serial && echo
 [ $(/bin/busybox ls -d /sys/block/vda/mq/* | /bin/busybox wc -l) = 2 ] || fail 'not two queues'
+echo RING-PACKED-$(/bin/busybox cut -c 35 /sys/block/vda/device/features)
 ";
 
 /// Another machine: what is left of the first one's files is what it wrote.
@@ -121,6 +122,16 @@ const AFTERWARDS: &str = r"
 /// QEMU is the front-end, and connects again when the daemon is gone. A new process takes over, too. The guest sees pauses, no error and no loss.
 #[test]
 fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_size() {
+    survives("off");
+}
+
+#[test]
+fn a_linux_guest_with_packed_rings_survives_the_same() {
+    survives("on");
+}
+
+/// `packed`: whether the machine offers its guest packed rings, `on` or `off`.
+fn survives(packed: &str) {
     let scratch = Scratch::new();
     let (path, socket, qmp) = (scratch.name("disk.qcow2"), scratch.file("v.sock"), scratch.file("q"));
     qemu_img(["create", "-q", "-f", "qcow2", &path, "256M"]).ok();
@@ -137,7 +148,7 @@ fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_si
         )
     };
     let mut server = serve();
-    let mut machine = Machine::boot(&kernel, &kernel.initrd(&scratch, MACHINE), &socket, &scratch);
+    let mut machine = Machine::boot(&kernel, &kernel.initrd(&scratch, MACHINE), (&socket, packed), &scratch);
     for mark in ["WROTE-7\r", "WROTE-20\r", "WROTE-33\r"] {
         machine.wait_for(mark);
         server.kill();
@@ -154,11 +165,13 @@ fn a_linux_guest_over_vhost_user_survives_kill_9_of_the_daemon_and_sees_a_new_si
     control.ok("block_resize", serde_json::json!({ "node-name": "disk", "size": 384 << 20 }));
     let said = machine.end();
     assert!(said.contains("disk\r"), "the serial number: {said}");
+    let features = if packed == "on" { "RING-PACKED-1\r" } else { "RING-PACKED-0\r" };
+    assert!(said.contains(features), "{said}");
     drop(control);
     server.stop();
     assert_clean(Path::new(&path));
     let server = serve();
-    let machine = Machine::boot(&kernel, &kernel.initrd(&scratch, AFTERWARDS), &socket, &scratch);
+    let machine = Machine::boot(&kernel, &kernel.initrd(&scratch, AFTERWARDS), (&socket, packed), &scratch);
     machine.end();
     server.stop();
     assert_clean(Path::new(&path));
@@ -171,7 +184,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn boot(kernel: &Kernel, initrd: &Path, socket: &Path, scratch: &Scratch) -> Self {
+    fn boot(kernel: &Kernel, initrd: &Path, (socket, packed): (&Path, &str), scratch: &Scratch) -> Self {
         let console = scratch.file("console");
         let chardev = format!("socket,id=c,path={},reconnect=1", socket.display());
         let child = std::process::Command::new("qemu-system-x86_64")
@@ -187,7 +200,8 @@ impl Machine {
             ])
             .args(["-object", "memory-backend-memfd,id=mem,size=512M,share=on", "-nodefaults", "-no-reboot"])
             .args(["-display", "none", "-serial", "stdio", "-append", "console=ttyS0 panic=-1 quiet"])
-            .args(["-chardev", &chardev, "-device", "vhost-user-blk-pci,chardev=c,num-queues=2"])
+            .args(["-chardev", &chardev, "-device"])
+            .arg(format!("vhost-user-blk-pci,chardev=c,num-queues=2,packed={packed}"))
             .args(firmware())
             .args([Path::new("-kernel"), &kernel.image, Path::new("-initrd"), initrd])
             .stdin(std::process::Stdio::null())
