@@ -10,6 +10,7 @@ pub mod client;
 pub mod fault_server;
 pub mod faulty_store;
 pub mod holder;
+pub mod libblkio;
 pub mod media;
 pub mod metrics;
 pub mod moto;

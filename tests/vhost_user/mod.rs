@@ -4,6 +4,7 @@
 
 pub(crate) mod crashes;
 mod hostile;
+mod libblkio;
 mod packed;
 mod steering;
 mod talk;
