@@ -26,7 +26,12 @@ pub struct Qmp {
 impl Qmp {
     /// Connects and negotiates.
     pub fn connect(socket: &Path) -> Self {
-        let mut client = Self::greeted(socket);
+        Self::over(UnixStream::connect(socket).expect("somebody listens"))
+    }
+
+    /// Negotiates over a connection.
+    pub fn over(stream: UnixStream) -> Self {
+        let mut client = Self::greeted_over(stream);
         let answer = client.ask("qmp_capabilities", json!({}));
         assert_eq!(answer, Ok(json!({})), "the handshake");
         client
@@ -34,7 +39,10 @@ impl Qmp {
 
     /// Connects, and takes the greeting.
     pub fn greeted(socket: &Path) -> Self {
-        let stream = UnixStream::connect(socket).expect("somebody listens");
+        Self::greeted_over(UnixStream::connect(socket).expect("somebody listens"))
+    }
+
+    fn greeted_over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(SILENCE)).expect("a timeout");
         let mut client = Self { reader: BufReader::new(stream), events: VecDeque::new(), next_id: 1 };
         let greeting = client.line().expect("a greeting");

@@ -9,11 +9,13 @@ mod counters;
 mod encrypted;
 mod files;
 mod growth;
+mod jobs;
 mod machine;
 mod merging;
 mod modes;
 mod order;
 mod per_request;
+mod remote;
 mod terabyte;
 mod tools;
 
@@ -59,6 +61,8 @@ pub const TABLES: &[Entry] = &[
     on_request("K", throttle::run),
     on_request("L", tools::run),
     on_request("N", files::run),
+    on_request("P", jobs::run),
+    on_request("Q", remote::run),
     on_request("counters", counters::run),
 ];
 
