@@ -1,8 +1,9 @@
 //! A disk at work is copied until the copy is in step with it: mirror, and commit of the uppermost image.
 //!
-//! Copying gains on guests or it does not: after some rounds over the disk ([`ROUNDS_MAX`], unless told otherwise) guests write to both
-//! sides themselves, and then what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do. Where that is
-//! off, a copy of a disk that is written faster than it is copied never becomes ready.
+//! Copying gains on guests or it does not: a round over the disk that leaves more than half of what it began with has gained nothing. After
+//! some of those ([`ROUNDS_MAX`], unless told otherwise) guests write to both sides themselves, and then what is left only shrinks. So the
+//! copy is ready after a bounded time, whatever the guests do. Where that is off, a copy of a disk that is written faster than it is copied
+//! never becomes ready.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -26,8 +27,8 @@ use crate::tracked::Tracked;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces under way at a time at most.
 const IN_FLIGHT_MAX: usize = 8;
-/// Rounds over the disk until guests write to both sides, unless told otherwise.
-const ROUNDS_MAX: u32 = 3;
+/// Rounds over the disk that gain nothing, until guests write to both sides, unless told otherwise.
+const ROUNDS_MAX: u32 = 1;
 /// What may be left for the last step, in which guests wait, where they are not made to write to both sides.
 const LAST_STEP_BYTES: u64 = 16 << 20;
 
@@ -71,7 +72,8 @@ impl Mirror {
         Self { tracked, counters: Counters::default(), in_flight, copied, rounds_max: ROUNDS_MAX }
     }
 
-    /// Guests are made to write to both sides after so many rounds over the disk; 0 is never, also not when it is completed.
+    /// Guests are made to write to both sides after so many rounds over the disk that gained nothing; 0 is never, also not when it is
+    /// completed.
     pub fn converging_after(self, rounds: u32) -> Self {
         Self { rounds_max: rounds, ..self }
     }
@@ -97,7 +99,7 @@ impl Mirror {
     /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready.
     pub async fn run(&self, life: &Life) -> Result<Ended, Error> {
         let mut under_way = FuturesUnordered::new();
-        let (mut at, mut rounds) = (0, 0);
+        let (mut at, mut rounds, mut left_before) = (0, 0, self.left());
         loop {
             if life.is_paused() {
                 // What is under way holds ranges that guests may wait for.
@@ -128,7 +130,9 @@ impl Mirror {
                         break;
                     }
                     at = 0;
-                    rounds += u32::from(life.status() == Status::Running && !self.tracked.dirty.is_empty());
+                    let left = self.left();
+                    rounds += u32::from(life.status() == Status::Running && left > left_before / 2);
+                    left_before = left;
                     continue;
                 };
                 at = piece.end;

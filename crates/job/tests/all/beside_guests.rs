@@ -111,9 +111,13 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::of_size(seed, SECTORS)
+    }
+
+    fn of_size(seed: u64, sectors: usize) -> Self {
         let dice = Arc::new(Dice(AtomicU64::new(seed)));
-        let disk = Arc::new(MadeUp::new("disk", &[Sector::Data; SECTORS], 7));
-        let copy = Arc::new(MadeUp::used("copy", SECTORS));
+        let disk = Arc::new(MadeUp::new("disk", &vec![Sector::Data; sectors], 7));
+        let copy = Arc::new(MadeUp::used("copy", sectors));
         let slow = |over: &Arc<MadeUp>| -> Arc<dyn Block> {
             Arc::new(Slow { over: Arc::clone(over) as _, dice: Arc::clone(&dice) })
         };
@@ -167,6 +171,40 @@ fn a_mirror_is_what_the_disk_is_whatever_is_written_meanwhile() {
         assert_eq!(ended.unwrap(), Ended::Complete);
         assert!(world.copy.bytes() == world.disk.bytes(), "seed {seed}");
         assert!(world.copy.flushes() > 0);
+    }
+}
+
+/// A guest that writes the whole disk again and again while it is copied: after one round that gained nothing its writes go to both sides.
+#[test]
+fn a_mirror_of_a_disk_that_is_written_without_end_becomes_ready() {
+    const DISK_BYTES: u64 = 16 << 20;
+    const WRITE_BYTES: u64 = 256 << 10;
+    const PASSES_MAX: u32 = 8;
+    for seed in 0..4 {
+        let world = World::of_size(seed, DISK_BYTES as usize / SECTOR);
+        let tracked = Tracked::new("t", Arc::clone(&world.source), Arc::clone(&world.target), UNIT, false);
+        let (mirror, block): (_, &dyn Block) = (Mirror::new(Arc::clone(&tracked)), &*tracked);
+        let guest = async {
+            let mut passes = 0;
+            while world.life.ask_to_end(End::Complete).is_err() {
+                passes += 1;
+                assert!(passes <= PASSES_MAX, "seed {seed}: the mirror does not gain on its guest");
+                let write = |at| {
+                    let bytes = vec![world.dice.below(255) as u8 + 1; WRITE_BYTES as usize];
+                    block.write(at * WRITE_BYTES, IoVec::from(IoBytes::copy_from(&bytes)), Hints::NONE)
+                };
+                let written = join_all((0..DISK_BYTES / WRITE_BYTES).map(write)).await;
+                assert!(written.iter().all(Result::is_ok));
+            }
+        };
+        let ended = block_on(async {
+            mirror.mark(What::Everything).await.unwrap();
+            let (ended, ()) = join(mirror.run(&world.life), guest).await;
+            mirror.catch_up().await.unwrap();
+            ended
+        });
+        assert_eq!(ended.unwrap(), Ended::Complete);
+        assert!(world.copy.bytes() == world.disk.bytes(), "seed {seed}");
     }
 }
 
