@@ -15,6 +15,8 @@ pub enum StoreFault {
     Reset,
     /// It arrives and is carried out; its answer does not come back.
     LostAnswer,
+    /// It arrives, and nothing comes back for as long as the client waits.
+    Silence,
 }
 
 /// A fault, and whose: the first request whose first line contains this text has it, once.
@@ -115,6 +117,10 @@ impl Shared {
                 let answer =
                     format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
                 return stream.write_all(answer.as_bytes());
+            }
+            Some(StoreFault::Silence) => {
+                // The client has no more to say: this ends when it goes.
+                return stream.read(&mut piece).map(drop);
             }
             Some(StoreFault::LostAnswer) | None => {}
         }

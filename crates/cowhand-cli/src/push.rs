@@ -114,9 +114,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let rules = Memory::default().rules(args.drive.policy()?);
     let watch = Watch::begin(args.progress && !args.quiet)?;
     let report = copying::reactor()?.run(async {
-        let place = place(args).await?;
+        let place = watch.within_grace(place(args)).await??;
         let disk = copying::open(&options, &rules, "push").await?;
-        let pushed = push(args, &watch, &place, &disk).await;
+        let pushed = watch.within_grace(push(args, &watch, &place, &disk)).await.flatten();
         copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
     })?;
     match (args.quiet, args.output) {

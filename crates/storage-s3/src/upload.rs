@@ -157,15 +157,23 @@ impl Upload {
         for task in self.sending.drain(..) {
             task.cancel().await;
         }
-        let Some(id) = self.id.take() else { return Ok(()) };
+        let Some(id) = &self.id else { return Ok(()) };
         let query = [("uploadId", id.as_str())];
         let aborted =
             self.store.send("DELETE", &self.key, &query, Fields::default(), IoBytes::zeroed(0)).await;
         match aborted {
             // It is gone already: the answer to an earlier attempt was lost.
-            Err(error) if error.status() == Some(404) => Ok(()),
-            aborted => aborted.map(drop),
+            Err(error) if error.status() != Some(404) => Err(error),
+            _ => {
+                self.id = None;
+                Ok(())
+            }
         }
+    }
+
+    /// What the store calls the upload while parts of it are there that no object has.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// The part that is filled, as it is.

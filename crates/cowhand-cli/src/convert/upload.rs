@@ -46,15 +46,16 @@ pub fn run(
     reactor.run(async {
         let shape = shape(args, name, plan)?;
         let size = upload_size(args, source, name, plan).await?;
-        let target = ObjectTarget::new(name.to_owned(), begin(args, name, size).await?, shape);
-        let made = match copy(args, watch, source, &target, plan).await {
-            Ok(()) => target.finish().await,
-            failed => failed,
+        let upload = watch.within_grace(begin(args, name, size)).await??;
+        let target = ObjectTarget::new(name.to_owned(), upload, shape);
+        let made = async {
+            copy(args, watch, source, &target, plan).await?;
+            target.finish().await
         };
-        match made {
+        match watch.within_grace(made).await.flatten() {
             Ok(()) if args.verify => verify(args, rules, source, name).await,
             Ok(()) => Ok(()),
-            Err(failure) => Err(take_away(&target, failure).await),
+            Err(failure) => Err(take_away(watch, &target, failure).await),
         }
     })
 }
@@ -158,16 +159,17 @@ async fn copy(
 }
 
 /// Takes away what was sent, and says so if that fails.
-async fn take_away(target: &ObjectTarget, failure: Failure) -> Failure {
-    match target.abort().await {
-        Ok(()) => failure,
-        Err(error) => {
-            warn(&format!("{}: {error}", target.name()));
-            failure.with_hint(
-                "parts that were sent are still at the store: abort the upload there (docs/object-stores.md)",
-            )
-        }
-    }
+async fn take_away(watch: &Watch, target: &ObjectTarget, failure: Failure) -> Failure {
+    let why = match watch.within_grace(target.abort()).await {
+        Ok(Ok(())) => return failure,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the store does not answer".to_owned(),
+    };
+    let Some(id) = target.upload_id().await else { return failure };
+    warn(&format!("{}: the upload {id:?} is still at the store: {why}", target.name()));
+    failure.with_hint(
+        "parts that were sent are still at the store: abort the upload there (docs/object-stores.md)",
+    )
 }
 
 async fn verify(args: &Args, rules: &OpenRules, source: &dyn Block, name: &str) -> Result<(), Failure> {

@@ -92,6 +92,11 @@ impl ObjectTarget {
         self.making.lock().await.upload.abort().await
     }
 
+    /// What the store calls the upload while parts of it are there.
+    pub async fn upload_id(&self) -> Option<String> {
+        self.making.lock().await.upload.id().map(str::to_owned)
+    }
+
     fn blame(&self) -> Blame {
         Blame::new(&self.name)
     }

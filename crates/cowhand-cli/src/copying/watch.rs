@@ -19,6 +19,9 @@ use crate::serve::signals::ignored_now;
 /// Often enough for a person who pressed Ctrl-C.
 const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
 
+/// How long requests that are under way may take when a signal has asked for the end: a machine that does not answer is not waited for.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// Signals of this process from [`Watch::begin`] on: SIGUSR1 shows how far a copy is; SIGINT, SIGTERM and SIGHUP end it in order, and
 /// the second of them at once.
 #[derive(Debug)]
@@ -110,6 +113,23 @@ impl Watch {
         }
     }
 
+    /// Runs `work`, which may wait for another machine, to its end, or until [`GRACE`] after a signal asked for the end: then it is dropped.
+    ///
+    /// # Errors
+    /// When it was dropped.
+    pub async fn within_grace<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let told = pin!(async {
+            while !self.end.load(Ordering::Relaxed) {
+                reactor::sleep(LOOKS_AT_SIGNALS).await;
+            }
+            reactor::sleep(GRACE).await;
+        });
+        match select(pin!(work), told).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(((), _)) => Err(interrupted()),
+        }
+    }
+
     /// Shows how far work that is no copy is; whether a signal asked for its end.
     pub fn look(&self, progress: &mut Progress, done_bytes: u64) -> ControlFlow<()> {
         if self.asked.swap(false, Ordering::Relaxed) {
@@ -130,8 +150,12 @@ impl Watch {
     /// Fails if a signal asked for the end.
     pub fn check(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::Relaxed) {
-            true => Err(Failure::new("interrupted")),
+            true => Err(interrupted()),
             false => Ok(()),
         }
     }
+}
+
+fn interrupted() -> Failure {
+    Failure::new("interrupted")
 }
