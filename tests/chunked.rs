@@ -338,3 +338,33 @@ fn a_push_of_large_chunks_takes_less_than_128_mib() {
     let pulled = scene.run(&["pull", IMAGE, "back.raw"]).outcome();
     assert!(pulled.status.success() && pulled.peak_rss_bytes < 128 << 20, "{pulled}");
 }
+
+/// The process is told to end once while a request waits for an answer that does not come: it does not wait, too.
+#[test]
+fn a_store_that_falls_silent_does_not_keep_an_interrupted_push_or_pull() {
+    let scene = Scene::new();
+    scene.push_disk();
+    let manifest = scene.manifest();
+    scene.scratch.write("disk.raw", &Random::of_name("another").bytes(4 * MIB));
+    for (words, mark) in [
+        (&["push", "-f", "raw", "disk.raw", IMAGE][..], "GET /images/base/debian.json"),
+        (&["push", "-f", "raw", "disk.raw", IMAGE], "PUT /images/base/chunks/"),
+        (&["push", "-f", "raw", "disk.raw", IMAGE], "PUT /images/base/debian.json"),
+        (&["pull", IMAGE, "back.raw"], "GET /images/base/chunks/"),
+    ] {
+        drop(scene.way.requests());
+        scene.way.plan(&[(mark, StoreFault::Silence)]);
+        // Less than what the server is waited for.
+        let outcome = scene.run(words).limit(Duration::from_secs(40)).outcome_telling(|pid| {
+            scene.way.wait_for(mark);
+            Run::new("kill").args(["-INT", &pid.to_string()]).ok();
+        });
+        assert!(!outcome.timed_out && !outcome.status.success(), "{mark}: {outcome}");
+        assert!(
+            outcome.stderr.contains("interrupted") || outcome.stderr.contains("cancelled"),
+            "{mark}: {outcome}"
+        );
+        assert_eq!(scene.manifest(), manifest);
+    }
+    scene.assert_reads_as(&scene.disk);
+}

@@ -188,23 +188,17 @@ fn an_upload_that_is_interrupted_leaves_nothing() {
 #[test]
 fn a_store_that_falls_silent_does_not_keep_an_interrupted_upload() {
     let scene = Scene::new();
-    let interrupt_at = |marks: &[&str]| {
+    let interrupt_at = |mark: &str| {
         let words = ["convert", "-O", "raw", "disk.raw", "s3://images/disk"];
         // Less than what the server is waited for.
         scene.run(&words).limit(Duration::from_secs(40)).outcome_telling(|pid| {
-            let until = Instant::now() + Duration::from_secs(30);
-            let mut seen = Vec::new();
-            while !marks.iter().all(|mark| seen.iter().any(|line: &String| line.contains(mark))) {
-                assert!(Instant::now() < until, "no {marks:?} in {seen:?}");
-                std::thread::sleep(Duration::from_millis(10));
-                seen.extend(scene.way.requests());
-            }
+            scene.way.wait_for(mark);
             Run::new("kill").args(["-INT", &pid.to_string()]).ok();
         })
     };
     for mark in ["HEAD /images/disk", "?uploads=", "partNumber=2", "POST /images/disk?uploadId"] {
         scene.way.plan(&[(mark, StoreFault::Silence)]);
-        let outcome = interrupt_at(&[mark]);
+        let outcome = interrupt_at(mark);
         assert!(!outcome.timed_out && outcome.stderr.contains("interrupted"), "{mark}: {outcome}");
         scene.assert_nothing_is_left();
     }
@@ -212,7 +206,7 @@ fn a_store_that_falls_silent_does_not_keep_an_interrupted_upload() {
         ("partNumber=2", StoreFault::Silence),
         ("DELETE /images/disk?uploadId", StoreFault::Silence),
     ]);
-    let outcome = interrupt_at(&["partNumber=2"]);
+    let outcome = interrupt_at("partNumber=2");
     let id = scene.store.pending("images").pop().expect("the upload is there");
     assert!(!outcome.timed_out && outcome.stderr.contains("interrupted"), "{outcome}");
     assert!(outcome.stderr.contains("is still at the store: the store does not answer"), "{id}: {outcome}");

@@ -3,8 +3,12 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::run::Run;
+
+/// How long a request may take to come.
+const COMES_WITHIN: Duration = Duration::from_secs(30);
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,17 @@ impl FaultyStore {
     /// Faults that have not happened yet.
     pub fn left(&self) -> Vec<Planned> {
         self.shared.planned.lock().expect("no thread panics").clone()
+    }
+
+    /// Waits until a request has come whose first line contains `mark`, and forgets those before it.
+    pub fn wait_for(&self, mark: &str) {
+        let until = Instant::now() + COMES_WITHIN;
+        let mut seen = Vec::new();
+        while !seen.iter().any(|line: &String| line.contains(mark)) {
+            assert!(Instant::now() < until, "no {mark} in {seen:?}");
+            std::thread::sleep(Duration::from_millis(10));
+            seen.extend(self.requests());
+        }
     }
 
     /// First lines of the requests that came since the last call.

@@ -78,7 +78,8 @@ impl Watch {
         }
     }
 
-    /// Runs the copy, which counts in `counters`, and gives its figures.
+    /// Runs the copy, which counts in `counters`, and gives its figures. When a signal asks for the end, pieces that are under way are
+    /// waited for, but for [`GRACE`] at most.
     ///
     /// # Errors
     /// Of the copy; also when a signal ended it.
@@ -89,7 +90,7 @@ impl Watch {
             let told = pin!(self.tell(counters, &mut progress));
             match select(copied, told).await {
                 Either::Left((result, _)) => result,
-                Either::Right((never, _)) => match never {},
+                Either::Right(((), _)) => Err(job::Error::Cancelled),
             }
         };
         if result.is_ok() {
@@ -99,10 +100,13 @@ impl Watch {
         result.map(|()| counters.progress())
     }
 
-    async fn tell(&self, counters: &Counters, progress: &mut Progress) -> std::convert::Infallible {
-        loop {
+    /// Shows how far the copy is, until it has been cancelled for [`GRACE`].
+    async fn tell(&self, counters: &Counters, progress: &mut Progress) {
+        let mut cancelled = None;
+        while cancelled.is_none_or(|since: Instant| since.elapsed() < GRACE) {
             reactor::sleep(LOOKS_AT_SIGNALS).await;
             if self.end.load(Ordering::Relaxed) {
+                cancelled.get_or_insert_with(Instant::now);
                 counters.cancel();
             }
             let done = counters.progress().done;
