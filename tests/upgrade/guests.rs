@@ -11,8 +11,10 @@ use super::{Daemon, PAUSE_MAX};
 use crate::vhost_user::crashes::{BLOCK, Guest};
 use crate::vhost_user::pattern;
 
-/// Upgrades of each test.
-const UPGRADES: usize = 6;
+/// Upgrades of each test: few, or as many as `COWHAND_UPGRADES` says.
+fn upgrades() -> usize {
+    std::env::var("COWHAND_UPGRADES").map_or(6, |count| count.parse().expect("COWHAND_UPGRADES: a number"))
+}
 
 /// On a machine that does other things, too, a pause is longer than what the program takes: only the daemon's own figure is held to the promise,
 /// and of several upgrades the shortest.
@@ -28,7 +30,7 @@ fn a_client_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
     let socket = daemon.socket.clone();
     let written = std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_until(&socket, "disk", &stop));
-        for _ in 0..UPGRADES {
+        for _ in 0..upgrades() {
             std::thread::sleep(Duration::from_millis(150));
             daemon.upgrade();
         }
@@ -47,6 +49,8 @@ fn fio_verifies_what_it_wrote_through_several_upgrades() {
     let mut daemon = Daemon::start(|_| Vec::new());
     let uri = daemon.server.uri("disk");
     std::thread::scope(|scope| {
+        // A loop takes about as long as three upgrades.
+        let loops = format!("--loops={}", upgrades().div_ceil(6));
         let job = scope.spawn(move || {
             let options = [
                 "--name=verify",
@@ -57,10 +61,11 @@ fn fio_verifies_what_it_wrote_through_several_upgrades() {
                 "--rate_iops=4000",
                 "--verify=crc32c",
                 "--verify_state_save=0",
+                &loops,
             ];
-            fio(&uri, &options, Duration::from_secs(120))
+            fio(&uri, &options, Duration::from_secs(600))
         });
-        for _ in 0..3 {
+        for _ in 0..upgrades().div_ceil(2) {
             std::thread::sleep(Duration::from_millis(700));
             daemon.upgrade();
         }
@@ -86,7 +91,7 @@ fn a_guest_that_writes_sees_no_error_and_loses_nothing_in_several_upgrades() {
         let mut longest = Duration::ZERO;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..UPGRADES {
+                for _ in 0..upgrades() {
                     std::thread::sleep(Duration::from_millis(100));
                     daemon.upgrade();
                 }
