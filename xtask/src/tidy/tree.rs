@@ -7,14 +7,14 @@ use std::path::Path;
 /// Directories that are not the project's text: what builds leave, the history, and bytes for fuzz targets.
 const SKIPPED: [&str; 3] = ["target", ".git", "corpus"];
 
-/// Every text file of the project, by its path from the root.
+/// Every file of the project, by its path from the root; what is no text (a picture) has an empty one.
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// Reads all files below `root` that are UTF-8.
+    /// Reads all files below `root`.
     ///
     /// # Errors
     /// If a directory or a file cannot be read.
@@ -32,9 +32,8 @@ impl Tree {
             let kind = entry.file_type()?;
             if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
                 self.add(&entry.path(), &format!("{path}/"))?;
-            } else if kind.is_file()
-                && let Ok(text) = String::from_utf8(std::fs::read(entry.path())?)
-            {
+            } else if kind.is_file() {
+                let text = String::from_utf8(std::fs::read(entry.path())?).unwrap_or_default();
                 self.files.insert(path, text);
             }
         }
