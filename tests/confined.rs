@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use black_box::fault_server::FAULTS;
+use black_box::ports::free_port;
 use black_box::qmp::Qmp;
 use black_box::server::Start;
 use black_box::{Fault, FaultServer, Nginx, Random, Run, Scratch, Server, peer, program};
@@ -54,11 +55,6 @@ impl Drop for QemuNbd {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn listening(start: Start) -> Server {

@@ -1,10 +1,10 @@
 //! `qemu-nbd`.
 
 use std::fs;
-use std::net::TcpListener;
 
 use black_box::Run;
 use black_box::peer::{nbdsh, qemu_img, qemu_io_ok};
+use black_box::ports::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Server, contexts, gone, images, ours, seen};
@@ -134,8 +134,7 @@ fn a_socket_that_is_handed_over_is_served() {
 fn over_tcp_with_credentials_clients_must_use_tls() {
     let scratch = images();
     certificates(scratch.path());
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+    let port = free_port();
     let directory = scratch.path().display().to_string();
     let object = format!("tls-creds-x509,id=t,dir={directory},endpoint=server,verify-peer=on");
     let line = format!(

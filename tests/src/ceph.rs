@@ -1,11 +1,11 @@
 //! Ceph: a cluster of one node at ports of its own. Needs root, as its programs do.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Run;
+use crate::ports::free_port;
 
 /// How long a part of it may take to come up.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
@@ -25,11 +25,6 @@ pub struct Ceph {
     directory: tempfile::TempDir,
     monitor: Child,
     osd: Child,
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 impl Ceph {

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod moto;
 pub mod nginx;
 pub mod peer;
+pub mod ports;
 pub mod program;
 pub mod qmp;
 pub mod random;

@@ -1,11 +1,12 @@
 //! moto: an S3-compatible store in memory, at a port of its own. It takes every signature, as long as there is one.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::ports::free_port;
 use crate::program;
 
 /// How long it may take to listen: it is much Python.
@@ -31,9 +32,7 @@ fn packages() -> PathBuf {
 impl Moto {
     /// An empty store.
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-m", "moto.server", "-p", &port.to_string()]).env("PYTHONPATH", packages());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

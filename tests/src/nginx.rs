@@ -1,9 +1,11 @@
 //! nginx with the files of a directory, at two ports of its own: without and with TLS.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::ports::free_port;
 
 /// How long it may take to listen.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
@@ -16,11 +18,6 @@ pub struct Nginx {
     scratch: tempfile::TempDir,
     port: u16,
     tls_port: u16,
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 impl Nginx {
