@@ -133,6 +133,10 @@ impl Work {
         let graph = &inventory.graph;
         let change = graph.change().await;
         let failed = |error: ReplaceError| QmpError::because("the last step failed", &error);
+        if let Self::Mirror { mirror, .. } = self {
+            // Most of what its last flush writes is written while requests go on.
+            mirror.flush().await.map_err(|error| QmpError::because("the last step failed", &error))?;
+        }
         let removed = match self {
             Self::Stream { disk, image, base, backing, .. } => {
                 name_backing(image, backing).await?;
@@ -148,8 +152,6 @@ impl Work {
                 removed
             }
             Self::Mirror { disk, mirror, bitmap, .. } if ended == Ended::Left => {
-                // Most of what the last flush writes is written while requests go on.
-                mirror.flush().await.map_err(|error| QmpError::because("the last step failed", &error))?;
                 let last_look = async || catch_up(mirror, bitmap.as_ref()).await;
                 let taken = graph.take_filter_off(&change, disk, last_look).await;
                 let removed = taken.map_err(failed)?.removed;
@@ -157,8 +159,6 @@ impl Work {
                 removed
             }
             Self::Mirror { disk, mirror, pivot, bitmap, .. } => {
-                // Most of what the last flush writes is written while requests go on.
-                mirror.flush().await.map_err(|error| QmpError::because("the last step failed", &error))?;
                 let last_look = async || catch_up(mirror, bitmap.as_ref()).await;
                 let replaced = match pivot {
                     Pivot::Layer(base) => graph.stand_on_layer(&change, disk, base, last_look).await,
