@@ -31,6 +31,8 @@ pub struct Parts {
     pub overlay: RefCell<Option<Qcow2>>,
     /// What requests go to.
     pub root: RefCell<Arc<dyn Block>>,
+    /// What they went to before the overlay was put over it, until that is durable.
+    pub unflushed: RefCell<Option<Arc<dyn Block>>>,
     /// Requests are inside in the shared mode; an exchange keeps them out.
     pub gate: RangeLocks,
     /// Nobody knows what the disk stands on.
@@ -62,14 +64,20 @@ impl Parts {
             variant,
             overlay: RefCell::default(),
             root: RefCell::new(root),
+            unflushed: RefCell::default(),
             gate: RangeLocks::default(),
             is_dead: Cell::default(),
             failed: Cell::default(),
         }
     }
 
-    /// Flushes what the disk stands on. Nobody is inside.
-    pub async fn flush_inside(&self) -> Result<(), String> {
+    /// Flushes what the disk stands on, and first what it stood on before an overlay was put over that.
+    pub async fn flush(&self) -> Result<(), String> {
+        let below = self.unflushed.borrow().clone();
+        if let Some(below) = below {
+            below.flush().await.map_err(|error| error.to_string())?;
+            self.unflushed.take();
+        }
         let root = Arc::clone(&self.root.borrow());
         root.flush().await.map_err(|error| error.to_string())
     }
@@ -169,10 +177,11 @@ impl Disk {
         }
     }
 
-    async fn durable(&self, root: &dyn Block, durability: Durability) -> Result<(), String> {
+    /// Of a request that is still inside.
+    async fn durable(&self, durability: Durability) -> Result<(), String> {
         match durability {
             Durability::AtFlush => Ok(()),
-            Durability::AtReply => root.flush().await.map_err(|error| error.to_string()),
+            Durability::AtReply => self.parts.flush().await,
         }
     }
 
@@ -220,14 +229,14 @@ impl Subject for Disk {
     async fn write(&self, offset: u64, data: IoVec, durability: Durability) -> Result<(), String> {
         let (_inside, root) = self.enter().await?;
         root.write(offset, data, Hints::NONE).await.map_err(|error| error.to_string())?;
-        self.durable(&*root, durability).await
+        self.durable(durability).await
     }
 
     async fn zero(&self, offset: u64, len: u64, how: Zeroing, durability: Durability) -> Result<(), String> {
         let (_inside, root) = self.enter().await?;
         let options = ZeroOptions { unmap: how == Zeroing::Unmap, fast_only: false };
         root.zero(offset, len, options).await.map_err(|error| error.to_string())?;
-        self.durable(&*root, durability).await
+        self.durable(durability).await
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), String> {
@@ -249,8 +258,8 @@ impl Subject for Disk {
     }
 
     async fn flush(&self) -> Result<(), String> {
-        let (_inside, root) = self.enter().await?;
-        root.flush().await.map_err(|error| error.to_string())
+        let _inside = self.enter().await?;
+        self.parts.flush().await
     }
 
     async fn manage(&self, operation: Management) -> Result<(), String> {

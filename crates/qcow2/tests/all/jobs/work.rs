@@ -107,9 +107,10 @@ impl Work {
                 Ok(Finished::same(parts, note(top, None)))
             }
             Self::Mirror(mirror) => {
+                mirror.flush().await.map_err(told)?;
+                parts.flush().await?;
                 let drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
                 mirror.catch_up().await.map_err(told)?;
-                parts.flush_inside().await?;
                 let source = read_all(&parts.layers[0].1).await?;
                 let finished = match (ended, parts.kind) {
                     (Ended::Left, Kind::CommitTop) => Finished::same(parts, note(TOP, None)),
@@ -169,11 +170,13 @@ async fn put_overlay(parts: &Parts) -> Result<Finished, String> {
     };
     create(&file, None, &made).await.map_err(told)?;
     let overlay = open_alone(&parts.world, OVERLAY, options(parts.variant)).await?;
+    parts.flush().await?;
     let drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
-    parts.flush_inside().await?;
-    let below = Arc::new(parts.layers[0].1.clone());
-    overlay.hold_still().await.and_then(|still| still.set_backing(Some(below))).map_err(told)?;
+    let below: Arc<dyn Block> = Arc::new(parts.layers[0].1.clone());
+    let set = overlay.hold_still().await.and_then(|still| still.set_backing(Some(Arc::clone(&below))));
+    set.map_err(told)?;
     *parts.overlay.borrow_mut() = Some(overlay.clone());
+    *parts.unflushed.borrow_mut() = Some(below);
     let finished = Finished { note: Note { stands_on: OVERLAY, whole: None }, root: Arc::new(overlay) };
     finished.put_in_force(parts, drained).await?;
     Ok(finished)
@@ -189,8 +192,8 @@ async fn put_below(
     let image = &parts.layers[of].1;
     let format = name.as_ref().map(|_| "qcow2".to_owned());
     image.set_backing_name(name, format).await.map_err(told)?;
+    parts.flush().await?;
     let _drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
-    parts.flush_inside().await?;
     let images: Vec<&Qcow2> = parts.layers[..=of].iter().map(|(_, image)| image).collect();
     let mut still = Vec::new();
     for image in &images {
