@@ -78,6 +78,12 @@ pub enum Error {
         /// Where the range ends in it.
         end: u64,
     },
+    /// A guest's write to both sides was dropped half-way.
+    #[error("a write was given up half-way that may still reach {name}: it cannot be trusted")]
+    Dropped {
+        /// What the target is called.
+        name: String,
+    },
     /// The caller gave it up ([`crate::Counters::cancel`]).
     #[error("it was cancelled")]
     Cancelled,

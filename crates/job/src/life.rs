@@ -132,11 +132,17 @@ impl Life {
     /// When it is asked to already, or not at work.
     pub fn pause(&self) -> Result<(), VerbError> {
         self.check(Verb::Pause)?;
-        if self.paused.replace(true) {
-            return Err(VerbError::PausedAlready { id: self.terms.id.clone() });
+        match self.rest() {
+            true => Ok(()),
+            false => Err(VerbError::PausedAlready { id: self.terms.id.clone() }),
         }
+    }
+
+    /// Has it rest; whether that is new.
+    fn rest(&self) -> bool {
+        let was_paused = self.paused.replace(true);
         self.changed.notify(usize::MAX);
-        Ok(())
+        !was_paused
     }
 
     /// Lets it go on.
@@ -300,21 +306,22 @@ impl Life {
             Side::Target => self.terms.on_target_error,
         };
         let no_space = error.is_no_space();
+        let is_given_up = self.is_given_up();
         let verdict = match policy {
+            _ if is_given_up => Verdict::Report,
             OnError::Report => Verdict::Report,
             OnError::Enospc if !no_space => Verdict::Report,
             OnError::Ignore => Verdict::Ignore,
             OnError::Stop | OnError::Enospc => Verdict::Stop,
         };
-        if self.is_given_up() {
-            return Err(Error::Cancelled);
-        }
+        // A medium that fails is worth knowing of, also when nobody wants the copy any more.
         (self.tell)(Notice::Failed(side, verdict));
         match verdict {
+            Verdict::Report if is_given_up => return Err(Error::Cancelled),
             Verdict::Report => return Err(error),
             Verdict::Ignore => self.changed_or(reactor::sleep(RETRY)).await,
             Verdict::Stop => {
-                self.paused.set(true);
+                self.rest();
                 self.io_status.set(if no_space { IoStatus::NoSpace } else { IoStatus::Failed });
             }
         }

@@ -96,7 +96,8 @@ impl Mirror {
     /// Copies until somebody completes or cancels it; it becomes ready on the way.
     ///
     /// # Errors
-    /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready.
+    /// When a request fails and the job's terms say that it fails of it; when it is cancelled before it is ready; when a write to both sides
+    /// was dropped.
     pub async fn run(&self, life: &Life) -> Result<Ended, Error> {
         let mut under_way = FuturesUnordered::new();
         let (mut at, mut rounds, mut left_before) = (0, 0, self.left());
@@ -106,6 +107,7 @@ impl Mirror {
                 finish(&mut under_way).await?;
             }
             life.pause_point().await?;
+            self.tracked.check()?;
             let is_in_step = under_way.is_empty() && self.tracked.dirty.is_empty();
             if life.status() == Status::Ready {
                 match life.asked_to_end() {
@@ -211,8 +213,9 @@ impl Mirror {
     /// Copies what is left, and flushes the target. The disk is drained: nothing is written meanwhile, and afterwards the copy is the disk.
     ///
     /// # Errors
-    /// At the first request that fails.
+    /// At the first request that fails; when the copy cannot be trusted.
     pub async fn catch_up(&self) -> Result<(), Error> {
+        self.tracked.check()?;
         self.tracked.mark_uncertain();
         while let Some(piece) = self.tracked.dirty.next(0, PIECE_BYTES) {
             self.tracked.dirty.clear(piece.clone());

@@ -1,7 +1,9 @@
 //! A filter that knows what guests write while a job copies the disk.
 //!
 //! A request marks what it changed when it has ended and before it is answered: the job, which clears a mark before it reads, copies
-//! what it may have missed once more. A request that is dropped may still land, so its range is kept and marked when the disk is drained.
+//! what it may have missed once more. A request that is dropped may still land in the disk, so its range is kept and marked when the disk is
+//! drained. In the synchronous mode it may land in the copy, too, and nobody waits for that: then the job fails. Doors carry out each change
+//! that they took in, so theirs never are dropped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ pub struct Tracked {
     waited_ns: AtomicU64,
     /// Ranges of requests that were dropped.
     uncertain: Mutex<Vec<Range<u64>>>,
+    /// A request was dropped that may still reach the target.
+    may_land: AtomicBool,
     marked: Event,
 }
 
@@ -47,6 +51,7 @@ enum Change {
 struct Pending<'a> {
     tracked: &'a Tracked,
     range: Option<Range<u64>>,
+    is_synchronous: bool,
 }
 
 impl Drop for Pending<'_> {
@@ -54,6 +59,9 @@ impl Drop for Pending<'_> {
         if let Some(range) = self.range.take() {
             self.tracked.mark(range.clone());
             self.tracked.uncertain.lock().push(range);
+            if self.is_synchronous {
+                self.tracked.may_land.store(true, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -77,6 +85,7 @@ impl Tracked {
             written_through: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
             uncertain: Mutex::default(),
+            may_land: AtomicBool::new(false),
             marked: Event::new(),
         })
     }
@@ -132,6 +141,15 @@ impl Tracked {
         self.marked.notify(usize::MAX);
     }
 
+    /// # Errors
+    /// When a request was dropped that may still reach the target, whatever is written there since.
+    pub(crate) fn check(&self) -> Result<(), crate::Error> {
+        match self.may_land.load(Ordering::SeqCst) {
+            true => Err(crate::Error::Dropped { name: self.target.name().to_owned() }),
+            false => Ok(()),
+        }
+    }
+
     /// Marks what requests left behind that were dropped. The disk is drained: all have landed.
     pub(crate) fn mark_uncertain(&self) {
         self.uncertain.lock().drain(..).for_each(|range| self.dirty.mark(range));
@@ -139,8 +157,9 @@ impl Tracked {
 
     async fn change(&self, offset: u64, change: Change) -> Result<(), Error> {
         let range = offset..offset.saturating_add(change.len());
-        let mut pending = Pending { tracked: self, range: Some(range.clone()) };
-        let changed = if self.is_synchronous() {
+        let is_synchronous = self.is_synchronous();
+        let mut pending = Pending { tracked: self, range: Some(range.clone()), is_synchronous };
+        let changed = if is_synchronous {
             let whole = self.dirty.whole(&range);
             // Two writes of one place reach both sides in one order, and the job is not between them.
             let begun = Instant::now();

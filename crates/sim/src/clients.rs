@@ -32,6 +32,8 @@ pub(crate) struct Clients {
     pub alignment: u64,
     /// An open or a close failed, or something behind the clients' backs did.
     pub unclean: Cell<bool>,
+    /// Requests were given up by the disk itself.
+    pub gave_up: Cell<bool>,
     found: RefCell<Option<FailureKind>>,
 }
 
@@ -44,6 +46,7 @@ impl Clients {
             errors: RefCell::default(),
             alignment,
             unclean: Cell::new(false),
+            gave_up: Cell::new(false),
             found: RefCell::default(),
         })
     }
@@ -64,6 +67,7 @@ impl Clients {
         self.settle();
         let closed = subject.close().await;
         self.settle();
+        self.gave_up.set(self.gave_up.get() | subject.gave_work_up());
         let behind = subject.background_errors();
         if behind > 0 {
             self.unclean.set(true);

@@ -84,6 +84,11 @@ pub trait Subject: 'static {
         0
     }
 
+    /// Whether work of its own was given up with requests under way: their failures reach nobody.
+    fn gave_work_up(&self) -> bool {
+        false
+    }
+
     /// Writes back what is only in memory; the last call.
     fn close(&self) -> impl Future<Output = Result<(), Self::Error>>;
 }

@@ -252,3 +252,20 @@ fn a_backup_whose_target_fails_fails_and_its_guests_do_not() {
     }
     assert!(failed > 0, "no request of the target failed");
 }
+
+/// What was dropped may reach the copy at any time, also behind what the job copies there.
+#[test]
+fn a_mirror_fails_of_a_write_to_both_sides_that_was_dropped() {
+    let world = World::new(1);
+    let tracked = Tracked::new("mirror_top", world.source, world.target, UNIT, true);
+    let mirror = Mirror::new(Arc::clone(&tracked));
+    let data = IoVec::from(IoBytes::copy_from(&[1; 512]));
+    let mut write = tracked.write(0, data, Hints::NONE);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(write.as_mut().poll(&mut context).is_pending(), "it ended before it could be dropped");
+    drop(write);
+    let failed = [block_on(mirror.run(&world.life)).map(drop), block_on(mirror.catch_up())];
+    for failed in failed {
+        assert!(matches!(failed, Err(job::Error::Dropped { .. })), "{failed:?}");
+    }
+}

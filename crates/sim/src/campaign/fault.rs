@@ -96,12 +96,12 @@ pub fn fail_every_io<T: Target>(
     Ok(counts)
 }
 
-/// No error goes unreported.
+/// No error goes unreported, but for those of requests that the disk gave up.
 pub(super) fn told_somebody(ran: &Ran, silent: &[IoKind]) -> Result<(), FailureKind> {
     let faults = ran.world.counts().faults;
     let loud = faults.keys().find(|kind| !silent.contains(kind));
     match loud {
-        Some(kind) if ran.errors.is_empty() => Err(FailureKind::Swallowed(*kind)),
+        Some(kind) if ran.errors.is_empty() && !ran.gave_up => Err(FailureKind::Swallowed(*kind)),
         Some(_) | None => Ok(()),
     }
 }

@@ -53,6 +53,8 @@ pub struct Ran {
     pub errors: Vec<(String, String)>,
     /// Every open and every close went well, and nothing failed behind the clients' backs.
     pub clean: bool,
+    /// A disk gave requests up whose failures reached nobody.
+    pub gave_up: bool,
     /// What the target found leaked at the end.
     pub leaks: u64,
 }
@@ -123,7 +125,15 @@ async fn whole_run<T: Target>(
     world.set_order(Order::Immediate);
     let leaks = after_all(target, &world, &clients).await?;
     let (model, errors) = (clients.model.borrow().clone(), clients.errors.take());
-    Ok(Ran { world, model, recording, errors, clean: !clients.unclean.get(), leaks })
+    Ok(Ran {
+        world,
+        model,
+        recording,
+        errors,
+        clean: !clients.unclean.get(),
+        gave_up: clients.gave_up.get(),
+        leaks,
+    })
 }
 
 /// Nothing fails any more: the images are sound and hold what they must. Gives what is leaked.

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Block, ReadKind, ZeroOptions};
-use job::{End, Error, Life, Notice, OnError, Status, Terms};
+use job::{End, Life, Notice, OnError, Status, Terms};
 use qcow2::Qcow2;
 use sim::{Durability, Management, Subject, World};
 use storage::{Hints, IoBuf, IoVec, RangeLocks, RangeMode, Zeroing};
 
 use super::images::{SIZE, TOP};
 use super::note::Note;
-use super::target::Kind;
-use super::work::Work;
+use super::target::{Kind, Machine};
+use super::work::{Failed, Work};
 
 /// How often a job is let go on that stopped because of errors.
 const RESUMED_MAX: usize = 3;
@@ -25,6 +25,8 @@ pub struct Parts {
     pub world: World,
     /// From the upper to the lower, as they were opened.
     pub layers: Vec<(usize, Qcow2)>,
+    /// Theirs, not that of the copy.
+    pub host: Arc<Machine>,
     pub copy: Option<Qcow2>,
     pub variant: u32,
     /// What was put over the disk.
@@ -39,6 +41,8 @@ pub struct Parts {
     pub is_dead: Cell<bool>,
     /// Failures of the job.
     failed: Cell<u64>,
+    /// A job left requests under way behind.
+    gave_up: Cell<bool>,
 }
 
 /// An opened disk.
@@ -51,7 +55,7 @@ impl Parts {
     pub fn new(
         kind: Kind,
         world: World,
-        layers: Vec<(usize, Qcow2)>,
+        (layers, host): (Vec<(usize, Qcow2)>, Arc<Machine>),
         copy: Option<Qcow2>,
         variant: u32,
     ) -> Self {
@@ -60,6 +64,7 @@ impl Parts {
             kind,
             world,
             layers,
+            host,
             copy,
             variant,
             overlay: RefCell::default(),
@@ -68,7 +73,15 @@ impl Parts {
             gate: RangeLocks::default(),
             is_dead: Cell::default(),
             failed: Cell::default(),
+            gave_up: Cell::default(),
         }
+    }
+
+    /// Keeps requests out; nobody is inside, nor anything that they left behind.
+    pub async fn drain(&self) -> storage::RangeGuard<'_> {
+        let drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
+        self.host.idle().await;
+        drained
     }
 
     /// Flushes what the disk stands on, and first what it stood on before an overlay was put over that.
@@ -100,18 +113,14 @@ impl Parts {
     }
 
     /// Works to the end and does the last step.
-    async fn done(&self, work: &Work, life: &Life) -> Result<(), Option<String>> {
-        let told = |error: Error| match error {
-            Error::Cancelled => None,
-            error => Some(error.to_string()),
-        };
-        let ended = work.run(life).await.map_err(told)?;
-        life.settle(std::future::ready(true)).await.map_err(told)?;
+    async fn done(&self, work: &Work, life: &Life) -> Result<(), Failed> {
+        let ended = work.run(life).await.map_err(Failed::of)?;
+        life.settle(std::future::ready(true)).await.map_err(Failed::of)?;
         let finished = work.finish(self, ended).await?;
         // A backup is told to be whole while guests write; the others have switched already.
         if let Work::Backup(..) = work {
-            let drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
-            finished.put_in_force(self, drained).await?;
+            let drained = self.drain().await;
+            finished.put_in_force(self, drained).await.map_err(|_| Failed::Told)?;
         } else if finished.note.stands_on == TOP {
             self.take_filter_off().await;
         }
@@ -119,15 +128,16 @@ impl Parts {
     }
 
     async fn take_filter_off(&self) {
-        let _drained = self.gate.acquire(0, 1, RangeMode::Exclusive).await;
+        let _drained = self.drain().await;
         *self.root.borrow_mut() = Arc::new(self.layers[0].1.clone());
     }
 
     async fn live(&self, work: Work, life: &Life) {
         life.begin();
         if let Err(failed) = self.done(&work, life).await {
-            if failed.is_some() {
-                self.fails();
+            match failed {
+                Failed::Told => self.fails(),
+                Failed::GivenUp => self.gave_up.set(true),
             }
             match life.status() {
                 Status::Paused => life.enter(Status::Running),
@@ -189,15 +199,14 @@ impl Disk {
     async fn end_job(&self, life: &Life) {
         let (mut resumed, by_force) = (0, self.parts.variant & 1 == 1);
         while life.status() != Status::Concluded {
-            if by_force {
+            let is_enough = by_force || resumed == RESUMED_MAX && life.is_paused();
+            // What does not fit its state is refused.
+            if is_enough {
                 let _ = life.ask_to_end(End::Force);
             } else if life.is_paused() {
-                resumed += 1;
-                let _ = match resumed <= RESUMED_MAX {
-                    true => life.resume(),
-                    false => life.ask_to_end(End::Force),
-                };
-            } else if life.status() == Status::Ready && life.asked_to_end().is_none() {
+                resumed += usize::from(life.resume().is_ok());
+            }
+            if life.status() == Status::Ready && life.asked_to_end().is_none() {
                 let _ = life.ask_to_end(End::Complete);
             }
             if life.status() != Status::Concluded {
@@ -272,6 +281,10 @@ impl Subject for Disk {
             status.leaked_clusters + status.bitmaps_put_off
         });
         self.parts.failed.get() + behind.sum::<u64>()
+    }
+
+    fn gave_work_up(&self) -> bool {
+        self.parts.gave_up.get()
     }
 
     async fn close(&self) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! What must be true of the images at any moment.
 
+use std::sync::Arc;
+
 use block::Block;
 use qcow2::{Options, Progress, Qcow2, Repair, check};
 use sim::{CrashState, World};
@@ -50,7 +52,7 @@ pub async fn bitmaps_are_true(world: &World) -> Result<usize, String> {
     let top = matches!(Note::of(world).stands_on, TOP | OVERLAY).then_some(TOP);
     for disk in top.into_iter().chain([BASE]) {
         let options = |_| Options { writable: false, ..Options::default() };
-        let layers = open_chain(world, disk, options).await?;
+        let layers = open_chain(world, disk, options, &Arc::default()).await?;
         let Some((_, image)) = layers.first() else { continue };
         let (now, before) = (read_all(image).await?, at_the_start(disk));
         for bitmap in image.bitmaps() {
@@ -73,7 +75,8 @@ pub async fn bitmaps_are_true(world: &World) -> Result<usize, String> {
 /// A copy of which the platform was told that it is whole is what it was then.
 pub async fn whole_copy_is_whole(world: &World) -> Result<(), String> {
     let Some(expected) = Note::of(world).whole else { return Ok(()) };
-    let image: Qcow2 = open_alone(world, COPY, Options { writable: false, ..Options::default() }).await?;
+    let options = Options { writable: false, ..Options::default() };
+    let image: Qcow2 = open_alone(world, COPY, options, Arc::default()).await?;
     match hash(&read_all(&image).await?) == expected {
         true => Ok(()),
         false => Err("the copy is called whole and is not what the disk was".into()),

@@ -2,8 +2,10 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use block::Block;
+use event_listener::Event;
 use qcow2::{Files, Host, Options, Qcow2, Work};
 use sim::{Abilities, DiscardedReads, Model, Target, World};
 use storage::{Capabilities, Storage};
@@ -40,13 +42,39 @@ pub enum Kind {
 /// A disk with one kind of job.
 pub struct JobTarget(pub Kind);
 
-/// The host of a simulated machine.
-#[derive(Debug)]
-pub struct Machine;
+/// What runs the work that requests leave behind when they are dropped.
+#[derive(Debug, Default)]
+pub struct Machine(Arc<Works>);
+
+/// Work that has not ended.
+#[derive(Debug, Default)]
+struct Works {
+    running: AtomicUsize,
+    ended: Event,
+}
 
 impl Host for Machine {
     fn spawn(&self, work: Work) {
-        sim::spawn(work);
+        let works = Arc::clone(&self.0);
+        works.running.fetch_add(1, Ordering::SeqCst);
+        sim::spawn(async move {
+            work.await;
+            works.running.fetch_sub(1, Ordering::SeqCst);
+            works.ended.notify(usize::MAX);
+        });
+    }
+}
+
+impl Machine {
+    /// Waits until nothing is at work any more.
+    pub async fn idle(&self) {
+        loop {
+            let ended = self.0.ended.listen();
+            if self.0.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            ended.await;
+        }
     }
 }
 
@@ -64,9 +92,14 @@ pub fn options(variant: u32) -> Options {
 }
 
 /// Opens an image without what lies below it.
-pub async fn open_alone(world: &World, disk: usize, options: Options) -> Result<Qcow2, String> {
+pub async fn open_alone(
+    world: &World,
+    disk: usize,
+    options: Options,
+    host: Arc<Machine>,
+) -> Result<Qcow2, String> {
     let files = Files { file: Arc::new(world.open(disk)), data: None, backing: None };
-    Qcow2::open(files, options, Arc::new(Machine)).await.map_err(|error| error.to_string())
+    Qcow2::open(files, options, host).await.map_err(|error| error.to_string())
 }
 
 /// Opens the chain of an image as the headers name it, from the upper to the lower.
@@ -74,6 +107,7 @@ pub async fn open_chain(
     world: &World,
     top: usize,
     options: impl Fn(usize) -> Options,
+    host: &Arc<Machine>,
 ) -> Result<Vec<(usize, Qcow2)>, String> {
     let mut disks = vec![top];
     while let Some(disk) = disks.last().copied() {
@@ -87,7 +121,7 @@ pub async fn open_chain(
         let backing = layers.last().map(|(_, below)| Arc::new(below.clone()) as Arc<dyn Block>);
         let file = Arc::new(world.open(disk)) as Arc<dyn Storage>;
         let files = Files { file, data: None, backing };
-        let image = Qcow2::open(files, options(disk), Arc::new(Machine)).await;
+        let image = Qcow2::open(files, options(disk), Arc::clone(host) as Arc<dyn Host>).await;
         layers.push((disk, image.map_err(|error| format!("{}: {error}", FILES[disk]))?));
     }
     layers.reverse();
@@ -135,7 +169,10 @@ impl Target for JobTarget {
         for (name, content) in FILES.iter().zip(&images().disks) {
             world.add_disk(name, Capabilities::REGULAR_FILE, content.clone());
         }
-        let note = world.add_disk("note", Capabilities::REGULAR_FILE, sim::Content::zeroed(BYTES as u64));
+        // There is always room for the note.
+        let mut content = sim::Content::zeroed(BYTES as u64);
+        content.reserve(0, BYTES as u64);
+        let note = world.add_disk("note", Capabilities::REGULAR_FILE, content);
         debug_assert_eq!(note.disk(), NOTE);
         for &(_, offset, len) in &images().preloads {
             model.preload(offset, len);
@@ -145,11 +182,12 @@ impl Target for JobTarget {
 
     async fn open(&self, world: &World, variant: u32) -> Result<Disk, String> {
         let note = Note::of(world);
-        let layers = open_chain(world, note.stands_on, |disk| match disk {
+        let host = Arc::default();
+        let options_of = |disk| match disk {
             disk if disk == note.stands_on || self.0.writes_to(disk) => options(variant),
             _ => Options { writable: false, ..options(variant) },
-        })
-        .await?;
+        };
+        let layers = open_chain(world, note.stands_on, options_of, &host).await?;
         let has_job = match self.0 {
             Kind::Snapshot | Kind::CommitTop | Kind::Mirror | Kind::MirrorBlocking => note.stands_on == TOP,
             Kind::Stream => layers.len() > 1,
@@ -157,10 +195,10 @@ impl Target for JobTarget {
             Kind::Backup => true,
         };
         let copy = match has_job && self.0.copies() {
-            true => Some(open_alone(world, COPY, options(variant)).await?),
+            true => Some(open_alone(world, COPY, options(variant), Arc::default()).await?),
             false => None,
         };
-        let parts = Parts::new(self.0, world.clone(), layers, copy, variant);
+        let parts = Parts::new(self.0, world.clone(), (layers, host), copy, variant);
         Disk::start(Rc::new(parts), has_job, note).await
     }
 

@@ -9,7 +9,6 @@ use job::{
     Backup, BackupPace, BeforeWrite, Ended, Error, Guarded, Life, Merge, Mirror, Stream, Tracked, What,
 };
 use qcow2::{CreateOptions, Qcow2, create};
-use storage::RangeMode;
 
 use super::disk::Parts;
 use super::images::{BASE, CLUSTER, COPY, FILES, OVERLAY, SIZE, TOP};
@@ -26,6 +25,29 @@ pub enum Work {
     Mirror(Mirror),
     /// With the hash of what is copied.
     Backup(Backup, Cell<u64>),
+}
+
+/// Why a job ended early.
+pub enum Failed {
+    /// A request failed.
+    Told,
+    /// No request did: it was given up, or a guest's write was.
+    GivenUp,
+}
+
+impl From<String> for Failed {
+    fn from(_: String) -> Self {
+        Self::Told
+    }
+}
+
+impl Failed {
+    pub fn of(error: Error) -> Self {
+        match error {
+            Error::Cancelled | Error::Dropped { .. } => Self::GivenUp,
+            Error::Request { .. } | Error::TooSmall { .. } => Self::Told,
+        }
+    }
 }
 
 fn told(error: impl std::fmt::Display) -> String {
@@ -92,11 +114,11 @@ impl Work {
     }
 
     /// The last step.
-    pub async fn finish(&self, parts: &Parts, ended: Ended) -> Result<Finished, String> {
+    pub async fn finish(&self, parts: &Parts, ended: Ended) -> Result<Finished, Failed> {
         let top = parts.layers[0].0;
         let note = |stands_on, whole| Note { stands_on, whole };
         match self {
-            Self::Snapshot => put_overlay(parts).await,
+            Self::Snapshot => Ok(put_overlay(parts).await?),
             Self::Stream(_, of, below) => {
                 let name = below.map(|below| FILES[parts.layers[below].0].to_owned());
                 put_below(parts, *of, name, *below).await?;
@@ -107,10 +129,10 @@ impl Work {
                 Ok(Finished::same(parts, note(top, None)))
             }
             Self::Mirror(mirror) => {
-                mirror.flush().await.map_err(told)?;
+                mirror.flush().await.map_err(Failed::of)?;
                 parts.flush().await?;
-                let drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
-                mirror.catch_up().await.map_err(told)?;
+                let drained = parts.drain().await;
+                mirror.catch_up().await.map_err(Failed::of)?;
                 let source = read_all(&parts.layers[0].1).await?;
                 let finished = match (ended, parts.kind) {
                     (Ended::Left, Kind::CommitTop) => Finished::same(parts, note(TOP, None)),
@@ -120,7 +142,7 @@ impl Work {
                         Finished { note: note(BASE, None), root: Arc::new(base) }
                     }
                     (Ended::Complete, _) => {
-                        let copy = parts.copy.clone().ok_or("no copy")?;
+                        let copy = parts.copy.clone().ok_or("no copy").map_err(told)?;
                         Finished { note: note(COPY, None), root: Arc::new(copy) }
                     }
                 };
@@ -169,9 +191,9 @@ async fn put_overlay(parts: &Parts) -> Result<Finished, String> {
         ..CreateOptions::default()
     };
     create(&file, None, &made).await.map_err(told)?;
-    let overlay = open_alone(&parts.world, OVERLAY, options(parts.variant)).await?;
+    let overlay = open_alone(&parts.world, OVERLAY, options(parts.variant), Arc::clone(&parts.host)).await?;
     parts.flush().await?;
-    let drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
+    let drained = parts.drain().await;
     let below: Arc<dyn Block> = Arc::new(parts.layers[0].1.clone());
     let set = overlay.hold_still().await.and_then(|still| still.set_backing(Some(Arc::clone(&below))));
     set.map_err(told)?;
@@ -193,7 +215,7 @@ async fn put_below(
     let format = name.as_ref().map(|_| "qcow2".to_owned());
     image.set_backing_name(name, format).await.map_err(told)?;
     parts.flush().await?;
-    let _drained = parts.gate.acquire(0, 1, RangeMode::Exclusive).await;
+    let _drained = parts.drain().await;
     let images: Vec<&Qcow2> = parts.layers[..=of].iter().map(|(_, image)| image).collect();
     let mut still = Vec::new();
     for image in &images {
