@@ -260,7 +260,7 @@ fn a_mirror_fails_of_a_write_to_both_sides_that_was_dropped() {
     let tracked = Tracked::new("mirror_top", world.source, world.target, UNIT, true);
     let mirror = Mirror::new(Arc::clone(&tracked));
     let data = IoVec::from(IoBytes::copy_from(&[1; 512]));
-    let mut write = tracked.write(0, data, Hints::NONE);
+    let mut write = Block::write(&*tracked, 0, data, Hints::NONE);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(write.as_mut().poll(&mut context).is_pending(), "it ended before it could be dropped");
     drop(write);
