@@ -166,13 +166,12 @@ fn a_push_that_does_not_end_leaves_the_old_image() {
     scene.scratch.write("disk.raw", &disk);
     let words = ["push", "-f", "raw", "disk.raw", IMAGE];
     let before = scene.chunks().len();
-    let outcome = scene.run(&words).outcome_telling(|pid| {
+    let outcome = scene.run(&words).interrupted_when(|| {
         let until = Instant::now() + Duration::from_secs(120);
         while scene.chunks().len() == before {
             assert!(Instant::now() < until, "nothing is uploaded");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Run::new("kill").args(["-INT", &pid.to_string()]).ok();
     });
     assert!(!outcome.status.success() && outcome.stderr.contains("interrupted"), "{outcome}");
     assert_eq!(scene.manifest(), manifest);
@@ -355,10 +354,8 @@ fn a_store_that_falls_silent_does_not_keep_an_interrupted_push_or_pull() {
         drop(scene.way.requests());
         scene.way.plan(&[(mark, StoreFault::Silence)]);
         // Less than what the server is waited for.
-        let outcome = scene.run(words).limit(Duration::from_secs(40)).outcome_telling(|pid| {
-            scene.way.wait_for(mark);
-            Run::new("kill").args(["-INT", &pid.to_string()]).ok();
-        });
+        let run = scene.run(words).limit(Duration::from_secs(40));
+        let outcome = run.interrupted_when(|| scene.way.wait_for(mark));
         assert!(!outcome.timed_out && !outcome.status.success(), "{mark}: {outcome}");
         assert!(
             outcome.stderr.contains("interrupted") || outcome.stderr.contains("cancelled"),

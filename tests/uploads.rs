@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, converted};
 use black_box::random::Random;
-use black_box::{FaultyStore, Moto, Run, Scratch, StoreFault, cowhand};
+use black_box::{FaultyStore, Moto, Outcome, Run, Scratch, StoreFault, cowhand};
 
 const MIB: usize = 1 << 20;
 
@@ -172,13 +172,12 @@ fn a_store_without_conditions_is_written_by_force_alone() {
 fn an_upload_that_is_interrupted_leaves_nothing() {
     let scene = Scene::new();
     let words = ["convert", "-O", "raw", "-r", "8M", "disk.raw", "s3://images/disk"];
-    let outcome = scene.run(&words).outcome_telling(|pid| {
+    let outcome = scene.run(&words).interrupted_when(|| {
         let until = Instant::now() + Duration::from_secs(120);
         while scene.store.pending("images").is_empty() {
             assert!(Instant::now() < until, "nothing is uploaded");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Run::new("kill").args(["-INT", &pid.to_string()]).ok();
     });
     assert!(!outcome.status.success(), "{outcome}");
     scene.assert_nothing_is_left();
@@ -188,18 +187,18 @@ fn an_upload_that_is_interrupted_leaves_nothing() {
 #[test]
 fn a_store_that_falls_silent_does_not_keep_an_interrupted_upload() {
     let scene = Scene::new();
+    let is_told_of = |outcome: &Outcome| {
+        outcome.stderr.contains("interrupted") || outcome.stderr.contains("it was cancelled")
+    };
     let interrupt_at = |mark: &str| {
         let words = ["convert", "-O", "raw", "disk.raw", "s3://images/disk"];
         // Less than what the server is waited for.
-        scene.run(&words).limit(Duration::from_secs(40)).outcome_telling(|pid| {
-            scene.way.wait_for(mark);
-            Run::new("kill").args(["-INT", &pid.to_string()]).ok();
-        })
+        scene.run(&words).limit(Duration::from_secs(40)).interrupted_when(|| scene.way.wait_for(mark))
     };
     for mark in ["HEAD /images/disk", "?uploads=", "partNumber=2", "POST /images/disk?uploadId"] {
         scene.way.plan(&[(mark, StoreFault::Silence)]);
         let outcome = interrupt_at(mark);
-        assert!(!outcome.timed_out && outcome.stderr.contains("interrupted"), "{mark}: {outcome}");
+        assert!(!outcome.timed_out && is_told_of(&outcome), "{mark}: {outcome}");
         scene.assert_nothing_is_left();
     }
     scene.way.plan(&[
@@ -208,6 +207,10 @@ fn a_store_that_falls_silent_does_not_keep_an_interrupted_upload() {
     ]);
     let outcome = interrupt_at("partNumber=2");
     let id = scene.store.pending("images").pop().expect("the upload is there");
-    assert!(!outcome.timed_out && outcome.stderr.contains("interrupted"), "{outcome}");
-    assert!(outcome.stderr.contains("is still at the store: the store does not answer"), "{id}: {outcome}");
+    assert!(!outcome.timed_out && is_told_of(&outcome), "{outcome}");
+    assert!(
+        outcome.stderr.contains(&id)
+            && outcome.stderr.contains("is still at the store: the store does not answer"),
+        "{id}: {outcome}"
+    );
 }

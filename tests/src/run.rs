@@ -135,6 +135,14 @@ impl Run {
         self.once(started)
     }
 
+    /// The same, with a SIGINT as soon as `ready` returns.
+    pub fn interrupted_when(self, ready: impl FnOnce()) -> Outcome {
+        self.outcome_telling(|pid| {
+            ready();
+            Run::new("kill").args(["-INT", &pid.to_string()]).ok();
+        })
+    }
+
     fn once(&self, started: impl FnOnce(u32)) -> Outcome {
         let (stdout, stderr) = (temporary(), temporary());
         let mut child = self.spawn(&stdout, &stderr);

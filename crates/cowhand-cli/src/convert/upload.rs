@@ -50,9 +50,9 @@ pub fn run(
         let target = ObjectTarget::new(name.to_owned(), upload, shape);
         let made = async {
             copy(args, watch, source, &target, plan).await?;
-            target.finish().await
+            watch.within_grace(target.finish()).await?
         };
-        match watch.within_grace(made).await.flatten() {
+        match made.await {
             Ok(()) if args.verify => verify(args, rules, source, name).await,
             Ok(()) => Ok(()),
             Err(failure) => Err(take_away(watch, &target, failure).await),

@@ -1,5 +1,6 @@
 //! A copy while it runs: the line that shows how far it is, signals that ask or end it.
 
+use std::convert::Infallible;
 use std::io;
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -86,11 +87,11 @@ impl Watch {
     pub async fn run(&self, copy: &Copy<'_>, counters: &Counters) -> Result<job::Progress, job::Error> {
         let mut progress = Progress::begin(self.shown, copy.from.end - copy.from.start, Instant::now());
         let result = {
-            let copied = pin!(copy.run(counters));
+            let copied = pin!(self.within_grace(copy.run(counters)));
             let told = pin!(self.tell(counters, &mut progress));
             match select(copied, told).await {
-                Either::Left((result, _)) => result,
-                Either::Right(((), _)) => Err(job::Error::Cancelled),
+                Either::Left((Ok(result), _)) => result,
+                Either::Left((Err(_), _)) => Err(job::Error::Cancelled),
             }
         };
         if result.is_ok() {
@@ -100,13 +101,11 @@ impl Watch {
         result.map(|()| counters.progress())
     }
 
-    /// Shows how far the copy is, until it has been cancelled for [`GRACE`].
-    async fn tell(&self, counters: &Counters, progress: &mut Progress) {
-        let mut cancelled = None;
-        while cancelled.is_none_or(|since: Instant| since.elapsed() < GRACE) {
+    /// Shows how far the copy is, and cancels it when a signal asks for that.
+    async fn tell(&self, counters: &Counters, progress: &mut Progress) -> Infallible {
+        loop {
             reactor::sleep(LOOKS_AT_SIGNALS).await;
             if self.end.load(Ordering::Relaxed) {
-                cancelled.get_or_insert_with(Instant::now);
                 counters.cancel();
             }
             let done = counters.progress().done;

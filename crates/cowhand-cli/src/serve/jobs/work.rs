@@ -130,13 +130,13 @@ impl Work {
         job: &Job,
         ended: Ended,
     ) -> Result<(), QmpError> {
-        let graph = &inventory.graph;
-        let change = graph.change().await;
         let failed = |error: ReplaceError| QmpError::because("the last step failed", &error);
         if let Self::Mirror { mirror, .. } = self {
-            // Most of what its last flush writes is written while requests go on.
+            // Most of what its last flush writes is written while requests and other changes of the graph go on.
             mirror.flush().await.map_err(|error| QmpError::because("the last step failed", &error))?;
         }
+        let graph = &inventory.graph;
+        let change = graph.change().await;
         let removed = match self {
             Self::Stream { disk, image, base, backing, .. } => {
                 name_backing(image, backing).await?;
