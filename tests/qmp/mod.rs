@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod amendment;
 mod backups;
 mod bitmaps;
 mod block_graph;

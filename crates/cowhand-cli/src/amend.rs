@@ -1,6 +1,6 @@
 //! `cowhand amend`: what an image is, changed after it was made.
 
-mod keys;
+pub mod keys;
 mod luks;
 mod options;
 

@@ -85,7 +85,14 @@ pub struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The password opens the image too: in this slot, or in the first free one.
-    Add { secret: String, slot: Option<usize>, iter_time: Duration },
+    Add {
+        /// The password's id.
+        secret: String,
+        /// Which slot.
+        slot: Option<usize>,
+        /// How long trying the password takes.
+        iter_time: Duration,
+    },
     /// The key in this slot is removed.
     RemoveSlot(usize),
     /// Every key that this password opens is removed.

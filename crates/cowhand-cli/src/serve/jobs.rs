@@ -2,6 +2,7 @@
 //!
 //! A job is a task of the main loop. What it changes of the graph it changes as a command does, with a [`graph::Change`].
 
+mod amend;
 mod bitmap_sync;
 mod create;
 mod group;
@@ -17,6 +18,7 @@ use graph::{Hold, JobFilter};
 use job::{End, IoStatus, Life, Notice, OnError, Side, Status, Terms, Verdict};
 use serde_json::{Value, json};
 
+pub use self::amend::Amendment;
 pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::group::Group;

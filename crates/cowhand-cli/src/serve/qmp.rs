@@ -1,5 +1,6 @@
 //! The commands of the control socket: from arguments that were checked to calls, and back to QEMU's fields.
 
+mod amend;
 mod backup;
 mod bitmap_sync;
 pub mod bitmaps;
@@ -99,6 +100,7 @@ impl Steering {
             "x-blockdev-set" => blockdev::change(inventory, &change, arguments).await,
             "block_resize" => blockdev::resize(inventory, &change, arguments).await,
             "blockdev-create" => create::create(inventory, arguments),
+            "x-blockdev-amend" => amend::amend(inventory, arguments),
             "blockdev-snapshot-internal-sync" => snapshots::create(inventory, arguments).await,
             "blockdev-snapshot-delete-internal-sync" => snapshots::delete(inventory, arguments).await,
             "blockdev-snapshot" => {

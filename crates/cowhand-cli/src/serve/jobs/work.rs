@@ -10,7 +10,7 @@ use job::{Backup, Ended, Error, Life, Merge, Mirror, Stream, Tracked};
 use qcow2::Qcow2;
 
 use super::task::Failed;
-use super::{BitmapSync, Creation, Job};
+use super::{Amendment, BitmapSync, Creation, Job};
 use crate::serve::inventory::Inventory;
 
 /// Another backing file of an image, by name and format; none for an image that is to have none.
@@ -70,6 +70,8 @@ pub enum Work {
     },
     /// A file or an image is made.
     Create(Creation),
+    /// Keys of an encrypted disk change.
+    Amend(Amendment),
 }
 
 /// What a disk stands on when a mirror is completed.
@@ -88,14 +90,18 @@ pub enum Pivot {
 impl Work {
     /// Whether it is a job of a disk.
     pub fn is_of_disk(&self) -> bool {
-        !matches!(self, Self::Create(_))
+        !matches!(self, Self::Create(_) | Self::Amend(_))
     }
 
     /// What guests write meanwhile, of a mirror.
     pub fn tracked(&self) -> Option<&Arc<Tracked>> {
         match self {
             Self::Mirror { tracked, .. } => Some(tracked),
-            Self::Stream { .. } | Self::Merge { .. } | Self::Backup { .. } | Self::Create(_) => None,
+            Self::Stream { .. }
+            | Self::Merge { .. }
+            | Self::Backup { .. }
+            | Self::Create(_)
+            | Self::Amend(_) => None,
         }
     }
 
@@ -103,7 +109,7 @@ impl Work {
     pub fn bitmap(&self) -> Option<&BitmapSync> {
         match self {
             Self::Mirror { bitmap, .. } | Self::Backup { bitmap, .. } => bitmap.as_ref(),
-            Self::Stream { .. } | Self::Merge { .. } | Self::Create(_) => None,
+            Self::Stream { .. } | Self::Merge { .. } | Self::Create(_) | Self::Amend(_) => None,
         }
     }
 
@@ -119,6 +125,7 @@ impl Work {
             Self::Mirror { mirror, .. } => return Ok(mirror.run(life).await?),
             Self::Backup { backup, .. } => backup.run(life).await?,
             Self::Create(creation) => creation.run(inventory, life).await?,
+            Self::Amend(amendment) => amendment.run(inventory, life).await?,
         }
         Ok(Ended::Complete)
     }
@@ -178,7 +185,7 @@ impl Work {
                 };
                 graph.take_filter_off(&change, disk, last_look).await.map_err(failed)?.removed
             }
-            Self::Create(_) => return Ok(()),
+            Self::Create(_) | Self::Amend(_) => return Ok(()),
         };
         close(removed).await;
         Ok(())
@@ -204,6 +211,7 @@ impl Work {
             }
             Self::Stream { disk, .. } | Self::Mirror { disk, .. } | Self::Backup { disk, .. } => disk,
             Self::Create(creation) => return creation.undo(),
+            Self::Amend(_) => return,
         };
         if let Err(error) = self.take_filter_off(inventory, change, disk).await {
             tracing::error!(%error, "the filter of a job stays");

@@ -8,7 +8,7 @@ use throttle::{PARAMETERS, SETTINGS};
 
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
-use super::{bitmaps, create, dirty_bitmaps, job_schema, quorum};
+use super::{amend, bitmaps, create, dirty_bitmaps, job_schema, quorum};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -274,6 +274,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("quit"),
     CommandSpec { name: "blockdev-add", arguments: Kind::Ref(&BLOCKDEV) },
     CommandSpec { name: "blockdev-create", arguments: create::ARGUMENTS },
+    CommandSpec { name: "x-blockdev-amend", arguments: amend::ARGUMENTS },
     command!("blockdev-del", required("node-name", Kind::Text)),
     command!("blockdev-reopen", required("options", Kind::List(&BLOCKDEV))),
     command!("x-blockdev-set", required("node-name", Kind::Text), required("options", Kind::Text)),
