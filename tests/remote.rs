@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use black_box::metrics;
 use black_box::qmp::Qmp;
 use black_box::server::{Server, Start};
 use black_box::{Moto, Nginx, Run, Scratch, cowhand};
@@ -222,4 +223,63 @@ fn an_overlay_is_put_over_one_disk_that_has_a_name() {
         assert!(refused.contains(reason) && !refused.contains("hush"), "{refused}");
         assert!(!scratch.file("top.qcow2").exists());
     }
+}
+
+/// A server of a disk is lost and comes back: events, the query, `status` and the metrics say so, each by the name that messages have.
+#[test]
+fn a_server_that_is_lost_and_comes_back_is_told_of_everywhere() {
+    let mut scene = Scene::new();
+    let (image, socket) = (scene.nginx.url("/disk.qcow2"), scene.scratch.name("far"));
+    let far_image = scene.scratch.name("far.qcow2");
+    std::fs::copy(scene.scratch.file("disk.qcow2"), &far_image).unwrap();
+    let far = || {
+        let start = Start::new(["--socket", &socket, &far_image]).listening_on(&socket).listen();
+        start.unwrap_or_else(|error| panic!("{}", error.0))
+    };
+    let (mut other, qmp) = (Some(far()), scene.scratch.file("qmp"));
+    let web = format!("id=disk,driver=qcow2,read-only=on,file.driver=http,file.url={image}");
+    let nbd = format!(
+        "id=far,driver=raw,file.driver=nbd,file.export=far,file.reconnect-delay=60,file.server.type=unix,file.server.path={socket}"
+    );
+    let server = Start::new(["--metrics", "127.0.0.1:0", "--qmp"]).arg(&qmp).args([&web, &nbd]);
+    let mut server = server.listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let (figures, mut client) = (metrics::address(&mut server), Qmp::connect(&qmp));
+    let servers = |client: &mut Qmp| {
+        let mut remotes = client.ok("x-query-remotes", serde_json::json!({}));
+        serde_json::from_value::<Vec<serde_json::Value>>(remotes["servers"].take()).unwrap()
+    };
+    let before = servers(&mut client);
+    assert!(before.len() == 2 && before.iter().all(|server| server["reachable"] == true), "{before:?}");
+    for export in ["disk", "far"] {
+        let is_it = |server: &serde_json::Value| (server["name"] == image.as_str()) == (export == "disk");
+        let name = before.iter().find(|server| is_it(server)).unwrap()["name"].as_str().unwrap();
+        match other.take() {
+            Some(far) if export == "far" => far.kill(),
+            far => {
+                other = far;
+                scene.nginx.kill();
+            }
+        }
+        let mut reader = server.client(export);
+        let reader = std::thread::spawn(move || reader.read(1 << 20, 4096).map(drop));
+        let lost = client.event("X_REMOTE_LOST")["data"].take();
+        assert!(
+            lost["name"] == name && lost["error"].as_str().is_some_and(|error| !error.is_empty()),
+            "{lost}"
+        );
+        let now = servers(&mut client).into_iter().find(|server| is_it(server)).unwrap();
+        assert!(now["reachable"] == false && now["losses"] == 1, "{now}");
+        let status = || cowhand(["status"]).arg(&qmp).ok();
+        assert!(status().contains(&format!("server {name}: lost for ")), "{}", status());
+        let figure = format!("cowhand_remote_reachable{{server=\"{name}\"}}");
+        assert!(metrics::figure(&figures, &figure) < 0.5);
+        match export {
+            "far" => other = Some(far()),
+            _ => scene.nginx.restart(),
+        }
+        assert_eq!(client.event("X_REMOTE_BACK")["data"]["name"], name);
+        reader.join().unwrap().unwrap();
+        assert!(status().contains(&format!("server {name}: reachable, was lost once")), "{}", status());
+    }
+    server.stop();
 }

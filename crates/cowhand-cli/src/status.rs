@@ -2,6 +2,7 @@
 
 mod map;
 mod medium;
+mod remotes;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     disk: Option<String>,
 
-    /// Form of the result; json has the answers of query-version, query-blockstats, query-block-exports
+    /// Form of the result; json has the answers of query-version, query-blockstats, query-block-exports, x-query-remotes
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     output: OutputFormat,
 }
@@ -55,6 +56,8 @@ fn told(remote: &mut Remote) -> Result<Value, Failure> {
         "version": remote.ask("query-version", json!({}))?,
         "disks": remote.ask("query-blockstats", json!({}))?,
         "exports": remote.ask("query-block-exports", json!({}))?,
+        // Of a server that an older program started nothing is known.
+        "remotes": remote.ask("x-query-remotes", json!({})).unwrap_or_default(),
     }))
 }
 
@@ -84,7 +87,7 @@ fn human(out: &mut dyn Write, told: &Value) -> io::Result<()> {
         let own = exports.iter().filter(|export| export["node-name"] == value["node-name"]);
         write_disk(out, value, own)?;
     }
-    Ok(())
+    remotes::write(out, &told["remotes"])
 }
 
 fn write_disk<'a>(

@@ -18,9 +18,11 @@ mod asking;
 pub mod broker;
 mod ending;
 mod message;
+mod reach;
 mod state;
 
 pub use address::{Address, AddressError};
 pub use asking::connect;
 pub use ending::{end_within, unless_ended};
+pub use reach::{Loss, Reach, Server, servers};
 pub use state::{check, confine, name, named, through};

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_lock::Semaphore;
 use buffer::{IoBuf, IoBytes};
+use dial::Reach;
 use futures_util::future::{Either, select};
 use http_wire::{Fields, Get, Origin, Payload, Request, Scheme, Url};
 use parking_lot::Mutex;
@@ -45,8 +46,8 @@ pub(crate) struct Remote {
     /// The newest last.
     idle: Mutex<VecDeque<Connection>>,
     turns: Semaphore,
-    /// The last attempt failed: said once, until one succeeds.
-    in_trouble: AtomicBool,
+    /// Whether the last attempt failed: said once, until one succeeds.
+    reach: Arc<Reach>,
     /// The server has answered a request that was no read.
     reached: AtomicBool,
 }
@@ -83,9 +84,9 @@ impl Remote {
         timeouts: Timeouts,
     ) -> Self {
         let (place, idle) = (Mutex::new(url.clone()), Mutex::default());
-        let (turns, in_trouble) = (Semaphore::new(REQUESTS_MAX), AtomicBool::new(false));
+        let (turns, reach) = (Semaphore::new(REQUESTS_MAX), Reach::new(url.name()));
         let reached = AtomicBool::new(false);
-        Self { url, tls, authorize, timeouts, place, idle, turns, in_trouble, reached }
+        Self { url, tls, authorize, timeouts, place, idle, turns, reach, reached }
     }
 
     /// Fetches bytes of the file from `first` on into `buf`: all of it; or up to the file's end if nothing is pinned, and how many.
@@ -196,7 +197,7 @@ impl Remote {
     }
 
     fn succeeded(&self, url: Url) {
-        if self.in_trouble.swap(false, Ordering::Relaxed) {
+        if self.reach.answers() {
             tracing::info!("{}: the server answers again", self.url);
         }
         let mut place = self.place.lock();
@@ -206,7 +207,7 @@ impl Remote {
     }
 
     fn failed(&self, error: &Error) {
-        if !self.in_trouble.swap(true, Ordering::Relaxed) {
+        if self.reach.fails(error) {
             tracing::warn!(%error, "{}: tried again until it answers", self.url);
         }
     }

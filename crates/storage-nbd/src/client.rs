@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use buffer::IoBuf;
+use dial::Reach;
 use event_listener::Event;
 use futures_util::future::{Either, join_all, select};
 use nbd_wire::ExportFlags;
@@ -48,6 +49,7 @@ pub(crate) struct Client {
     state: Mutex<State>,
     /// A connection was made, or an attempt failed.
     changed: Event,
+    reach: Arc<Reach>,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl Client {
             no_more: is_written && !shares(&negotiated),
         };
         let (state, changed) = (Mutex::new(state), Event::new());
+        let reach = Reach::new(&*found.name);
         Ok(Arc::new(Self {
             found,
             negotiated,
@@ -116,6 +119,7 @@ impl Client {
             unflushed,
             state,
             changed,
+            reach,
         }))
     }
 
@@ -199,6 +203,9 @@ impl Client {
     }
 
     fn forget_all(&self, state: &mut State) {
+        let reasons = state.connections.iter().filter_map(|connection| connection.lost());
+        let reason = reasons.map(|error| error.to_string()).next();
+        self.reach.fails(&reason.as_deref().unwrap_or("the connection is lost"));
         for connection in state.connections.drain(..) {
             connection.lose("another connection to the same export was");
         }
@@ -257,12 +264,14 @@ impl Client {
         match restored {
             Ok(connection) => {
                 tracing::info!("{}: connected again", self.found.name);
+                self.reach.answers();
                 state.connections.push(connection);
                 (state.made, state.lost) = (now, None);
                 state.no_more = self.is_written && !shares(&self.negotiated);
                 true
             }
             Err(error) => {
+                self.reach.fails(&error);
                 let lost = state.lost.get_or_insert(Lost { since: now, tried: None });
                 lost.tried = Some((now, error));
                 false

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use dial::Reach;
 use event_listener::Event;
 use futures_util::future::{Either, select, try_join_all};
 use parking_lot::Mutex;
@@ -34,6 +35,7 @@ pub(crate) struct Client {
     state: Mutex<State>,
     /// There is another worker, or none could be had.
     changed: Event,
+    reach: Arc<Reach>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,8 @@ impl Client {
         let (connection, found) = start(&opening, &unflushed).await?;
         let state = State { connection, made: Instant::now(), is_attempted: false, failed: None };
         let (length, state) = (AtomicU64::new(found), Mutex::new(state));
-        Ok(Arc::new(Self { name, opening, patience, unflushed, length, state, changed: Event::new() }))
+        let (changed, reach) = (Event::new(), Reach::new(&*name));
+        Ok(Arc::new(Self { name, opening, patience, unflushed, length, state, changed, reach }))
     }
 
     /// Asks the worker; again another one when it is lost, for as long as a request may take. Of a read, fills `into`.
@@ -113,6 +116,7 @@ impl Client {
         }
         if !std::mem::replace(&mut state.is_attempted, true) {
             tracing::warn!("{}: the process that has the image ended; another one is started", self.name);
+            self.reach.fails(&"the process that has the image ended");
             let (attempt, not_before) = (Attempt(Arc::downgrade(self)), state.made + PAUSE);
             reactor::spawn(async move { attempt.run(not_before).await }).detach();
         }
@@ -125,11 +129,13 @@ impl Client {
         match restored {
             Ok(connection) => {
                 tracing::info!("{}: opened again", self.name);
+                self.reach.answers();
                 state.connection = connection;
                 (state.made, state.failed) = (Instant::now(), None);
                 true
             }
             Err(error) => {
+                self.reach.fails(&error);
                 state.failed = Some(error);
                 false
             }

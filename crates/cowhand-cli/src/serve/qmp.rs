@@ -25,6 +25,7 @@ pub mod objects;
 mod overlay;
 pub mod query;
 mod quorum;
+mod remotes;
 pub mod schema;
 mod shortening;
 pub mod snapshots;
@@ -74,6 +75,7 @@ impl Steering {
             "query-named-block-nodes" => return Ok(query::nodes(inventory).await),
             "x-debug-query-block-graph" => return Ok(block_graph::query(inventory)),
             "query-blockstats" => return Ok(figures::all(inventory, arguments.is_on("query-nodes"))),
+            "x-query-remotes" => return Ok(remotes::query()),
             "query-fdsets" => return Ok(fd_sets::query(inventory)),
             "query-block-exports" => return Ok(exports::query(inventory)),
             "qom-get" => return objects::get(inventory, arguments),

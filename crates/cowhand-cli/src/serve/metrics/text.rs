@@ -55,6 +55,7 @@ fn collected(inventory: &Inventory, histograms: Histograms) -> Collection {
         limits(&mut all, &disk.name(), &disk, histograms);
         map_cache(&mut all, &disk.name(), &disk);
     }
+    dial::servers().iter().for_each(|server| remote_server(&mut all, server));
     graph::drivers::caches().iter().for_each(|cache| remote_cache(&mut all, cache));
     for export in inventory.exports() {
         let disk_name = export.disk.name();
@@ -210,6 +211,18 @@ fn map_cache(all: &mut Collection, name: &str, node: &DiskNode) {
     );
     let help = "1 if the image was found corrupt";
     add(gauge("cowhand_image_corrupt", In::Things, help), u64::from(status.corrupt));
+}
+
+/// Whether the server of a remote disk answers.
+fn remote_server(all: &mut Collection, server: &dial::Server) {
+    let labels = [("server", server.name.as_str())];
+    let mut add = |family, value: u64| all.add(family, &labels, value as f64);
+    let help = "1 if the server of a remote disk answers";
+    add(gauge("cowhand_remote_reachable", In::Things, help), u64::from(server.lost.is_none()));
+    let help = "How often the server of a remote disk was lost";
+    add(counter("cowhand_remote_losses", In::Things, help), server.losses);
+    let help = "Attempts to reach the server of a remote disk that failed";
+    add(counter("cowhand_remote_failures", In::Things, help), server.failures);
 }
 
 /// What is kept of a remote file on this machine.

@@ -1,4 +1,4 @@
-//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; its bitmaps; and quorums.
+//! What disks did while nobody asked: BLOCK_IO_ERROR, a disk failed requests of its clients; its bitmaps; quorums; and servers of remote disks.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use graph::front::{Kind, Statistics};
 use serde_json::json;
 
-use super::{bitmaps, quorum};
+use super::{bitmaps, quorum, remotes};
 use crate::serve::inventory::Inventory;
 
 /// Time between two looks at the counters: at most one event in it for each disk and direction, however much fails.
@@ -22,10 +22,12 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
-/// Tells of failures, of bitmaps that are out of date, and of what quorums met, for ever. The clients were told what failed; this is for the manager of the disks.
+/// Tells of failures, of bitmaps that are out of date, of what quorums met, and of servers that are lost, for ever. The clients were told what failed; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
+    let told = remotes::Told::default();
     loop {
+        told.tell(&inventory);
         let mut now = BTreeMap::new();
         for node in inventory.graph.disks() {
             bitmaps::tell(&inventory, &node);

@@ -8,7 +8,7 @@ use throttle::{PARAMETERS, SETTINGS};
 
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
-use super::{amend, bitmaps, create, dirty_bitmaps, job_schema, quorum};
+use super::{amend, bitmaps, create, dirty_bitmaps, job_schema, quorum, remotes};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -243,6 +243,8 @@ pub static EVENTS: &[EventSpec] = &[
     job_schema::PENDING,
     quorum::REPORT_BAD,
     quorum::FAILURE,
+    remotes::LOST,
+    remotes::BACK,
     EventSpec { name: "BLOCK_EXPORT_DELETED", data: Kind::Object(&[required("id", Kind::Text)]) },
     EventSpec {
         name: "BLOCK_IO_ERROR",
@@ -268,6 +270,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command!("query-blockstats", optional("query-nodes", Kind::Switch)),
     command!("query-block-exports"),
     command!("x-debug-query-block-graph"),
+    command!("x-query-remotes"),
     command!("add-fd", optional("fdset-id", DESCRIPTOR), optional("opaque", Kind::Text)),
     command!("remove-fd", required("fdset-id", DESCRIPTOR), optional("fd", DESCRIPTOR)),
     command!("query-fdsets"),

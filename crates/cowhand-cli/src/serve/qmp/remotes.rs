@@ -1,0 +1,93 @@
+//! Servers of remote disks and caches of them: x-query-remotes, and X_REMOTE_LOST and X_REMOTE_BACK.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use control::{EventSpec, Kind, required};
+use graph::drivers::OpenCache;
+use serde_json::{Value, json};
+
+use super::schema::NUMBER;
+use crate::serve::inventory::Inventory;
+
+const NAME_OF_LOST: &str = "X_REMOTE_LOST";
+const NAME_OF_BACK: &str = "X_REMOTE_BACK";
+
+/// A server does not answer; it is asked again and again.
+pub const LOST: EventSpec = EventSpec {
+    name: NAME_OF_LOST,
+    data: Kind::Object(&[required("name", Kind::Text), required("error", Kind::Text)]),
+};
+
+/// It answers again.
+pub const BACK: EventSpec = EventSpec {
+    name: NAME_OF_BACK,
+    data: Kind::Object(&[required("name", Kind::Text), required("lost-seconds", NUMBER)]),
+};
+
+/// What was told of servers: since when each was lost that is.
+#[derive(Debug, Default)]
+pub struct Told(RefCell<BTreeMap<String, Instant>>);
+
+impl Told {
+    /// Tells of servers that were lost or came back since the last call. One that did both meanwhile is not told of.
+    pub fn tell(&self, inventory: &Inventory) {
+        let mut before = self.0.borrow_mut();
+        let servers = dial::servers();
+        for server in &servers {
+            match (before.get(&server.name), &server.lost) {
+                (None, Some(lost)) => {
+                    let data = json!({ "name": server.name, "error": lost.error });
+                    inventory.events.emit(NAME_OF_LOST, &data);
+                }
+                (Some(since), None) => {
+                    let data = json!({ "name": server.name, "lost-seconds": since.elapsed().as_secs() });
+                    inventory.events.emit(NAME_OF_BACK, &data);
+                }
+                _ => {}
+            }
+        }
+        let lost = servers.into_iter().filter_map(|server| Some((server.name, server.lost?.since)));
+        *before = lost.collect();
+    }
+}
+
+/// All servers of remote disks, and all caches of them, of this process.
+pub fn query() -> Value {
+    let servers: Vec<Value> = dial::servers().into_iter().map(|server| server_value(&server)).collect();
+    let caches: Vec<Value> = graph::drivers::caches().iter().map(cache_value).collect();
+    json!({ "servers": servers, "caches": caches })
+}
+
+fn server_value(server: &dial::Server) -> Value {
+    let mut value = json!({
+        "name": server.name,
+        "reachable": server.lost.is_none(),
+        "losses": server.losses,
+        "failures": server.failures,
+    });
+    if let Some(lost) = &server.lost {
+        value["lost-seconds"] = json!(lost.since.elapsed().as_secs());
+        value["error"] = json!(lost.error);
+    }
+    value
+}
+
+fn cache_value(cache: &OpenCache) -> Value {
+    let figures = &cache.figures;
+    json!({
+        "filename": cache.path,
+        "of": cache.of,
+        "hits": figures.hits,
+        "misses": figures.misses,
+        "served-bytes": figures.served_bytes,
+        "fetched-bytes": figures.fetched_bytes,
+        "prefetched-bytes": figures.prefetched_bytes,
+        "prefetched-used-bytes": figures.prefetched_used_bytes,
+        "cached-bytes": figures.cached_bytes,
+        "evictions": figures.evictions,
+        "not-kept": figures.not_kept,
+        "failures": figures.failures,
+    })
+}
