@@ -3,6 +3,9 @@
 //! Which pairs QEMU permits was asked of its storage daemon: a job has the images that it works on for itself, and others may work on the
 //! rest of the chain. docs/compat.md has what differs.
 
+use std::time::{Duration, Instant};
+
+use black_box::client::Request;
 use black_box::peer::qemu_img;
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
@@ -151,4 +154,42 @@ fn a_mirror_that_is_not_to_converge_waits_for_the_guest() {
     completed(&mut qmp, "m");
     steered.server.stop();
     holds(&target, &held, &steered.scratch);
+}
+
+/// A write of a client that left, at work in the copy still, may land there behind what another client writes to the same place. So on a
+/// disk with limits, too, a change is given up only while it waits for them.
+#[test]
+fn clients_that_leave_in_the_middle_of_writes_do_not_break_a_mirror_of_a_limited_disk() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let copy = create(scratch, "copy.qcow2", "64M");
+    qmp.ok(
+        "block_set_io_throttle",
+        json!({ "id": "a", "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 1_000_000, "iops_rd": 0, "iops_wr": 0 }),
+    );
+    let mut target = qcow2("copy", &copy);
+    target["cache"] = json!({ "direct": true });
+    qmp.ok("blockdev-add", target);
+    let mirror = json!({ "job-id": "j", "device": "a", "target": "copy", "sync": "full", "copy-mode": "write-blocking" });
+    qmp.ok("blockdev-mirror", mirror);
+    qmp.event("BLOCK_JOB_READY");
+    for round in 0..200u64 {
+        let mut client = steered.server.client("a");
+        let data = vec![round as u8 + 1; 64 << 10];
+        for request in 0..16 {
+            client.send(&Request::write((round + request) % 1000 * (64 << 10), &data)).expect("it is sent");
+        }
+        drop(client);
+        // What it left behind is carried out.
+        let start = Instant::now();
+        while qmp.ok("query-block-exports", json!({}))[0]["connections"] != 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the connection does not end");
+        }
+    }
+    qmp.ok("job-complete", json!({ "id": "j" }));
+    let completed = qmp.event("BLOCK_JOB_COMPLETED");
+    assert_eq!(completed["data"].get("error"), None, "{completed}");
+    let path = scratch.name("a.qcow2");
+    steered.server.stop();
+    qemu_img(["compare", "-q", &path, &copy]).ok();
 }

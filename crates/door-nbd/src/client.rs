@@ -54,6 +54,15 @@ impl Asked {
     }
 }
 
+/// When a request goes whose client is gone.
+#[derive(Clone, Copy, Debug)]
+enum Droppable {
+    Always,
+    /// As long as a limit of the disk holds it back.
+    InLine,
+    Never,
+}
+
 impl Client {
     /// Starts a request for which there is room. One that changes nothing is given up when the client is gone; one
     /// that changes the disk was taken in whole and is carried out, unless a limit holds it back: it would keep
@@ -63,7 +72,8 @@ impl Client {
         match what {
             // It is known to wait, so it is a task from the start.
             What::Read { len, hints } => {
-                let read = self.while_wanted(true, 1, async move { request.read(len, hints).await });
+                let read =
+                    self.while_wanted(Droppable::Always, 1, async move { request.read(len, hints).await });
                 reactor::spawn_now(read).detach();
             }
             What::Status(question) => self.run(true, async move { request.block_status(question).await }),
@@ -83,32 +93,41 @@ impl Client {
     pub(crate) fn start_reads(self: &Rc<Self>, all: (u64, Hints), requests: Vec<(Request, u32)>) {
         let count = requests.len() as u64;
         let reads = Request::read_as_one(Rc::clone(self), all, requests);
-        reactor::spawn_now(self.while_wanted(true, count, reads)).detach();
+        reactor::spawn_now(self.while_wanted(Droppable::Always, count, reads)).detach();
     }
 
     /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.
     fn run(self: &Rc<Self>, droppable: bool, request: impl Future<Output = ()> + 'static) {
         let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
+        // Of others.
+        export::was_let_in();
         // The task polls again at once, with a waker of its own: no wake-up is lost to this one.
         if let Poll::Ready(()) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return;
         }
+        let droppable = match droppable {
+            true => Droppable::Always,
+            false if export::was_let_in() => Droppable::Never,
+            false => Droppable::InLine,
+        };
         reactor::spawn(self.while_wanted(droppable, 1, request)).detach();
     }
 
     /// `count` is how many requests of the client's `request` is.
     fn while_wanted(
         self: &Rc<Self>,
-        droppable: bool,
+        droppable: Droppable,
         count: u64,
         request: impl Future<Output = ()> + 'static,
     ) -> impl Future<Output = ()> + 'static {
         let client = Rc::clone(self);
         let held_back = self.entry.disk().holds_back();
         async move {
-            let ended = match droppable || held_back {
-                true => Rc::clone(&client.gone).unless(held_back, request).await,
-                false => {
+            let gone = Rc::clone(&client.gone);
+            let ended = match droppable {
+                Droppable::Always => gone.unless(held_back, false, request).await,
+                Droppable::InLine if held_back => gone.unless(true, true, request).await,
+                Droppable::InLine | Droppable::Never => {
                     request.await;
                     true
                 }

@@ -38,16 +38,29 @@ impl Gone {
     }
 
     /// Runs `work` until the client is gone: then it is not polled again and goes. Costs a look at a flag a poll; with
-    /// `wake` the going itself ends it, not its next step. Says whether it came to its end.
-    pub(crate) async fn unless(self: Rc<Self>, wake: bool, work: impl Future<Output = ()>) -> bool {
+    /// `wake` the going itself ends it, not its next step. What `changes` a disk goes only as long as it waits for its turn there: once let
+    /// in it may land behind what another client writes. Says whether it came to its end.
+    pub(crate) async fn unless(
+        self: Rc<Self>,
+        wake: bool,
+        changes: bool,
+        work: impl Future<Output = ()>,
+    ) -> bool {
         let mut work = pin!(work);
         let mut event = pin!(wake.then(|| self.event.listen()));
+        let mut stays = false;
         poll_fn(move |cx| {
-            if self.is_declared() {
+            if self.is_declared() && !stays {
                 return Poll::Ready(false);
             }
+            // Of others.
+            export::was_let_in();
             if work.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
+            }
+            stays |= changes && export::was_let_in();
+            if stays {
+                return Poll::Pending;
             }
             match event.as_mut().as_pin_mut() {
                 Some(event) => event.poll(cx).map(|()| false),

@@ -40,6 +40,7 @@ pub use export::{Abilities, Depth, Dirtiness, Export, Extent, IoFuture, ZeroFlag
 pub use exports::{DuplicateName, ExportEntry, Exports, NotRemoved, Removal, UnknownExport};
 pub use few_names::few_names;
 pub use graph::BlockSizes;
+pub use graph::front::was_let_in;
 pub use graph::pace::STEP_BYTES;
 pub use local_event::LocalEvent;
 pub use loops::{Ending, HangUp, Loops, Seat, Served};

@@ -2,8 +2,8 @@
 //!
 //! A request marks what it changed when it has ended and before it is answered: the job, which clears a mark before it reads, copies
 //! what it may have missed once more. A request that is dropped may still land in the disk, so its range is kept and marked when the disk is
-//! drained. In the synchronous mode it may land in the copy, too, and nobody waits for that: then the job fails. Doors carry out each change
-//! that they took in, so theirs never are dropped.
+//! drained. In the synchronous mode it may land in the copy, too, and nobody waits for that: then the job fails. Doors give up no change
+//! that was let in (`graph::front::was_let_in`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -141,6 +141,8 @@ impl Tracked {
         self.marked.notify(usize::MAX);
     }
 
+    /// Whether the target can be what is copied.
+    ///
     /// # Errors
     /// When a request was dropped that may still reach the target, whatever is written there since.
     pub(crate) fn check(&self) -> Result<(), crate::Error> {

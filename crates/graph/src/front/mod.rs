@@ -19,6 +19,7 @@ mod statistics;
 mod tests;
 mod waiting;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
@@ -37,6 +38,16 @@ pub use self::statistics::{KindStatistics, Statistics};
 pub(crate) use self::statistics::{STRIPES, stripe};
 use crate::options::ThrottleOptions;
 use crate::trace::Tap;
+
+thread_local! {
+    static LET_IN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a front let a request in on this thread since the last call. Who polls one request between two calls knows by it whether
+/// that still waits for a limit, or is at work: then it may reach the disk whatever becomes of it.
+pub fn was_let_in() -> bool {
+    LET_IN.replace(false)
+}
 
 /// The front of one disk.
 #[derive(Debug)]
@@ -196,6 +207,7 @@ impl Front {
             Charge::Whole(request) => self.pay(request, now).await,
             Charge::Pieces(request) => self.pay_in_pieces(request, now).await,
         }
+        LET_IN.set(true);
         inside
     }
 
