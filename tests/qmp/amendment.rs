@@ -6,6 +6,7 @@ use black_box::{Run, Scratch, cowhand};
 use serde_json::{Value, json};
 
 use super::backups::Daemon;
+use super::creation::concluded;
 use super::{Steered, create};
 
 /// Passwords by id.
@@ -43,11 +44,7 @@ fn amended(qmp: &mut Qmp, format: &str, keys: &Value, force: bool) -> (Vec<Strin
     options["driver"] = json!(format);
     let arguments = json!({ "job-id": "keys", "node-name": "n", "options": options, "force": force });
     qmp.ok("x-blockdev-amend", arguments);
-    let mut statuses = Vec::new();
-    while statuses.last().is_none_or(|status| status != "concluded") {
-        let data = qmp.event("JOB_STATUS_CHANGE")["data"].take();
-        statuses.push(data["status"].as_str().expect("a text").to_owned());
-    }
+    let statuses = concluded(qmp, "keys");
     let mut jobs = qmp.ok("query-jobs", json!({}));
     assert_eq!(jobs[0]["type"], "amend");
     qmp.ok("job-dismiss", json!({ "id": "keys" }));

@@ -10,15 +10,21 @@ use serde_json::{Value, json};
 use super::backups::Daemon;
 use super::{Steered, create, qcow2};
 
-/// Has `options` made, and gives the statuses of the job and what is told of it in the end.
-fn made(qmp: &mut Qmp, options: &Value) -> (Vec<String>, Value) {
-    qmp.ok("blockdev-create", json!({ "job-id": "make", "options": options }));
+/// Waits until the only job has ended; gives its statuses.
+pub(super) fn concluded(qmp: &mut Qmp, id: &str) -> Vec<String> {
     let mut statuses = Vec::new();
     while statuses.last().is_none_or(|status| status != "concluded") {
         let data = qmp.event("JOB_STATUS_CHANGE")["data"].take();
-        assert_eq!(data["id"], "make");
+        assert_eq!(data["id"], id);
         statuses.push(data["status"].as_str().expect("a text").to_owned());
     }
+    statuses
+}
+
+/// Has `options` made, and gives the statuses of the job and what is told of it in the end.
+fn made(qmp: &mut Qmp, options: &Value) -> (Vec<String>, Value) {
+    qmp.ok("blockdev-create", json!({ "job-id": "make", "options": options }));
+    let statuses = concluded(qmp, "make");
     let mut jobs = qmp.ok("query-jobs", json!({}));
     assert_eq!(qmp.ok("query-block-jobs", json!({})), json!([]), "it is of no disk");
     assert_eq!(

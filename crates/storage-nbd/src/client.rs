@@ -203,8 +203,8 @@ impl Client {
     }
 
     fn forget_all(&self, state: &mut State) {
-        let reasons = state.connections.iter().filter_map(|connection| connection.lost());
-        let reason = reasons.map(|error| error.to_string()).next();
+        let reason = state.connections.iter().find_map(|connection| connection.lost());
+        let reason = reason.map(|error| error.to_string());
         self.reach.fails(&reason.as_deref().unwrap_or("the connection is lost"));
         for connection in state.connections.drain(..) {
             connection.lose("another connection to the same export was");

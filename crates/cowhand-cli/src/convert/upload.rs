@@ -152,10 +152,11 @@ async fn copy(
         options,
     };
     let copied = watch.run(&copy, &Counters::default()).await;
+    watch.check()?;
     let copied =
         copied.map_err(|error| Failure::because(format!("cannot convert {}", source.name()), &error))?;
     warn_of_unreadable(source, &copied);
-    watch.check()
+    Ok(())
 }
 
 /// Takes away what was sent, and says so if that fails.
