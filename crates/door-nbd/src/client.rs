@@ -1,14 +1,17 @@
 //! What everything shares that works for one connection in transmission.
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use buffer::IoVec;
-use export::{ExportEntry, Hints, InFlight, Pace, Permit, STEP_BYTES};
+use export::{ExportEntry, Hints, InFlight, Landing, Pace, Permit, STEP_BYTES};
 use nbd_wire::{Dialect, Selected};
 
+use crate::at_work::AtWork;
 use crate::block_status::Question;
 use crate::gone::Gone;
 use crate::limits::STATUS_REQUEST_BYTES;
@@ -25,6 +28,9 @@ pub(crate) struct Client {
     pub(crate) in_flight: Rc<InFlight>,
     pub(crate) gone: Rc<Gone>,
     pub(crate) pace: Pace,
+    pub(crate) at_work: Rc<AtWork>,
+    /// What it left at work when it went.
+    pub(crate) landing: RefCell<Option<Landing>>,
 }
 
 /// A request that was taken in whole.
@@ -76,17 +82,21 @@ impl Client {
                     self.while_wanted(Droppable::Always, 1, async move { request.read(len, hints).await });
                 reactor::spawn_now(read).detach();
             }
-            What::Status(question) => self.run(true, async move { request.block_status(question).await }),
+            What::Status(question) => {
+                self.run(true, None, async move { request.block_status(question).await })
+            }
             What::Perform(work) => {
-                let changes = work.changes_the_disk();
-                self.run(!changes, async move { request.perform(work).await });
+                let (droppable, range) = (!work.changes_the_disk(), work.changes());
+                self.run(droppable, range, async move { request.perform(work).await });
             }
         }
     }
 
     /// Starts writes that go to the disk as one; each with its bytes.
     pub(crate) fn start_writes(self: &Rc<Self>, all: (u64, IoVec, Hints), requests: Vec<(Request, u64)>) {
-        self.run(false, Request::write_as_one(Rc::clone(self), all, requests));
+        let (offset, data, _) = &all;
+        let range = *offset..offset.saturating_add(data.len() as u64);
+        self.run(false, Some(range), Request::write_as_one(Rc::clone(self), all, requests));
     }
 
     /// Starts reads that go to the disk as one; each with its bytes.
@@ -96,8 +106,13 @@ impl Client {
         reactor::spawn_now(self.while_wanted(Droppable::Always, count, reads)).detach();
     }
 
-    /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait.
-    fn run(self: &Rc<Self>, droppable: bool, request: impl Future<Output = ()> + 'static) {
+    /// Runs `request` as far as it gets without waiting; gives it a task if it has to wait. It changes the bytes of `range`.
+    fn run(
+        self: &Rc<Self>,
+        droppable: bool,
+        range: Option<Range<u64>>,
+        request: impl Future<Output = ()> + 'static,
+    ) {
         let mut request: Pin<Box<dyn Future<Output = ()>>> = Box::pin(request);
         // Of others.
         export::was_let_in();
@@ -110,7 +125,13 @@ impl Client {
             false if export::was_let_in() => Droppable::Never,
             false => Droppable::InLine,
         };
-        reactor::spawn(self.while_wanted(droppable, 1, request)).detach();
+        let change = range.map(|range| self.at_work.begin(range));
+        let wanted = self.while_wanted(droppable, 1, request);
+        let to_its_end = async move {
+            wanted.await;
+            drop(change);
+        };
+        reactor::spawn(to_its_end).detach();
     }
 
     /// `count` is how many requests of the client's `request` is.
@@ -146,10 +167,23 @@ impl Client {
         }
     }
 
+    /// The client is gone: nothing more is begun for it, and others come after what it has at work.
+    pub(crate) fn go(&self) {
+        if !self.gone.is_declared() {
+            *self.landing.borrow_mut() = self.entry.leave_behind(self.at_work.ranges());
+            self.gone.declare();
+        }
+    }
+
     /// The client is gone: replies go nowhere.
     pub(crate) fn abandon(&self) {
-        self.gone.declare();
+        self.go();
         self.outbox.abandon();
+    }
+
+    /// Nothing of it is at work any more.
+    pub(crate) fn landed(&self) {
+        self.landing.take();
     }
 
     /// Counts requests that were given up because nobody waits for them.

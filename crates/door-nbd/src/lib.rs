@@ -14,6 +14,7 @@
 //! where it has not begun; a loop's time is shared between clients by bytes ([`export::Pace`]).
 #![forbid(unsafe_code)]
 
+mod at_work;
 mod block_status;
 mod catalogue;
 mod client;

@@ -1,5 +1,6 @@
 //! One request that has to wait for the disk, from its start to its reply.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
@@ -26,6 +27,16 @@ impl Work {
     /// It was taken in whole, and is carried out though nobody waits for it.
     pub(crate) fn changes_the_disk(&self) -> bool {
         !matches!(self, Self::Prefetch { .. })
+    }
+
+    /// The bytes that it changes.
+    pub(crate) fn changes(&self) -> Option<Range<u64>> {
+        let (offset, len) = match self {
+            Self::Write { offset, data, .. } => (*offset, data.len() as u64),
+            Self::Discard { offset, len, .. } | Self::Zero { offset, len, .. } => (*offset, *len),
+            Self::Flush | Self::Prefetch { .. } => return None,
+        };
+        Some(offset..offset.saturating_add(len))
     }
 }
 
@@ -55,6 +66,7 @@ impl Request {
 
     pub(crate) async fn read(self, len: u32, hints: Hints) {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
+        self.client.entry.after_those_left_behind(self.offset, u64::from(len)).await;
         self.client.before_memory(u64::from(len)).await;
         let mut buf = IoBuf::uninit(size);
         buf.truncate(size);
@@ -86,6 +98,7 @@ impl Request {
         requests: Vec<(Self, u32)>,
     ) {
         let bytes: u64 = requests.iter().map(|(_, len)| u64::from(*len)).sum();
+        client.entry.after_those_left_behind(offset, bytes).await;
         // At most a step.
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut buf = IoBuf::uninit(size);
@@ -108,6 +121,9 @@ impl Request {
 
     pub(crate) async fn perform(self, work: Work) {
         let (disk, pace) = (self.client.entry.disk(), &self.client.pace);
+        if let Some(range) = work.changes() {
+            self.client.entry.after_those_left_behind(range.start, range.end - range.start).await;
+        }
         let (result, kind, bytes) = match work {
             Work::Write { offset, data, fua, hints } => {
                 let bytes = data.len() as u64;
@@ -140,6 +156,7 @@ impl Request {
         (offset, data, hints): (u64, IoVec, Hints),
         requests: Vec<(Self, u64)>,
     ) {
+        client.entry.after_those_left_behind(offset, data.len() as u64).await;
         let result = client.entry.disk().write(offset, data, false, hints, &client.pace).await;
         client.entry.counters().merged(Direction::Write, requests.len() as u64 - 1);
         for (request, bytes) in requests {
@@ -155,6 +172,7 @@ impl Request {
     }
 
     pub(crate) async fn block_status(self, question: Question) {
+        self.client.entry.after_those_left_behind(question.offset, question.len).await;
         let answer =
             block_status::answer(self.client.entry.disk().as_ref(), &question, &self.client.pace).await;
         self.count(RequestKind::BlockStatus, answer.is_ok(), question.len);

@@ -1,6 +1,6 @@
 //! The transmission phase of one connection: takes requests in and answers or starts them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -127,6 +127,8 @@ impl Transmission {
             in_flight: InFlight::new(Arc::clone(budget)),
             gone: Rc::default(),
             pace,
+            at_work: Rc::default(),
+            landing: RefCell::default(),
         });
         Self {
             line: Line::new(&client),
@@ -162,10 +164,10 @@ impl Transmission {
             async move { line.run().await }
         });
         let watcher = reactor::spawn({
-            let (transport, gone) = (Rc::clone(&self.transport), Rc::clone(&client.gone));
+            let (transport, client) = (Rc::clone(&self.transport), Rc::clone(&client));
             async move {
                 transport.hung_up().await;
-                gone.declare();
+                client.go();
             }
         });
         let end = self.take_in().await;
@@ -188,6 +190,7 @@ impl Transmission {
             // It may be waiting for memory, and only one task at a time waits for what is in flight.
             starter.cancel().await;
             client.in_flight.drained().await;
+            client.landed();
         }
         client.outbox.close();
         drop(watcher);
@@ -314,7 +317,11 @@ impl Transmission {
 
     /// Answers a read if that needs no waiting, and says whether it did.
     fn read_now(&self, head: &RequestHeader, offset: u64, len: u32, hints: Hints) -> bool {
-        let disk = self.client.entry.disk();
+        let entry = &self.client.entry;
+        if entry.has_left_behind() {
+            return false;
+        }
+        let disk = entry.disk();
         let fill = |buf: &mut [u8]| {
             if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf, hints) }
         };

@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use crate::counters::Counters;
 use crate::export::Export;
 use crate::few_names::{few_names, shortened};
+use crate::left_behind::LeftBehind;
 use crate::place::Places;
 use crate::shutdown::Shutdown;
 
@@ -30,6 +31,7 @@ pub struct ExportEntry {
     leaving: Shutdown,
     /// Somebody changed the disk's size.
     resized: Event,
+    left_behind: LeftBehind,
 }
 
 impl ExportEntry {
@@ -89,6 +91,10 @@ impl ExportEntry {
 
     pub(crate) fn places(&self) -> &Places {
         &self.places
+    }
+
+    pub(crate) fn left_behind(&self) -> &LeftBehind {
+        &self.left_behind
     }
 }
 
@@ -196,6 +202,7 @@ impl Exports {
             places: Places::default(),
             leaving: Shutdown::new(),
             resized: Event::new(),
+            left_behind: LeftBehind::default(),
         });
         shelf.offered.push(Arc::clone(&entry));
         Ok(entry)

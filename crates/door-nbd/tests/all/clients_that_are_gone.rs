@@ -110,6 +110,43 @@ fn a_write_that_was_taken_in_whole_is_carried_out_though_its_client_is_gone() {
     assert_eq!(server.disk.peek(0, 10), b"last words");
 }
 
+/// The write of a client that had gone was carried out behind what its next connection wrote in the same place, and was told.
+#[test]
+fn what_a_client_left_behind_comes_before_what_others_ask_for_in_the_same_place() {
+    for dialect in [Dialect::Simple, Dialect::Extended] {
+        let server = TestServer::start(4 * MIB);
+        server.disk.hold(1);
+        let mut gone = Client::connect(&server.socket(), dialect, &[]);
+        gone.send_write(1, 0, &[1; 2 * PAGE as usize]);
+        wait_until(|| server.entry.counters().snapshot().in_flight == 1);
+        drop(gone);
+        wait_until(|| server.entry.has_left_behind());
+
+        let mut elsewhere = Client::connect(&server.socket(), dialect, &[]);
+        elsewhere.send_write(1, 5 * PAGE, b"elsewhere");
+        assert_eq!(elsewhere.reply(0).result, Ok(()));
+        elsewhere.send_read(2, 5 * PAGE, 9);
+        assert_eq!(elsewhere.reply(9).data, b"elsewhere");
+
+        let [mut writer, mut reader, mut left_too] =
+            [(); 3].map(|()| Client::connect(&server.socket(), dialect, &[]));
+        writer.send_write(1, PAGE - 3, b"new");
+        reader.send_read(1, PAGE / 2, 4);
+        left_too.send_write(1, 8, b"newer");
+        wait_until(|| server.entry.counters().snapshot().in_flight == 4);
+        assert_eq!(server.disk.peek(PAGE - 3, 3), [0; 3], "it waits");
+        // Its write waits for another that was left behind, not for itself.
+        drop(left_too);
+        server.disk.release();
+        assert_eq!(writer.reply(0).result, Ok(()));
+        assert_eq!(reader.reply(4).data, [1; 4]);
+        wait_until(|| server.entry.connections() == 3);
+        assert!(!server.entry.has_left_behind());
+        assert_eq!(server.disk.peek(PAGE - 4, 5), [1, b'n', b'e', b'w', 1]);
+        assert_eq!(server.disk.peek(8, 5), b"newer");
+    }
+}
+
 #[test]
 fn clients_that_read_nothing_hold_no_more_than_the_bound_and_keep_nobody_out() {
     let options = ServerOptions { connections_per_export: 32, ..ServerOptions::default() };
