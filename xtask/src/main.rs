@@ -12,6 +12,7 @@ mod peers;
 mod sim;
 mod stage;
 mod test;
+mod test_programs;
 mod tidy;
 mod workspace;
 

@@ -26,6 +26,19 @@ impl Stages {
         })
     }
 
+    /// One stage that runs a test program, if it was built, as `set` has it run; says whether it succeeded.
+    pub fn tests(
+        &mut self,
+        name: &str,
+        program: Result<Command, String>,
+        set: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> bool {
+        match program {
+            Ok(mut program) => self.command(name, set(&mut program)),
+            Err(error) => self.stage(name, || Err(error)),
+        }
+    }
+
     /// One stage; says whether it succeeded.
     pub fn stage(&mut self, name: &str, work: impl FnOnce() -> Result<(), String>) -> bool {
         println!("\n==== {name}");

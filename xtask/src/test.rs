@@ -6,7 +6,8 @@ use crate::interleave;
 use crate::peers;
 use crate::stage::Stages;
 use crate::tidy;
-use crate::workspace::{binary, cargo, cargo_test};
+use crate::test_programs::TestPrograms;
+use crate::workspace::{binary, cargo};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -78,9 +79,12 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
+    let mut programs = TestPrograms::default();
     let ready = stages.stage("what the tests compare with", peers::ensure)
-        && stages
-            .command("build of the tests and the program", cargo().args(["test", "--workspace", "--no-run"]));
+        && stages.stage("build of the tests and the program", || {
+            programs = TestPrograms::build()?;
+            Ok(())
+        });
     if ready {
         let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
         if wanted(UNIT) {
@@ -88,41 +92,41 @@ pub fn run(args: &Args) -> ExitCode {
             let mut command = cargo();
             command.args(every).env("PROPTEST_RNG_SEED", args.seed.to_string());
             stages.command("unit: tests of every crate", &mut command);
+            // With the workspace's features nothing is built again but what has bugs.
             let bugs = [
                 "test",
-                "--package",
-                "cowhand-qcow2",
+                "--workspace",
                 "--features",
-                "deliberate-bugs",
+                "cowhand-qcow2/deliberate-bugs",
                 "--test",
                 "deliberate_bugs",
             ];
             stages.command("unit: bugs put in on purpose are found", cargo().args(bugs));
         }
         if wanted(UNIT) && has_loop_devices("unit: block devices") {
-            let mut devices = cargo_test("cowhand-storage", &["device::"]);
-            stages.command("unit: block devices", devices.arg("--ignored"));
+            stages.tests("unit: block devices", programs.command("crates/storage", "all"), |tests| {
+                tests.args(["device::", "--ignored"])
+            });
         }
         if wanted(INTERLEAVINGS) {
             stages
                 .stage("interleavings: schedules of map cache and engine", || interleave::stage().map(drop));
         }
         if wanted(FUZZ) {
-            let mut command = cargo();
-            command.args(["test", "--package", "cowhand-fuzz", "--test", "corpus"]);
-            command.env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string());
-            command.env("COWHAND_FUZZ_SEED", args.seed.to_string());
-            stages.command("fuzz: the corpus and made-up cases", &mut command);
+            stages.tests("fuzz: the corpus and made-up cases", programs.command("fuzz", "corpus"), |tests| {
+                tests
+                    .env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string())
+                    .env("COWHAND_FUZZ_SEED", args.seed.to_string())
+            });
         }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             if suite == MEDIA && !has_loop_devices("black box: media") {
                 continue;
             }
-            let mut command = cargo_test("black-box", &[&format!("{suite}::")]);
-            if suite == MEDIA {
-                command.arg("--test-threads=1");
-            }
-            stages.command(&format!("black box: {suite}"), command.env("COWHAND_BIN", binary()));
+            stages.tests(&format!("black box: {suite}"), programs.command("tests", "all"), |tests| {
+                let alone = (suite == MEDIA).then_some("--test-threads=1");
+                tests.arg(format!("{suite}::")).args(alone).env("COWHAND_BIN", binary())
+            });
         }
     }
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
