@@ -1,6 +1,7 @@
 //! All black-box suites in one program, a module each: it is linked once. `cargo xtask test --only SUITE` runs one.
 
 mod awaited_locks;
+mod bitmaps_file;
 mod cached;
 mod chunked;
 mod confined;

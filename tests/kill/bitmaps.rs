@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use black_box::peer::{assert_leaks_at_most, dirty, qemu_img};
-use black_box::{Random, Run, Scratch, Server};
+use black_box::{Random, Run, Scratch, Server, cowhand};
 
 /// Kills.
 const ROUNDS: u64 = 50;
@@ -39,15 +39,31 @@ fn judge(server: &Server, written: &BTreeSet<u64>, round: u64) {
 
 #[test]
 fn kill_9_in_the_middle_of_writes_never_leaves_clean_what_changed() {
-    let rounds = super::number("COWHAND_KILL_ROUNDS").unwrap_or(ROUNDS);
-    let mut random = Random::new(super::number("COWHAND_KILL_SEED").unwrap_or(1));
     let scratch = Scratch::new();
     let path = scratch.name("disk.qcow2");
     qemu_img(["create", "-q", "-f", "qcow2", &path, &DISK.to_string()]).ok();
     qemu_img(["bitmap", "--add", &path, "inc"]).ok();
+    kill_in_the_middle_of_writes(&path, &path);
+}
+
+/// A raw disk's bitmaps lie in another file than its data.
+#[test]
+fn nor_does_it_where_the_bitmaps_of_a_raw_disk_have_a_file_of_their_own() {
+    let scratch = Scratch::new();
+    let (path, bitmaps) = (scratch.name("disk.raw"), scratch.name("disk.bitmaps"));
+    qemu_img(["create", "-q", "-f", "raw", &path, &DISK.to_string()]).ok();
+    let drive = format!("id=disk,format=raw,file={path},bitmaps={bitmaps}");
+    cowhand(["bitmap", "--add", &drive, "inc"]).ok();
+    kill_in_the_middle_of_writes(&drive, &bitmaps);
+}
+
+/// Kills servers of `drive`, whose bitmap "inc" is in the image `bitmaps`.
+fn kill_in_the_middle_of_writes(drive: &str, bitmaps: &str) {
+    let rounds = super::number("COWHAND_KILL_ROUNDS").unwrap_or(ROUNDS);
+    let mut random = Random::new(super::number("COWHAND_KILL_SEED").unwrap_or(1));
     let mut written = BTreeSet::new();
     for round in 0..rounds {
-        let server = Server::start([&path]);
+        let server = Server::start([drive]);
         judge(&server, &written, round);
         let mut client = server.client("disk");
         let blocks: Vec<u64> = (0..200).map(|_| random.below(DISK / GRANULARITY / 64)).collect();
@@ -66,12 +82,12 @@ fn kill_9_in_the_middle_of_writes_never_leaves_clean_what_changed() {
         // What the server never received may be clean: only the last one.
         written.extend(sent.split_last().map(|(_, answered)| answered).unwrap_or_default());
     }
-    let server = Server::start([&path]);
+    let server = Server::start([drive]);
     judge(&server, &written, rounds);
     server.stop();
     assert!(!written.is_empty(), "nothing was ever answered");
-    assert_leaks_at_most(std::path::Path::new(&path));
-    let shown = qemu_img(["info", "--output=json", &path]).json();
+    assert_leaks_at_most(std::path::Path::new(bitmaps));
+    let shown = qemu_img(["info", "--output=json", bitmaps]).json();
     let flags = &shown["format-specific"]["data"]["bitmaps"][0]["flags"];
     assert_eq!(*flags, serde_json::json!(["auto"]), "a clean close leaves it to QEMU");
     println!("looked at in kill: {rounds} kills with a bitmap, {} blocks written", written.len());

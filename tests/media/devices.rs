@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use black_box::media::{LoopDevice, Mounted};
-use black_box::peer::{qemu_img, qemu_io_ok};
+use black_box::peer::{dirty_by_qemu, qemu_img, qemu_io_ok};
 use black_box::{Client, Run, Scratch, Server, cowhand};
 
 use super::DEVICE;
@@ -34,6 +34,25 @@ fn a_device_that_grows_is_as_long_as_before_until_the_disk_is_opened_again() {
     let server = server_of(device.path(), "");
     assert_eq!(server.client("").size(), 2 * DEVICE);
     server.stop();
+}
+
+/// Nobody changes the size of a device by accident, and its system does not say when it was written last: bitmaps stay, and have what was added.
+#[test]
+fn the_bitmaps_of_a_device_that_grows_have_what_was_added() {
+    let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
+    let scratch = black_box::Scratch::new();
+    let bitmaps = scratch.name("bitmaps");
+    let more = format!(",id=disk,bitmaps={bitmaps}");
+    let drive = format!("file={},format=raw{more}", device.path());
+    cowhand(["bitmap", "--add", &drive, "b"]).ok();
+    for round in 0..2 {
+        let server = server_of(device.path(), &more);
+        server.client("disk").write(round << 20, &[1; 512]).expect("a write");
+        server.stop();
+        resize(&device, 2 * DEVICE);
+    }
+    let expected = [(0, 64 << 10), (1 << 20, 64 << 10), (DEVICE, DEVICE)];
+    assert_eq!(dirty_by_qemu(&bitmaps, "b"), expected);
 }
 
 #[test]

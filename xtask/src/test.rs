@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 use crate::interleave;
 use crate::peers;
 use crate::stage::Stages;
-use crate::tidy;
 use crate::test_programs::TestPrograms;
+use crate::tidy;
 use crate::workspace::{binary, cargo};
 
 /// Arguments of `cargo xtask test`.
@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 29] = [
+const SUITES: [&str; 30] = [
     "differential",
     "drop_in",
     "serve",
@@ -42,6 +42,7 @@ const SUITES: [&str; 29] = [
     "space",
     "full_file_system",
     "trace",
+    "bitmaps_file",
     "tools",
     "hostile",
     "matrix",

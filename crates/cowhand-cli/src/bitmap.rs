@@ -133,8 +133,10 @@ async fn act(args: &Args, disk: &Disk, source: Option<&Disk>, options: &DiskOpti
 }
 
 fn image_of(disk: &Disk) -> Result<Qcow2, Failure> {
-    disk.image()
-        .ok_or_else(|| Failure::new(format!("{} is raw: it has no persistent bitmaps", disk.root().name())))
+    disk.bitmap_image().ok_or_else(|| {
+        let what = format!("{} is raw: it has no persistent bitmaps of its own", disk.root().name());
+        Failure::new(what).with_hint("a file for them is named so: DRIVE,bitmaps=FILE")
+    })
 }
 
 /// The bitmap to merge, if it can be trusted.

@@ -9,6 +9,7 @@ use qcow2::{Compressing, Qcow2};
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
+use crate::bitmaps_file::{self, with_bitmaps};
 use crate::drive::OptionTree;
 use crate::drivers::{self, Hint, Opening};
 use crate::error::OpenError;
@@ -56,7 +57,9 @@ pub(crate) struct LayerFiles {
     pub(crate) data: Option<Origin>,
     /// Never written, whatever the layer is opened for.
     pub(crate) luks_header: Option<Origin>,
-    /// What is written when the layer is: its file, and its data file.
+    /// Keeps the bitmaps of the layer.
+    pub(crate) bitmaps: Option<Origin>,
+    /// What is written when the layer is: its file, its data file, and the file of its bitmaps.
     pub(crate) written: Vec<Arc<dyn Storage>>,
     /// What is to be read ahead of a remote file; upkeep takes it.
     pub(crate) hint: Mutex<Option<Hint>>,
@@ -217,6 +220,9 @@ impl LayerFiles {
         if let Some(header) = &self.luks_header {
             add("header", &options.luks_header.node_name, header);
         }
+        if let Some(bitmaps) = &self.bitmaps {
+            add("bitmaps", &options.bitmaps.node_name, bitmaps);
+        }
         names
     }
 
@@ -239,7 +245,7 @@ impl LayerFiles {
     /// # Errors
     /// When somebody else uses one of them in a way that does not go together with that. Then those before it are changed.
     pub(crate) fn lock_for(&self, writable: bool) -> Result<(), OpenError> {
-        [Some(&self.file), self.data.as_ref()]
+        [Some(&self.file), self.data.as_ref(), self.bitmaps.as_ref()]
             .into_iter()
             .flatten()
             .try_for_each(|origin| origin.lock_for(&self.options, writable))
@@ -256,7 +262,7 @@ impl LayerFiles {
         writable: bool,
         rules: &OpenRules,
     ) -> Result<Layer, OpenError> {
-        let Self { format, options, file, data, luks_header, written: _, hint: _ } = self;
+        let Self { format, options, file, data, luks_header, bitmaps, written: _, hint: _ } = self;
         let name = now.block.name();
         let file = file.open_again(name, &options.file, options, writable).await?;
         let header = match *format {
@@ -280,7 +286,7 @@ impl LayerFiles {
         let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
-        let written = [Some(&file.storage), data.as_ref()].into_iter().flatten().cloned().collect();
+        let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
         let opening = Opening {
             file: file.storage,
             data,
@@ -293,10 +299,19 @@ impl LayerFiles {
             tasks: &tasks,
         };
         let block = (drivers::format(*format).open)(opening).await?;
+        let bitmaps = match bitmaps {
+            Some(bitmaps) => {
+                Some(bitmaps.open_again(&bitmaps.name(), &options.bitmaps, options, writable).await?)
+            }
+            None => bitmaps_file::open_file(options, &*block, writable, &rules.fd_sets).await?,
+        };
+        let block = with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), &tasks).await?;
+        let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
+        let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
         let (options, format) = (options.clone(), *format);
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let hint = Mutex::default();
-        let files = Self { format, options, file, data, luks_header, written, hint };
+        let (bitmaps, hint) = (bitmaps_origin, Mutex::default());
+        let files = Self { format, options, file, data, luks_header, bitmaps, written, hint };
         let own = Mutex::new(now.own.lock().clone());
         let identity = now.identity.clone();
         let compressing = OnceLock::new();

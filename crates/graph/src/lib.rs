@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod bitmaps_file;
 pub mod cache_mode;
 mod chain;
 mod child;
@@ -17,6 +18,7 @@ mod layers;
 mod limits;
 mod map_memory;
 pub mod names;
+mod new_file;
 mod nodes;
 mod open;
 pub mod options;
@@ -30,9 +32,10 @@ mod tls_credentials;
 pub mod trace;
 mod upkeep;
 
+pub use crate::bitmaps_file::{bitmaps_of, raw_of};
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
 pub use crate::disk::{BlockSizes, Disk};
-pub use crate::error::OpenError;
+pub use crate::error::{BitmapsFileError, OpenError};
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};

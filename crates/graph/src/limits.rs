@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use block::Raw;
 use qcow2::Qcow2;
 use storage::Medium;
 use throttle::{BucketLevel, Flow, GroupReport, Limits, LimitsError, MemberReport, Options, Weight};
 
+use crate::bitmaps_file::raw_of;
 use crate::disk::Disk;
 use crate::front::{BoundsError, Front, Kind, Statistics, ThrottleGroup};
 
@@ -45,7 +45,7 @@ impl Disk {
     pub fn medium(&self) -> Medium {
         let root = self.top_image();
         let file = root.downcast_ref::<Qcow2>().map(Qcow2::file);
-        let file = file.or_else(|| root.downcast_ref::<Raw>().map(|raw| &raw.storage));
+        let file = file.or_else(|| raw_of(&*root).map(|raw| &raw.storage));
         file.map_or_else(Medium::default, |file| file.medium())
     }
 

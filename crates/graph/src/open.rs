@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use block::Block;
 use parking_lot::Mutex;
-use qcow2::{Budget, Qcow2};
+use qcow2::Budget;
 use storage::Storage;
 
 use crate::background::BackgroundTasks;
+use crate::bitmaps_file::{self, bitmaps_of, with_bitmaps};
 use crate::chain::{ChainWalk, DataFiles, FoundImage, format_of};
 use crate::child::{Child, Owner};
 use crate::disk::Disk;
@@ -154,7 +155,8 @@ pub(crate) async fn open_layers(
         let FoundImage { identity, file, data, luks_header, format, options, header } = found;
         let (data, data_origin) = data.map(|data| (data.storage, data.origin)).unzip();
         let (luks_header, luks_origin) = luks_header.map(|header| (header.storage, header.origin)).unzip();
-        let written = [Some(&file.storage), data.as_ref()].into_iter().flatten().cloned().collect();
+        let (disk_file, data_file) = (Arc::clone(&file.storage), data.clone());
+        let writable = chain.is_empty() && !options.read_only;
         let hint = Mutex::new(drivers::take_hint(&file.storage));
         let opening = Opening {
             file: file.storage,
@@ -163,15 +165,20 @@ pub(crate) async fn open_layers(
             backing: list.last().map(|layer| Arc::clone(&layer.block)),
             options: &options,
             header: header.as_ref(),
-            writable: chain.is_empty() && !options.read_only,
+            writable,
             secrets: &rules.secrets,
             tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
+        let bitmaps = bitmaps_file::open_file(&options, &*block, writable, &rules.fd_sets).await?;
+        let block = with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), tasks).await?;
+        let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
+        let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
-        let files = LayerFiles { format, options, file, data, luks_header, written, hint };
+        let bitmaps = bitmaps_origin;
+        let files = LayerFiles { format, options, file, data, luks_header, bitmaps, written, hint };
         list.push(Arc::new(Layer {
             block,
             identity: Some(identity),
@@ -184,11 +191,6 @@ pub(crate) async fn open_layers(
     }
     list.reverse();
     Ok(list)
-}
-
-/// The image whose bitmaps a disk over `top` has.
-pub(crate) fn bitmaps_of(top: &dyn Block) -> Option<Qcow2> {
-    top.downcast_ref::<Qcow2>().cloned()
 }
 
 /// An image file by itself: for tools that look at metadata without opening the disk.

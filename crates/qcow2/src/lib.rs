@@ -11,6 +11,7 @@ mod amend;
 mod as_block;
 mod backing_name;
 mod below;
+mod beside;
 pub mod bitmap;
 mod block_status;
 pub mod cache_sizes;
@@ -74,6 +75,7 @@ mod write;
 mod zero;
 
 pub use amend::{Amendment, amend};
+pub use beside::NotedChange;
 pub use block::{BlockStatus, Error, ErrorKind, ReadKind, ZeroOptions};
 pub use chain::ChainStatus;
 pub use check::{

@@ -179,6 +179,12 @@ impl Qcow2 {
         self.inner.reporting(result).await
     }
 
+    /// Waits until the clusters are given back that were free at the last flush: the next ones that are needed are taken from them. Waits for the
+    /// requests that saw them in use.
+    pub async fn reclaimed(&self) {
+        self.inner.space.frees.idle().await;
+    }
+
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
     /// failed: then what was not flushed may be lost.

@@ -85,6 +85,7 @@ impl Shared {
             self.image.discard(start, end - start).await?;
         }
         self.image.flush().await?;
+        self.image.reclaimed().await;
         Ok(self.state.lock().clusters.count() + count <= clusters_max)
     }
 

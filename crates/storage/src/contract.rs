@@ -239,6 +239,15 @@ pub trait Storage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// When the bytes were changed last, in seconds and nanoseconds since 1970; `None` where nobody says, as of a device. Two changes within a tick of
+    /// the system's clock, some milliseconds, have one time.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
+        Ok(None)
+    }
+
     /// Who wants to know what an engine does with it step by step: nobody, but in tests.
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         None

@@ -37,7 +37,7 @@ pub fn take(
 ) -> Result<(Point, Option<FullBecause>), Failure> {
     let reactor = copying::reactor()?;
     let format = format(&options, &reactor)?;
-    options.layer.read_only = format != Format::Qcow2;
+    options.layer.read_only = format != Format::Qcow2 && !options.layer.bitmaps.is_named();
     let disk = reactor.run(copying::open(&options, rules, "back up"))?;
     let taken = taken(store, &disk, rules, full, watch, &reactor);
     let failed = |error: &dyn std::error::Error| copying::because("back up", &options, error);
@@ -67,7 +67,7 @@ fn taken(
     let recording = bitmap.as_ref().map(|bitmap| bitmap.is_recording()).or(is_broken.then_some(false));
     let full_because = why_full(store, full, recording);
     let kind = if full_because.is_some() { Kind::Full } else { Kind::Incremental };
-    let tracks = disk.image().is_some();
+    let tracks = disk.bitmap_image().is_some();
     if tracks {
         reactor.run(make_bitmap(disk, &next))?;
     }

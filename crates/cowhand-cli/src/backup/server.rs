@@ -93,7 +93,8 @@ impl<'a> Source<'a> {
             let name = bitmap["name"].as_str()?.to_owned();
             Some((name, is_on(&bitmap["recording"]) && !is_on(&bitmap["inconsistent"])))
         });
-        let (bitmaps, tracks) = (bitmaps.collect(), found["drv"] == "qcow2");
+        let tracks = found["drv"] == "qcow2" || found["x-bitmaps-file"].is_string();
+        let bitmaps = bitmaps.collect();
         Ok(Self { remote, node: node.to_owned(), disk_bytes, bitmaps, tracks })
     }
 

@@ -28,7 +28,7 @@ pub fn of(args: &Args, sources: &[Arc<Disk>], plan: &Plan) -> Result<Vec<Arc<Bit
             "--bitmaps: bitmaps say what changed of the disk as it is, not of a snapshot (-l)",
         ));
     }
-    let image = source.image().ok_or_else(|| without(source.root().name(), "it is raw"))?;
+    let image = source.bitmap_image().ok_or_else(|| without(source.root().name(), "it is raw"))?;
     if image.geometry().version < Version::V3 {
         return Err(without(source.root().name(), VERSION_2));
     }

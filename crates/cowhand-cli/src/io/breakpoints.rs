@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use block::Raw;
-use graph::Disk;
+use graph::{Disk, raw_of};
 use storage::{Step, StepWatcher, Storage};
 
 use super::failed::Failed;
@@ -20,7 +19,7 @@ const LOOKS_MAX: u32 = 50;
 pub fn with_watcher<T>(disk: &Disk, work: impl FnOnce(&dyn StepWatcher) -> T) -> Option<T> {
     let root = disk.root();
     let watched = |storage: &dyn Storage| storage.watcher().map(work);
-    match (root.downcast_ref::<Raw>(), disk.image()) {
+    match (raw_of(&*root), disk.image()) {
         (Some(raw), _) => watched(&*raw.storage),
         (None, Some(image)) => watched(&**image.file()),
         (None, None) => None,

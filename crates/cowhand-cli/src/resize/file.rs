@@ -3,7 +3,7 @@
 use block::{Raw, SECTOR_BYTES};
 use graph::options::DiskOptions;
 use graph::probe::{Format, FormatError};
-use graph::{Disk, OpenError, OpenRules};
+use graph::{Disk, OpenError, OpenRules, raw_of};
 use qcow2::{Preallocation, ResizeOptions};
 use reactor::Reactor;
 use storage::Allocation;
@@ -90,7 +90,7 @@ pub async fn resize_disk(
     size: u64,
     options: ResizeOptions,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    match disk.root().downcast_ref::<Raw>() {
+    match raw_of(&*disk.root()) {
         Some(raw) => resize_raw(raw, size, options).await,
         None => Ok(disk.resize(size, options).await?),
     }

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use block::{Blame, Error, Raw};
+use block::{Blame, Error};
 use qcow2::bitmap::{Bitmap, BitmapChange, Dirtiness};
 use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::{BitmapEntry, SnapshotEntry};
 
 use super::Disk;
+use crate::bitmaps_file::raw_of;
 use crate::front::{Charge, Kind};
 
-const NO_BITMAPS: &str = "only a qcow2 image has bitmaps: what a raw disk holds is tracked nowhere";
+const NO_BITMAPS: &str =
+    "only a qcow2 image keeps bitmaps itself: another disk needs a file for them (option bitmaps)";
 const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 
 impl Disk {
@@ -35,6 +37,11 @@ impl Disk {
     /// The bitmaps whose content can be trusted, as they are now; see [`qcow2::Qcow2::bitmaps`].
     pub fn bitmaps(&self) -> Vec<Arc<Bitmap>> {
         self.layers.load().bitmaps.as_ref().map_or_else(Vec::new, Qcow2::bitmaps)
+    }
+
+    /// The image that keeps the disk's bitmaps: its own, or the one of its option `bitmaps`.
+    pub fn bitmap_image(&self) -> Option<Qcow2> {
+        self.layers.load().bitmaps.clone()
     }
 
     /// The persistent bitmaps that can only be removed.
@@ -82,7 +89,7 @@ impl Disk {
         match top.downcast_ref::<Qcow2>() {
             Some(image) if image.geometry().external_data => None,
             Some(image) => image.file().allocated_bytes(),
-            None => top.downcast_ref::<Raw>()?.storage.allocated_bytes(),
+            None => raw_of(&*top)?.storage.allocated_bytes(),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -12,7 +11,7 @@ use async_lock::Mutex as AsyncMutex;
 use futures_util::future::select;
 use parking_lot::Mutex;
 use qcow2::Budget;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use storage::{FileOptions, FileStorage, Role, Storage, UnlockedFile, open_locked};
 use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, Identity};
@@ -20,6 +19,7 @@ use storage_cache::{BYTES_MAX_LEAST, CacheFile, CachedStorage, Figures, Found, I
 use super::over_http::wrong;
 use crate::background::BackgroundTasks;
 use crate::file::LoopClock;
+use crate::new_file::{MadeFile, make_file};
 
 /// How long a disk that is closed waits for caches.
 const SETTLING_MAX: Duration = Duration::from_secs(2);
@@ -251,22 +251,12 @@ async fn look(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Lo
 
 /// Makes an empty cache, which gets its name when it is whole: a crash leaves nothing.
 async fn make(path: &Path, identity: &Identity, bytes_max: u64) -> io::Result<Look> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
-    let stat = rustix::fs::fstat(&fd)?;
-    let unlocked = UnlockedFile::from_fd(fd, path.display().to_string(), &FileOptions::default())
-        .map_err(io::Error::other)?;
-    let (storage, lock) = open_locked(&unlocked, Role::Writer, &LoopClock).await.map_err(io::Error::other)?;
-    storage_cache::create(&storage, identity).await.map_err(io::Error::other)?;
-    let unnamed = format!("/proc/self/fd/{}", unlocked.fd().as_raw_fd());
-    match rustix::fs::linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-        Err(Errno::EXIST) => Ok(Look::Again),
-        linked => {
-            linked?;
-            Ok(Look::Opened(cache_file(storage, lock, bytes_max), (stat.st_dev, stat.st_ino)))
-        }
-    }
+    let empty =
+        async |file: &FileStorage| storage_cache::create(file, identity).await.map_err(io::Error::other);
+    Ok(match make_file(path, 0o600, empty).await? {
+        None => Look::Again,
+        Some(MadeFile { storage, lock, place }) => Look::Opened(cache_file(storage, lock, bytes_max), place),
+    })
 }
 
 fn cache_file(storage: FileStorage, lock: storage::FileLock, bytes_max: u64) -> CacheFile {

@@ -13,11 +13,12 @@ use super::name::check_node_name;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::background::BackgroundTasks;
+use crate::bitmaps_file::bitmaps_of;
 use crate::drive::OptionTree;
 use crate::drivers::{Driver, StorageDriver, driver};
 use crate::fd_sets::{FdSetError, FdSets};
 use crate::layers::OpenedLayers;
-use crate::open::{bitmaps_of, open, open_layers};
+use crate::open::{open, open_layers};
 use crate::options::DiskOptions;
 
 impl Graph {

@@ -148,7 +148,7 @@ impl FileOptions {
     }
 
     /// Whether they say which file it is.
-    pub(crate) fn is_named(&self) -> bool {
+    pub fn is_named(&self) -> bool {
         self.filename.is_some() || self.target.is_some() || self.over.is_some()
     }
 }

@@ -72,6 +72,7 @@ pub fn first_fixed(
             })
             .or_else(|| named("data-file", old.layer.data_file != new.layer.data_file))
             .or_else(|| named("header", old.layer.luks_header != new.layer.luks_header))
+            .or_else(|| named("bitmaps", old.layer.bitmaps != new.layer.bitmaps))
     };
     Ok(of_image.or_else(of_filters).or_else(of_disk).or_else(of_parts))
 }
@@ -105,6 +106,9 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
     if !old.layer.luks_header.is_named() && layer.luks_header == FileOptions::defaults(layer.cache, layer.aio)
     {
         layer.luks_header.clone_from(&old.layer.luks_header);
+    }
+    if !old.layer.bitmaps.is_named() && layer.bitmaps == FileOptions::defaults(layer.cache, layer.aio) {
+        layer.bitmaps.clone_from(&old.layer.bitmaps);
     }
     // QEMU's clients leave `backing` out where it stays.
     match (&layer.backing, opened.has_backing) {

@@ -40,6 +40,8 @@ pub struct LayerOptions {
     pub data_file: FileOptions,
     /// `header.*`: the file of a LUKS header, where that is not in front of the data.
     pub luks_header: FileOptions,
+    /// `bitmaps.*`: the file with the bitmaps of a disk that is no qcow2 image.
+    pub bitmaps: FileOptions,
     /// Options that only qcow2 images have.
     pub qcow2: Qcow2Options,
     /// Options that only raw images have.
@@ -143,6 +145,12 @@ pub const LAYER: &[Entry<LayerOptions>] = &in_group(
             .alias("format")
             .default_follows("what its overlay or its first bytes say"),
         Entry::part("file", Kind::File, "the image").needed(),
+        Entry::part(
+            "bitmaps",
+            Kind::File,
+            "the file that keeps the bitmaps of a disk that is no qcow2 image; made where there is none",
+        )
+        .default_follows("none, and such a disk has no bitmaps"),
         Entry::choice(
             "cache",
             choice_at!(LayerOptions, CacheMode::NAMED, cache),
@@ -281,6 +289,7 @@ impl LayerOptions {
             file: FileOptions::defaults(above.cache, above.aio),
             data_file: FileOptions::defaults(above.cache, above.aio),
             luks_header: FileOptions::defaults(above.cache, above.aio),
+            bitmaps: FileOptions::defaults(above.cache, above.aio),
             qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             raw: RawOptions::default(),
             encryption: None,
@@ -303,6 +312,7 @@ impl LayerOptions {
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
         layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
         layer.luks_header = FileOptions::read(reader.group("header")?, layer.cache, layer.aio)?;
+        layer.bitmaps = FileOptions::read(reader.group("bitmaps")?, layer.cache, layer.aio)?;
         layer.backing = match reader.group("backing")? {
             None => Backing::None,
             Some(group) if group.is_empty() => Backing::AsInImage,

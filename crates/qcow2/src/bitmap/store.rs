@@ -157,6 +157,25 @@ impl Inner {
         self.header.rewrite(&self.medium, disown).await
     }
 
+    /// The bitmaps that record changes miss some: the file says so, and nothing vouches for them. Nothing has changed since the image was opened.
+    pub(crate) async fn distrust_in_file(&self) -> Result<(), Error> {
+        let medium = &self.medium;
+        self.disown_record().await?;
+        let header = self.header.lock().await.clone();
+        mark_in_use(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
+        medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))?;
+        self.distrust_in_memory();
+        Ok(())
+    }
+
+    /// The same, for as long as the image is open.
+    pub(crate) fn distrust_in_memory(&self) {
+        let mut entries = self.tracking.now().entries.clone();
+        let recording = entries.iter_mut().filter(|entry| entry.flags.contains(BitmapFlags::AUTO));
+        recording.for_each(|entry| entry.flags.set(BitmapFlags::IN_USE, true));
+        self.put_bitmaps(Bitmaps { entries, ..Bitmaps::default() });
+    }
+
     /// Stores bitmaps so that the record can be empty. Where there is no room for that the record grows further.
     async fn begin_record_anew(self: &Arc<Self>) -> Result<(), Error> {
         self.managed(async move |image| {

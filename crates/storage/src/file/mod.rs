@@ -249,6 +249,15 @@ impl Storage for FileStorage {
         let stat = rustix::fs::fstat(self.fd()).ok()?;
         u64::try_from(stat.st_blocks).ok()?.checked_mul(512)
     }
+
+    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
+        if self.shared.kind != Kind::Regular {
+            return Ok(None);
+        }
+        let stat = rustix::fs::fstat(self.fd())?;
+        // Below 10^9.
+        Ok(Some((stat.st_mtime, stat.st_mtime_nsec as u32)))
+    }
 }
 
 impl fmt::Debug for FileStorage {

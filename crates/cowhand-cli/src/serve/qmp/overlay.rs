@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
-use graph::{Change, DiskNode, Node, Overlay, Replaced};
+use graph::{Change, DiskNode, Node, Overlay, Replaced, bitmaps_of};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
 use storage::{FileOptions, FileStorage};
@@ -144,7 +144,7 @@ impl Taken {
             tracing::error!(%error, "what is below a snapshot is not durable; flushes of the disk try it again");
         }
         let Ok(chain) = Chain::of(inventory, &self.disk.name()) else { return };
-        let below = chain.layers.get(1).and_then(|layer| layer.block.downcast_ref::<Qcow2>());
+        let below = chain.layers.get(1).and_then(|layer| bitmaps_of(&*layer.block));
         if below.is_none_or(|image| image.bitmaps().iter().all(|bitmap| bitmap.is_persistent())) {
             chain.give_back(inventory, change, &[1]).await;
         }

@@ -128,6 +128,11 @@ async fn add_bitmaps(inventory: &Inventory, node: &Arc<DiskNode>, value: &mut Va
     if !infos.is_empty() {
         value["dirty-bitmaps"] = Value::Array(infos);
     }
+    if node.disk.image().is_none()
+        && let Some(image) = node.disk.bitmap_image()
+    {
+        value["x-bitmaps-file"] = json!(image.file().name());
+    }
 }
 
 fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {

@@ -226,6 +226,10 @@ impl Storage for Blkdebug {
         self.below.allocated_bytes()
     }
 
+    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
+        self.below.changed_at()
+    }
+
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         Some(self)
     }

@@ -194,6 +194,10 @@ impl Storage for Preallocate {
         self.below.allocated_bytes()
     }
 
+    fn changed_at(&self) -> io::Result<Option<(i64, u32)>> {
+        self.below.changed_at()
+    }
+
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         self.below.watcher()
     }

@@ -2,17 +2,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use block::{Block, Raw};
+use block::Block;
 use parking_lot::Mutex;
 use qcow2::Qcow2;
 
 use super::{Edge, Put, ReplaceError, check_own};
+use crate::bitmaps_file::{bitmaps_of, raw_of};
 use crate::drive::OptionTree;
 use crate::layers::{Layer, Layers, OpenedLayers};
 use crate::nodes::Graph;
 use crate::nodes::disk_node::{Asked, DiskNode};
 use crate::nodes::node::{Links, Node};
-use crate::open::bitmaps_of;
 
 /// What is to be put, found and open.
 #[derive(Default)]
@@ -166,7 +166,7 @@ fn tree_of(block: &dyn Block) -> OptionTree {
         let _ = tree.replace(name, value);
     };
     say("driver", block.driver().to_owned());
-    if let Some(raw) = block.downcast_ref::<Raw>() {
+    if let Some(raw) = raw_of(block) {
         say("offset", raw.offset.to_string());
         if raw.fixed {
             say("size", raw.size.to_string());
