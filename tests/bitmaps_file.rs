@@ -21,7 +21,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let scratch = Scratch::new();
-        std::fs::File::create(scratch.file("disk")).unwrap().set_len(DISK).unwrap();
+        std::fs::File::create(scratch.file("disk")).expect("a file").set_len(DISK).expect("a file");
         let bitmaps = scratch.name("bitmaps");
         let drive = format!("id=disk,file={},format=raw,bitmaps={bitmaps}", scratch.name("disk"));
         Self { scratch, drive, bitmaps }
@@ -39,20 +39,21 @@ impl World {
         let bitmaps = info["format-specific"]["data"]["bitmaps"].as_array().cloned().unwrap_or_default();
         bitmaps
             .iter()
-            .map(|found| (found["name"].as_str().unwrap().to_owned(), found["flags"].clone()))
+            .map(|found| (found["name"].as_str().expect("a name").to_owned(), found["flags"].clone()))
             .collect()
     }
 
     /// Another program writes to the disk.
     fn write_elsewhere(&self) {
-        let mut file = std::fs::OpenOptions::new().write(true).open(self.scratch.file("disk")).unwrap();
-        file.seek(SeekFrom::Start(33 * MIB)).unwrap();
-        file.write_all(b"somebody else").unwrap();
+        let mut file =
+            std::fs::OpenOptions::new().write(true).open(self.scratch.file("disk")).expect("a file");
+        file.seek(SeekFrom::Start(33 * MIB)).expect("a place");
+        file.write_all(b"somebody else").expect("a write");
     }
 
     fn write_by_us(&self, offset: u64, bytes: &[u8]) {
         let server = Server::start([&self.drive]);
-        server.client("disk").write(offset, bytes).unwrap();
+        server.client("disk").write(offset, bytes).expect("a write");
         server.stop();
     }
 }

@@ -239,8 +239,14 @@ fn redirects_and_commands_lead_to_allowed_addresses_only() {
     let refused = Qmp::connect(&qmp).refused("blockdev-add", add(&other.url()));
     assert!(refused.contains(&way_out) && !refused.contains("--allow-path"), "{refused}");
     server.stop();
-    let server = listening(Start::new(["--allow-connect", &allowed, "--qmp"]).arg(&qmp));
+    let start = Start::new(["--allow-connect", &allowed, "--qmp"]).arg(&qmp).arg("--allow-path");
+    let server = listening(start.arg(scratch.path()));
     Qmp::connect(&qmp).ok("blockdev-add", add(&other.url()));
+    let mut cached = add(&other.url());
+    cached["node-name"] = "cached".into();
+    cached["file"]["cache-file"] = scratch.name("cache").into();
+    Qmp::connect(&qmp).ok("blockdev-add", cached);
+    assert!(scratch.file("cache").exists(), "it is made in the sandbox");
     server.stop();
 }
 

@@ -310,7 +310,6 @@ fn kind_of_open(error: &OpenError) -> ErrorKind {
         | OpenError::Caches { .. }
         | OpenError::Cycle { .. }
         | OpenError::DataIsImage { .. }
-        | OpenError::Bitmaps { .. }
         | OpenError::ChainTooLong { .. } => ErrorKind::Invalid,
     }
 }

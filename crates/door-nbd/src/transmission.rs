@@ -6,13 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, ReadKind, Shutdown, ZeroFlags};
+use export::{Budget, Departure, Hints, InFlight, Pace, Permit, Place, Shutdown, ZeroFlags};
 use futures_util::future::{Either, select};
 use nbd_wire::server::Session;
-use nbd_wire::{
-    Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, hole_reply, limits,
-    read_head,
-};
+use nbd_wire::{Command, Decoded, ErrorCode, RequestHeader, Served, UnknownMagic, error_reply, limits};
 use tls::Transport;
 
 use crate::client::{Asked, Client, What};
@@ -27,9 +24,11 @@ use crate::outbox::Outbox;
 use crate::requests::Work;
 
 use self::at_hand::AtHand;
+use self::inline::Inline;
 use self::together::Held;
 
 mod at_hand;
+mod inline;
 mod payload;
 mod together;
 
@@ -68,13 +67,6 @@ impl End {
     pub(crate) fn is_stall(&self) -> bool {
         matches!(self, Self::Unread(_) | Self::Unsent(_))
     }
-}
-
-/// Reads that were answered inline since the last look at the counters.
-#[derive(Debug, Default)]
-struct Inline {
-    reads: u64,
-    bytes: u64,
 }
 
 /// What a connection needs of its server.
@@ -315,56 +307,6 @@ impl Transmission {
         }
     }
 
-    /// Answers a read if that needs no waiting, and says whether it did.
-    fn read_now(&self, head: &RequestHeader, offset: u64, len: u32, hints: Hints) -> bool {
-        let entry = &self.client.entry;
-        if entry.has_left_behind() {
-            return false;
-        }
-        let disk = entry.disk();
-        let fill = |buf: &mut [u8]| {
-            if buf.is_empty() { Some(ReadKind::Data) } else { disk.try_read(offset, buf, hints) }
-        };
-        match self.answer_filled(head, offset, len, fill) {
-            None => false,
-            Some(ReadKind::Data) => true,
-            Some(ReadKind::Zeroes) => self.answer_zeroes(head, offset, len),
-        }
-    }
-
-    /// Answers a read of nothing but zeroes, and says whether it did.
-    fn answer_zeroes(&self, head: &RequestHeader, offset: u64, len: u32) -> bool {
-        let Client { outbox, dialect, .. } = &*self.client;
-        if let Some(hole) = hole_reply(*dialect, head.cookie, offset, len) {
-            outbox.push_small(&hole, None);
-            return true;
-        }
-        let zeroes = |buf: &mut [u8]| {
-            buf.fill(0);
-            Some(ReadKind::Data)
-        };
-        self.answer_filled(head, offset, len, zeroes).is_some()
-    }
-
-    /// Answers a read with the bytes that `fill` puts into the reply; gives what `fill` says. Nothing is answered unless that is
-    /// [`ReadKind::Data`]; `None` also where the account of the client has no room for the reply.
-    fn answer_filled(
-        &self,
-        head: &RequestHeader,
-        offset: u64,
-        len: u32,
-        fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
-    ) -> Option<ReadKind> {
-        let Client { outbox, dialect, in_flight, .. } = &*self.client;
-        let size = usize::try_from(len).unwrap_or(usize::MAX);
-        let permit = match outbox.needs_permit(size) {
-            false => None,
-            true => Some(in_flight.try_admit(u64::from(len))?),
-        };
-        let reply = read_head(*dialect, head.cookie, offset, len);
-        outbox.push_filled(&reply, size, permit, fill)
-    }
-
     /// What is known of a request for which `places` were taken: whether others were received with it, or are at work.
     fn hints(&self, places: u32) -> Hints {
         let more_waiting = !self.inbox.bytes().is_empty() || self.client.in_flight.requests() > places;
@@ -392,13 +334,6 @@ impl Transmission {
         self.client.outbox.send().await;
         self.line.emptied().await;
         self.client.in_flight.admit(payload).await
-    }
-
-    fn count_inline(&mut self) {
-        let Inline { reads, bytes } = std::mem::take(&mut self.inline);
-        if reads > 0 {
-            self.client.entry.counters().read_inline(reads, bytes);
-        }
     }
 }
 

@@ -97,14 +97,6 @@ pub enum OpenError {
         /// The image.
         path: PathBuf,
     },
-    /// The file that is named for a disk's bitmaps cannot keep them.
-    #[error("{}: {source}", .path.display())]
-    Bitmaps {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: BitmapsFileError,
-    },
     /// The chain does not end.
     #[error("the backing chain is longer than {max} images, which is the most that is opened")]
     ChainTooLong {
@@ -121,28 +113,5 @@ pub enum OpenError {
         path: PathBuf,
         /// Why.
         reason: String,
-    },
-}
-
-/// Why a file does not keep the bitmaps of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum BitmapsFileError {
-    /// The disk is a qcow2 image.
-    #[error("option bitmaps is for disks that are no qcow2 images: these keep their bitmaps themselves")]
-    OwnBitmaps,
-    /// The file is something else.
-    #[error(
-        "it is to keep the bitmaps of another disk, and holds a disk itself; name another file, or one that is not there"
-    )]
-    HoldsADisk,
-    /// It is of a disk of another size, and is only read.
-    #[error(
-        "it keeps the bitmaps of a disk of {found} bytes, and this one has {size}; they are made to fit when the disk is opened for writing"
-    )]
-    OtherSize {
-        /// The size of its disk, in bytes.
-        found: u64,
-        /// That of this disk.
-        size: u64,
     },
 }

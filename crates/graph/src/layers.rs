@@ -303,9 +303,9 @@ impl LayerFiles {
             Some(bitmaps) => {
                 Some(bitmaps.open_again(&bitmaps.name(), &options.bitmaps, options, writable).await?)
             }
-            None => bitmaps_file::open_file(options, &*block, writable, &rules.fd_sets).await?,
+            None => Box::pin(bitmaps_file::open_file(options, &*block, writable, &rules.fd_sets)).await?,
         };
-        let block = with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), &tasks).await?;
+        let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), &tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
         let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
         let (options, format) = (options.clone(), *format);

@@ -170,8 +170,8 @@ pub(crate) async fn open_layers(
             tasks,
         };
         let block = (drivers::format(format).open)(opening).await?;
-        let bitmaps = bitmaps_file::open_file(&options, &*block, writable, &rules.fd_sets).await?;
-        let block = with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), tasks).await?;
+        let bitmaps = Box::pin(bitmaps_file::open_file(&options, &*block, writable, &rules.fd_sets)).await?;
+        let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
         let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
         let own = options.node_name.clone().filter(|_| !chain.is_empty());

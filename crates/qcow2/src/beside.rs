@@ -4,6 +4,8 @@
 //! see is a change that nobody told it of. So something by which the disk's state is known is kept in a header extension
 //! ([`Qcow2::set_extension`]); if it is otherwise when the image is opened, the bitmaps are given up ([`Qcow2::distrust_bitmaps`]).
 
+use std::ops::Range;
+
 use qcow2_layout::BitmapFlags;
 
 use crate::gate::Pass;
@@ -18,7 +20,7 @@ pub struct NotedChange<'a> {
 }
 
 impl Qcow2 {
-    /// Notes in all bitmaps that record changes that `len` bytes at `offset` change now. Costs nothing but bits in memory where the medium
+    /// Notes in all bitmaps that record changes that the bytes in `range` change now. Costs nothing but bits in memory where the medium
     /// knows of that part of the disk already, and a write and a flush of the image's file where it does not.
     ///
     /// # Errors
@@ -26,9 +28,9 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/write-order.md, `bitmap_record`.
-    pub async fn note_change(&self, offset: u64, len: u64) -> Result<NotedChange<'_>, Error> {
+    pub async fn note_change(&self, range: Range<u64>) -> Result<NotedChange<'_>, Error> {
         self.inner.check_writable()?;
-        let range = self.inner.check_range(offset, len)?;
+        let range = self.inner.check_range(range.start, range.end.saturating_sub(range.start))?;
         let _pass = self.inner.enter_to_change(range).await?;
         Ok(NotedChange { _pass })
     }

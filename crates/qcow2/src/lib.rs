@@ -71,6 +71,7 @@ mod table_io;
 mod tracking;
 mod turns;
 mod waiting;
+mod with_bitmaps;
 mod write;
 mod zero;
 
@@ -100,3 +101,4 @@ pub use pause::HeldStill;
 pub use resize::ResizeOptions;
 pub use status::Status;
 pub use survey::{Surveyed, survey};
+pub use with_bitmaps::WithBitmaps;

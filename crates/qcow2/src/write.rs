@@ -150,7 +150,7 @@ impl Inner {
         let end = offset + data.len();
         let mut guest = offset;
         while guest < end {
-            let rest = data.slice(guest - offset, data.len());
+            let rest = data.slice(guest - offset..data.len());
             guest += self.write_some(guest, rest).await?;
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Inner {
             self.map.extent_and_entry(&self.medium, GuestRange::at(guest, data.len())).await?;
         if let Kind::Data { host, in_place: true } = extent.kind {
             self.medium.check_data(host, extent.len)?;
-            self.put(data.slice(0, extent.len), host).await?;
+            self.put(data.slice(0..extent.len), host).await?;
             return Ok(extent.len);
         }
         match self.reusable_host(&first) {

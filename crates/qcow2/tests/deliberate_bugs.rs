@@ -7,7 +7,7 @@ mod harness;
 
 use std::panic::AssertUnwindSafe;
 
-use harness::{Qcow2Target, RawTarget, config};
+use harness::{Qcow2Target, RAW, config};
 use qcow2::deliberate::{Bug, put_in};
 use sim::campaign::{CrashPlan, FaultPlan, Setup, crash_everywhere, fail_every_io, run_workload};
 use sim::{
@@ -204,7 +204,7 @@ fn length_before_lock_where_the_other_cuts_the_file() {
 #[test]
 fn flushes_side_by_side() {
     let one = |seed| {
-        let abilities = RawTarget.abilities();
+        let abilities = RAW.abilities();
         let mix = Mix { flush: 12, reopen: 0, ..Mix::swarm(&mut Rng::new(seed)) };
         let shape = Shape { mix: Some(mix), ..Shape::new(abilities, 40, 4) };
         let crash = CrashOptions { seed, exhaustive_atoms_max: 6, samples: 8, tears: 1, share: (4, 1) };
@@ -214,7 +214,7 @@ fn flushes_side_by_side() {
             crash: Some(crash),
             ..FaultPlan::once(FaultKind::Io)
         };
-        fail_every_io(&RawTarget, &shape.generate(seed), seed, &plan).map(drop)
+        fail_every_io(&RAW, &shape.generate(seed), seed, &plan).map(drop)
     };
     found_below(StorageBug::FlushesSideBySide, "raw", one);
 }

@@ -115,6 +115,9 @@ pub enum OptionError {
     /// A data file for an image that keeps its data in itself.
     #[error("option data-file is for images with an external data file, and this image has none")]
     NoDataFile,
+    /// A file for bitmaps of an image that keeps them in itself.
+    #[error("option bitmaps is for disks that are no qcow2 images: these keep their bitmaps themselves")]
+    OwnBitmaps,
 }
 
 fn did_you_mean(nearest: &[String]) -> String {

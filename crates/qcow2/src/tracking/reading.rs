@@ -236,7 +236,7 @@ impl InFile {
         Ok(bits)
     }
 
-    fn check_in_file(&self, what: &str, at: u64, len: u64) -> Result<(), Error> {
+    fn check_in_file(&self, what: &str, (at, len): (u64, u64)) -> Result<(), Error> {
         if is_in_file(&*self.file, self.geometry.cluster_size(), at, len) {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl InFile {
             return Err(self.blame.corrupt(format!("bitmap {name:?} is shorter than the disk")));
         }
         let place = self.entry.table_offset.0 + index * 8;
-        self.check_in_file("the table", place, 8)?;
+        self.check_in_file("the table", (place, 8))?;
         let (result, word) = self.file.read(place, IoBuf::uninit(8), Hints::NONE).await;
         result.map_err(self.blame.io("reading a bitmap's table"))?;
         let (words, _) = word.as_chunks::<8>();
@@ -263,7 +263,7 @@ impl InFile {
             BitmapTableEntry::Zeroes => Ok(vec![0; size]),
             BitmapTableEntry::Ones => Ok(vec![0xff; size]),
             BitmapTableEntry::Data(at) => {
-                self.check_in_file("a cluster", at.0, size as u64)?;
+                self.check_in_file("a cluster", (at.0, size as u64))?;
                 let (result, bits) = self.file.read(at.0, IoBuf::uninit(size), Hints::NONE).await;
                 result.map_err(self.blame.io("reading a bitmap"))?;
                 Ok(bits.to_vec())

@@ -40,7 +40,7 @@ impl Inner {
             before: self.before(&held, written).await?,
         };
         let done = async {
-            self.write_placed(&place, guest, data.slice(0, end - guest)).await?;
+            self.write_placed(&place, guest, data.slice(0..end - guest)).await?;
             let needs = self.needs(place.fresh, place.before.blank);
             if deliberate::has(Bug::EntryNotMerged) {
                 let (alloc, zero) = (cluster.alloc | mask(touched.clone()), cluster.zero & !mask(touched));

@@ -121,7 +121,7 @@ impl Inner {
         if deliberate::has(Bug::WriteOrderSwapped) {
             self.set_entries_that_need(first_cluster, &entries, needs).await?;
         }
-        self.write_placed(&place, guest, data.slice(0, end - guest)).await?;
+        self.write_placed(&place, guest, data.slice(0..end - guest)).await?;
         Ok((end - guest, entries, needs))
     }
 

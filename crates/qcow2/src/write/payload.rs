@@ -1,6 +1,7 @@
 //! What a write puts into its place.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -37,14 +38,18 @@ impl Payload {
         }
     }
 
-    /// The bytes from `from` up to `to`, inside of it.
-    pub(crate) fn slice(&self, from: u64, to: u64) -> Self {
+    /// The bytes of `range`, inside of it.
+    pub(crate) fn slice(&self, range: Range<u64>) -> Self {
         match self {
             // Both fit a length in memory.
-            Self::Bytes(bytes, hints) => Self::Bytes(bytes.slice(from as usize, to as usize), *hints),
-            Self::File { file, offset, .. } => {
-                Self::File { file: Arc::clone(file), offset: offset + from, len: to - from }
+            Self::Bytes(bytes, hints) => {
+                Self::Bytes(bytes.slice(range.start as usize, range.end as usize), *hints)
             }
+            Self::File { file, offset, .. } => Self::File {
+                file: Arc::clone(file),
+                offset: offset + range.start,
+                len: range.end - range.start,
+            },
         }
     }
 

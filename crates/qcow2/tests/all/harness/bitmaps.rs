@@ -42,7 +42,8 @@ fn changed(config: &Config, before: &[u8], now: &[u8]) -> Vec<u64> {
     sectors.filter(differs).map(|(at, _)| at as u64).collect()
 }
 
-async fn covers(bitmap: &Bitmap, sectors: &[u64]) -> Result<(), String> {
+/// Whether `bitmap` has all these sectors as dirty.
+pub async fn covers(bitmap: &Bitmap, sectors: &[u64]) -> Result<(), String> {
     let mut clean_up_to = 0;
     for &at in sectors {
         if at < clean_up_to {

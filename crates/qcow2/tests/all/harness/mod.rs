@@ -12,7 +12,7 @@ pub mod raw;
 pub mod target;
 
 pub use config::config;
-pub use raw::RawTarget;
+pub use raw::{RAW, RAW_WITH_BITMAP, RawTarget};
 pub use target::Qcow2Target;
 
 /// How many times as much as continuous integration runs: `COWHAND_SIM_SCALE`, a number, 1 if not set.

@@ -1,0 +1,256 @@
+//! A disk whose bitmaps an image keeps that has nothing else ([`Qcow2::note_change`]).
+
+use std::io;
+use std::sync::Arc;
+
+use block::{
+    Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
+};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec, Storage};
+
+use crate::bitmap::BitmapChange;
+use crate::{NotedChange, Qcow2, ResizeOptions};
+
+/// The type of the header extension that says how the disk was when it was closed: "cows". QEMU keeps extensions that it does not know.
+const STAMP: u32 = 0x636f_7773;
+
+/// A block whose bitmaps are kept in an image beside it. To everything else it is the block.
+///
+/// The bitmaps follow the rules of a qcow2 image's own: what changes is noted before it changes, and a crash leaves them true. Only a change by a program that does
+/// not use the image is seen by nobody. So the image says when the disk's file was changed last before it was closed: bitmaps of a file
+/// that was changed since are inconsistent. A device does not tell that, and neither does a file after a crash.
+#[derive(Debug)]
+pub struct WithBitmaps {
+    block: Arc<dyn Block>,
+    /// The file that the block is made of.
+    file: Arc<dyn Storage>,
+    bitmaps: Qcow2,
+}
+
+impl WithBitmaps {
+    /// `block`, which is made of `file`, and its bitmaps in `bitmaps`, which was just opened: for writing if the block is written. Then it is made to fit
+    /// the block.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] when `bitmaps` holds a disk itself, or is read and of another size; whatever its storage says.
+    ///
+    /// # Crash
+    /// While it is made to fit: its old size or the new one, and bitmaps that have what was added as changed, or none of it yet.
+    pub async fn new(block: Arc<dyn Block>, file: Arc<dyn Storage>, bitmaps: Qcow2) -> Result<Self, Error> {
+        let blame = Blame::new(bitmaps.file().name());
+        if bitmaps.has_content().await? {
+            return Err(blame.invalid(
+                "it is to keep the bitmaps of another disk, and holds a disk itself; name another file, or one that is not there",
+            ));
+        }
+        let known = stamp(&*file)?;
+        if !bitmaps.recovered_bitmaps() && bitmaps.extension(STAMP).await.as_deref() != Some(&known[..]) {
+            distrust(&bitmaps, file.name()).await?;
+        }
+        let (found, size) = (bitmaps.size(), block.size());
+        let with = Self { block, file, bitmaps };
+        if found != size {
+            with.fit(found, size).await?;
+        }
+        Ok(with)
+    }
+
+    /// The block.
+    pub fn block(&self) -> &Arc<dyn Block> {
+        &self.block
+    }
+
+    /// What keeps its bitmaps.
+    pub fn bitmaps(&self) -> &Qcow2 {
+        &self.bitmaps
+    }
+
+    /// The disk has `size` bytes and had `old`: bitmaps have what was added as changed. Those that are inconsistent cannot be made to fit.
+    async fn fit(&self, old: u64, size: u64) -> Result<(), Error> {
+        let name = self.bitmaps.file().name();
+        if self.bitmaps.capabilities().read_only {
+            return Err(Blame::new(name).invalid(format!(
+                "it keeps the bitmaps of a disk of {old} bytes, and this one has {size}; they are made to fit when the disk is opened for writing"
+            )));
+        }
+        for bitmap in self.bitmaps.inconsistent_bitmaps() {
+            let bitmap = &bitmap.name;
+            tracing::warn!(
+                "{name}: bitmap {bitmap:?} is removed: it is inconsistent, and of a disk of another size"
+            );
+            self.bitmaps.change_bitmap(bitmap, BitmapChange::Remove).await?;
+        }
+        let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
+        self.bitmaps.resize(size, options).await?;
+        if size > old {
+            drop(self.bitmaps.note_change(old..size).await?);
+        }
+        Ok(())
+    }
+
+    /// Notes a change, if it lies inside the block; otherwise the block says what is wrong with it.
+    async fn note(&self, (offset, len): (u64, u64)) -> Result<Option<NotedChange<'_>>, Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.block.size() && len > 0 => {
+                self.bitmaps.note_change(offset..end).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The bitmaps are closed also after the block could not be: they have what was to be written to it.
+    async fn close_both(&self) -> Result<(), Error> {
+        let mut closed = self.block.close().await;
+        if !self.bitmaps.capabilities().read_only {
+            // Before the file is looked at: it ends where it ends from here on.
+            let ended = self.file.end_writing().await;
+            closed =
+                closed.and(ended.map_err(Blame::new(self.file.name()).io("cutting off what was reserved")));
+            let stamped = match stamp(&*self.file) {
+                Ok(stamp) => self.bitmaps.set_extension(STAMP, stamp).await,
+                Err(error) => Err(error),
+            };
+            closed = closed.and(stamped);
+        }
+        closed.and(self.bitmaps.close().await)
+    }
+}
+
+/// Gives up bitmaps that miss changes of the disk in `file`.
+async fn distrust(image: &Qcow2, file: &str) -> Result<(), Error> {
+    let names = image.distrust_bitmaps().await?;
+    if !names.is_empty() {
+        tracing::warn!(
+            "{file} was changed by a program that did not name {} (option bitmaps): these bitmaps are inconsistent, and the next backup must be a full \
+             one: {}",
+            image.file().name(),
+            names.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// By what the state of a disk in `file` is known: when it was changed last, where the system says so.
+fn stamp(file: &dyn Storage) -> Result<Vec<u8>, Error> {
+    let changed_at: io::Result<_> = file.changed_at();
+    let changed_at = changed_at.map_err(Blame::new(file.name()).io("asking when it was changed"))?;
+    Ok(match changed_at {
+        Some((seconds, nanos)) => format!("cowhand bitmaps 1\nchanged {seconds}.{nanos:09}\n").into_bytes(),
+        None => b"cowhand bitmaps 1\n".to_vec(),
+    })
+}
+
+impl Block for WithBitmaps {
+    fn driver(&self) -> &'static str {
+        self.block.driver()
+    }
+
+    fn name(&self) -> &str {
+        self.block.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.block.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.block.capabilities()
+    }
+
+    fn awaits_backing(&self) -> bool {
+        self.block.awaits_backing()
+    }
+
+    fn below(&self) -> Option<Arc<dyn Block>> {
+        self.block.below()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.block.try_read(offset, buf, hints)
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        self.block.read(offset, buf, hints)
+    }
+
+    fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, data.len() as u64)).await?;
+            self.block.write(offset, data, hints).await
+        })
+    }
+
+    fn write_compressed(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, data.len() as u64)).await?;
+            self.block.write_compressed(offset, data, hints).await
+        })
+    }
+
+    fn read_into(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        self.block.read_into(offset, memory, hints)
+    }
+
+    fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, memory.len() as u64)).await?;
+            self.block.write_from(offset, memory, hints).await
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, len)).await?;
+            self.block.zero(offset, len, options).await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, len)).await?;
+            self.block.discard(offset, len).await
+        })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        self.block.flush()
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        self.block.block_status(offset, len)
+    }
+
+    fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
+        self.block.stored(offset, len, wanted)
+    }
+
+    fn takes(&self) -> Option<Takes> {
+        self.block.takes()
+    }
+
+    fn take(&self, offset: u64, stored: Stored) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let _noted = self.note((offset, stored.disk_bytes())).await?;
+            self.block.take(offset, stored).await
+        })
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(self.close_both())
+    }
+}
