@@ -34,9 +34,10 @@ struct Place {
     prefix: &'static str,
 }
 
-const PLACES: [Place; 2] = [
+const PLACES: [Place; 3] = [
     Place { target: &["--package", "cowhand-map-cache", "--test", "interleavings"], prefix: "" },
     Place { target: &["--package", "cowhand-qcow2", "--lib"], prefix: "interleavings::" },
+    Place { target: &["--package", "cowhand-job", "--test", "interleavings"], prefix: "" },
 ];
 
 /// Runs it.

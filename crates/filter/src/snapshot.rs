@@ -9,8 +9,8 @@ use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
 use buffer::IoBuf;
 use futures_util::FutureExt;
 use job::Dirty;
-use parking_lot::Mutex;
 use storage::{Hints, RangeLocks, RangeMode};
+use sync::Mutex;
 
 /// Bytes that are copied, or read under one lock, at a time at most: a guest's write waits for one piece, not for a whole request.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, Error as BlockError, Filter, ZeroOptions};
 use buffer::IoVec;
-use event_listener::Event;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use parking_lot::Mutex;
 use storage::{Hints, RangeLocks, RangeMode};
+use sync::Event;
+use sync::Mutex;
 
 use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};

@@ -1,6 +1,6 @@
 //! How far a copy is, and the way to end it early.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shared by a copy and its watchers, on any thread.
 #[derive(Debug, Default)]

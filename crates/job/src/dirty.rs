@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use parking_lot::Mutex;
+use sync::Mutex;
 
 /// Units of a disk at most: 32 MiB of bits. A larger disk needs larger units.
 const UNITS_MAX: u64 = 1 << 28;

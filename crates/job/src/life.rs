@@ -6,8 +6,8 @@ use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
-use event_listener::Event;
 use futures_util::future::{Either, select};
+use sync::Event;
 
 use crate::error::{Error, Side};
 use crate::rate::{LoopClock, RateLimit};

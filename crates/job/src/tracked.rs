@@ -7,14 +7,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
-use event_listener::{Event, EventListener};
-use parking_lot::Mutex;
 use storage::{Hints, RangeLocks, RangeMode};
+use sync::Mutex;
+use sync::{Event, EventListener};
 
 use crate::dirty::Dirty;
 

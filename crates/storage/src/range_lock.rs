@@ -1,8 +1,8 @@
 //! Locks over byte ranges of one file, first come, first served.
 
-use event_listener::Event;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
+use sync::Event;
+use sync::Mutex;
 
 /// Shared with others of the same kind, or alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
