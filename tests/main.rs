@@ -27,6 +27,7 @@ mod space;
 mod throttle;
 mod tools;
 mod trace;
+mod under_faults;
 mod upgrade;
 mod uploads;
 mod vhost_user;

@@ -7,6 +7,7 @@
 
 pub mod ceph;
 pub mod client;
+pub mod cutter;
 pub mod fault_server;
 pub mod faulty_store;
 pub mod holder;

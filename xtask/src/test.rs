@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 30] = [
+const SUITES: [&str; 31] = [
     "differential",
     "drop_in",
     "serve",
@@ -54,6 +54,7 @@ const SUITES: [&str; 30] = [
     "uploads",
     "chunked",
     "confined",
+    "under_faults",
     "kill",
     "vhost_user",
     "upgrade",

@@ -78,4 +78,8 @@ impl Repeatable for Ask {
             _ => 0,
         }
     }
+
+    fn replaces(&self) -> bool {
+        matches!(self.what, What::Write(_) | What::Zero(_))
+    }
 }

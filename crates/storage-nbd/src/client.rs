@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use buffer::IoBuf;
 use dial::Reach;
 use event_listener::Event;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{Either, select};
 use nbd_wire::ExportFlags;
 use nbd_wire::client::Negotiated;
 use parking_lot::Mutex;
-use storage::{Unflushed, disjoint};
+use storage::{Unflushed, repeat_all};
 
 use crate::ask::{Ask, What};
 use crate::connect::{Found, block_sizes, shares};
@@ -300,22 +300,16 @@ impl Client {
     async fn repeat(&self, connection: &Connection) -> Result<(), Error> {
         let repeat = |ask: Ask| Ask { is_repeat: true, ..ask };
         let kept: Vec<Ask> = self.unflushed.kept().into_iter().map(repeat).collect();
-        let mut rest = kept.as_slice();
         let timeout = self.remote_timeout.map_or(REPEAT_MAX, |timeout| timeout.min(REPEAT_MAX));
         let until = Instant::now() + timeout;
-        while !rest.is_empty() {
-            let (together, later) = rest.split_at(disjoint(rest));
-            let sent = pin!(join_all(together.iter().map(|ask| connection.request(ask, None))));
-            match select(sent, reactor::sleep_until(until)).await {
-                Either::Left((replies, _)) => replies.into_iter().try_for_each(|reply| reply.result)?,
-                Either::Right(_) => {
-                    let seconds = timeout.as_secs();
-                    return Err(Error::Silent { server: self.found.name.clone(), seconds });
-                }
+        let sent = pin!(repeat_all(&kept, async |ask: &Ask| connection.request(ask, None).await.result));
+        match select(sent, reactor::sleep_until(until)).await {
+            Either::Left((sent, _)) => sent,
+            Either::Right(_) => {
+                let seconds = timeout.as_secs();
+                Err(Error::Silent { server: self.found.name.clone(), seconds })
             }
-            rest = later;
         }
-        Ok(())
     }
 }
 

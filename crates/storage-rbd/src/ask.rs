@@ -45,4 +45,8 @@ impl Repeatable for Ask {
     fn payload_bytes(&self) -> u64 {
         self.data.len() as u64
     }
+
+    fn replaces(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Zero | Kind::ZeroKept)
+    }
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use dial::Reach;
 use event_listener::Event;
-use futures_util::future::{Either, select, try_join_all};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use storage::{Unflushed, UnflushedMode, disjoint};
+use storage::{Unflushed, UnflushedMode, repeat_all};
 
 use crate::ask::Ask;
 use crate::connection::Connection;
@@ -171,13 +171,7 @@ impl Client {
     async fn repeat(&self, connection: &Arc<Connection>) -> Result<(), Error> {
         let repeat = |ask: Ask| Ask { is_repeat: true, ..ask };
         let kept: Vec<Ask> = self.unflushed.kept().into_iter().map(repeat).collect();
-        let mut rest = kept.as_slice();
-        while !rest.is_empty() {
-            let (together, later) = rest.split_at(disjoint(rest));
-            try_join_all(together.iter().map(|ask| async { connection.request(ask, &mut []).await })).await?;
-            rest = later;
-        }
-        Ok(())
+        repeat_all(&kept, async |ask: &Ask| connection.request(ask, &mut []).await.map(drop)).await
     }
 }
 

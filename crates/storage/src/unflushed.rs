@@ -2,8 +2,10 @@
 //!
 //! A store that is lost and comes back may have lost them. They are kept to be written again before a flush may succeed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 
 /// Most bytes of such writes that are kept: as many as an NBD server takes in one request. Then a flush is sent.
@@ -21,6 +23,9 @@ pub trait Repeatable: Clone {
 
     /// Bytes in memory that it keeps.
     fn payload_bytes(&self) -> u64;
+
+    /// Whether what was written to its range before does not matter any more: not where the range may read as before.
+    fn replaces(&self) -> bool;
 }
 
 /// The writes, in the order in which they were acknowledged.
@@ -109,26 +114,66 @@ impl<A: Repeatable> Unflushed<A> {
         self.list.lock().lost
     }
 
-    /// What is to be written again, in order.
+    /// What is to be written again, in order: nothing that was replaced as a whole by what came later. Costs a look at all that is kept.
     pub fn kept(&self) -> Vec<A> {
-        self.list.lock().kept.iter().cloned().collect()
+        let list = self.list.lock();
+        let mut replaced = Replaced::default();
+        let mut kept: Vec<A> = list.kept.iter().rev().filter(|ask| replaced.lacks(*ask)).cloned().collect();
+        kept.reverse();
+        kept
     }
 }
 
-/// How many of the first of `asks` touch none of each other: they may be on their way at the same time.
-pub fn disjoint(asks: &[impl Repeatable]) -> usize {
-    /// More at a time would not be faster.
-    const TOGETHER_MAX: usize = 64;
-    let together = asks.len().min(TOGETHER_MAX);
-    let touches_earlier = |at: &usize| {
-        let (earlier, rest) = asks.split_at(*at);
-        rest.first().is_some_and(|ask| earlier.iter().any(|other| overlap(ask, other)))
-    };
-    (1..together).find(touches_earlier).unwrap_or(together)
+/// Ranges that were written later than what is looked at, by their start; they touch none of each other.
+#[derive(Debug, Default)]
+struct Replaced(BTreeMap<u64, u64>);
+
+impl Replaced {
+    /// Whether a part of `ask` is not replaced; what it replaces itself is, from then on.
+    fn lacks(&mut self, ask: &impl Repeatable) -> bool {
+        let (mut start, mut end) = (ask.offset(), ask.end());
+        let before = self.0.range(..=start).next_back();
+        if before.is_some_and(|(_, before)| *before >= end) {
+            return false;
+        }
+        if ask.replaces() {
+            while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+                (start, end) = (start.min(from), end.max(to));
+                self.0.remove(&from);
+            }
+            self.0.insert(start, end);
+        }
+        true
+    }
 }
 
-fn overlap(a: &impl Repeatable, b: &impl Repeatable) -> bool {
-    a.offset() < b.end() && b.offset() < a.end()
+/// Has `send` carry out `asks`, many at a time; of those that touch each other one after the other, in their order.
+///
+/// # Errors
+/// The first failure; what is under way then is dropped.
+pub async fn repeat_all<A: Repeatable, E>(
+    asks: &[A],
+    send: impl AsyncFn(&A) -> Result<(), E>,
+) -> Result<(), E> {
+    /// More at a time would not be faster.
+    const TOGETHER_MAX: usize = 64;
+    let (mut under_way, mut ranges) = (FuturesUnordered::new(), BTreeMap::new());
+    for (number, ask) in asks.iter().enumerate() {
+        let range = ask.offset()..ask.end();
+        let touches = |other: &Range<u64>| range.start < other.end && other.start < range.end;
+        while under_way.len() >= TOGETHER_MAX || ranges.values().any(touches) {
+            let Some((done, sent)) = under_way.next().await else { break };
+            ranges.remove(&done);
+            sent?;
+        }
+        ranges.insert(number, range.clone());
+        let send = &send;
+        under_way.push(async move { (number, send(ask).await) });
+    }
+    while let Some((_, sent)) = under_way.next().await {
+        sent?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -153,6 +198,10 @@ mod tests {
 
         fn payload_bytes(&self) -> u64 {
             self.payload
+        }
+
+        fn replaces(&self) -> bool {
+            self.payload > 0
         }
     }
 
@@ -187,14 +236,65 @@ mod tests {
         assert!(unflushed.are_lost());
     }
 
+    fn kept(asks: &[Write]) -> Vec<Write> {
+        let unflushed = Unflushed::new(UnflushedMode::Keep);
+        asks.iter().for_each(|ask| unflushed.acknowledged(ask.clone()));
+        unflushed.kept()
+    }
+
     #[test]
-    fn writes_of_one_place_are_repeated_one_after_the_other() {
-        let asks = [write(0, 512), write(512, 512), write(100, 10), write(4096, 1)];
-        assert_eq!(disjoint(&asks), 2);
-        assert_eq!(disjoint(&asks[2..]), 2);
-        assert_eq!((disjoint(&asks[..1]), disjoint(&asks[..0])), (1, 0));
-        let many: Vec<Write> = (0..1000).map(|at| write(at * 512, 512)).collect();
-        assert_eq!(disjoint(&many), 64);
+    fn what_was_replaced_later_is_not_written_again() {
+        let trim = |offset, len| Write { offset, len, payload: 0 };
+        let asks =
+            [write(0, 512), write(512, 512), write(256, 512), write(0, 300), trim(512, 512), write(600, 400)];
+        // The two around the middle have parts of their own; of the first one nothing is left.
+        assert_eq!(kept(&asks), asks[1..]);
+        assert_eq!(kept(&[write(0, 512), trim(0, 512)]).len(), 2, "it may read as before");
+        assert_eq!(kept(&[trim(0, 512), write(0, 256), write(256, 256)]).len(), 2);
+        let again: Vec<Write> = (0..1000).map(|at| write(at % 10 * 512, 512)).collect();
+        assert_eq!(kept(&again), again[990..]);
+    }
+
+    /// Writes of random places, repeated with answers in another order, leave what the last ones wrote.
+    #[test]
+    fn writes_are_repeated_many_at_a_time_and_those_of_one_place_in_order() {
+        use std::cell::{Cell, RefCell};
+
+        let mut seed = 1_u64;
+        let mut below = |end: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % end
+        };
+        let asks: Vec<Write> = (0..500).map(|_| write(below(100), 1 + below(8))).collect();
+        let mut expected = vec![0; 108];
+        for ask in &asks {
+            expected[ask.offset as usize..ask.end() as usize].fill(ask.len * 1000 + ask.offset);
+        }
+        let (disk, at_work, most) = (RefCell::new(vec![0; 108]), Cell::new(0), Cell::new(0));
+        let waits = RefCell::new(below);
+        let send = async |ask: &Write| {
+            at_work.set(at_work.get() + 1);
+            most.set(most.get().max(at_work.get()));
+            let waits = waits.borrow_mut()(5);
+            for _ in 0..waits {
+                let mut looked = false;
+                std::future::poll_fn(|context| {
+                    context.waker().wake_by_ref();
+                    match std::mem::replace(&mut looked, true) {
+                        true => std::task::Poll::Ready(()),
+                        false => std::task::Poll::Pending,
+                    }
+                })
+                .await;
+            }
+            disk.borrow_mut()[ask.offset as usize..ask.end() as usize].fill(ask.len * 1000 + ask.offset);
+            at_work.set(at_work.get() - 1);
+            Ok::<(), ()>(())
+        };
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        reactor.run(repeat_all(&kept(&asks), send)).unwrap();
+        assert_eq!(*disk.borrow(), expected);
+        assert!(most.get() > 1, "one at a time");
     }
 
     #[test]
