@@ -174,6 +174,7 @@ fn a_file_that_is_something_else_stays_as_it_is() {
     let qcow2 = format!("id=disk,file={other},format=qcow2,bitmaps={}", world.bitmaps);
     let refused = Server::refuses([&qcow2]);
     assert!(refused.contains("these keep their bitmaps themselves"), "{refused}");
+    assert!(!world.scratch.file("bitmaps").exists(), "nothing is made for it");
     let plain = format!("file={},format=raw", world.scratch.name("disk"));
     let refused = cowhand(["bitmap", "--add", &plain, "b"]).fails();
     assert!(refused.contains("DRIVE,bitmaps=FILE"), "{refused}");

@@ -39,6 +39,10 @@ pub(crate) async fn open_file(
     writable: bool,
     fd_sets: &FdSets,
 ) -> Result<Option<OpenFile>, OpenError> {
+    let Some(path) = options.bitmaps.shown() else { return Ok(None) };
+    if block.downcast_ref::<Qcow2>().is_some() {
+        return Err(OpenError::Options { path, source: OptionError::OwnBitmaps });
+    }
     let find = || Source::by_options(&options.bitmaps, fd_sets, writable);
     let source = match find() {
         Err(OpenError::Find { path, source }) if source.kind() == io::ErrorKind::NotFound => {
@@ -51,10 +55,6 @@ pub(crate) async fn open_file(
         found => found?,
     };
     let Some(source) = source else { return Ok(None) };
-    let path = options.bitmaps.shown().unwrap_or_else(|| source.path());
-    if block.downcast_ref::<Qcow2>().is_some() {
-        return Err(OpenError::Options { path, source: OptionError::OwnBitmaps });
-    }
     let name = path.display().to_string();
     source.open(&name, &options.bitmaps, options, writable).await.map(Some)
 }

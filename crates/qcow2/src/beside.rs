@@ -27,7 +27,7 @@ impl Qcow2 {
     /// When the range is not inside the disk, or the file cannot be written: then nothing may be changed.
     ///
     /// # Crash
-    /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/write-order.md, `bitmap_record`.
+    /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/write-order.md, `bitmap_record_of_another_region`.
     pub async fn note_change(&self, range: Range<u64>) -> Result<NotedChange<'_>, Error> {
         self.inner.check_writable()?;
         let range = self.inner.check_range(range.start, range.end.saturating_sub(range.start))?;
