@@ -188,6 +188,28 @@ fn a_push_that_does_not_end_leaves_the_old_image() {
 }
 
 /// Two who push to one name at the same time: the one who is later has read what is not there any more.
+/// Everything was uploaded, each chunk twice, before it was said that the image could not be published.
+#[test]
+fn a_store_without_conditions_is_pushed_to_by_force_alone() {
+    let scene = Scene::new();
+    scene.way.plan(&[("PUT /images/base/chunks", StoreFault::Status(501))]);
+    let refused = scene.run(&["push", "-f", "raw", "disk.raw", IMAGE]).fails();
+    assert!(
+        refused.contains("does not know If-None-Match") && refused.contains("hint: --force"),
+        "{refused}"
+    );
+    assert_eq!(scene.store.get("/images/base/debian.json"), None);
+    scene.way.requests();
+    scene.way.plan(&[("PUT /images/forced/chunks", StoreFault::Status(501))]);
+    let forced = "s3://images/forced/debian";
+    let (_, uploaded, _) = scene.push(&["--force", "-f", "raw", "disk.raw", forced]);
+    let requests = scene.way.requests();
+    let puts = requests.iter().filter(|line| line.starts_with("PUT /images/forced/chunks")).count();
+    assert_eq!(puts as u64, uploaded + 1, "the first one is sent again, and no other");
+    scene.run(&["pull", forced, "forced.raw"]).ok();
+    assert!(std::fs::read(scene.scratch.file("forced.raw")).expect("an image") == scene.disk);
+}
+
 #[test]
 fn a_push_does_not_replace_what_somebody_else_pushed_meanwhile() {
     let scene = Scene::new();
@@ -229,7 +251,8 @@ fn requests_and_answers_that_are_lost_change_nothing() {
         ("HEAD /images/base/chunks/", StoreFault::Status(500)),
         ("PUT /images/base/debian.json", StoreFault::LostAnswer),
     ]);
-    scene.push_disk();
+    // Of a store that says 501 nothing else is expected without force.
+    scene.push(&["--force", "-f", "raw", "disk.raw", IMAGE]);
     assert_eq!(scene.way.left(), []);
     scene.way.plan(&[
         ("GET /images/base/debian.json", StoreFault::Reset),

@@ -15,7 +15,7 @@ use graph::drivers::object_store;
 use graph::size::human_size;
 use job::Dirty;
 use serde::Serialize;
-use storage_chunked::{ChunkSize, Error, Manifest, Place, Published};
+use storage_chunked::{ChunkSize, Error, Manifest, Place, Published, WithoutConditions};
 use storage_s3::StoreError;
 
 use self::upload::{Figures, Upload, UploadError};
@@ -63,6 +63,10 @@ pub struct Args {
     /// Read only what this bitmap of the disk says was changed since the last push; it stays as it is
     #[arg(long, value_name = "BITMAP")]
     bitmap: Option<String>,
+
+    /// Push to a store that cannot keep what somebody else pushes to the same name at the same time, too
+    #[arg(long)]
+    force: bool,
 
     /// Cache mode of DRIVE: writeback, writethrough, none, directsync, unsafe
     #[arg(short = 'T', value_name = "MODE", value_parser = cache_modes(), hide_possible_values = true)]
@@ -142,6 +146,13 @@ impl Args {
     fn failed(&self, error: &dyn std::error::Error) -> Failure {
         Failure::because(format!("cannot push to {}", self.target), error)
     }
+
+    fn without_conditions(&self, is_tolerable: bool) -> WithoutConditions {
+        match self.force || is_tolerable {
+            true => WithoutConditions::Write,
+            false => WithoutConditions::Refuse,
+        }
+    }
 }
 
 async fn place(args: &Args) -> Result<Place, Failure> {
@@ -170,6 +181,8 @@ async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Re
         old: published.as_ref().filter(|old| old.manifest.chunk_size() == chunk_size),
         changed: changed.as_ref(),
         figures: &figures,
+        // The manifest that is there may be replaced on another condition.
+        without_conditions: args.without_conditions(published.is_some()),
     };
     upload_watched(args, watch, &upload, &mut manifest).await?;
     watch.check()?;
@@ -229,7 +242,7 @@ async fn upload_watched(
                 UploadError::Disk(error) => {
                     Failure::because(format!("cannot push {}", upload.disk.name()), &error)
                 }
-                UploadError::Image(error) => args.failed(&error),
+                UploadError::Image(error) => hinted(args.failed(&error), &error),
             }),
             Either::Right(((), _)) => watch.check(),
         }
@@ -238,21 +251,27 @@ async fn upload_watched(
     uploaded
 }
 
+/// With what the user can do about a store that knows no conditions.
+fn hinted(failure: Failure, error: &Error) -> Failure {
+    match error {
+        Error::Store(StoreError::Unconditional { .. }) => failure
+            .with_hint("--force pushes without that; nobody else may push to this name at the same time"),
+        _ => failure,
+    }
+}
+
 async fn publish(
     args: &Args,
     place: &Place,
     manifest: &Manifest,
     old: Option<&Published>,
 ) -> Result<(), Failure> {
-    place.publish(manifest, old).await.map_err(|error| {
-        let failure = args.failed(&error);
+    place.publish(manifest, old, args.without_conditions(false)).await.map_err(|error| {
+        let failure = hinted(args.failed(&error), &error);
         match error {
             Error::Store(StoreError::Exists { .. } | StoreError::Changed { .. }) => {
                 failure.with_hint("somebody else pushed to this name; push again if theirs is to be replaced")
             }
-            Error::Store(StoreError::Unconditional { .. }) => failure.with_hint(
-                "such a store cannot keep two pushes to one name from overwriting each other: images are pushed to others",
-            ),
             _ => failure,
         }
     })

@@ -22,6 +22,6 @@ pub use manifest::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ChunkSize, DISK_BYTES_MAX, Manifest,
     ManifestError, TABLE_CHUNKS,
 };
-pub use place::{Place, Published};
+pub use place::{Place, Published, WithoutConditions};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buffer::IoBytes;
 use http_wire::{Fields, Url};
@@ -23,6 +24,17 @@ pub struct Place {
     folder: Folder,
     /// The manifest's name in the folder.
     manifest: String,
+    /// The store has answered that it knows no conditions.
+    knows_no_conditions: AtomicBool,
+}
+
+/// What is done at a store that knows no conditions by which an object stays that somebody else makes meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutConditions {
+    /// Nothing is written there.
+    Refuse,
+    /// It is written all the same.
+    Write,
 }
 
 #[derive(Debug)]
@@ -49,7 +61,8 @@ impl Place {
     pub fn in_bucket(store: Arc<Store>, key: &str) -> Self {
         let key = key.trim_end_matches('/');
         let (prefix, name) = key.split_at(key.rfind('/').map_or(0, |slash| slash + 1));
-        Self { folder: Folder::Bucket { store, prefix: prefix.to_owned() }, manifest: format!("{name}.json") }
+        let folder = Folder::Bucket { store, prefix: prefix.to_owned() };
+        Self { folder, manifest: format!("{name}.json"), knows_no_conditions: AtomicBool::new(false) }
     }
 
     /// The image at `url` of a server. Slashes at its end are left out, and what stands behind a question mark, which is for one file.
@@ -57,7 +70,8 @@ impl Place {
         let path = url.path().trim_end_matches('/');
         let manifest = format!("{}.json", path.rsplit('/').next().unwrap_or_default());
         let url = Url::at(url.origin().clone(), &format!("{path}.json"));
-        Self { folder: Folder::Server { client: Box::new(client), url }, manifest }
+        let folder = Folder::Server { client: Box::new(client), url };
+        Self { folder, manifest, knows_no_conditions: AtomicBool::new(false) }
     }
 
     /// The manifest that is there; `None` if there is none.
@@ -122,29 +136,59 @@ impl Place {
     /// Makes the object of these bytes unless it is there; says whether it made it. What is there is not read.
     ///
     /// # Errors
-    /// When the store does not take it.
-    pub async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<bool, Error> {
+    /// When the store does not take it, or [`StoreError::Unconditional`] as `without` says.
+    pub async fn add(
+        &self,
+        name: ChunkName,
+        bytes: IoBytes,
+        without: WithoutConditions,
+    ) -> Result<bool, Error> {
         let (store, prefix) = self.bucket()?;
         let key = format!("{prefix}{}", name.object());
         if store.look(&key).await?.is_some() {
             return Ok(false);
         }
         // Whoever makes it meanwhile makes the same.
-        match store.put(&key, bytes.clone(), &Present::Keep).await {
+        match self.put(store, &key, bytes, Present::Keep, without).await {
             Ok(()) => Ok(true),
             Err(StoreError::Exists { .. }) => Ok(false),
-            Err(StoreError::Unconditional { .. }) => {
-                Ok(store.put(&key, bytes, &Present::Replace).await.map(|()| true)?)
-            }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends an object. What the store said of conditions is remembered: nothing is sent twice for that but the first object.
+    async fn put(
+        &self,
+        store: &Store,
+        key: &str,
+        bytes: IoBytes,
+        present: Present,
+        without: WithoutConditions,
+    ) -> Result<(), StoreError> {
+        let writes = without == WithoutConditions::Write;
+        if writes && self.knows_no_conditions.load(Ordering::Relaxed) {
+            return store.put(key, bytes, &Present::Replace).await;
+        }
+        match store.put(key, bytes.clone(), &present).await {
+            Err(StoreError::Unconditional { .. }) if writes => {
+                self.knows_no_conditions.store(true, Ordering::Relaxed);
+                store.put(key, bytes, &Present::Replace).await
+            }
+            sent => sent,
         }
     }
 
     /// Makes `manifest` the image's: the first one, or in place of `old` as that was read.
     ///
     /// # Errors
-    /// When the store does not take it; [`StoreError::Exists`] and [`StoreError::Changed`] if another one was published meanwhile.
-    pub async fn publish(&self, manifest: &Manifest, old: Option<&Published>) -> Result<(), Error> {
+    /// When the store does not take it; [`StoreError::Exists`] and [`StoreError::Changed`] if another one was published meanwhile;
+    /// [`StoreError::Unconditional`] as `without` says.
+    pub async fn publish(
+        &self,
+        manifest: &Manifest,
+        old: Option<&Published>,
+        without: WithoutConditions,
+    ) -> Result<(), Error> {
         let (store, prefix) = self.bucket()?;
         let present = match old {
             None => Present::Keep,
@@ -152,7 +196,7 @@ impl Place {
             Some(Published { etag: None, .. }) => Present::Replace,
         };
         let bytes = IoBytes::copy_from(&manifest.encode());
-        Ok(store.put(&format!("{prefix}{}", self.manifest), bytes, &present).await?)
+        Ok(self.put(store, &format!("{prefix}{}", self.manifest), bytes, present, without).await?)
     }
 
     fn bucket(&self) -> Result<(&Store, &str), Error> {

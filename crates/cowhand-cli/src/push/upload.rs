@@ -7,7 +7,7 @@ use block::{Block, Hints};
 use buffer::{IoBuf, IoBytes};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use job::Dirty;
-use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table};
+use storage_chunked::{ChunkName, Error, Manifest, Place, Published, Table, WithoutConditions};
 
 /// Bytes of chunks that are read, hashed or sent at a time.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
@@ -57,6 +57,8 @@ pub struct Upload<'a> {
     pub changed: Option<&'a Dirty>,
     /// What was done.
     pub figures: &'a Figures,
+    /// What is done with chunks at a store that knows no conditions.
+    pub without_conditions: WithoutConditions,
 }
 
 impl Upload<'_> {
@@ -87,7 +89,7 @@ impl Upload<'_> {
 
     async fn add(&self, name: ChunkName, bytes: IoBytes) -> Result<(), UploadError> {
         let len = bytes.len() as u64;
-        if self.place.add(name, bytes).await? {
+        if self.place.add(name, bytes, self.without_conditions).await? {
             add(&self.figures.uploaded, 1);
             add(&self.figures.uploaded_bytes, len);
         }
