@@ -113,7 +113,7 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
 pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
     options.layer.cache = mode;
     let layer = &mut options.layer;
-    for file in [&mut layer.file, &mut layer.data_file, &mut layer.luks_header, &mut layer.bitmaps] {
+    for file in [&mut layer.file, &mut *layer.data_file, &mut *layer.luks_header, &mut *layer.bitmaps] {
         (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
     }
 }

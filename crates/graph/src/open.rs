@@ -97,7 +97,7 @@ fn check_group(options: &DiskOptions, rules: &OpenRules) -> Result<(), OpenError
 
 async fn open_images(options: &DiskOptions, rules: &OpenRules) -> Result<Disk, OpenError> {
     let tasks = BackgroundTasks::new(Arc::clone(&rules.map_budget));
-    let list = open_layers(options, rules, &tasks).await?;
+    let list = Box::pin(open_layers(options, rules, &tasks)).await?;
     let Some(top) = list.first().map(|layer| Arc::clone(&layer.block)) else {
         return Err(OpenError::ChainTooLong { max: rules.chain_max });
     };

@@ -99,15 +99,16 @@ fn settled(options: &DiskOptions, old: &DiskOptions, opened: &Opened<'_>) -> Dis
         options.filename.clone_from(&old.filename);
         layer.file.filename.clone_from(&old.layer.file.filename);
     }
-    if !opened.has_data_file && layer.data_file == FileOptions::defaults(layer.cache, layer.aio) {
+    if !opened.has_data_file && *layer.data_file == FileOptions::defaults(layer.cache, layer.aio) {
         // What files inherit means nothing for one that there is not.
-        layer.data_file = FileOptions::defaults(old.layer.cache, old.layer.aio);
+        *layer.data_file = FileOptions::defaults(old.layer.cache, old.layer.aio);
     }
-    if !old.layer.luks_header.is_named() && layer.luks_header == FileOptions::defaults(layer.cache, layer.aio)
+    if !old.layer.luks_header.is_named()
+        && *layer.luks_header == FileOptions::defaults(layer.cache, layer.aio)
     {
         layer.luks_header.clone_from(&old.layer.luks_header);
     }
-    if !old.layer.bitmaps.is_named() && layer.bitmaps == FileOptions::defaults(layer.cache, layer.aio) {
+    if !old.layer.bitmaps.is_named() && *layer.bitmaps == FileOptions::defaults(layer.cache, layer.aio) {
         layer.bitmaps.clone_from(&old.layer.bitmaps);
     }
     // QEMU's clients leave `backing` out where it stays.

@@ -37,11 +37,11 @@ pub struct LayerOptions {
     /// `file.*`.
     pub file: FileOptions,
     /// `data-file.*`.
-    pub data_file: FileOptions,
+    pub data_file: Box<FileOptions>,
     /// `header.*`: the file of a LUKS header, where that is not in front of the data.
-    pub luks_header: FileOptions,
+    pub luks_header: Box<FileOptions>,
     /// `bitmaps.*`: the file with the bitmaps of a disk that is no qcow2 image.
-    pub bitmaps: FileOptions,
+    pub bitmaps: Box<FileOptions>,
     /// Options that only qcow2 images have.
     pub qcow2: Qcow2Options,
     /// Options that only raw images have.
@@ -287,9 +287,9 @@ impl LayerOptions {
             read_only: above.backing,
             force_share: above.force_share,
             file: FileOptions::defaults(above.cache, above.aio),
-            data_file: FileOptions::defaults(above.cache, above.aio),
-            luks_header: FileOptions::defaults(above.cache, above.aio),
-            bitmaps: FileOptions::defaults(above.cache, above.aio),
+            data_file: Box::new(FileOptions::defaults(above.cache, above.aio)),
+            luks_header: Box::new(FileOptions::defaults(above.cache, above.aio)),
+            bitmaps: Box::new(FileOptions::defaults(above.cache, above.aio)),
             qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
             raw: RawOptions::default(),
             encryption: None,
@@ -310,9 +310,9 @@ impl LayerOptions {
             read_all(driver.options, &mut reader, &mut layer)?;
         }
         layer.file = FileOptions::read(reader.group("file")?, layer.cache, layer.aio)?;
-        layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
-        layer.luks_header = FileOptions::read(reader.group("header")?, layer.cache, layer.aio)?;
-        layer.bitmaps = FileOptions::read(reader.group("bitmaps")?, layer.cache, layer.aio)?;
+        *layer.data_file = FileOptions::read(reader.group("data-file")?, layer.cache, layer.aio)?;
+        *layer.luks_header = FileOptions::read(reader.group("header")?, layer.cache, layer.aio)?;
+        *layer.bitmaps = FileOptions::read(reader.group("bitmaps")?, layer.cache, layer.aio)?;
         layer.backing = match reader.group("backing")? {
             None => Backing::None,
             Some(group) if group.is_empty() => Backing::AsInImage,
