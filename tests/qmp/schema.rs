@@ -133,7 +133,7 @@ fn is_known_of_create(path: &str) -> bool {
 
 /// Only we have these, or only newer versions of QEMU. The members of an NBD disk's `server` are described without the variants
 /// that its `type` decides.
-const OURS: [&str; 48] = [
+const OURS: [&str; 49] = [
     "BLOCK_IO_ERROR.qom-path",
     "block-commit.x-converge-after",
     "block-export-add(ublk)",
@@ -180,6 +180,7 @@ const OURS: [&str; 48] = [
     "blockdev-add(rbd).on-remote-error=report",
     "blockdev-add(rbd).on-remote-error=wait",
     "blockdev-add(rbd).remote-timeout",
+    "blockdev-add.bitmaps",
     "blockdev-mirror.x-converge-after",
     "drive-mirror.x-converge-after",
 ];
