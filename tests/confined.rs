@@ -5,57 +5,18 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use black_box::fault_server::FAULTS;
 use black_box::ports::free_port;
 use black_box::qmp::Qmp;
 use black_box::server::Start;
-use black_box::{Fault, FaultServer, Nginx, Random, Run, Scratch, Server, peer, program};
+use black_box::{Fault, FaultServer, Nginx, QemuNbd, Random, Run, Scratch, Server, peer, program};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     recv, send, sendmsg, socketpair,
 };
-
-/// qemu-nbd with a raw file, at a TCP port or a unix socket.
-struct QemuNbd {
-    child: Child,
-    words: Vec<String>,
-}
-
-impl QemuNbd {
-    fn start(image: &Path, place: &[&str]) -> Self {
-        let mut words: Vec<String> = ["-f", "raw", "-t", "-e", "8", "-x", "disk"].map(str::to_owned).to_vec();
-        words.extend(place.iter().map(|&word| word.to_owned()));
-        words.push(image.display().to_string());
-        Self { child: Self::spawn(&words), words }
-    }
-
-    fn spawn(words: &[String]) -> Child {
-        Command::new("qemu-nbd")
-            .args(words)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("qemu-nbd (needed to test with)")
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-
-    fn restart(&mut self) {
-        self.child = Self::spawn(&self.words);
-    }
-}
-
-impl Drop for QemuNbd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn listening(start: Start) -> Server {
     let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));

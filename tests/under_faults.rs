@@ -2,15 +2,13 @@
 //!
 //! `COWHAND_FAULT_SECONDS=60` is the length that says something; every run of the tests takes a few seconds of each.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use black_box::cutter::Cutter;
+use black_box::peer::fio;
 use black_box::ports::free_port;
 use black_box::server::Start;
-use black_box::{Fault, FaultServer, Moto, Run, Scratch, Server, cowhand};
-use serde_json::Value;
+use black_box::{Fault, FaultServer, Moto, QemuNbd, Run, Scratch, Server, cowhand};
 
 const SECONDS: u64 = 4;
 const DISK: &str = "16m";
@@ -43,31 +41,22 @@ fn load(server: &Server, words: &[&str], mut fault: impl FnMut()) -> (u64, Durat
     let mut next = begun + Duration::from_millis(500);
     let mut sum = (0, Duration::ZERO);
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        let run = Run::new("fio")
-            .args([
-                "--name=load",
-                "--ioengine=nbd",
-                "--bs=4k",
-                "--iodepth=8",
-                "--time_based",
-                "--output-format=json",
-            ])
-            .args([format!("--uri={}", server.uri("disk")), format!("--runtime={}", left.as_secs().max(1))])
-            .args(["--verify_fatal=1", "--verify_state_save=0", &format!("--size={DISK}")])
-            .args(words)
-            .limit(left + 6 * DEADLINE);
-        let load = std::thread::spawn(move || run.outcome());
-        while !load.is_finished() {
-            if Instant::now() >= next {
-                fault();
-                next += Duration::from_secs(1);
+        let (uri, limit) = (server.uri("disk"), left + 6 * DEADLINE);
+        let (runtime, size) = (format!("--runtime={}", left.as_secs().max(1)), format!("--size={DISK}"));
+        let mut options = vec!["--name=load", "--bs=4k", "--iodepth=8", "--time_based", &runtime, &size];
+        options.extend(["--verify_fatal=1", "--verify_state_save=0"]);
+        options.extend(words);
+        let said = std::thread::scope(|scope| {
+            let load = scope.spawn(|| fio(&uri, &options, limit));
+            while !load.is_finished() {
+                if Instant::now() >= next {
+                    fault();
+                    next += Duration::from_secs(1);
+                }
+                std::thread::sleep(Duration::from_millis(20));
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let outcome = load.join().expect("it ends");
-        assert!(outcome.status.success(), "{outcome}\n{}", server.stderr());
-        let start = outcome.stdout.find("\n{").map_or(0, |at| at + 1);
-        let said: Value = serde_json::from_str(&outcome.stdout[start..]).expect("what fio says");
+            load.join().unwrap_or_else(|_| panic!("fio has failed: {}", server.stderr()))
+        });
         for side in ["read", "write"].map(|side| &said["jobs"][0][side]) {
             sum.0 += side["total_ios"].as_u64().unwrap_or(0);
             sum.1 = sum.1.max(Duration::from_nanos(side["clat_ns"]["max"].as_u64().unwrap_or(0)));
@@ -146,32 +135,12 @@ fn over_an_object_store_and_in_chunks_there() {
     });
 }
 
-/// qemu-nbd with a raw file.
-struct QemuNbd(Child);
-
-impl QemuNbd {
-    fn start(image: &Path, port: u16) -> Self {
-        let port = port.to_string();
-        let words = ["-f", "raw", "-t", "-e", "8", "-x", "disk", "-b", "127.0.0.1", "-p", &port];
-        let mut command = Command::new("qemu-nbd");
-        command.args(words).arg(image).stdin(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().expect("qemu-nbd (needed to test with)"))
-    }
-}
-
-impl Drop for QemuNbd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn over_nbd_where_it_is_written() {
     let scratch = Scratch::new();
     made(&scratch);
     let port = free_port();
-    let _there = QemuNbd::start(&scratch.file("disk.raw"), port);
+    let _there = QemuNbd::start(&scratch.file("disk.raw"), &["-b", "127.0.0.1", "-p", &port.to_string()]);
     let cutter = Cutter::start(port);
     let options = "file.open-timeout=10,file.reconnect-delay=20";
     let drive = format!(

@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use qcow2_layout::BitmapFlags;
-
 use crate::gate::Pass;
 use crate::{Error, Qcow2};
 
@@ -64,19 +62,7 @@ impl Qcow2 {
     /// # Crash
     /// The bitmaps as before, or inconsistent.
     pub async fn distrust_bitmaps(&self) -> Result<Vec<String>, Error> {
-        let inner = &self.inner;
-        let records =
-            |flags: BitmapFlags| flags.contains(BitmapFlags::AUTO) && !flags.contains(BitmapFlags::IN_USE);
-        let entries = inner.tracking.now().entries.clone();
-        let names: Vec<String> =
-            entries.iter().filter(|entry| records(entry.flags)).map(|entry| entry.name.clone()).collect();
-        if !names.is_empty() {
-            match inner.options.writable {
-                true => inner.managed(async move |image| image.distrust_in_file().await).await?,
-                false => inner.distrust_in_memory(),
-            }
-        }
-        Ok(names)
+        self.inner.distrust_bitmaps().await
     }
 
     /// The data of the header extension of the type `kind`, which no part of the format has.

@@ -1,6 +1,5 @@
 //! A disk whose bitmaps an image keeps that has nothing else ([`Qcow2::note_change`]).
 
-use std::io;
 use std::sync::Arc;
 
 use block::{
@@ -132,8 +131,7 @@ async fn distrust(image: &Qcow2, file: &str) -> Result<(), Error> {
 
 /// By what the state of a disk in `file` is known: when it was changed last, where the system says so.
 fn stamp(file: &dyn Storage) -> Result<Vec<u8>, Error> {
-    let changed_at: io::Result<_> = file.changed_at();
-    let changed_at = changed_at.map_err(Blame::new(file.name()).io("asking when it was changed"))?;
+    let changed_at = file.changed_at().map_err(Blame::new(file.name()).io("asking when it was changed"))?;
     Ok(match changed_at {
         Some((seconds, nanos)) => format!("cowhand bitmaps 1\nchanged {seconds}.{nanos:09}\n").into_bytes(),
         None => b"cowhand bitmaps 1\n".to_vec(),

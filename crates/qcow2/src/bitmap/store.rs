@@ -121,9 +121,7 @@ impl Inner {
         self.tracking.put_off.fetch_add(1, Ordering::Relaxed);
         let now = self.tracking.now();
         let vouching = self.record_that_was_left(&now).await?;
-        let header = self.header.lock().await.clone();
-        mark_in_use(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
-        medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))?;
+        self.mark_bitmaps_in_use().await?;
         let name = medium.blame.name();
         let record = match vouching {
             Vouching::ForThoseInMemory(record) => {
@@ -157,23 +155,30 @@ impl Inner {
         self.header.rewrite(&self.medium, disown).await
     }
 
-    /// The bitmaps that record changes miss some: the file says so, and nothing vouches for them. Nothing has changed since the image was opened.
-    pub(crate) async fn distrust_in_file(&self) -> Result<(), Error> {
+    /// The file says that bitmaps which record changes are in use. Durable when this returns.
+    async fn mark_bitmaps_in_use(&self) -> Result<(), Error> {
         let medium = &self.medium;
-        self.disown_record().await?;
         let header = self.header.lock().await.clone();
         mark_in_use(&*medium.file, &header, &medium.geometry, &medium.blame).await?;
-        medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))?;
-        self.distrust_in_memory();
-        Ok(())
+        medium.file.flush().await.map_err(medium.blame.io("marking bitmaps as in use"))
     }
 
-    /// The same, for as long as the image is open.
-    pub(crate) fn distrust_in_memory(&self) {
-        let mut entries = self.tracking.now().entries.clone();
-        let recording = entries.iter_mut().filter(|entry| entry.flags.contains(BitmapFlags::AUTO));
-        recording.for_each(|entry| entry.flags.set(BitmapFlags::IN_USE, true));
+    /// See [`crate::Qcow2::distrust_bitmaps`].
+    pub(crate) async fn distrust_bitmaps(self: &Arc<Self>) -> Result<Vec<String>, Error> {
+        let none_noted = Bitmaps { entries: self.tracking.now().entries.clone(), ..Bitmaps::default() };
+        let (entries, names) = without_those_that_miss_changes(&none_noted);
+        if names.is_empty() {
+            return Ok(names);
+        }
+        if self.options.writable {
+            self.managed(async move |image| {
+                image.disown_record().await?;
+                image.mark_bitmaps_in_use().await
+            })
+            .await?;
+        }
         self.put_bitmaps(Bitmaps { entries, ..Bitmaps::default() });
+        Ok(names)
     }
 
     /// Stores bitmaps so that the record can be empty. Where there is no room for that the record grows further.
