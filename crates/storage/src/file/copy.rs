@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::buffered::is_transient;
+use super::copy_queue::Copy;
 use super::{Kind, Shared, check_range};
 use crate::Answer;
 
@@ -32,14 +33,10 @@ impl Shared {
         }
         let mut done = 0;
         while done < len {
-            let (source, target) = (Arc::clone(&source), Arc::clone(self.file.fd()));
-            let (mut from, mut to) = (from + done, offset + done);
             // At most CALL_BYTES_MAX, which fits any pointer width.
             let step = (len - done).min(CALL_BYTES_MAX) as usize;
-            let copied = reactor::blocking(move || {
-                rustix::fs::copy_file_range(&source, Some(&mut from), &target, Some(&mut to), step)
-            });
-            match copied.await.map_err(io::Error::from) {
+            let copy = Copy { source: Arc::clone(&source), from: from + done, to: offset + done, len: step };
+            match self.copy_queued(copy).await {
                 // The other file ends here: zeroes are not the kernel's to copy.
                 Ok(0) => return Err(self.does_not_copy()),
                 Ok(count) => done += count as u64,

@@ -4,6 +4,7 @@ mod alignment;
 mod asking;
 mod buffered;
 mod copy;
+mod copy_queue;
 mod description;
 mod direct;
 mod extent;
@@ -11,6 +12,7 @@ mod flush;
 mod foreign;
 mod length;
 mod open;
+mod outcome;
 mod space;
 mod unlocked;
 mod write_queue;
@@ -31,6 +33,7 @@ use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
 use buffered::InlineWrites;
+use copy_queue::CopyQueue;
 pub use description::is_same_description;
 pub use open::{FileOptions, OpenError};
 pub use unlocked::UnlockedFile;
@@ -69,6 +72,8 @@ struct Shared {
     inline: InlineWrites,
     /// Those made beside the loops.
     queue: WriteQueue,
+    /// Copies from other files.
+    copies: CopyQueue,
     /// What the kernel said when the file was opened.
     asked: Medium,
     /// What was learned since.

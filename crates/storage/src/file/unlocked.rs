@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::alignment;
 use super::asking::{self, Tried};
 use super::buffered::InlineWrites;
+use super::copy_queue::CopyQueue;
 use super::open::{failed, kind_of, length_of, retry, set_flags};
 use super::write_queue::WriteQueue;
 use super::{FileOptions, FileStorage, Kind, OpenError, Shared, extent};
@@ -127,6 +128,7 @@ impl UnlockedFile {
             flushes: Arc::new(Flushes::default()),
             inline: InlineWrites::default(),
             queue: WriteQueue::default(),
+            copies: CopyQueue::default(),
             asked: asking::ask(fd, self.kind, length, direct),
             tried: Tried::default(),
         };

@@ -4,12 +4,9 @@
 //! the loop, though, leaves it free to receive and reply while the writes are made.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
 
 use buffer::IoVec;
 use parking_lot::Mutex;
@@ -17,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::buffered::{is_transient, no_progress};
+use super::outcome::{Outcome, Told};
 
 /// Writes made before their callers are told: telling each alone would wake a loop that waits for
 /// them once a write, which costs as much as the write.
@@ -40,47 +38,7 @@ struct Waiting {
 struct Queued {
     offset: u64,
     data: IoVec,
-    outcome: Arc<Outcome>,
-}
-
-/// Where the result of a write goes.
-#[derive(Default)]
-struct Outcome(Mutex<Told>);
-
-#[derive(Default)]
-struct Told {
-    result: Option<io::Result<()>>,
-    waker: Option<Waker>,
-}
-
-impl Outcome {
-    fn tell(&self, result: io::Result<()>) {
-        let mut told = self.0.lock();
-        told.result = Some(result);
-        let waker = told.waker.take();
-        drop(told);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-/// The end of a queued write. Dropping it leaves the write in the queue: it still happens.
-pub(super) struct Written(Arc<Outcome>);
-
-impl Future for Written {
-    type Output = io::Result<()>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut told = self.0.0.lock();
-        match told.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                told.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
+    outcome: Arc<Outcome<()>>,
 }
 
 /// Keeps others from writing on their own threads meanwhile.
@@ -114,9 +72,9 @@ impl WriteQueue {
 
 impl Shared {
     /// Writes all of `data` behind the writes that wait already. The range was checked.
-    pub(super) fn write_queued(self: &Arc<Self>, offset: u64, data: IoVec) -> Written {
-        let outcome = Arc::new(Outcome::default());
-        let write = Queued { offset, data, outcome: Arc::clone(&outcome) };
+    pub(super) fn write_queued(self: &Arc<Self>, offset: u64, data: IoVec) -> Told<()> {
+        let (outcome, told) = Outcome::new();
+        let write = Queued { offset, data, outcome };
         let mut waiting = self.queue.waiting.lock();
         waiting.writes.push_back(write);
         let starts = !std::mem::replace(&mut waiting.draining, true);
@@ -127,7 +85,7 @@ impl Shared {
             let shared = Arc::clone(self);
             reactor::start_blocking(move || shared.drain_writes());
         }
-        Written(outcome)
+        told
     }
 
     /// Writes all of `data`, going on after short writes.
