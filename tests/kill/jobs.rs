@@ -1,8 +1,9 @@
 //! Kill -9 in the middle of jobs leaves the old chain or the new one, and bitmaps that say dirty of all that changed.
 //!
-//! Each round has its own images: a disk over a base, and a target, each with a bitmap that records changes. A client writes while the job
-//! is at work; the server is killed before the job is ready, or while its last step is done. Then one of the images that the disk may
-//! stand on holds all that was acknowledged, and each bitmap covers what its image holds otherwise than at the start.
+//! Each round has its own images: a disk over two others, and a target, each with a bitmap that records changes. A client writes while the
+//! job is at work; the server is killed before the job is ready, or while its last step is done. Then one of the images that the disk may
+//! stand on holds all that was acknowledged, and each bitmap covers what its image holds otherwise than at the start. The same job is run
+//! once more over what the first one left behind, to its end: it trips over nothing, and image and target hold what they should.
 //!
 //! `COWHAND_KILL_ROUNDS` says how many rounds there are.
 
@@ -16,17 +17,141 @@ use black_box::{Client, Random, Run, Scratch, Server};
 use serde_json::{Value, json};
 
 /// Kills.
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 24;
 const DISK: usize = 16 << 20;
 const BLOCK: usize = 4096;
 /// What a bit of a bitmap stands for.
 const UNIT: usize = 64 << 10;
 /// The base holds this byte in its first half.
 const BASE: u8 = 251;
-/// Longest time to the kill.
-const DELAY_US_MAX: u64 = 30_000;
+/// And the image over it this one, across the end of that half.
+const MIDDLE: u8 = 252;
+/// Longest times to the kill: some jobs end soon.
+const DELAYS_US_MAX: [u64; 3] = [1_000, 6_000, 30_000];
 
-const JOBS: [&str; 4] = ["block-stream", "block-commit", "blockdev-mirror", "blockdev-backup"];
+/// What is killed.
+struct Case {
+    job: &'static str,
+    /// Arguments besides the disk, the target and the name. Names of images stand for their files.
+    arguments: &'static [(&'static str, &'static str)],
+    target: Target,
+}
+
+/// What the target of a copy is before the copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// There is none: the job works within the chain.
+    None,
+    /// It is empty.
+    Empty,
+    /// It is empty and lies over the same image as the disk.
+    Overlay,
+    /// It holds what the disk held when its bitmap began.
+    Backup,
+}
+
+const fn case(job: &'static str, arguments: &'static [(&'static str, &'static str)], target: Target) -> Case {
+    Case { job, arguments, target }
+}
+
+const CASES: [Case; 12] = [
+    case("block-stream", &[], Target::None),
+    case("block-commit", &[], Target::None),
+    case("blockdev-mirror", &[("sync", "full")], Target::Empty),
+    case("blockdev-backup", &[("sync", "full")], Target::Empty),
+    case("block-stream", &[("base", "base")], Target::None),
+    case("block-commit", &[("top", "middle"), ("base", "base")], Target::None),
+    case("blockdev-mirror", &[("sync", "top")], Target::Overlay),
+    case("blockdev-backup", &[("sync", "top")], Target::Overlay),
+    case("blockdev-mirror", &[("sync", "full"), ("copy-mode", "write-blocking")], Target::Empty),
+    case("blockdev-backup", &[("sync", "incremental"), ("bitmap", "inc")], Target::Backup),
+    case("blockdev-mirror", &[("sync", "incremental"), ("bitmap", "inc")], Target::Backup),
+    case("blockdev-backup", &[("sync", "none")], Target::Empty),
+];
+
+impl Case {
+    /// Whether the disk stands on another image after its end.
+    fn moves_the_disk(&self) -> bool {
+        self.job == "blockdev-mirror" || self.job == "block-commit" && self.arguments.is_empty()
+    }
+
+    /// Whether the target holds the disk after its end.
+    fn copies_the_disk(&self) -> bool {
+        self.target != Target::None && self.arguments[0] != ("sync", "none")
+    }
+
+    /// Whether the first run has taken the image out of the chain that it is about.
+    fn is_done(&self, images: &Images) -> bool {
+        let info = qemu_img(["info", "--output=json", &images.path("top")]).json();
+        let below = info["backing-filename"].as_str();
+        self.job == "block-commit" && !below.is_some_and(|below| below.ends_with("middle.qcow2"))
+    }
+
+    fn arguments(&self, images: &Images) -> Value {
+        let mut arguments = json!({ "job-id": "j", "device": "top" });
+        for (name, value) in self.arguments {
+            let is_image = matches!(*name, "top" | "base");
+            arguments[name] = if is_image { json!(images.path(value)) } else { json!(value) };
+        }
+        if self.target != Target::None {
+            arguments["target"] = json!("copy");
+        }
+        arguments
+    }
+}
+
+/// A disk over two images, and a target.
+struct Images(Scratch);
+
+impl Images {
+    fn make(target: Target) -> Self {
+        let images = Self(Scratch::new());
+        let (base, middle, top) = (images.path("base"), images.path("middle"), images.path("top"));
+        let copy = images.path("copy");
+        let create = |image: &str, below: Option<&str>| {
+            let mut args = vec!["create", "-q", "-f", "qcow2"];
+            args.extend(below.into_iter().flat_map(|below| ["-b", below, "-F", "qcow2"]));
+            qemu_img(args.into_iter().chain([image, "16M"])).ok();
+        };
+        create(&base, None);
+        qemu_io_ok(&["-f", "qcow2"], &base, &[format!("write -P {BASE} 0 8M")]);
+        create(&middle, Some(&base));
+        qemu_io_ok(&["-f", "qcow2"], &middle, &[format!("write -P {MIDDLE} 6M 4M")]);
+        create(&top, Some(&middle));
+        match target {
+            Target::None | Target::Empty => create(&copy, None),
+            Target::Overlay => create(&copy, Some(&middle)),
+            Target::Backup => drop(qemu_img(["convert", "-O", "qcow2", &top, &copy]).ok()),
+        }
+        for image in [&base, &middle, &top, &copy] {
+            qemu_img(["bitmap", "--add", "-g", "64k", image, "inc"]).ok();
+        }
+        images
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.name(&format!("{name}.qcow2"))
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        converted(&self.path(name), "qcow2", &[], &self.0.file("converted"))
+    }
+
+    /// Serves the disk.
+    fn serve(&self) -> (Server, Qmp) {
+        let control = self.0.file("qmp");
+        let start = Start::new(["--qmp"]).arg(&control).arg("--allow-path").arg(self.0.path());
+        let mut server = start.arg(self.path("top")).listen().unwrap_or_else(|error| panic!("{}", error.0));
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        let mut qmp = Qmp::connect(&control);
+        // The export shows the bitmap, which no job may use then.
+        qmp.ok("block-export-del", json!({ "id": "top" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+        let export = json!({ "type": "nbd", "id": "top", "node-name": "top", "writable": true });
+        qmp.ok("block-export-add", export);
+        (server, qmp)
+    }
+}
 
 /// Blocks that a flush acknowledged, with their last values, and the write that was sent last.
 struct Written {
@@ -48,10 +173,14 @@ fn write(mut client: Client, mut random: Random) -> Written {
     }
 }
 
-fn at_the_start(has_base: bool) -> Vec<u8> {
+/// What an image holds before the job.
+fn at_the_start(image: &str, target: Target) -> Vec<u8> {
     let mut bytes = vec![0; DISK];
-    if has_base {
+    if image != "copy" || matches!(target, Target::Overlay | Target::Backup) {
         bytes[..DISK / 2].fill(BASE);
+        if image != "base" {
+            bytes[DISK * 3 / 8..DISK * 5 / 8].fill(MIDDLE);
+        }
     }
     bytes
 }
@@ -59,7 +188,7 @@ fn at_the_start(has_base: bool) -> Vec<u8> {
 impl Written {
     /// Whether this is the disk: all that was acknowledged, and nothing that nobody wrote.
     fn is_in(&self, bytes: &[u8]) -> bool {
-        let mut expected = at_the_start(true);
+        let mut expected = at_the_start("top", Target::None);
         for (block, value) in &self.acknowledged {
             expected[block * BLOCK..(block + 1) * BLOCK].fill(*value);
         }
@@ -92,17 +221,14 @@ fn told(qmp: &mut Qmp, name: &str) -> Value {
 }
 
 /// Begins the job; with `to_its_end` also its last step.
-fn begin(qmp: &mut Qmp, job: &str, scratch: &Scratch, to_its_end: bool) {
-    let mut arguments = json!({ "job-id": "j", "device": "top" });
-    if matches!(job, "blockdev-mirror" | "blockdev-backup") {
+fn begin(qmp: &mut Qmp, case: &Case, images: &Images, to_its_end: bool) {
+    if case.target != Target::None {
         let target = json!({ "driver": "qcow2", "node-name": "copy", "discard": "unmap",
-            "file": { "driver": "file", "filename": scratch.name("copy.qcow2") } });
+            "file": { "driver": "file", "filename": images.path("copy") } });
         qmp.ok("blockdev-add", target);
-        arguments["target"] = json!("copy");
-        arguments["sync"] = json!("full");
     }
-    qmp.ok(job, arguments);
-    if to_its_end && matches!(job, "block-commit" | "blockdev-mirror") {
+    qmp.ok(case.job, case.arguments(images));
+    if to_its_end && case.moves_the_disk() {
         told(qmp, "BLOCK_JOB_READY");
         qmp.ok("job-complete", json!({ "id": "j" }));
     }
@@ -110,53 +236,82 @@ fn begin(qmp: &mut Qmp, job: &str, scratch: &Scratch, to_its_end: bool) {
 
 /// One kill; gives whether the job had ended, and how much was written.
 fn round(round: u64, random: &mut Random) -> (bool, usize) {
-    let scratch = Scratch::new();
-    let path = |name: &str| scratch.name(&format!("{name}.qcow2"));
-    let (base, top, copy) = (path("base"), path("top"), path("copy"));
-    qemu_img(["create", "-q", "-f", "qcow2", &base, "16M"]).ok();
-    qemu_io_ok(&["-f", "qcow2"], &base, &[&format!("write -P {BASE} 0 8M")]);
-    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "qcow2", &top]).ok();
-    qemu_img(["create", "-q", "-f", "qcow2", &copy, "16M"]).ok();
-    for image in [&base, &top, &copy] {
-        qemu_img(["bitmap", "--add", "-g", "64k", image, "inc"]).ok();
-    }
-    let control = scratch.file("qmp");
-    let start = Start::new(["--qmp"]).arg(&control).arg("--allow-path").arg(scratch.path()).arg(&top);
-    let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
-    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
-    let (mut qmp, job) = (Qmp::connect(&control), JOBS[(round % 4) as usize]);
+    let case = &CASES[(round % CASES.len() as u64) as usize];
+    let images = Images::make(case.target);
+    let (server, mut qmp) = images.serve();
     let (client, seed) = (server.client("top"), random.below(1 << 30));
-    let (delay, to_its_end) = (random.below(DELAY_US_MAX), round / 4 % 2 == 1);
+    let delay_max = DELAYS_US_MAX[random.below(DELAYS_US_MAX.len() as u64) as usize];
+    let delay = random.below(delay_max);
+    let to_its_end = round / CASES.len() as u64 % 2 == 1 || random.below(2) == 1;
     let (written, ended) = std::thread::scope(|scope| {
         let load = scope.spawn(move || write(client, Random::new(seed)));
-        begin(&mut qmp, job, &scratch, to_its_end);
+        begin(&mut qmp, case, &images, to_its_end);
         std::thread::sleep(Duration::from_micros(delay));
         let ended = qmp.ok("query-jobs", json!({})) == json!([]);
         server.kill();
         (load.join().expect("it ends with the server"), ended)
     });
     // Also until nobody has them open: the kernel first ends what the server had under way.
-    for image in [&top, &base, &copy] {
-        assert_leaks_at_most(image.as_ref());
+    for image in NAMES {
+        assert_leaks_at_most(images.path(image).as_ref());
     }
-    let mut candidates = vec![&top];
-    match job {
-        "block-commit" if to_its_end => candidates.push(&base),
-        "blockdev-mirror" if to_its_end => candidates.push(&copy),
+    let mut candidates = vec!["top"];
+    match case.job {
+        "block-commit" if to_its_end && case.moves_the_disk() => candidates.push("base"),
+        "blockdev-mirror" if to_its_end => candidates.push("copy"),
         _ => {}
     }
-    let bytes = |image: &str| converted(image, "qcow2", &[], &scratch.file("converted"));
-    let found: Vec<_> = candidates.iter().filter(|image| written.is_in(&bytes(image))).collect();
-    assert!(!found.is_empty(), "round {round}: {job}: no image holds the disk");
-    // Where the disk may stand on the other image, what lies below the first one may have changed.
-    let is_judged = |image: &String| *image != top || (*found[0] == &top && found.len() == 1);
-    for (image, has_base) in [(&top, true), (&base, true), (&copy, false)] {
-        if is_judged(image) {
-            has_true_bitmap(image, &at_the_start(has_base), &bytes(image), round);
+    candidates.retain(|image| written.is_in(&images.bytes(image)));
+    assert!(!candidates.is_empty(), "round {round}: {}: no image holds the disk", case.job);
+    for image in NAMES {
+        // Where the disk may stand on the other image, what lies below the first one may have changed, as it does in any case for what lies
+        // over the base of a commit.
+        let is_judged = match image {
+            "top" => candidates == ["top"],
+            "middle" => case.job != "block-commit",
+            _ => true,
+        };
+        if is_judged {
+            // A bitmap that a job follows has what the target has not.
+            let start = match image == "top" && case.target == Target::Backup {
+                true => images.bytes("copy"),
+                false => at_the_start(image, case.target),
+            };
+            has_true_bitmap(&images.path(image), &start, &images.bytes(image), round);
         }
+    }
+    if candidates[0] == "top" && !case.is_done(&images) {
+        run_again(round, case, &images);
     }
     (ended, written.acknowledged.len())
 }
+
+/// Runs the job over what the first one left behind, to its end.
+fn run_again(round: u64, case: &Case, images: &Images) {
+    let disk = images.bytes("top");
+    let (server, mut qmp) = images.serve();
+    begin(&mut qmp, case, images, true);
+    if case.arguments.first() == Some(&("sync", "none")) {
+        qmp.ok("block-job-cancel", json!({ "device": "j" }));
+        told(&mut qmp, "BLOCK_JOB_CANCELLED");
+    } else {
+        let end = told(&mut qmp, "BLOCK_JOB_COMPLETED");
+        assert_eq!(end.get("error"), None, "round {round}: {} once more: {end}", case.job);
+    }
+    server.stop();
+    let held = match case.job {
+        "block-commit" if case.moves_the_disk() => "base",
+        _ if case.copies_the_disk() => "copy",
+        _ => "top",
+    };
+    assert!(images.bytes(held) == disk, "round {round}: {} once more: {held} is not the disk", case.job);
+    for image in NAMES {
+        assert_leaks_at_most(images.path(image).as_ref());
+    }
+}
+
+/// All images of a round.
+const NAMES: [&str; 4] = ["base", "middle", "top", "copy"];
 
 #[test]
 fn kill_9_in_the_middle_of_jobs_leaves_the_disk_and_true_bitmaps() {
