@@ -1,9 +1,9 @@
 //! A disk at work is copied until the copy is in step with it: mirror, and commit of the uppermost image.
 //!
-//! Copying gains on guests or it does not: a round over the disk that leaves more than half of what it began with has gained nothing. After
-//! some of those ([`ROUNDS_MAX`], unless told otherwise) guests write to both sides themselves, and then what is left only shrinks. So the
-//! copy is ready after a bounded time, whatever the guests do. Where that is off, a copy of a disk that is written faster than it is copied
-//! never becomes ready.
+//! Copying gains on guests or it does not: a round in which guests undo more than half of what is copied gains nothing. A round is an eighth of
+//! the disk, or what is left where that is less. After some that gain nothing ([`ROUNDS_MAX`], unless told otherwise) guests write to
+//! both sides themselves, and then what is left only shrinks. So the copy is ready after a bounded time, whatever the guests do. Where that
+//! is off, a copy of a disk that is written faster than it is copied never becomes ready.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -27,10 +27,16 @@ use crate::tracked::Tracked;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces under way at a time at most.
 const IN_FLIGHT_MAX: usize = 8;
-/// Rounds over the disk that gain nothing, until guests write to both sides, unless told otherwise.
+/// Rounds that gain nothing, until guests write to both sides, unless told otherwise.
 const ROUNDS_MAX: u32 = 1;
+/// A round is this part of the disk,
+const ROUND_PART: u64 = 8;
+/// but not less than this: a guest that writes much for a moment is not slowed for it.
+const ROUND_BYTES_MIN: u64 = 64 << 20;
 /// What may be left for the last step, in which guests wait, where they are not made to write to both sides.
 const LAST_STEP_BYTES: u64 = 16 << 20;
+/// How often the copy is made durable ahead of the last step, until nothing had to be copied meanwhile.
+const FLUSHES_MAX: usize = 3;
 
 /// What of the source is copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,12 @@ pub enum Ended {
     Left,
 }
 
+/// What there was at the beginning of a round.
+struct Round {
+    left: u64,
+    copied: u64,
+}
+
 /// A copy that is kept in step.
 #[derive(Debug)]
 pub struct Mirror {
@@ -63,16 +75,19 @@ pub struct Mirror {
     copied: Cell<u64>,
     /// 0 is never.
     rounds_max: u32,
+    /// The marks when all that guests had flushed was durable in the copy, as it has been since: unless there were more marks.
+    durable_at: Cell<Option<u64>>,
 }
 
 impl Mirror {
     /// Of the disk that `tracked` is put over.
     pub fn new(tracked: Arc<Tracked>) -> Self {
         let (in_flight, copied) = (Cell::new(0), Cell::new(0));
-        Self { tracked, counters: Counters::default(), in_flight, copied, rounds_max: ROUNDS_MAX }
+        let (counters, durable_at) = (Counters::default(), Cell::new(None));
+        Self { tracked, counters, in_flight, copied, rounds_max: ROUNDS_MAX, durable_at }
     }
 
-    /// Guests are made to write to both sides after so many rounds over the disk that gained nothing; 0 is never, also not when it is
+    /// Guests are made to write to both sides after so many rounds that gained nothing; 0 is never, also not when it is
     /// completed.
     pub fn converging_after(self, rounds: u32) -> Self {
         Self { rounds_max: rounds, ..self }
@@ -100,7 +115,8 @@ impl Mirror {
     /// was dropped.
     pub async fn run(&self, life: &Life) -> Result<Ended, Error> {
         let mut under_way = FuturesUnordered::new();
-        let (mut at, mut rounds, mut left_before) = (0, 0, self.left());
+        let round_bytes = (self.tracked.source().size() / ROUND_PART).max(ROUND_BYTES_MIN);
+        let (mut at, mut rounds, mut round) = (0, 0, self.round());
         loop {
             if life.is_paused() {
                 // What is under way holds ranges that guests may wait for.
@@ -126,15 +142,14 @@ impl Mirror {
                 }
             }
             let marked = self.tracked.marked();
+            let mut is_round_over = self.copied.get() - round.copied >= round_bytes;
             while under_way.len() < IN_FLIGHT_MAX {
                 let Some(piece) = self.tracked.dirty.next(at, PIECE_BYTES) else {
                     if at == 0 {
                         break;
                     }
                     at = 0;
-                    let left = self.left();
-                    rounds += u32::from(life.status() == Status::Running && left > left_before / 2);
-                    left_before = left;
+                    is_round_over = true;
                     continue;
                 };
                 at = piece.end;
@@ -144,6 +159,10 @@ impl Mirror {
                 under_way.push(self.copy(piece, life));
             }
             self.tell_progress(life);
+            if is_round_over {
+                rounds += u32::from(life.status() == Status::Running && !self.has_gained(&round));
+                round = self.round();
+            }
             if self.rounds_max > 0 && rounds >= self.rounds_max && !self.tracked.is_synchronous() {
                 tracing::info!(
                     job = life.terms().id,
@@ -162,6 +181,15 @@ impl Mirror {
         }
     }
 
+    fn round(&self) -> Round {
+        Round { left: self.left(), copied: self.copied.get() }
+    }
+
+    /// Whether less is left of at least half of what was copied since `round` began.
+    fn has_gained(&self, round: &Round) -> bool {
+        self.left() <= round.left.saturating_sub((self.copied.get() - round.copied) / 2)
+    }
+
     fn tell_progress(&self, life: &Life) {
         life.set_progress(self.copied.get(), self.copied.get() + self.left());
     }
@@ -176,17 +204,7 @@ impl Mirror {
         let len = piece.end - piece.start;
         life.charge(len).await?;
         loop {
-            let copied = {
-                let alone = self.tracked.locks.acquire(piece.start, piece.end, RangeMode::Exclusive);
-                let _alone = alone.await;
-                self.tracked.dirty.clear(piece.clone());
-                let copied = self.transfer(piece.clone()).await;
-                if copied.is_err() {
-                    self.tracked.mark(piece.clone());
-                }
-                copied
-            };
-            match copied {
+            match self.copy_once(piece.clone()).await {
                 Ok(()) => {
                     self.in_flight.set(self.in_flight.get() - len);
                     self.copied.set(self.copied.get() + len);
@@ -195,6 +213,17 @@ impl Mirror {
                 Err(error) => life.judge(error).await?,
             }
         }
+    }
+
+    /// Copies one piece while nobody writes there to both sides. What fails is marked again.
+    async fn copy_once(&self, piece: Range<u64>) -> Result<(), Error> {
+        let _alone = self.tracked.locks.acquire(piece.start, piece.end, RangeMode::Exclusive).await;
+        self.tracked.dirty.clear(piece.clone());
+        let copied = self.transfer(piece.clone()).await;
+        if copied.is_err() {
+            self.tracked.mark(piece);
+        }
+        copied
     }
 
     async fn transfer(&self, piece: Range<u64>) -> Result<(), Error> {
@@ -210,21 +239,44 @@ impl Mirror {
         copy.transfer(&self.counters).await
     }
 
-    /// Copies what is left, and flushes the target. The disk is drained: nothing is written meanwhile, and afterwards the copy is the disk.
+    /// Before the disk is drained to stand on the copy: makes what guests flushed durable in the copy while they go on, and has their flushes
+    /// do so from now on, so that [`Mirror::catch_up`] need not flush. Where guests discard without end it has to all the same.
+    ///
+    /// # Errors
+    /// At the first request that fails; when the copy cannot be trusted.
+    pub async fn keep_durable(&self) -> Result<(), Error> {
+        self.tracked.flush_both();
+        for _ in 0..FLUSHES_MAX {
+            let marks = self.tracked.marks();
+            self.copy_left().await?;
+            self.flush().await?;
+            if self.tracked.marks() == marks {
+                self.durable_at.set(Some(marks));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is left. The disk is drained: nothing is written meanwhile, and afterwards the copy is the disk. All that guests had flushed
+    /// is durable in it; if [`Mirror::keep_durable`] did not see to that, everything is.
     ///
     /// # Errors
     /// At the first request that fails; when the copy cannot be trusted.
     pub async fn catch_up(&self) -> Result<(), Error> {
-        self.tracked.check()?;
         self.tracked.mark_uncertain();
-        while let Some(piece) = self.tracked.dirty.next(0, PIECE_BYTES) {
-            self.tracked.dirty.clear(piece.clone());
-            if let Err(error) = self.transfer(piece.clone()).await {
-                self.tracked.mark(piece);
-                return Err(error);
-            }
+        self.copy_left().await?;
+        match self.durable_at.get() == Some(self.tracked.marks()) {
+            true => self.tracked.check(),
+            false => self.flush().await,
         }
-        self.flush().await
+    }
+
+    async fn copy_left(&self) -> Result<(), Error> {
+        while let Some(piece) = self.tracked.dirty.next(0, PIECE_BYTES) {
+            self.copy_once(piece).await?;
+        }
+        Ok(())
     }
 
     /// Makes what was copied so far durable.
@@ -232,6 +284,7 @@ impl Mirror {
     /// # Errors
     /// When the target cannot be flushed.
     pub async fn flush(&self) -> Result<(), Error> {
+        self.tracked.check()?;
         let target = &**self.tracked.target();
         target.flush().await.map_err(Error::request(Side::Target, target, Action::Flush, 0))
     }

@@ -12,11 +12,13 @@ use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Block, BlockFuture, Error, Filter, ZeroOptions};
 use buffer::IoVec;
+use futures_util::future::join;
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
 use sync::{Event, EventListener};
 
 use crate::dirty::Dirty;
+use crate::error::{Action, Side};
 
 /// What guests wrote, and what they write in two places at once.
 #[derive(Debug)]
@@ -36,6 +38,12 @@ pub struct Tracked {
     uncertain: Mutex<Vec<Range<u64>>>,
     /// A request was dropped that may still reach the target.
     may_land: AtomicBool,
+    /// Flushes of guests make the target durable, too.
+    flushes_both: AtomicBool,
+    /// Why one of those failed there.
+    not_flushed: Mutex<Option<Error>>,
+    /// How often something was marked.
+    marks: AtomicU64,
     marked: Event,
 }
 
@@ -86,6 +94,9 @@ impl Tracked {
             waited_ns: AtomicU64::new(0),
             uncertain: Mutex::default(),
             may_land: AtomicBool::new(false),
+            flushes_both: AtomicBool::new(false),
+            not_flushed: Mutex::default(),
+            marks: AtomicU64::new(0),
             marked: Event::new(),
         })
     }
@@ -138,18 +149,42 @@ impl Tracked {
 
     pub(crate) fn mark(&self, range: Range<u64>) {
         self.dirty.mark(range);
+        self.marks.fetch_add(1, Ordering::SeqCst);
         self.marked.notify(usize::MAX);
+    }
+
+    /// How often something was marked so far.
+    pub(crate) fn marks(&self) -> u64 {
+        self.marks.load(Ordering::SeqCst)
+    }
+
+    /// Flushes of guests make the target durable from now on, too.
+    pub(crate) fn flush_both(&self) {
+        self.flushes_both.store(true, Ordering::SeqCst);
     }
 
     /// Whether the target can be what is copied.
     ///
     /// # Errors
-    /// When a request was dropped that may still reach the target, whatever is written there since.
+    /// When a request was dropped that may still reach the target, whatever is written there since; when the target could not be flushed
+    /// for a guest: nobody knows what it has lost.
     pub(crate) fn check(&self) -> Result<(), crate::Error> {
+        if let Some(error) = self.not_flushed.lock().clone() {
+            return Err(crate::Error::request(Side::Target, &*self.target, Action::Flush, 0)(error));
+        }
         match self.may_land.load(Ordering::SeqCst) {
             true => Err(crate::Error::Dropped { name: self.target.name().to_owned() }),
             false => Ok(()),
         }
+    }
+
+    async fn flush_each(&self) -> Result<(), Error> {
+        let (flushed, copy) = join(self.over.flush(), self.target.flush()).await;
+        if let Err(error) = copy {
+            tracing::debug!(%error, "the copy could not be flushed; the job fails of it");
+            *self.not_flushed.lock() = Some(error);
+        }
+        flushed
     }
 
     /// Marks what requests left behind that were dropped. The disk is drained: all have landed.
@@ -264,5 +299,12 @@ impl Filter for Tracked {
 
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(self.change(offset, Change::Discard(len)))
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        match self.flushes_both.load(Ordering::SeqCst) {
+            true => Box::pin(self.flush_each()),
+            false => self.over.flush(),
+        }
     }
 }

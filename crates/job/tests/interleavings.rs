@@ -151,6 +151,7 @@ fn mirrored(synchronous: bool) {
         block_on(mirror.mark(What::Everything)).unwrap();
         let (ended, ()) = block_on(join(mirror.run(&life), completed));
         assert_eq!(ended.unwrap(), Ended::Complete);
+        block_on(mirror.keep_durable()).unwrap();
         // The disk is drained.
         writing.into_iter().for_each(|guest| guest.join().unwrap());
         block_on(mirror.catch_up()).unwrap();

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::replace::{Edge, Found, ReplaceError};
+use super::replace::{Edge, Found, ReplaceError, Written};
 use super::{Change, Graph};
 use crate::layers::LayerFiles;
 
@@ -67,7 +67,8 @@ impl Graph {
         let edge = at.checked_sub(1).map_or(Edge::Root, |of| Edge::Backing { of });
         let again = Box::pin(files.open_again(layer, writable, &self.rules)).await.map_err(failed)?;
         let found = Found::again(edge, again);
-        let replaced = Box::pin(self.exchange(&node, &old, edge, found, async || Ok(()))).await?;
+        let replaced =
+            Box::pin(self.exchange(&node, &old, edge, found, Written::Flush, async || Ok(()))).await?;
         raised.keep();
         if !writable {
             let closed = replaced.removed.close().await;

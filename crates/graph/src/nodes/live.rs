@@ -229,33 +229,34 @@ impl Graph {
         Ok(replaced)
     }
 
-    /// Has a disk stand on its layer `block`; all above it is taken out. The disk has that layer's name afterwards.
+    /// Has a disk stand on its layer `block`, which is a copy of it now; all above it is taken out. The disk has that layer's name afterwards.
+    /// When `last_look` has ended, all that guests flushed is durable in the layer.
     ///
     /// # Errors
     /// As [`Graph::replace`].
     pub async fn stand_on_layer(
         &self,
-        change: &Change<'_>,
+        _change: &Change<'_>,
         disk: &Arc<DiskNode>,
         block: &Arc<dyn Block>,
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         let before = disk.disk.layers();
         let at = place(&before, block)?;
-        let replaced = self.replace(change, &disk.name(), Edge::Root, Put::Layer(at), last_look).await?;
+        let replaced = self.switch(disk, Put::Layer(at), last_look).await?;
         let own = before.of(block).and_then(|layer| layer.own.lock().clone());
         self.rename(disk, &before, Some(own.unwrap_or_else(|| self.made_own())));
         Ok(replaced)
     }
 
-    /// Has a disk stand on what the disk of the node `target` stands on, whose name it has afterwards. With `keeps_backing` it stands
-    /// there over what lies below its uppermost image now.
+    /// Has a disk stand on what the disk of the node `target` stands on, a copy of it, whose name it has afterwards. With `keeps_backing` it stands
+    /// there over what lies below its uppermost image now. When `last_look` has ended, all that guests flushed is durable in the copy.
     ///
     /// # Errors
     /// As [`Graph::replace`].
     pub async fn stand_on_node(
         &self,
-        change: &Change<'_>,
+        _change: &Change<'_>,
         disk: &Arc<DiskNode>,
         target: &str,
         keeps_backing: bool,
@@ -264,7 +265,7 @@ impl Graph {
         let (before, own) = (disk.disk.layers(), self.own_of(target)?);
         let target = target.to_owned();
         let put = if keeps_backing { Put::NodeOverBelow(target) } else { Put::Node(target) };
-        let replaced = self.replace(change, &disk.name(), Edge::Root, put, last_look).await?;
+        let replaced = self.switch(disk, put, last_look).await?;
         self.rename(disk, &before, Some(own));
         Ok(replaced)
     }

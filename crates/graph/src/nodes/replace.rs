@@ -81,6 +81,15 @@ struct Plan {
     asked: Asked,
 }
 
+/// What becomes of what requests wrote to the uppermost layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is flushed first.
+    Flush,
+    /// What comes in its place has it.
+    Copied,
+}
+
 impl Graph {
     /// Puts `put` at `edge` of the disk that `name` leads to, while requests run: those that are inside end on what was there, those
     /// that come wait and then find the new. What was there and is not needed any more is in the result.
@@ -110,7 +119,20 @@ impl Graph {
         let node = self.disk(name)?;
         let old = node.disk.layers();
         let found = Box::pin(self.find(&node, &old, edge, put)).await?;
-        self.exchange(&node, &old, edge, found, last_look).await
+        self.exchange(&node, &old, edge, found, Written::Flush, last_look).await
+    }
+
+    /// As [`Graph::replace`] of the root by a copy of it, in which all that guests flushed is durable when `last_look` has ended. Nothing is
+    /// flushed here but what lies below.
+    pub(super) async fn switch(
+        &self,
+        node: &DiskNode,
+        put: Put,
+        last_look: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<Replaced, ReplaceError> {
+        let old = node.disk.layers();
+        let found = Box::pin(self.find(node, &old, Edge::Root, put)).await?;
+        self.exchange(node, &old, Edge::Root, found, Written::Copied, last_look).await
     }
 
     /// Puts `found` at `edge` of the disk, which stands on `old`: see [`Graph::replace`].
@@ -120,11 +142,16 @@ impl Graph {
         old: &Layers,
         edge: Edge,
         found: Found,
+        written: Written,
         last_look: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Replaced, ReplaceError> {
         // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
         node.plan(old, edge, &found)?;
-        node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
+        let flushed = match written {
+            Written::Flush => node.disk.flush_inside().await,
+            Written::Copied => node.disk.flush_below().await,
+        };
+        flushed.map_err(ReplaceError::Before)?;
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
         last_look().await.map_err(ReplaceError::Before)?;

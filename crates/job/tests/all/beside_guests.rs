@@ -269,3 +269,74 @@ fn a_mirror_fails_of_a_write_to_both_sides_that_was_dropped() {
         assert!(matches!(failed, Err(job::Error::Dropped { .. })), "{failed:?}");
     }
 }
+
+/// A copy whose flushes fail.
+#[derive(Debug)]
+struct NeverDurable(Arc<dyn Block>);
+
+impl Filter for NeverDurable {
+    fn driver(&self) -> &'static str {
+        "never-durable"
+    }
+
+    fn over(&self) -> &Arc<dyn Block> {
+        &self.0
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Err(block::Blame::new("copy").refused("the medium is broken")) })
+    }
+}
+
+/// Over `world`, whose copy is in step.
+fn in_step(world: &World, target: Arc<dyn Block>) -> (Arc<Tracked>, Mirror) {
+    let tracked = Tracked::new("t", Arc::clone(&world.source), target, UNIT, true);
+    let mirror = Mirror::new(Arc::clone(&tracked));
+    let completed = async {
+        while world.life.ask_to_end(End::Complete).is_err() {
+            yield_now().await;
+        }
+    };
+    block_on(async {
+        mirror.mark(What::Everything).await.unwrap();
+        assert_eq!(join(mirror.run(&world.life), completed).await.0.unwrap(), Ended::Complete);
+    });
+    (tracked, mirror)
+}
+
+/// Guests waited 24 ms at the end of each commit.
+#[test]
+fn the_last_step_flushes_nothing_that_flushes_of_guests_have_made_durable() {
+    let write = |tracked: &Tracked, at| {
+        let data = IoVec::from(IoBytes::copy_from(&[1; 512]));
+        block_on(Block::write(tracked, at, data, Hints::NONE)).unwrap();
+    };
+    for discards in [false, true] {
+        let world = World::new(1);
+        let (tracked, mirror) = in_step(&world, Arc::clone(&world.target));
+        block_on(Block::flush(&*tracked)).unwrap();
+        assert_eq!(world.copy.flushes(), 0, "guests make only the disk durable until the copy is to be it");
+        block_on(mirror.keep_durable()).unwrap();
+        write(&tracked, 4096);
+        block_on(Block::flush(&*tracked)).unwrap();
+        assert_eq!(world.copy.flushes(), 2);
+        write(&tracked, 8192);
+        if discards {
+            block_on(Block::discard(&*tracked, 0, 65536)).unwrap();
+        }
+        block_on(mirror.catch_up()).unwrap();
+        // What a discard left is copied late, and a guest may have flushed it.
+        assert_eq!(world.copy.flushes(), if discards { 3 } else { 2 });
+        assert!(world.copy.bytes() == world.disk.bytes());
+    }
+}
+
+#[test]
+fn a_mirror_fails_of_a_flush_that_failed_in_the_copy_and_its_guest_does_not() {
+    let world = World::new(1);
+    let (tracked, mirror) = in_step(&world, Arc::new(NeverDurable(Arc::clone(&world.target))));
+    assert!(block_on(mirror.keep_durable()).is_err());
+    block_on(Block::flush(&*tracked)).unwrap();
+    let failed = block_on(mirror.catch_up());
+    assert!(matches!(failed, Err(job::Error::Request { .. })), "{failed:?}");
+}

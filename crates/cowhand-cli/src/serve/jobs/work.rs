@@ -139,8 +139,13 @@ impl Work {
     ) -> Result<(), QmpError> {
         let failed = |error: ReplaceError| QmpError::because("the last step failed", &error);
         if let Self::Mirror { mirror, .. } = self {
-            // Most of what its last flush writes is written while requests and other changes of the graph go on.
-            mirror.flush().await.map_err(|error| QmpError::because("the last step failed", &error))?;
+            // What a flush writes is written while requests and other changes of the graph go on.
+            let flushed = match ended {
+                Ended::Complete => mirror.keep_durable().await,
+                // The last one makes durable what guests have not flushed, too: nobody flushes the copy after it.
+                Ended::Left => mirror.flush().await,
+            };
+            flushed.map_err(|error| QmpError::because("the last step failed", &error))?;
         }
         let graph = &inventory.graph;
         let change = graph.change().await;

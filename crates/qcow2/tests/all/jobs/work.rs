@@ -129,8 +129,13 @@ impl Work {
                 Ok(Finished::same(parts, note(top, None)))
             }
             Self::Mirror(mirror) => {
-                mirror.flush().await.map_err(Failed::of)?;
-                parts.flush().await?;
+                match ended {
+                    Ended::Complete => mirror.keep_durable().await.map_err(Failed::of)?,
+                    Ended::Left => {
+                        mirror.flush().await.map_err(Failed::of)?;
+                        parts.flush().await?;
+                    }
+                }
                 let drained = parts.drain().await;
                 mirror.catch_up().await.map_err(Failed::of)?;
                 let source = read_all(&parts.layers[0].1).await?;
