@@ -9,7 +9,7 @@ use black_box::metrics::{self, figure};
 use black_box::peer::{assert_clean, assert_leaks_at_most};
 use black_box::random::Random;
 use black_box::server::{Server, Start};
-use black_box::{Client, Run, Scratch};
+use black_box::{Client, Moto, Run, Scratch, cowhand};
 
 use crate::remote::Scene;
 
@@ -145,6 +145,48 @@ fn disks_of_one_process_share_a_cache_and_others_are_refused() {
     assert!(refused.contains("uses it as the cache of"), "{refused}");
 }
 
+/// Overlays of one base: what one has fetched none fetches again, and each costs the server little memory.
+#[test]
+fn two_hundred_disks_of_one_base_fetch_and_keep_it_once() {
+    const DISKS: usize = 200;
+    /// Of each disk: tables, sockets and what its client asks for.
+    const EACH_BYTES_MAX: u64 = 256 << 10;
+    let scene = Scene::new();
+    let (cache, bytes, url) = (scene.scratch.file("cache"), raw(&scene), scene.nginx.url("/disk.qcow2"));
+    let create = ["create", "-q", "-f", "qcow2", "0.qcow2", "6M"];
+    Run::new("qemu-img").args(create).current_dir(scene.scratch.path()).ok();
+    for disk in 1..DISKS {
+        std::fs::copy(scene.scratch.file("0.qcow2"), scene.scratch.file(&format!("{disk}.qcow2"))).unwrap();
+    }
+    let drive = |disk: usize| {
+        let top = scene.scratch.file(&format!("{disk}.qcow2"));
+        let below = format!("backing.driver=qcow2,backing.file.driver=http,backing.file.url={url}");
+        format!("id=d{disk},file={},{below},backing.file.cache-file={}", top.display(), cache.display())
+    };
+    let served = |disks: usize| {
+        let start = Start::new(["--metrics", "127.0.0.1:0"]).args((0..disks).map(drive));
+        let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+        let figures = metrics::address(&mut server);
+        for disk in 0..disks {
+            assert!(server.client(&format!("d{disk}")).read_all().unwrap() == bytes, "disk {disk}");
+        }
+        let of = |name: &str| figure(&figures, &format!("cowhand_remote_cache_{name}"));
+        let found = (of("fetched_bytes_total"), of("size_bytes"), server.peak_rss_bytes());
+        server.stop();
+        found
+    };
+    let (fetched, size, alone) = served(1);
+    let length = std::fs::metadata(scene.scratch.file("disk.qcow2")).unwrap().len() as f64;
+    assert!(fetched <= length + 65_536.0, "{fetched} bytes were fetched of {length}");
+    std::fs::remove_file(&cache).unwrap();
+    let all = served(DISKS);
+    assert_eq!((all.0, all.1), (fetched, size), "what all fetched, and what they hold of it");
+    let most = alone + DISKS as u64 * EACH_BYTES_MAX;
+    println!("looked at in cached: {} bytes of memory with one disk, {} with {DISKS}", alone, all.2);
+    assert!(all.2 <= most, "{} bytes of memory with {DISKS} disks, {alone} with one", all.2);
+    assert_clean(&cache);
+}
+
 /// A wrong path must not cost a disk.
 #[test]
 fn a_file_that_is_no_cache_is_left_as_it_is() {
@@ -218,6 +260,16 @@ fn read_ranges(client: &mut Client, ranges: &[(u64, u32)], expected: &[u8]) {
     }
 }
 
+/// Has the web server give the disk as the chunked image `base/disk`, too.
+fn push(scene: &Scene) {
+    let store = Moto::start();
+    store.put("/images", b"");
+    let words = ["push", "-q", "-f", "raw", "disk.raw", "s3://images/base/disk"];
+    let push = cowhand(words).current_dir(scene.scratch.path()).env("AWS_ENDPOINT_URL", store.endpoint());
+    push.env("AWS_ACCESS_KEY_ID", "A").env("AWS_SECRET_ACCESS_KEY", "hush").ok();
+    store.save("images", scene.scratch.path());
+}
+
 /// A start that nobody has made before on this machine has what another one read before it asks.
 #[test]
 fn what_an_earlier_start_read_is_in_the_cache_before_anybody_asks() {
@@ -225,10 +277,16 @@ fn what_an_earlier_start_read_is_in_the_cache_before_anybody_asks() {
     let bytes = raw(&scene);
     let compressed = ["convert", "-c", "-O", "qcow2", "disk.raw", "compressed.qcow2"];
     Run::new("qemu-img").args(compressed).current_dir(scene.scratch.path()).ok();
+    push(&scene);
     let ranges = [(3 << 20, 70_000), (4096, 4096), (5 << 20, 300_000), (4096, 4096)];
-    for (format, name) in [("raw", "disk.raw"), ("qcow2", "disk.qcow2"), ("qcow2", "compressed.qcow2")] {
+    for (format, driver, name) in [
+        ("raw", "http", "disk.raw"),
+        ("qcow2", "http", "disk.qcow2"),
+        ("qcow2", "http", "compressed.qcow2"),
+        ("raw", "chunked", "base/disk"),
+    ] {
         let url = scene.nginx.url(&format!("/{name}"));
-        let base = format!("driver={format},file.driver=http,file.url={url}");
+        let base = format!("driver={format},file.driver={driver},file.url={url}");
         let trace = read_traced(&scene.scratch, &base, &ranges, &bytes);
         let (cache, top) = (scene.scratch.file("cache"), scene.scratch.file("top.qcow2"));
         let base = format!("{base},file.cache-file={},file.prefetch-trace={trace}", cache.display());

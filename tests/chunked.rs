@@ -1,6 +1,6 @@
 //! Chunked images: what was pushed is read, what is damaged is not, and what is there is not uploaded again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::converted;
@@ -336,11 +336,7 @@ fn an_overlay_stands_on_a_chunked_image_and_on_one_behind_a_web_server() {
         scene.run(&["compare", "-F", "raw", &cached, "disk.raw"]).ok();
     }
     assert!(scene.scratch.file("cache.qcow2").exists());
-    for key in scene.store.keys("images") {
-        let path: PathBuf = scene.scratch.file(&key);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        scene.scratch.write(&key, &scene.store.get(&format!("/images/{key}")).unwrap());
-    }
+    scene.store.save("images", scene.scratch.path());
     let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls");
     let nginx = Nginx::start(scene.scratch.path(), &certificates);
     let served = format!("chunked:{}", nginx.url("/base/debian"));

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ pub struct Moto {
     port: u16,
 }
 
-/// Where `cargo xtask test` puts it: beside the build.
-fn packages() -> PathBuf {
+/// Where `cargo xtask test` puts it, with an S3 client of AWS's: beside the build.
+pub(crate) fn packages() -> PathBuf {
     let build = program::path().parent().and_then(std::path::Path::parent).expect("a build directory");
     build.join("moto")
 }
@@ -90,6 +90,15 @@ impl Moto {
         let start = format!("<{element}>");
         let parts = list.split(&start).skip(1);
         parts.filter_map(|part| part.split_once("</").map(|(name, _)| name.to_owned())).collect()
+    }
+
+    /// Writes all objects of a bucket to files below `directory`.
+    pub fn save(&self, bucket: &str, directory: &Path) {
+        for key in self.keys(bucket) {
+            let path = directory.join(&key);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            std::fs::write(path, self.get(&format!("/{bucket}/{key}")).expect("an object")).expect("a file");
+        }
     }
 
     /// Makes a bucket (`/BUCKET`), or an object (`/BUCKET/KEY`, escaped) of these bytes.

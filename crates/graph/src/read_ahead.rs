@@ -24,10 +24,10 @@ use crate::options::LayerOptions;
 use crate::probe::Format;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
-use crate::trace::{Plan, ReadError, Wanted, plan};
+use crate::trace::{Plan, RANGE_BYTES_MAX, ReadError, Wanted, plan};
 
-/// Ranges that are read at a time. With what a range has at most, 2 MiB are on their way: what a guest's miss waits for at most, beside its own.
-const IN_FLIGHT_MAX: usize = 8;
+/// What may be on its way at a time: what a guest's miss waits for at most, beside its own. One piece always may.
+const ON_THEIR_WAY_BYTES_MAX: u64 = 2 << 20;
 
 /// A layer that is read ahead.
 struct Ahead {
@@ -108,7 +108,8 @@ impl Ahead {
     async fn read(self) -> Result<(u64, Plan), AheadError> {
         let tasks = BackgroundTasks::new(Budget::unlimited());
         let block = self.open(&tasks).await?;
-        let Hint { bytes_max, trace: TraceFile { file, path: _ }, file: _ } = self.hint;
+        let Hint { bytes_max, piece_bytes, trace: TraceFile { file, path: _ }, file: _ } = self.hint;
+        let in_flight = (ON_THEIR_WAY_BYTES_MAX / piece_bytes.max(RANGE_BYTES_MAX)).max(1);
         let wanted = Wanted { drive: self.drive, size: block.size(), bytes_max };
         let mut plan = reactor::blocking(move || plan(file, &wanted)).await?.ok_or(AheadError::OtherDisks)?;
         let bytes = plan.ranges.iter().map(|range| range.end - range.start).sum();
@@ -117,12 +118,12 @@ impl Ahead {
             loop {
                 let next = ranges.lock().next();
                 let Some(range) = next else { return Ok::<(), Error>(()) };
-                // At most 256 KiB.
+                // At most RANGE_BYTES_MAX.
                 let buf = IoBuf::uninit((range.end - range.start) as usize);
                 block.read(range.start, buf, Hints::NONE).await.0?;
             }
         };
-        try_join_all((0..IN_FLIGHT_MAX).map(|_| worker())).await?;
+        try_join_all((0..in_flight).map(|_| worker())).await?;
         Ok((bytes, plan))
     }
 

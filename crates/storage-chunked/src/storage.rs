@@ -75,6 +75,11 @@ impl ChunkedStorage {
         self.version
     }
 
+    /// Bytes of a chunk: what a read fetches at least.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.manifest.chunk_size().bytes()
+    }
+
     async fn table(&self, table: u64) -> Result<Arc<Table>, Error> {
         let fetch = async || self.place.table(&self.manifest, table).await.map(Arc::new);
         self.tables.get(table, fetch).await

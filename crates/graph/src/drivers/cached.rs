@@ -58,6 +58,8 @@ struct Known {
     tasks: Arc<BackgroundTasks>,
     /// What earlier starts read; the first disk that starts takes it.
     trace: Option<TraceFile>,
+    /// As [`Remote::piece_bytes`].
+    piece_bytes: u64,
 }
 
 /// A trace that somebody named as `prefetch-trace`. It is opened with the disk: the sandbox comes afterwards.
@@ -74,6 +76,8 @@ pub(crate) struct Hint {
     pub(crate) file: Arc<dyn Storage>,
     /// More of it than this is not worth reading ahead: the cache would not keep it. `None`: any number of bytes.
     pub(crate) bytes_max: Option<u64>,
+    /// What a read of the file fetches at least.
+    pub(crate) piece_bytes: u64,
     pub(crate) trace: TraceFile,
 }
 
@@ -83,7 +87,8 @@ pub(crate) fn take_hint(storage: &Arc<dyn Storage>) -> Option<Hint> {
     let mut open = OPEN.lock();
     let known = open.iter_mut().find(|known| known.cached.as_ptr().cast::<()>() == address)?;
     let (cached, trace) = (known.cached.upgrade()?, known.trace.take()?);
-    Some(Hint { bytes_max: cached.bytes_max(), file: Arc::new(cached.ahead()), trace })
+    let (bytes_max, piece_bytes) = (cached.bytes_max(), known.piece_bytes);
+    Some(Hint { bytes_max, piece_bytes, file: Arc::new(cached.ahead()), trace })
 }
 
 /// Opens the trace that `caching` names, if it names one.
@@ -164,6 +169,8 @@ pub(super) struct Remote {
     pub(super) name: String,
     /// What its server calls the version that is open, if no other version is called so.
     pub(super) version: Option<String>,
+    /// What a read of it fetches at least; 1 where that is what was asked for.
+    pub(super) piece_bytes: u64,
 }
 
 /// Puts the cache that `caching` names, if it names one, in front of `remote`. `trace` says what is read ahead; that of the first disk counts.
@@ -172,7 +179,7 @@ pub(super) async fn cached(
     caching: &Caching,
     trace: Option<TraceFile>,
 ) -> io::Result<Arc<dyn Storage>> {
-    let Remote { storage: remote, name, version } = remote;
+    let Remote { storage: remote, name, version, piece_bytes } = remote;
     let Some(path) = &caching.file else { return Ok(remote) };
     let bytes_max = caching.bytes_max;
     if bytes_max > 0 && bytes_max < BYTES_MAX_LEAST {
@@ -199,7 +206,7 @@ pub(super) async fn cached(
         let cached = CachedStorage::open(remote, identity, file, host).await;
         let cached = Arc::new(cached.map_err(io::Error::other)?);
         let (path, weak) = (path.clone(), Arc::downgrade(&cached));
-        OPEN.lock().push(Known { file: place, path, cached: weak, tasks, trace });
+        OPEN.lock().push(Known { file: place, path, cached: weak, tasks, trace, piece_bytes });
         return Ok(cached);
     }
     Err(wrong(format!("option file.cache-file: {} changes all the time", path.display())))

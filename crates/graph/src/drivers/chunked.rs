@@ -120,6 +120,12 @@ pub const CHUNKED_OPTIONS: &[Entry<Chunked>] = &in_group(
             "bytes of the cache: what was not used for the longest is given up beyond; at least 16M, 0: any number",
         )
         .default("10G"),
+        Entry::path(
+            "prefetch-trace",
+            at!(Chunked, store.reading.cache.trace),
+            "fetches into the cache what this trace (serve --trace) says that earlier starts read, while no reader waits for the server; it needs cache-file",
+        )
+        .default_follows("none"),
         Entry::switch("sslverify", at!(Chunked, store.trust.sslverify), "the store's certificate must be believed")
             .default("on"),
         Entry::path(
@@ -196,6 +202,7 @@ impl Chunked {
         }
         let reading = &self.store.reading;
         reading.check()?;
+        let trace = cached::open_trace(&reading.cache)?;
         let published = self.place(reading.open_timeout()).await?.read().await?;
         let (_, remote_timeout) = reading.times();
         let name = self.name();
@@ -207,8 +214,9 @@ impl Chunked {
             writable: access.writable,
         })?;
         let version = Some(format!("SHA-256 {}", storage.version()));
-        let remote = Remote { storage: Arc::new(storage), name, version };
-        cached::cached(remote, &reading.cache, None).await
+        let piece_bytes = storage.chunk_bytes();
+        let remote = Remote { storage: Arc::new(storage), name, version, piece_bytes };
+        cached::cached(remote, &reading.cache, trace).await
     }
 }
 

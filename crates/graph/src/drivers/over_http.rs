@@ -164,6 +164,6 @@ pub(super) async fn open(
     });
     let storage = storage.await?;
     let version = storage.version();
-    let remote = Remote { storage: Arc::new(storage), name: full_name, version };
+    let remote = Remote { storage: Arc::new(storage), name: full_name, version, piece_bytes: 1 };
     cached::cached(remote, &reading.cache, trace).await
 }

@@ -18,7 +18,7 @@ mod varint;
 pub use self::decode::{Decoder, TraceError};
 pub use self::encode::Encoder;
 pub use self::of_disk::{disk_called, disks};
-pub(crate) use self::plan::{Plan, Wanted, plan};
+pub(crate) use self::plan::{Plan, RANGE_BYTES_MAX, Wanted, plan};
 pub use self::reader::{ReadError, Reader};
 pub(crate) use self::recorder::Tap;
 pub use self::recorder::{Recorder, STRIPE_RECORDS};

@@ -11,7 +11,7 @@ use crate::front::Kind;
 /// What is read ahead or not as a whole: a cluster of a cache.
 const UNIT_BYTES: u64 = 64 << 10;
 /// Of what is read in order, so much is read at a time: short enough not to be in a guest's way for long.
-const RANGE_BYTES_MAX: u64 = 256 << 10;
+pub(crate) const RANGE_BYTES_MAX: u64 = 256 << 10;
 /// Units of a plan at most: 16 GiB of a disk, and 8 MiB of memory while the plan is made.
 const UNITS_MAX: u64 = (16 << 30) / UNIT_BYTES;
 
