@@ -19,6 +19,7 @@ mod matrix;
 mod media;
 mod neighbours;
 mod qmp;
+mod radosgw;
 mod rbd;
 mod remote;
 mod sandbox;

@@ -1,11 +1,12 @@
 //! Disks in a Ceph cluster: cowhand and QEMU see the same bytes in them, and nothing is lost when a process of either side is killed.
 
-use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use black_box::ceph::Objects;
+use black_box::ceph::{Objects, kill_workers_of};
+use black_box::qmp::Qmp;
 use black_box::server::{Server, Start};
 use black_box::{Ceph, Run, Scratch, cowhand};
+use serde_json::{Value, json};
 
 /// A cluster in memory, and a raw disk with data and zeroes in a file.
 struct Scene {
@@ -155,23 +156,6 @@ fn without_a_library_the_package_is_named() {
     assert!(said.contains("librbd.so.1") && said.contains("apt install librbd1"), "{said}");
 }
 
-/// Children of a process, and theirs, whose command line has this word.
-fn workers_of(server: &Server) -> Vec<i32> {
-    let children = |pid: i32| -> Vec<i32> {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        lists
-            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-            .collect()
-    };
-    let is_worker = |pid: &i32| {
-        std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"))
-            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("rbd-worker"))
-    };
-    let starters = children(i32::try_from(server.pid()).expect("a process number"));
-    starters.into_iter().flat_map(children).filter(is_worker).collect()
-}
-
 fn serve(name: &str) -> Server {
     let start = Start::new(["-f", "raw", "--sandbox", "on"]).arg(format!("id=disk,file={name}"));
     start.listen().unwrap_or_else(|error| panic!("{}", error.0))
@@ -210,10 +194,7 @@ fn a_worker_that_is_killed_under_load_loses_no_byte() {
     let mut killed = 0;
     while !load.is_finished() && killed < 2 {
         std::thread::sleep(Duration::from_secs(2));
-        for worker in workers_of(&server) {
-            let pid = rustix::process::Pid::from_raw(worker).unwrap();
-            killed += i32::from(rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok());
-        }
+        killed += kill_workers_of(&server);
     }
     load.join().unwrap();
     assert!(killed > 0, "no worker was found");
@@ -235,4 +216,101 @@ fn an_osd_that_is_killed_and_comes_back_costs_time_and_no_byte() {
     server.stop();
     scene.run(&["convert", "-f", "raw", "-O", "raw", &name, "ours.raw"]).ok();
     scene.qemu(&["compare", "-f", "raw", "-F", "raw", "ours.raw", &name]);
+}
+
+/// Two tenants have an image of one name, and each has its own bytes.
+#[test]
+fn a_namespace_of_a_pool_is_a_place_of_its_own() {
+    let scene = Scene::new(Objects::Memory);
+    scene.ceph.rbd(["namespace", "create", "rbd/tenant"]);
+    scene.ceph.rbd(["create", "-s", "24M", "rbd/tenant/disk"]);
+    let (outside, inside) = (scene.image("disk", 24), scene.ceph.name("tenant/disk"));
+    scene.run(&["convert", "-n", "-f", "raw", "-O", "raw", "disk.raw", &inside]).ok();
+    scene.qemu(&["compare", "-f", "raw", "-F", "raw", "disk.raw", &inside]);
+    let conf = scene.ceph.conf();
+    let old = format!(
+        "driver=raw,file.driver=rbd,file.pool=rbd,file.namespace=tenant,file.image=disk,file.snapshot=old,file.conf={}",
+        conf.display()
+    );
+    scene.ceph.rbd(["snap", "create", "rbd/tenant/disk@old"]);
+    scene.run(&["io", "-f", "raw", "-c", "write -P 9 0 1M", &inside]).ok();
+    scene.run(&["compare", "-F", "raw", &old, "disk.raw"]).ok();
+    let zeroes = scene.run(&["io", "-f", "raw", "-c", "read -P 0 0 24M", &outside]).ok();
+    assert!(zeroes.contains("read 25165824/25165824"), "{zeroes}");
+}
+
+/// One disk has its requests fail in time, the other one has them wait.
+#[test]
+fn a_cluster_that_rests_is_an_error_in_time_or_waited_for_and_told_of_over_qmp() {
+    let scene = Scene::new(Objects::Memory);
+    let exports = ["first", "waits", "fails"];
+    for name in exports {
+        // The lock of a client that is gone would be held for half a minute.
+        let image = format!("rbd/{name}");
+        scene.ceph.rbd(["create", "-s", "16M", "--image-feature", "layering", &image]);
+    }
+    let control = scene.scratch.file("qmp");
+    let start = Start::new(["-f", "raw", "--sandbox", "on", "--qmp"]).arg(&control);
+    let start = start.arg(format!("id=first,file={}", scene.ceph.name("first"))).listen();
+    let mut server = start.unwrap_or_else(|error| panic!("{}", error.0));
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let mut qmp = Qmp::connect(&control);
+    for (name, more) in
+        [("waits", ("on-remote-error", json!("wait"))), ("fails", ("remote-timeout", json!(2)))]
+    {
+        let mut file = json!({ "driver": "rbd", "pool": "rbd", "image": name, "conf": scene.ceph.conf() });
+        file[more.0] = more.1;
+        qmp.ok("blockdev-add", json!({ "driver": "raw", "node-name": name, "file": file }));
+        let export = json!({ "type": "nbd", "id": name, "name": name, "node-name": name, "writable": true });
+        qmp.ok("block-export-add", export);
+        server.client(name).write(0, &[7; 4096]).expect("the cluster is there");
+    }
+    std::thread::scope(|scope| {
+        let [waits, fails] = ["waits", "fails"].map(|name| {
+            let mut client = server.client(name);
+            scope.spawn(move || {
+                // The OSD has begun to rest.
+                std::thread::sleep(Duration::from_millis(500));
+                let begun = Instant::now();
+                (client.write(4096, &[8; 4096]).is_ok(), begun.elapsed())
+            })
+        });
+        scene.ceph.rest_osd(Duration::from_secs(6));
+        let (waits, fails) = (waits.join().expect("an answer"), fails.join().expect("an answer"));
+        assert!(waits.0 && waits.1 > Duration::from_secs(4), "{waits:?}");
+        assert!(
+            !fails.0 && fails.1 > Duration::from_secs(1) && fails.1 < Duration::from_secs(5),
+            "{fails:?}"
+        );
+    });
+    for name in ["waits", "fails"] {
+        let mut client = server.client(name);
+        assert!(client.read(0, 4096).expect("the cluster is there") == [7; 4096]);
+    }
+    // The library's processes are killed, and others take their place when the cluster answers; both are told of.
+    let mut lost = std::thread::scope(|scope| {
+        scope.spawn(|| scene.ceph.rest_osd(Duration::from_secs(4)));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(kill_workers_of(&server), 3);
+        for name in exports {
+            let mut client = server.client(name);
+            scope.spawn(move || client.read(0, 4096).is_ok());
+        }
+        exports.map(|_| qmp.event("X_REMOTE_LOST")["data"]["name"].take())
+    });
+    lost.sort_by_key(Value::to_string);
+    assert!(
+        lost.iter().all(|name| name.as_str().is_some_and(|name| name.starts_with("rbd:rbd/"))),
+        "{lost:?}"
+    );
+    for name in exports {
+        assert!(server.client(name).read(0, 4096).is_ok(), "{name} does not come back");
+    }
+    lost.iter().for_each(|_| drop(qmp.event("X_REMOTE_BACK")));
+    let servers = qmp.ok("x-query-remotes", json!({}))["servers"].take();
+    let servers = servers.as_array().expect("a list");
+    assert_eq!(servers.len(), 3, "{servers:?}");
+    let is_back = |server: &Value| server["reachable"] == true && server["losses"] == 1;
+    assert!(servers.iter().all(is_back), "{servers:?}");
+    server.stop();
 }

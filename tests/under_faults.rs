@@ -4,11 +4,12 @@
 
 use std::time::{Duration, Instant};
 
+use black_box::ceph::{Objects, kill_workers_of};
 use black_box::cutter::Cutter;
 use black_box::peer::fio;
 use black_box::ports::free_port;
 use black_box::server::Start;
-use black_box::{Fault, FaultServer, Moto, QemuNbd, Run, Scratch, Server, cowhand};
+use black_box::{Ceph, Fault, FaultServer, Moto, QemuNbd, Run, Scratch, Server, cowhand};
 
 const SECONDS: u64 = 4;
 const DISK: &str = "16m";
@@ -151,5 +152,31 @@ fn over_nbd_where_it_is_written() {
     let server = listening(Start::new([drive]));
     let mut count = 0;
     judge("nbd", load(&server, &WRITE, || cutting(&cutter, &mut count)), count);
+    server.stop();
+}
+
+/// The process that has Ceph's library is killed, and the OSD rests, one after the other.
+#[test]
+fn over_rbd_where_it_is_written() {
+    let (scratch, ceph) = (Scratch::new(), Ceph::start(Objects::Memory));
+    made(&scratch);
+    // The lock of a client that is gone would be held for half a minute.
+    ceph.rbd(["create", "-s", "16M", "--image-feature", "layering", "rbd/disk"]);
+    let name = ceph.name("disk");
+    let convert = ["convert", "-n", "-f", "raw", "-O", "raw", "disk.raw", &name];
+    cowhand(convert).current_dir(scratch.path()).limit(Duration::from_secs(120)).ok();
+    let timeout = DEADLINE.as_secs();
+    let drive = format!("id=disk,format=raw,file.remote-timeout={timeout},file={name}");
+    let server = listening(Start::new([drive]));
+    let (mut count, mut killed) = (0_usize, 0);
+    let loaded = load(&server, &WRITE, || {
+        count += 1;
+        match count.is_multiple_of(2) {
+            true => ceph.rest_osd(Duration::from_millis(400)),
+            false => killed += kill_workers_of(&server),
+        }
+    });
+    judge("rbd", loaded, count);
+    assert!(killed > 0, "no worker was found");
     server.stop();
 }

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Run;
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::ports::free_port;
+use crate::{Run, Server};
 
 /// How long a part of it may take to come up.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
@@ -58,10 +60,7 @@ impl Ceph {
         let monitor = here.spawn("ceph-mon", ["-i", "a", "-f"]);
         let osd = uuid();
         assert_eq!(here.ceph("ceph", ["osd", "new", &osd]).trim(), "0");
-        let keyring = here
-            .ceph("ceph", ["auth", "get-or-create", "osd.0", "mon", "allow profile osd", "osd", "allow *"]);
-        let known = std::fs::read_to_string(directory.path().join("keyring")).expect("a keyring");
-        std::fs::write(directory.path().join("keyring"), known + &keyring).expect("a keyring");
+        here.know("osd.0", &["mon", "allow profile osd", "osd", "allow *"]);
         here.ceph("ceph-osd", ["-i", "0", "--mkfs", "--osd-uuid", &osd]);
         let osd = here.spawn("ceph-osd", ["-i", "0", "-f"]);
         let cluster = Self { directory, monitor, osd };
@@ -103,6 +102,21 @@ impl Ceph {
         self.here().ceph("rbd", words)
     }
 
+    /// Runs a program of Ceph's to its end.
+    pub fn tool<'a>(&self, program: &str, words: impl IntoIterator<Item = &'a str>) -> String {
+        self.here().ceph(program, words)
+    }
+
+    /// Makes a user with these rights, whose key is in the keyring.
+    pub fn know(&self, user: &str, rights: &[&str]) {
+        self.here().know(user, rights);
+    }
+
+    /// Starts a program of the cluster.
+    pub fn spawn(&self, program: &str, words: &[String]) -> Child {
+        self.here().spawn(program, words.iter().map(String::as_str))
+    }
+
     /// The key of a user.
     pub fn key(&self, user: &str) -> String {
         self.ceph(["auth", "get-key", user]).trim().to_owned()
@@ -112,6 +126,14 @@ impl Ceph {
     pub fn kill_osd(&mut self) {
         self.osd.kill().expect("it runs");
         self.osd.wait().expect("a child");
+    }
+
+    /// Has the OSD rest for `time`, as one does whose machine is too busy.
+    pub fn rest_osd(&self, time: Duration) {
+        let pid = Pid::from_child(&self.osd);
+        kill_process(pid, Signal::STOP).expect("it runs");
+        std::thread::sleep(time);
+        kill_process(pid, Signal::CONT).expect("it runs");
     }
 
     /// Starts it again.
@@ -130,6 +152,24 @@ impl Drop for Ceph {
     }
 }
 
+/// Ends the processes that Ceph's library runs in for a server, as SIGKILL does; gives how many.
+pub fn kill_workers_of(server: &Server) -> usize {
+    let children = |pid: i32| -> Vec<i32> {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        lists
+            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect()
+    };
+    let is_worker = |pid: &i32| {
+        std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("rbd-worker"))
+    };
+    let starters = children(i32::try_from(server.pid()).expect("a process number"));
+    let workers = starters.into_iter().flat_map(children).filter(is_worker).filter_map(Pid::from_raw);
+    workers.filter(|worker| kill_process(*worker, Signal::KILL).is_ok()).count()
+}
+
 fn uuid() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("the kernel has some").trim().to_owned()
 }
@@ -144,6 +184,14 @@ impl Here<'_> {
 
     fn ceph<'a>(&self, program: &str, words: impl IntoIterator<Item = &'a str>) -> String {
         self.run(program, ["-c", "ceph.conf"].into_iter().chain(words))
+    }
+
+    fn know(&self, user: &str, rights: &[&str]) {
+        let words = ["auth", "get-or-create", user].into_iter().chain(rights.iter().copied());
+        let added = self.ceph("ceph", words);
+        let path = self.0.join("keyring");
+        let known = std::fs::read_to_string(&path).expect("a keyring");
+        std::fs::write(path, known + &added).expect("a keyring");
     }
 
     fn spawn<'a>(&self, program: &str, words: impl IntoIterator<Item = &'a str>) -> Child {

@@ -28,6 +28,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "ceph-mon", found: || all(&["ceph-mon", "monmaptool"]) },
     Peer { package: "ceph-osd", found: || all(&["ceph-osd"]) },
     Peer { package: "ceph-common", found: || all(&["ceph", "ceph-authtool", "rbd"]) },
+    Peer { package: "radosgw", found: || all(&["radosgw", "radosgw-admin"]) },
     Peer { package: "librbd1", found: || has_library("librbd.so.1") },
     Peer { package: "qemu-block-extra", found: || has_library("qemu/block-rbd.so") },
     Peer { package: "fio", found: || all(&["fio"]) },

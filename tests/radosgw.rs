@@ -1,0 +1,109 @@
+//! Disks in the object store of a Ceph cluster, which checks every signature: what is uploaded is read back, and nothing is lost when the
+//! store is killed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use black_box::ceph::Objects;
+use black_box::random::Random;
+use black_box::server::{Server, Start};
+use black_box::{Ceph, Radosgw, Run, Scratch, cowhand};
+
+const MIB: usize = 1 << 20;
+
+/// A store with a bucket, and a disk that takes more than two parts.
+struct Scene {
+    scratch: Scratch,
+    store: Radosgw,
+    ceph: Ceph,
+}
+
+fn certificates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls")
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (scratch, ceph) = (Scratch::new(), Ceph::start(Objects::Memory));
+        let store = Radosgw::start(&ceph, &certificates());
+        store.make_bucket("images");
+        let mut disk = Random::of_name("radosgw").bytes(30 * MIB);
+        disk[3 * MIB..5 * MIB].fill(0);
+        disk[20 * MIB..24 * MIB].fill(b'x');
+        scratch.write("disk.raw", &disk);
+        Self { scratch, store, ceph }
+    }
+
+    fn run(&self, endpoint: &str, words: &[&str]) -> Run {
+        let (id, secret) = black_box::radosgw::USER;
+        let run = cowhand(words).current_dir(self.scratch.path()).limit(Duration::from_secs(120));
+        run.env("AWS_ACCESS_KEY_ID", id)
+            .env("AWS_SECRET_ACCESS_KEY", secret)
+            .env("AWS_ENDPOINT_URL", endpoint)
+    }
+}
+
+#[test]
+fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
+    let scene = Scene::new();
+    let trusting = |run: Run| run.env("SSL_CERT_FILE", certificates().join("ca.pem"));
+    for (endpoint, key) in [(scene.store.endpoint(), "plain"), (scene.store.tls_endpoint(), "encrypted")] {
+        let run = |words: &[&str]| trusting(scene.run(&endpoint, words));
+        let (object, pushed) = (format!("s3://images/{key}.qcow2"), format!("s3://images/base/{key}"));
+        let upload = ["convert", "--verify", "-f", "raw", "-O", "qcow2", "-c", "disk.raw", &object];
+        run(&upload).ok();
+        run(&["compare", "-f", "qcow2", "-F", "raw", &object, "disk.raw"]).ok();
+        let again = run(&upload).fails();
+        assert!(again.contains("there is an object already"), "{again}");
+        run(&["convert", "--force", "-f", "raw", "-O", "raw", "disk.raw", &object]).ok();
+        run(&["compare", "-f", "raw", "-F", "raw", &object, "disk.raw"]).ok();
+        run(&["push", "-q", "-f", "raw", "disk.raw", &pushed]).ok();
+        run(&["pull", "-q", &pushed, &format!("{key}.raw")]).ok();
+        let back = std::fs::read(scene.scratch.file(&format!("{key}.raw"))).unwrap();
+        assert!(back == std::fs::read(scene.scratch.file("disk.raw")).unwrap(), "{key}");
+        let said = run(&["info", &object]).env("AWS_SECRET_ACCESS_KEY", "wrong-secret").fails();
+        assert!(said.contains("403") && !said.contains("wrong-secret"), "{said}");
+    }
+    let said = scene.run(&scene.store.tls_endpoint(), &["info", "s3://images/plain.qcow2"]).fails();
+    assert!(said.contains("certificate"), "{said}");
+}
+
+#[test]
+fn a_store_that_is_killed_under_load_and_comes_back_costs_time_and_no_byte() {
+    let mut scene = Scene::new();
+    let words =
+        ["--name=make", "--filename=sums.raw", "--rw=write", "--bs=4k", "--size=16m", "--ioengine=psync"];
+    let make = Run::new("fio").args(words).args(["--verify=crc32c", "--do_verify=0"]);
+    make.current_dir(scene.scratch.path()).ok();
+    let endpoint = scene.store.endpoint();
+    scene.run(&endpoint, &["convert", "-f", "raw", "-O", "raw", "sums.raw", "s3://images/sums.raw"]).ok();
+    let (id, secret) = black_box::radosgw::USER;
+    let drive = "id=disk,format=raw,read-only=on,file=s3://images/sums.raw,file.on-remote-error=wait";
+    let start = Start::new([drive]).env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
+    let server: Server =
+        start.env("AWS_ENDPOINT_URL", &endpoint).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let uri = format!("--uri={}", server.uri("disk"));
+    let load = Run::new("fio").limit(Duration::from_secs(300)).args([
+        "--name=load",
+        "--ioengine=nbd",
+        &uri,
+        "--rw=randread",
+        "--bs=4k",
+        "--iodepth=8",
+        "--size=16m",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--time_based",
+        "--runtime=15",
+        "--output-format=terse",
+    ]);
+    let load = std::thread::spawn(move || load.ok());
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!load.is_finished());
+    scene.store.kill();
+    std::thread::sleep(Duration::from_secs(1));
+    scene.store.restart(&scene.ceph);
+    load.join().unwrap();
+    server.stop();
+}
