@@ -18,7 +18,7 @@ pub fn run(bench: &Bench) -> Result<Table, String> {
         title: "jobs".to_owned(),
         about: "Each daemon takes the same command line and the same QMP commands; the guest is an NBD client on the same machine. Copies: a disk of 4 GiB, \
             every second MiB written, qcow2 to qcow2, page cache, in rounds that alternate; until the job is ready, or has ended where it does not \
-            wait. MB/s and CPU seconds per GB are of the bytes that are copied. Pauses: 500 snapshots, each committed again."
+            wait. Free memory is used and given back before each: the host of a virtual machine takes back what lies idle. MB/s and CPU seconds per GB are of the bytes that are copied. Pauses: 500 snapshots, each committed again."
             .to_owned(),
         columns: ["case", "figure", "ratio", "cowhand", "spread", "qemu-storage-daemon", "spread"].map(str::to_owned).into(),
         ..Table::default()

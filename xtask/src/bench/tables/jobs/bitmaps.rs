@@ -21,6 +21,9 @@ const RATE_MIN: f64 = 0.98;
 /// The share of a disk that may count as dirty for nothing.
 const FALSE_PERCENT_MAX: f64 = 1.0;
 
+/// How often the bitmap comes and goes in a round.
+const TURNS: usize = 6;
+
 /// Bytes that a bit stands for.
 const GRANULARITY_BYTES: u64 = 64 << 10;
 
@@ -40,10 +43,9 @@ fn cost(bench: &Bench) -> Result<(Vec<String>, Verdict), String> {
     process::run(fill.args(["-f", "qcow2"]).arg(&image))?;
     // "Ours" is with a bitmap, "theirs" without.
     let mut found = Program::BOTH.map(|program| (program, Pair::default()));
-    for round in 0..bench.effort.rounds * 3 {
+    for round in 0..bench.effort.rounds {
         for (program, pair) in &mut found {
-            pair.ours.0.push(written(bench, *program, &image, true, round)?);
-            pair.theirs.0.push(written(bench, *program, &image, false, round)?);
+            written(bench, *program, &image, round, pair)?;
         }
     }
     remove(&image)?;
@@ -80,33 +82,49 @@ fn add_bitmap(steered: &mut Steered) -> Result<(), String> {
     steered.ok("block-dirty-bitmap-add", bitmap).map(drop)
 }
 
-/// A guest that writes for a while.
+/// A guest that writes while a bitmap comes and goes: what is slow for a moment is slow with and without it.
 fn written(
     bench: &Bench,
     program: Program,
     image: &std::path::Path,
-    has_bitmap: bool,
     round: u32,
-) -> Result<Sample, String> {
+    pair: &mut Pair,
+) -> Result<(), String> {
     let mut steered = Steered::start(bench, program, &disk(image))?;
-    if has_bitmap {
-        add_bitmap(&mut steered)?;
-    }
     let load = Load { depth: 16, span_bytes: SHAPE.disk_bytes, seed: u64::from(round) + 1 };
     let nbd = steered.nbd.clone();
-    let ((time, cpu), answers) = beside(&nbd, load, || {
-        // The first writes into each part of the disk, and the map, are not the steady state.
-        std::thread::sleep(Duration::from_secs_f64(bench.effort.seconds));
-        let (begun, before) = (Instant::now(), steered.daemon.cpu_seconds());
-        std::thread::sleep(Duration::from_secs_f64(bench.effort.seconds * 2.0));
-        Ok(((begun, Instant::now()), steered.daemon.cpu_seconds() - before))
+    let (windows, answers) = beside(&nbd, load, || {
+        let mut windows = Vec::new();
+        for _ in 0..TURNS {
+            add_bitmap(&mut steered)?;
+            let with = window(bench, &steered);
+            steered.ok("block-dirty-bitmap-remove", json!({ "node": "disk", "name": "b" }))?;
+            windows.push((with, window(bench, &steered)));
+        }
+        Ok(windows)
     })?;
-    if has_bitmap {
-        steered.ok("block-dirty-bitmap-remove", json!({ "node": "disk", "name": "b" }))?;
+    let sample = |(time, cpu): (Time, f64)| {
+        let (rate, p99_us) = answers.in_time(time);
+        let requests = rate * (time.1 - time.0).as_secs_f64();
+        Sample { rate, p99_us, system_us: cpu * 1e6 / requests, requests, ..Sample::default() }
+    };
+    for (with, without) in windows {
+        pair.ours.0.push(sample(with));
+        pair.theirs.0.push(sample(without));
     }
-    let (rate, p99_us) = answers.in_time(time);
-    let requests = rate * (time.1 - time.0).as_secs_f64();
-    Ok(Sample { rate, p99_us, system_us: cpu * 1e6 / requests, requests, ..Sample::default() })
+    Ok(())
+}
+
+type Time = (Instant, Instant);
+
+/// A while in which the guest writes, and the server's CPU seconds in it. What comes before, the first writes into each part of the disk
+/// among it, is not the steady state.
+fn window(bench: &Bench, steered: &Steered) -> (Time, f64) {
+    let half = Duration::from_secs_f64(bench.effort.seconds / 2.0);
+    std::thread::sleep(half);
+    let (begun, before) = (Instant::now(), steered.daemon.cpu_seconds());
+    std::thread::sleep(half);
+    ((begun, Instant::now()), steered.daemon.cpu_seconds() - before)
 }
 
 /// Dirty bytes of a 1 TiB disk after random writes and kill -9, beside what was written.

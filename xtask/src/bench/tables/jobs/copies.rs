@@ -128,6 +128,7 @@ pub fn idle(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<Ver
         for _ in 0..bench.effort.rounds {
             for program in Program::BOTH {
                 let mut steered = Steered::start(bench, program, &disk(&halves.image(bench, job)?))?;
+                process::touch_memory(DISK_BYTES);
                 let sample = copied(bench, &mut steered, job, Duration::from_secs(120))?;
                 program.of(&mut pair).0.push(sample.ok_or("a copy does not end")?);
                 drop(steered);
@@ -175,6 +176,7 @@ pub fn written(bench: &Bench, halves: &Halves) -> Result<(Vec<Vec<String>>, Vec<
                     let scribbled = bench.path("written.qcow2");
                     copy(&image, &scribbled)?;
                     let mut steered = Steered::start(bench, *program, &disk(&scribbled))?;
+                    process::touch_memory(DISK_BYTES);
                     let seconds =
                         |sample: Option<Sample>| sample.map_or(f64::INFINITY, |sample| sample.seconds);
                     if has_guest {
