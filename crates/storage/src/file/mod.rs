@@ -14,6 +14,7 @@ mod length;
 mod open;
 mod outcome;
 mod space;
+mod turns;
 mod unlocked;
 mod write_queue;
 
