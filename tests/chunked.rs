@@ -1,6 +1,5 @@
 //! Chunked images: what was pushed is read, what is damaged is not, and what is there is not uploaded again.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::converted;
@@ -337,8 +336,7 @@ fn an_overlay_stands_on_a_chunked_image_and_on_one_behind_a_web_server() {
     }
     assert!(scene.scratch.file("cache.qcow2").exists());
     scene.store.save("images", scene.scratch.path());
-    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls");
-    let nginx = Nginx::start(scene.scratch.path(), &certificates);
+    let nginx = Nginx::start(scene.scratch.path(), &crate::remote::certificates());
     let served = format!("chunked:{}", nginx.url("/base/debian"));
     scene.run(&["compare", "-f", "raw", "-F", "raw", &served, "disk.raw"]).ok();
     let with_password = "chunked:http://me:hush@127.0.0.1/x";

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -291,7 +291,7 @@ fn waits_without_spinning(server: &Server) {
 fn a_read_waits_for_its_store_where_it_is_told_to_and_a_paused_server_ends_in_time() {
     let (scratch, data) = (Scratch::new(), bytes(4 << 20));
     scratch.write("disk", &data);
-    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls");
+    let certificates = crate::remote::certificates();
     let mut store = Nginx::start(scratch.path(), &certificates);
     let drive = format!(
         "id=disk,read-only=on,format=raw,file={},file.readahead=0,file.on-remote-error=wait",

@@ -1,13 +1,15 @@
 //! Disks in the object store of a Ceph cluster, which checks every signature: what is uploaded is read back, and nothing is lost when the
 //! store is killed.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use black_box::ceph::Objects;
+use black_box::peer::{fio, with_sums};
 use black_box::random::Random;
 use black_box::server::{Server, Start};
 use black_box::{Ceph, Radosgw, Run, Scratch, cowhand};
+
+use crate::remote::certificates;
 
 const MIB: usize = 1 << 20;
 
@@ -16,10 +18,6 @@ struct Scene {
     scratch: Scratch,
     store: Radosgw,
     ceph: Ceph,
-}
-
-fn certificates() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls")
 }
 
 impl Scene {
@@ -71,10 +69,7 @@ fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
 #[test]
 fn a_store_that_is_killed_under_load_and_comes_back_costs_time_and_no_byte() {
     let mut scene = Scene::new();
-    let words =
-        ["--name=make", "--filename=sums.raw", "--rw=write", "--bs=4k", "--size=16m", "--ioengine=psync"];
-    let make = Run::new("fio").args(words).args(["--verify=crc32c", "--do_verify=0"]);
-    make.current_dir(scene.scratch.path()).ok();
+    with_sums(&scene.scratch.file("sums.raw"), "16m");
     let endpoint = scene.store.endpoint();
     scene.run(&endpoint, &["convert", "-f", "raw", "-O", "raw", "sums.raw", "s3://images/sums.raw"]).ok();
     let (id, secret) = black_box::radosgw::USER;
@@ -82,23 +77,12 @@ fn a_store_that_is_killed_under_load_and_comes_back_costs_time_and_no_byte() {
     let start = Start::new([drive]).env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
     let server: Server =
         start.env("AWS_ENDPOINT_URL", &endpoint).listen().unwrap_or_else(|error| panic!("{}", error.0));
-    let uri = format!("--uri={}", server.uri("disk"));
-    let load = Run::new("fio").limit(Duration::from_secs(300)).args([
-        "--name=load",
-        "--ioengine=nbd",
-        &uri,
-        "--rw=randread",
-        "--bs=4k",
-        "--iodepth=8",
-        "--size=16m",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-        "--verify_state_save=0",
-        "--time_based",
-        "--runtime=15",
-        "--output-format=terse",
-    ]);
-    let load = std::thread::spawn(move || load.ok());
+    let uri = server.uri("disk");
+    let load = std::thread::spawn(move || {
+        let job = ["--name=load", "--rw=randread", "--bs=4k", "--iodepth=8", "--size=16m", "--time_based"];
+        let verify = ["--runtime=15", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
+        fio(&uri, &[&job[..], &verify].concat(), Duration::from_secs(300))
+    });
     std::thread::sleep(Duration::from_secs(3));
     assert!(!load.is_finished());
     scene.store.kill();

@@ -9,7 +9,8 @@ use black_box::qmp::Qmp;
 use black_box::server::{Server, Start};
 use black_box::{Moto, Nginx, Run, Scratch, cowhand};
 
-fn certificates() -> PathBuf {
+/// Certificates for `localhost`, and the authority behind them.
+pub fn certificates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/door-nbd/tests/all/tls")
 }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use black_box::ceph::{Objects, kill_workers_of};
 use black_box::cutter::Cutter;
-use black_box::peer::fio;
+use black_box::peer::{fio, with_sums};
 use black_box::ports::free_port;
 use black_box::server::Start;
-use black_box::{Ceph, Fault, FaultServer, Moto, QemuNbd, Run, Scratch, Server, cowhand};
+use black_box::{Ceph, Fault, FaultServer, Moto, QemuNbd, Scratch, Server, cowhand};
 
 const SECONDS: u64 = 4;
 const DISK: &str = "16m";
@@ -28,10 +28,7 @@ fn seconds() -> u64 {
 
 /// A file in which every block has its sum.
 fn made(scratch: &Scratch) -> Vec<u8> {
-    let size = format!("--size={DISK}");
-    let words = ["--name=make", "--filename=disk.raw", "--rw=write", "--bs=4k", &size, "--ioengine=psync"];
-    let checked = ["--verify=crc32c", "--do_verify=0"];
-    Run::new("fio").args(words).args(checked).current_dir(scratch.path()).ok();
+    with_sums(&scratch.file("disk.raw"), DISK);
     std::fs::read(scratch.file("disk.raw")).expect("a file")
 }
 
@@ -117,8 +114,7 @@ fn over_an_object_store_and_in_chunks_there() {
     store.put("/images", b"");
     store.put("/images/disk.raw", &bytes);
     let push = ["push", "-q", "-f", "raw", "disk.raw", "s3://images/base/disk"];
-    let push = cowhand(push).current_dir(scratch.path()).env("AWS_ENDPOINT_URL", store.endpoint());
-    push.env("AWS_ACCESS_KEY_ID", "A").env("AWS_SECRET_ACCESS_KEY", "hush").ok();
+    store.below(cowhand(push).current_dir(scratch.path())).ok();
     std::thread::scope(|scope| {
         for (what, name) in [("s3", "s3://images/disk.raw"), ("chunked", "chunked:s3://images/base/disk")] {
             let to = store.port();

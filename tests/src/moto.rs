@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::ports::free_port;
-use crate::program;
+use crate::{Run, program};
 
 /// How long it may take to listen: it is much Python.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
@@ -54,6 +54,12 @@ impl Moto {
     /// What `AWS_ENDPOINT_URL` is to be.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// `run` with this as its store, and a user's credentials.
+    pub fn below(&self, run: Run) -> Run {
+        let run = run.env("AWS_ENDPOINT_URL", self.endpoint());
+        run.env("AWS_ACCESS_KEY_ID", "A").env("AWS_SECRET_ACCESS_KEY", "hush")
     }
 
     /// Its port, at 127.0.0.1.

@@ -86,6 +86,13 @@ pub fn nbdsh(uri: &str, script: &str) -> Run {
     Run::new("/usr/bin/python3").args(shell).input(script)
 }
 
+/// Makes a file in which every block of 4 KiB has its sum, for fio to verify.
+pub fn with_sums(path: &Path, size: &str) {
+    let (path, size) = (format!("--filename={}", path.display()), format!("--size={size}"));
+    let words = ["--name=make", &path, "--rw=write", "--bs=4k", &size, "--ioengine=psync"];
+    Run::new("fio").args(words).args(["--verify=crc32c", "--do_verify=0"]).ok();
+}
+
 /// fio over NBD; gives the JSON that it prints after a line of text.
 pub fn fio(uri: &str, options: &[&str], limit: Duration) -> Value {
     let run = Run::new("fio")
