@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 31] = [
+const SUITES: [&str; 32] = [
     "differential",
     "drop_in",
     "serve",
@@ -50,6 +50,7 @@ const SUITES: [&str; 31] = [
     "neighbours",
     "remote",
     "rbd",
+    "radosgw",
     "cached",
     "uploads",
     "chunked",
