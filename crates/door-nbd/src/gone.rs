@@ -1,40 +1,29 @@
 //! Whether the client of a connection is still there to be answered.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use event_listener::Event;
+use export::Latch;
 
 /// Shared by everything that works for one connection. Once the client is gone it stays gone.
 #[derive(Debug, Default)]
-pub(crate) struct Gone {
-    declared: Cell<bool>,
-    event: Event,
-}
+pub(crate) struct Gone(Latch);
 
 impl Gone {
     /// The client is gone: nobody waits for answers any more.
     pub(crate) fn declare(&self) {
-        if !self.declared.replace(true) {
-            self.event.notify(usize::MAX);
-        }
+        self.0.set();
     }
 
     pub(crate) fn is_declared(&self) -> bool {
-        self.declared.get()
+        self.0.is_set()
     }
 
     /// Ends when the client is gone.
     pub(crate) async fn wait(&self) {
-        while !self.is_declared() {
-            let event = self.event.listen();
-            if !self.is_declared() {
-                event.await;
-            }
-        }
+        self.0.wait().await;
     }
 
     /// Runs `work` until the client is gone: then it is not polled again and goes. Costs a look at a flag a poll; with
@@ -47,7 +36,7 @@ impl Gone {
         work: impl Future<Output = ()>,
     ) -> bool {
         let mut work = pin!(work);
-        let mut event = pin!(wake.then(|| self.event.listen()));
+        let mut event = pin!(wake.then(|| self.0.listen()));
         let mut stays = false;
         poll_fn(move |cx| {
             if self.is_declared() && !stays {

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use event_listener::Event;
 use parking_lot::Mutex;
 
 use crate::exports::ExportEntry;
+use crate::latch::Latch;
 
 /// What is at work at one export for clients that are gone.
 #[derive(Debug, Default)]
@@ -24,22 +24,12 @@ pub(crate) struct LeftBehind {
 #[derive(Debug)]
 struct Remains {
     ranges: Vec<Range<u64>>,
-    landed: AtomicBool,
-    event: Event,
+    landed: Latch,
 }
 
 impl Remains {
     fn touch(&self, range: &Range<u64>) -> bool {
         self.ranges.iter().any(|left| left.start < range.end && range.start < left.end)
-    }
-
-    async fn landed(&self) {
-        while !self.landed.load(SeqCst) {
-            let event = self.event.listen();
-            if !self.landed.load(SeqCst) {
-                event.await;
-            }
-        }
     }
 }
 
@@ -58,8 +48,7 @@ impl Drop for Landing {
             all.retain(|remains| !Arc::ptr_eq(remains, &self.remains));
             left.count.store(all.len(), SeqCst);
         }
-        self.remains.landed.store(true, SeqCst);
-        self.remains.event.notify(usize::MAX);
+        self.remains.landed.set();
     }
 }
 
@@ -70,7 +59,7 @@ impl ExportEntry {
         if ranges.is_empty() {
             return None;
         }
-        let remains = Arc::new(Remains { ranges, landed: AtomicBool::new(false), event: Event::new() });
+        let remains = Arc::new(Remains { ranges, landed: Latch::default() });
         let left = self.left_behind();
         let mut all = left.all.lock();
         all.push(Arc::clone(&remains));
@@ -95,7 +84,7 @@ impl ExportEntry {
         let before: Vec<Arc<Remains>> =
             self.left_behind().all.lock().iter().filter(|remains| remains.touch(&range)).cloned().collect();
         for remains in before {
-            remains.landed().await;
+            remains.landed.wait().await;
         }
     }
 }

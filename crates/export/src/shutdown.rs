@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use event_listener::Event;
+use crate::latch::Latch;
 
 /// Shared by the code that may ask for the end and the tasks that react to it.
 #[derive(Clone, Debug, Default)]
@@ -13,9 +13,8 @@ pub struct Shutdown {
 
 #[derive(Debug, Default)]
 struct Shared {
-    asked: AtomicBool,
+    asked: Latch,
     hands_over: AtomicBool,
-    event: Event,
 }
 
 impl Shutdown {
@@ -26,8 +25,7 @@ impl Shutdown {
 
     /// Asks for the end. From any thread; once is enough, more do no harm.
     pub fn trigger(&self) {
-        self.shared.asked.store(true, Ordering::SeqCst);
-        self.shared.event.notify(usize::MAX);
+        self.shared.asked.set();
     }
 
     /// Asks for an end after which another process serves the clients: who can be given to it is not hung up on. Of no effect after
@@ -46,16 +44,11 @@ impl Shutdown {
 
     /// Whether the end was asked for.
     pub fn is_triggered(&self) -> bool {
-        self.shared.asked.load(Ordering::SeqCst)
+        self.shared.asked.is_set()
     }
 
     /// Ends when the end was asked for.
     pub async fn wait(&self) {
-        while !self.is_triggered() {
-            let listener = self.shared.event.listen();
-            if !self.is_triggered() {
-                listener.await;
-            }
-        }
+        self.shared.asked.wait().await;
     }
 }
