@@ -1,11 +1,10 @@
 //! Jobs for people: mirror, stream, commit, snapshots of a server's disk under a client that writes all the time.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img};
-use black_box::{Run, Server, cowhand};
+use black_box::{QemuNbd, Run, Server, cowhand};
 use serde_json::json;
 
 use super::jobs::{Load, holds};
@@ -37,6 +36,16 @@ fn a_disk_is_snapshotted_committed_streamed_and_moved_while_it_is_written() {
     let target = scratch.name("target.qcow2");
     cowhand(["mirror", &socket, &target, "--switch"]).ok();
     load.goes_on();
+    let mut qmp = black_box::qmp::Qmp::connect(&steered.qmp);
+    let pauses = qmp.ok("query-blockstats", json!({}))[0]["driver-specific"]["pauses"].take();
+    let figure = |name: &str| pauses[name].as_u64().expect("a number");
+    // Each of the seven changes kept requests out at least once.
+    assert!(figure("count") >= 7 && figure("last-ns") > 0, "{pauses}");
+    assert!(
+        figure("longest-ns") >= figure("last-ns") && figure("total-ns") > figure("longest-ns"),
+        "{pauses}"
+    );
+    drop(qmp);
     let held = load.end();
     assert_eq!(steered.talk().ok("query-jobs", json!({})), json!([]));
     steered.server.stop();
@@ -54,10 +63,7 @@ fn a_disk_moves_to_another_server_while_it_is_written() {
         let far = create(scratch, "far.qcow2", "64M");
         let listens = scratch.name("far.sock");
         let ours = (!is_qemu).then(|| Server::start([&far]));
-        let mut theirs = is_qemu.then(|| {
-            let words = ["-t", "-f", "qcow2", "-x", "far", "-k", &listens, &far];
-            Command::new("qemu-nbd").args(words).stdin(Stdio::null()).spawn().expect("it runs")
-        });
+        let theirs = is_qemu.then(|| QemuNbd::start_image(Path::new(&far), &["-x", "far", "-k", &listens]));
         let place = match &ours {
             Some(server) => server.uri("far"),
             None => {
@@ -75,9 +81,8 @@ fn a_disk_moves_to_another_server_while_it_is_written() {
         let held = load.end();
         // The first server is not needed any more: what was answered is at the other one.
         steered.server.stop();
-        if let Some(child) = &mut theirs {
-            Run::new("kill").args([&child.id().to_string()]).ok();
-            child.wait().expect("it ends");
+        if let Some(server) = theirs {
+            server.stop();
         }
         if let Some(server) = ours {
             server.stop();

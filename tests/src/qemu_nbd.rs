@@ -1,7 +1,9 @@
-//! qemu-nbd with a raw file, as the export "disk" for eight connections.
+//! qemu-nbd.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The server. It ends with the test.
 #[derive(Debug)]
@@ -11,11 +13,20 @@ pub struct QemuNbd {
 }
 
 impl QemuNbd {
-    /// Serves `image`; `place` are the words that say where.
+    /// Serves a raw file as the export "disk" for eight connections; `place` are the words that say where.
     pub fn start(image: &Path, place: &[&str]) -> Self {
-        let mut words: Vec<String> = ["-f", "raw", "-t", "-e", "8", "-x", "disk"].map(str::to_owned).to_vec();
-        words.extend(place.iter().map(|&word| word.to_owned()));
-        words.push(image.display().to_string());
+        let words = ["-f", "raw", "-e", "8", "-x", "disk"];
+        Self::serve(image, words.iter().chain(place))
+    }
+
+    /// Serves a qcow2 image; `words` say as what, and where.
+    pub fn start_image(image: &Path, words: &[&str]) -> Self {
+        Self::serve(image, ["-f", "qcow2"].iter().chain(words))
+    }
+
+    fn serve<'a>(image: &Path, words: impl Iterator<Item = &'a &'a str>) -> Self {
+        let mut words: Vec<String> = words.map(|&word| word.to_owned()).collect();
+        words.extend(["-t".to_owned(), image.display().to_string()]);
         Self { child: Self::spawn(&words), words }
     }
 
@@ -25,6 +36,12 @@ impl QemuNbd {
             .stdin(Stdio::null())
             .spawn()
             .expect("qemu-nbd (needed to test with)")
+    }
+
+    /// Ends it in order: the image is closed.
+    pub fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        self.child.wait().expect("it ends");
     }
 
     /// Kills it.

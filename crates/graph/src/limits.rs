@@ -8,7 +8,7 @@ use throttle::{BucketLevel, Flow, GroupReport, Limits, LimitsError, MemberReport
 
 use crate::bitmaps_file::raw_of;
 use crate::disk::Disk;
-use crate::front::{BoundsError, Front, Kind, Statistics, ThrottleGroup};
+use crate::front::{BoundsError, Front, Kind, Pauses, Statistics, ThrottleGroup};
 
 /// What a disk's limits have done.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,11 @@ impl Disk {
     /// What has passed since the disk was opened.
     pub fn statistics(&self) -> Statistics {
         self.front.statistics()
+    }
+
+    /// How long snapshots and ends of jobs kept requests out.
+    pub fn pauses(&self) -> Pauses {
+        self.front.pauses()
     }
 
     /// What the medium of the disk's file does, as far as it was asked or tried. Of an image with a data file: that of the

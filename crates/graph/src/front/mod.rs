@@ -14,6 +14,7 @@ mod groups;
 mod kind;
 mod latency;
 mod membership;
+mod pauses;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ mod waiting;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -33,6 +35,7 @@ pub use self::groups::Groups;
 pub use self::kind::Kind;
 pub use self::latency::{BOUNDS_MAX, BoundsError, ChosenHistogram};
 use self::membership::Membership;
+pub use self::pauses::Pauses;
 use self::statistics::{Counting, Started};
 pub use self::statistics::{KindStatistics, Statistics};
 pub(crate) use self::statistics::{STRIPES, stripe};
@@ -67,6 +70,7 @@ struct Control {
     weight: Weight,
     /// Why limits do not hold at the moment.
     drains: usize,
+    pauses: Pauses,
 }
 
 /// What a request costs.
@@ -126,9 +130,19 @@ impl Front {
             counting: Counting::default(),
             gate: Gate::default(),
             membership: ArcSwap::new(Membership::new(joined, weight)),
-            control: Mutex::new(Control { weight, drains: 0 }),
+            control: Mutex::new(Control { weight, drains: 0, pauses: Pauses::default() }),
             tap: None,
         }
+    }
+
+    /// Requests were kept out for so long.
+    pub(crate) fn note_pause(&self, pause: Duration) {
+        self.control.lock().pauses.add(pause);
+    }
+
+    /// How long requests were kept out.
+    pub(crate) fn pauses(&self) -> Pauses {
+        self.control.lock().pauses
     }
 
     /// Has every request recorded that is noted.

@@ -178,6 +178,7 @@ impl Graph {
         self.link(node, &found);
         drop((still, drained));
         let pause = node.disk.front.now().since(begun);
+        node.disk.front.note_pause(pause);
         tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");
         Ok(Replaced { pause, removed })
     }

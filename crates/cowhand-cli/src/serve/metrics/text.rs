@@ -117,6 +117,11 @@ fn requests(all: &mut Collection, name: &str, node: &DiskNode, histograms: Histo
         &[("disk", name)],
         node.disk.size() as f64,
     );
+    let pauses = node.disk.pauses();
+    let help = "Snapshots and ends of jobs that kept requests of the disk out";
+    all.add(counter("cowhand_disk_pauses", In::Things, help), &[("disk", name)], pauses.count as f64);
+    let help = "Time for which they did, all together";
+    all.add(counter("cowhand_disk_paused", In::Seconds, help), &[("disk", name)], pauses.total.as_secs_f64());
     for (kind, word) in KINDS {
         let figures = statistics.of(kind);
         let labels = [("disk", name), ("kind", word)];

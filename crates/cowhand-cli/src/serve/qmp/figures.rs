@@ -5,7 +5,7 @@ use std::sync::Arc;
 use control::{Arguments, QmpError};
 use export::Snapshot;
 use graph::DiskNode;
-use graph::front::{Kind, KindStatistics};
+use graph::front::{Kind, KindStatistics, Pauses};
 use qcow2::{ChainStatus, Status};
 use serde_json::{Map, Value, json};
 
@@ -95,6 +95,7 @@ fn driver_specific(node: &DiskNode) -> Value {
         "size": node.disk.size(),
         "throttle": report_value(&node.disk.throttle_report()),
         "medium": medium_value(&node.disk.medium()),
+        "pauses": pauses(&node.disk.pauses()),
     });
     if let Some(status) = node.disk.status() {
         value["map-cache"] = map_cache(&status);
@@ -107,6 +108,16 @@ fn driver_specific(node: &DiskNode) -> Value {
         value["corrupt"] = json!(status.corrupt);
     }
     value
+}
+
+/// How long snapshots and jobs kept requests out.
+fn pauses(pauses: &Pauses) -> Value {
+    json!({
+        "count": pauses.count,
+        "total-ns": nanos(pauses.total),
+        "longest-ns": nanos(pauses.longest),
+        "last-ns": nanos(pauses.last),
+    })
 }
 
 /// The map cache's counters and sizes.
