@@ -10,7 +10,7 @@ use crate::image::CLUSTER_BYTES;
 use crate::shared::Shared;
 
 /// Clusters that are given up at a time, at least: each time costs a flush.
-const EVICTED_CLUSTERS: u64 = 64;
+const EVICTED_CLUSTERS: u64 = 256;
 
 impl Shared {
     /// Writes what waits, and flushes when nothing waits any more: an image at rest is complete.

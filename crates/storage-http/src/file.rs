@@ -122,7 +122,7 @@ impl HttpStorage {
     }
 
     async fn copy_from(&self, window: &Arc<Window>, offset: u64, buf: &mut IoBuf) -> Result<(), Error> {
-        let Window { range, bytes } = &**window;
+        let Window { range, bytes, .. } = &**window;
         let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let fetch = async || {
             let (fetched, fresh) = self.remote.fetch(range.start, IoBuf::uninit(len), Some(&self.file)).await;

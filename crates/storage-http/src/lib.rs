@@ -19,7 +19,8 @@
 //! was given when they are refused there. Credentials go to the server of that name alone.
 //!
 //! # Reading ahead
-//! A short read that begins where another one ended fetches `readahead` bytes and keeps them; eight such windows are kept.
+//! A short read that begins where another one ended fetches a quarter of what was read there in order, at least a quarter of `readahead` and at most
+//! all of it, and keeps it; eight such windows are kept.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 

@@ -89,7 +89,7 @@ macro_rules! options {
                 Entry::size(
                     "readahead",
                     at!(Http, reading.readahead),
-                    "bytes that are fetched for short reads one after the other; at most 16M",
+                    "bytes that are fetched for short reads one after the other, at most, and a quarter of it at first; up to 16M",
                 )
                 .default("256K"),
                 Entry::whole(

@@ -80,7 +80,7 @@ pub const S3_OPTIONS: &[Entry<S3>] = &in_group(
         Entry::size(
             "readahead",
             at!(S3, reading.readahead),
-            "bytes that are fetched for short reads one after the other; at most 16M",
+            "bytes that are fetched for short reads one after the other, at most, and a quarter of it at first; up to 16M",
         )
         .default("256K"),
         Entry::whole(

@@ -9,10 +9,10 @@ use super::{ReadError, Reader, Record, TraceRequest, disk_called, disks};
 use crate::front::Kind;
 
 /// What is read ahead or not as a whole: a cluster of a cache.
-const UNIT_BYTES: u64 = 64 << 10;
+const UNIT_BYTES: u64 = 16 << 10;
 /// Of what is read in order, so much is read at a time: short enough not to be in a guest's way for long.
 pub(crate) const RANGE_BYTES_MAX: u64 = 256 << 10;
-/// Units of a plan at most: 16 GiB of a disk, and 8 MiB of memory while the plan is made.
+/// Units of a plan at most: 16 GiB of a disk, and 20 MiB of memory while the plan is made.
 const UNITS_MAX: u64 = (16 << 30) / UNIT_BYTES;
 
 /// What a plan is for.
@@ -132,7 +132,7 @@ mod tests {
                 (1, Kind::Read, 9 * UNIT + 5..9 * UNIT + 6),
                 (0, Kind::Read, 0..UNIT),
                 (1, Kind::Write, 20 * UNIT..21 * UNIT),
-                (1, Kind::Read, 8 * UNIT..15 * UNIT),
+                (1, Kind::Read, 8 * UNIT..28 * UNIT),
                 (1, Kind::Read, 40 * UNIT..50 * UNIT),
                 (1, Kind::Read, 70 * UNIT..u64::MAX),
             ],
@@ -140,8 +140,8 @@ mod tests {
         let expected = vec![
             9 * UNIT..10 * UNIT,
             8 * UNIT..9 * UNIT,
-            10 * UNIT..14 * UNIT,
-            14 * UNIT..15 * UNIT,
+            10 * UNIT..26 * UNIT,
+            26 * UNIT..28 * UNIT,
             40 * UNIT..size,
         ];
         let found = plan(trace.clone(), &wanted(size, None)).unwrap().unwrap();
