@@ -386,3 +386,89 @@ fn exports_come_and_go_by_the_older_commands() {
     }
     steered.server.stop();
 }
+
+/// What libvirt documents for `virsh backup-begin` with a checkpoint: a bitmap for each checkpoint, of which the last one records; a pull
+/// backup is a fleecing image under an export that shows the merged bitmaps of the checkpoints since. A client of the export copies what they have.
+#[test]
+fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let mut client = steered.server.client("a");
+    client.write(0, &[1; 4 << 20]).expect("a write");
+    let checkpoint = |name: &str| {
+        let data = json!({ "node": "a", "name": name, "persistent": true, "granularity": 65536 });
+        json!({ "type": "block-dirty-bitmap-add", "data": data })
+    };
+    let disable =
+        |name: &str| json!({ "type": "block-dirty-bitmap-disable", "data": { "node": "a", "name": name } });
+    qmp.ok("transaction", json!({ "actions": [checkpoint("one")] }));
+    client.write(1 << 20, &[2; 64 << 10]).expect("a write");
+    qmp.ok("transaction", json!({ "actions": [checkpoint("two"), disable("one")] }));
+    client.write(2 << 20, &[3; 64 << 10]).expect("a write");
+    // backup-begin with <incremental>one</incremental> and a new checkpoint.
+    let path = scratch.name("scratch.qcow2");
+    qemu_img(["create", "-q", "-f", "qcow2", &path, "64M"]).ok();
+    qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "libvirt-3-storage", "filename": path }));
+    let format = json!({ "driver": "qcow2", "node-name": "libvirt-3-format", "file": "libvirt-3-storage", "backing": "a" });
+    qmp.ok("blockdev-add", format);
+    qmp.ok("nbd-server-stop", json!({}));
+    let pull = scratch.name("pull.sock");
+    let address = json!({ "type": "unix", "data": { "path": pull } });
+    qmp.ok("nbd-server-start", json!({ "addr": address, "max-connections": 0 }));
+    qmp.ok(
+        "block-export-add",
+        json!({ "type": "nbd", "id": "a", "node-name": "a", "name": "a", "writable": true }),
+    );
+    let merged = json!({ "node": "a", "name": "backup-vda", "disabled": true, "granularity": 65536 });
+    let merge = json!({ "node": "a", "target": "backup-vda", "bitmaps": [
+        { "node": "a", "name": "one" }, { "node": "a", "name": "two" }] });
+    let backup = json!({ "job-id": "backup-vda", "device": "a", "target": "libvirt-3-format", "sync": "none",
+        "auto-finalize": true, "auto-dismiss": false });
+    qmp.ok(
+        "transaction",
+        json!({ "actions": [
+        { "type": "block-dirty-bitmap-add", "data": merged },
+        { "type": "block-dirty-bitmap-merge", "data": merge },
+        checkpoint("three"), disable("two"),
+        { "type": "blockdev-backup", "data": backup },
+    ] }),
+    );
+    let export = json!({ "type": "nbd", "id": "libvirt-3-format", "node-name": "libvirt-3-format", "name": "vda",
+        "writable": false, "bitmaps": [{ "node": "a", "name": "backup-vda" }] });
+    qmp.ok("block-export-add", export);
+    // A guest overwrites what is backed up, while a vendor's program reads.
+    drop(client);
+    let mut client = black_box::Client::connect(pull.as_ref(), "a").expect("it serves");
+    client.write(0, &[9; 8 << 20]).expect("a write");
+    let uri = format!("nbd+unix:///vda?socket={pull}");
+    let map =
+        black_box::Run::new("nbdinfo").args(["--json", "--map=qemu:dirty-bitmap:backup-vda", &uri]).json();
+    assert_eq!(black_box::peer::dirty(&map), [(1 << 20, 64 << 10), (2 << 20, 64 << 10)]);
+    let mut vendor = black_box::Client::connect(pull.as_ref(), "vda").expect("it serves");
+    for (offset, value) in [(0, 1), (1 << 20, 2), (2 << 20, 3), (3 << 20, 1), (6 << 20, 0)] {
+        let found = vendor.read(offset, 64 << 10).expect("a read");
+        assert!(found.iter().all(|byte| *byte == value), "the backup has other bytes at {offset}");
+    }
+    drop(vendor);
+    // virsh domjobabort, as it is done when the vendor is ready.
+    qmp.ok("block-export-del", json!({ "id": "libvirt-3-format", "mode": "hard" }));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    qmp.ok("job-cancel", json!({ "id": "backup-vda" }));
+    status(&mut qmp, "backup-vda", "concluded");
+    qmp.ok("job-dismiss", json!({ "id": "backup-vda" }));
+    qmp.ok("block-dirty-bitmap-remove", json!({ "node": "a", "name": "backup-vda" }));
+    for node in ["libvirt-3-format", "libvirt-3-storage"] {
+        qmp.ok("blockdev-del", json!({ "node-name": node }));
+    }
+    drop(client);
+    let image = scratch.name("a.qcow2");
+    steered.server.stop();
+    assert_clean(image.as_ref());
+    for (name, expected) in [
+        ("one", vec![(1 << 20, 64 << 10)]),
+        ("two", vec![(2 << 20, 64 << 10)]),
+        ("three", vec![(0, 8 << 20)]),
+    ] {
+        assert_eq!(dirty_by_qemu(&image, name), expected, "{name}");
+    }
+}

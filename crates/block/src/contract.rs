@@ -75,6 +75,12 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether its bytes change though nobody writes through it: a disk that clients go on writing, below an image that is given what they overwrite
+    /// before they do. Who read it looks afterwards whether the image above has the bytes by now.
+    fn changes(&self) -> bool {
+        false
+    }
+
     /// The block that answers for what this one does not know: a backing image, or what a filter is put over. Another one may
     /// be put there while the block is open, so this is the one of now; it stays whole as long as it is held.
     fn below(&self) -> Option<Arc<dyn Block>> {

@@ -32,6 +32,11 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         self.over().capabilities()
     }
 
+    /// In place of [`Block::changes`].
+    fn changes(&self) -> bool {
+        self.over().changes()
+    }
+
     /// In place of [`Block::try_read`].
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         self.over().try_read(offset, buf, hints)
@@ -112,6 +117,10 @@ impl<F: Filter> Block for F {
 
     fn below(&self) -> Option<Arc<dyn Block>> {
         Some(Arc::clone(self.over()))
+    }
+
+    fn changes(&self) -> bool {
+        Filter::changes(self)
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {

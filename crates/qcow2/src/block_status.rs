@@ -17,7 +17,15 @@ impl Qcow2 {
         let _pass = self.inner.enter().await?;
         self.inner.check_range(offset, len)?;
         let held = BelowHeld::default();
-        let located = self.inner.locate(&held, range).await?;
+        let mut located = self.inner.locate(&held, range).await?;
+        while let Source::Block(block) = located.source {
+            let below = block.block_status(offset, located.len).await?;
+            if self.inner.is_still_below(block, range.before(offset + below.len)).await? {
+                // Space that a layer below reserves for zeroes is not in this image's file.
+                return Ok(BlockStatus { depth: located.depth + below.depth, hole: below.zero, ..below });
+            }
+            located = self.inner.locate(&held, range).await?;
+        }
         let status = BlockStatus::data(located.len, located.depth, None);
         Ok(match located.source {
             Source::Zero { explicit, host } => {
@@ -35,11 +43,8 @@ impl Qcow2 {
             Source::Plain { offset: host, .. } | Source::Ciphered { offset: host, .. } => {
                 BlockStatus { offset: Some(host.0), ..status }
             }
-            Source::Block(block) => {
-                let below = block.block_status(offset, located.len).await?;
-                // Space that a layer below reserves for zeroes is not in this image's file.
-                BlockStatus { depth: located.depth + below.depth, hole: below.zero, ..below }
-            }
+            // Answered above.
+            Source::Block(_) => status,
         })
     }
 }

@@ -94,8 +94,8 @@ impl Inner {
                 read.map(|()| ReadKind::Data)
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
             }
-            Source::Block(block) => block.read_into(guest, memory, hints).await,
-            Source::Ciphered { .. } | Source::Compressed { .. } => {
+            Source::Block(block) if !block.changes() => block.read_into(guest, memory, hints).await,
+            Source::Block(_) | Source::Ciphered { .. } | Source::Compressed { .. } => {
                 let (result, buf) = self.read_piece(guest, located, IoBuf::uninit(memory.len()), hints).await;
                 if result.is_ok() {
                     memory.copy_from(0, &buf);

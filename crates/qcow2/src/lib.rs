@@ -18,6 +18,7 @@ pub mod cache_sizes;
 mod caches;
 mod chain;
 mod change;
+mod changing;
 mod check;
 mod close;
 mod commit;

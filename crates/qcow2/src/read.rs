@@ -154,7 +154,10 @@ impl Inner {
             }
             Source::Block(block) => {
                 self.medium.about_to(EngineStep::ReadBackingAio);
-                block.read(guest, buf, hints).await
+                match block.changes() {
+                    false => block.read(guest, buf, hints).await,
+                    true => Box::pin(self.read_from_changing(block, guest, buf, hints)).await,
+                }
             }
             Source::Compressed { layer, cluster, skip } => {
                 match layer.decompressed.content(&layer.medium, cluster).await {

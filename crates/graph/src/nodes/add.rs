@@ -21,6 +21,13 @@ use crate::layers::OpenedLayers;
 use crate::open::{open, open_layers};
 use crate::options::DiskOptions;
 
+/// The same, to be opened with nothing below.
+fn without_backing(options: &Map<String, Value>) -> Map<String, Value> {
+    let mut options = options.clone();
+    options.insert("backing".to_owned(), Value::Null);
+    options
+}
+
 impl Graph {
     /// Puts in a disk that is open.
     ///
@@ -91,12 +98,27 @@ impl Graph {
         options: &Map<String, Value>,
         implicit: bool,
     ) -> Result<Arc<Node>, NodeError> {
-        let described = self.describe_named(options)?;
+        let below = self.changing_backing(options);
+        let described = match below {
+            Some(_) => self.describe_named(&without_backing(options))?,
+            None => self.describe_named(options)?,
+        };
         let node = Arc::new(self.open_disk(name.clone(), described.tree).await?);
         let disk = Arc::clone(&node.disk);
+        let stands_on = match below {
+            Some(below) => match self.put_over_changing(&node, &below).await {
+                Ok(hold) => Some(hold),
+                Err(error) => {
+                    // Nothing was written.
+                    let _ = disk.close().await;
+                    return Err(error);
+                }
+            },
+            None => None,
+        };
         let kind = NodeKind::Disk(node);
         let links = Mutex::new(described.links);
-        let node = self.insert(Node { links, implicit, ..Node::new(name, kind) })?;
+        let node = self.insert(Node { links, implicit, stands_on, ..Node::new(name, kind) })?;
         disk.start_upkeep();
         Ok(node)
     }

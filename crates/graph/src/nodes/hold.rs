@@ -25,6 +25,11 @@ impl fmt::Display for User {
 }
 
 impl Hold {
+    /// Whether it keeps `node`.
+    pub(super) fn is_of(&self, node: &Arc<Node>) -> bool {
+        Arc::ptr_eq(&self.node, node)
+    }
+
     /// What the node is called now.
     pub fn node_name(&self) -> String {
         self.node.name()

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::disk_node::DiskNode;
 use super::error::NodeError;
 use super::filter_node::FilterNode;
-use super::hold::{Holders, User};
+use super::hold::{Hold, Holders, User};
 use super::name::NodeName;
 
 /// Something with a node name.
@@ -22,6 +22,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// What it is over, if it is a filter with a disk of its own.
     pub filter: Option<FilterNode>,
+    /// The disk below it that clients go on writing, if it stands on one.
+    pub(super) stands_on: Option<Hold>,
     /// Grows when something else is put into its disk ([`super::Graph::replace`]).
     pub(super) links: Mutex<Links>,
     /// Who needs it, apart from nodes over it.
@@ -93,6 +95,7 @@ impl Node {
             implicit: false,
             kind,
             filter: None,
+            stands_on: None,
             links: Mutex::default(),
             holders: Holders::default(),
         }

@@ -51,13 +51,15 @@ impl Graph {
         failed
     }
 
-    /// A disk that no filter is over.
+    /// A disk that no filter and no image is over.
     fn disk_to_close(&self) -> Option<Arc<Node>> {
         let nodes = self.nodes();
-        let is_below = |name: &str| {
-            nodes.iter().any(|node| node.filter.as_ref().is_some_and(|filter| filter.uses(name)))
+        let is_over = |over: &Arc<Node>, node: &Arc<Node>| {
+            over.filter.as_ref().is_some_and(|filter| filter.uses(&node.name()))
+                || over.stands_on.as_ref().is_some_and(|hold| hold.is_of(node))
         };
-        nodes.iter().find(|node| node.disk().is_ok() && !is_below(&node.name())).cloned()
+        let is_below = |node: &Arc<Node>| nodes.iter().any(|over| is_over(over, node));
+        nodes.iter().find(|node| node.disk().is_ok() && !is_below(node)).cloned()
     }
 
     /// Closes the nodes that were made for a filter, which is gone.

@@ -6,6 +6,7 @@ mod bitmaps_tracked;
 mod caches;
 mod chain;
 mod chain_support;
+mod changing;
 mod check;
 mod check_hostile;
 mod common;

@@ -1,0 +1,127 @@
+//! A disk that clients go on writing, below an image that is given what they overwrite before they do: a backup of one moment, kept in a small file.
+//!
+//! The copies are made by a backup of the disk into the image (`sync: none`), begun afterwards. Without it the image reads as the disk does.
+
+use std::sync::Arc;
+
+use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, ZeroOptions};
+use serde_json::{Map, Value};
+use storage::{Hints, IoBuf, IoVec};
+
+use super::Graph;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::hold::{Hold, User};
+use super::node::Node;
+use crate::disk::Disk;
+
+/// What a disk stands on now, below an image. Its limits and figures know nothing of what the image reads, and the disk is not kept from changes of
+/// what it stands on: whoever read meanwhile reads again.
+#[derive(Debug)]
+struct Changing(Arc<Disk>);
+
+impl Graph {
+    /// The node that `options` name as backing, if it is a disk that is open for writing.
+    pub(super) fn changing_backing(&self, options: &Map<String, Value>) -> Option<Arc<Node>> {
+        let named = options.get("backing").and_then(Value::as_str)?;
+        let node = self.node(named).ok()?;
+        let is_written = node.disk().is_ok_and(|disk| !disk.disk.read_only());
+        is_written.then_some(node)
+    }
+
+    /// Puts the image of `node`, which nobody uses yet, over `below`. Who has the hold keeps that from being removed.
+    ///
+    /// # Errors
+    /// When the disk is no image that has a backing layer, or a filter over `below` would miss what is written there.
+    pub(super) async fn put_over_changing(&self, node: &DiskNode, below: &Node) -> Result<Hold, NodeError> {
+        let name = node.name();
+        let hold = self.hold(&below.name(), User { kind: "node", name: name.clone() })?;
+        let disk = Arc::clone(&below.disk()?.disk);
+        let failed = |source| NodeError::Filtered { name: name.clone(), source };
+        let image = node.disk.image().ok_or_else(|| {
+            failed(block::Blame::new(&name).unsupported("only a qcow2 image has a backing layer"))
+        })?;
+        let still = image.hold_still().await.map_err(failed)?;
+        still.set_backing(Some(Arc::new(Changing(disk)))).map_err(failed)?;
+        Ok(hold)
+    }
+}
+
+impl Changing {
+    fn refused<T>(&self) -> Result<T, Error> {
+        Err(block::Blame::new(self.name()).refused("it is read by the image over it, not written"))
+    }
+}
+
+impl Block for Changing {
+    fn driver(&self) -> &'static str {
+        self.0.root().driver()
+    }
+
+    fn name(&self) -> &str {
+        Block::name(&*self.0)
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { read_only: true, cached: false, ..self.0.root().capabilities() }
+    }
+
+    fn changes(&self) -> bool {
+        true
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        mut buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(async move {
+            loop {
+                let root = self.0.root();
+                let result;
+                (result, buf) = root.read(offset, buf, hints).await;
+                // What it stood on may have been closed and given to others meanwhile.
+                if Arc::ptr_eq(&root, &self.0.root()) {
+                    return (result, buf);
+                }
+            }
+        })
+    }
+
+    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn zero(&self, _offset: u64, _len: u64, _options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { self.refused() })
+    }
+
+    fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
+        Box::pin(async move {
+            loop {
+                let root = self.0.root();
+                let status = root.block_status(offset, len).await;
+                if Arc::ptr_eq(&root, &self.0.root()) {
+                    return status;
+                }
+            }
+        })
+    }
+
+    fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
