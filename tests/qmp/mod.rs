@@ -19,6 +19,7 @@ mod jobs_at_once;
 mod live;
 mod long_chain;
 mod metrics;
+mod moved_bitmaps;
 mod neighbours;
 mod options;
 mod people;

@@ -1,5 +1,7 @@
 //! `cowhand mirror`: a disk of a running server is copied while guests write, and may move to the copy.
 
+mod bitmaps;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use graph::probe::Format;
 use serde_json::{Value, json};
 use storage_nbd::{Credentials, ExportName, Server};
 
+use self::bitmaps::{Bitmaps, Place};
 use crate::copying::watch::Watch;
 use crate::create::make;
 use crate::create::options::NewImage;
@@ -30,7 +33,8 @@ use crate::remote::{Remote, RemoteArgs};
     after_help = "\
 Examples:
   cowhand mirror /run/vm1.qmp /fast/disk.qcow2 --switch
-  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch"
+  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch
+  cowhand mirror /run/vm1.qmp --disk data nbd://other-host/data --switch --bitmaps-to other-host.qmp"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -46,6 +50,10 @@ pub struct Args {
     /// Have the server stand on the copy in the end
     #[arg(long)]
     switch: bool,
+
+    /// Give the copy the disk's bitmaps, too: the control socket of the server that has TARGET open (of a file: SOCKET itself)
+    #[arg(long, value_name = "SOCKET", requires = "switch")]
+    bitmaps_to: Option<PathBuf>,
 
     /// The file is there; it is as large as the disk
     #[arg(short = 'n')]
@@ -78,12 +86,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let name = format!("{job}-to");
     let is_at_work = remote.has_job(&job)?;
     let mut target = None;
+    let mut bitmaps = None;
     if !is_at_work {
         let made = Target::make(args, &mut remote, &disk, name.clone())?;
         begin(args, &mut remote, &disk, &job, &made)?;
         target = Some(made);
     }
-    let mirrored = mirror(args, &mut remote, &job, &watch);
+    let mirrored = find_bitmaps(args, &mut remote, &disk, &name, is_at_work)
+        .inspect_err(|_| remote.cancel_job(&job, &watch))
+        .and_then(|found| {
+            bitmaps = found;
+            mirror(args, &mut remote, (&disk, &job), bitmaps.as_mut(), &watch)
+        });
+    if mirrored.is_err() {
+        bitmaps.into_iter().for_each(Bitmaps::take_back);
+    }
     if mirrored.is_err() || !args.switch {
         // Its image is closed: it is whole now, or goes.
         let closed = remote.ask("blockdev-del", json!({ "node-name": name }));
@@ -118,9 +135,35 @@ fn begin(args: &Args, remote: &mut Remote, disk: &str, job: &str, target: &Targe
     begun.map(drop).inspect_err(|_| target.remove())
 }
 
-fn mirror(args: &Args, remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Failure> {
+/// The bitmaps that go along, if they are to. `goes_on`: an earlier command, which was killed, may have given some.
+fn find_bitmaps(
+    args: &Args,
+    remote: &mut Remote,
+    disk: &str,
+    node: &str,
+    goes_on: bool,
+) -> Result<Option<Bitmaps>, Failure> {
+    let Some(socket) = &args.bitmaps_to else {
+        return Ok(None);
+    };
+    let target = args.target.to_string_lossy();
+    let export = is_export(Path::new(&args.target)).then(|| export_name(&target)).transpose()?;
+    let place = export.as_ref().map_or(Place::Node(node), |name| Place::Export(&name.export));
+    Bitmaps::find(remote, disk, Remote::connect(socket)?, &place, goes_on).map(Some)
+}
+
+fn mirror(
+    args: &Args,
+    remote: &mut Remote,
+    (disk, job): (&str, &str),
+    bitmaps: Option<&mut Bitmaps>,
+    watch: &Watch,
+) -> Result<(), Failure> {
     if remote.watch_job(job, watch, Until::Ready)? == Until::Ended {
         return Ok(());
+    }
+    if let Some(bitmaps) = bitmaps {
+        bitmaps.give(remote, disk, watch).inspect_err(|_| remote.cancel_job(job, watch))?;
     }
     let (command, arguments) = match args.switch {
         true => ("job-complete", json!({ "id": job })),
@@ -133,7 +176,7 @@ fn mirror(args: &Args, remote: &mut Remote, job: &str, watch: &Watch) -> Result<
 impl Target {
     fn make(args: &Args, remote: &mut Remote, disk: &str, name: String) -> Result<Self, Failure> {
         let path = Path::new(&args.target);
-        if elsewhere(path).is_some() && path.symlink_metadata().is_err() {
+        if is_export(path) {
             let file = export(&args.target.to_string_lossy())?;
             let node = json!({ "driver": "raw", "node-name": name, "file": file });
             return Ok(Self { node, name, made: None });
@@ -158,10 +201,19 @@ impl Target {
     }
 }
 
+/// Whether TARGET is an export, not a file.
+fn is_export(path: &Path) -> bool {
+    elsewhere(path).is_some() && path.symlink_metadata().is_err()
+}
+
+fn export_name(name: &str) -> Result<ExportName, Failure> {
+    ExportName::parse(name)
+        .map_err(|error| Failure::because(format!("{name} is no place for a copy"), &error))
+}
+
 /// The options of an export.
 fn export(name: &str) -> Result<Value, Failure> {
-    let export = ExportName::parse(name)
-        .map_err(|error| Failure::because(format!("{name} is no place for a copy"), &error))?;
+    let export = export_name(name)?;
     let server = match export.server {
         Server::Unix(path) => json!({ "type": "unix", "path": path }),
         Server::Tcp { host, port } => json!({ "type": "inet", "host": host, "port": port.to_string() }),

@@ -126,6 +126,12 @@ impl Remote {
         watched
     }
 
+    /// Cancels a job whose command has failed, and waits for its end; why the command failed is what its user has to know.
+    pub fn cancel_job(&mut self, id: &str, watch: &Watch) {
+        let _ = self.ask("block-job-cancel", json!({ "device": id, "force": true }));
+        let _ = self.watch_job(id, watch, Until::Ended);
+    }
+
     fn job(&mut self, id: &str) -> Result<Option<Value>, Failure> {
         let jobs = self.ask("query-jobs", json!({}))?;
         Ok(jobs.as_array().into_iter().flatten().find(|job| job["id"] == id).cloned())

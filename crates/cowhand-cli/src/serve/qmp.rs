@@ -2,6 +2,7 @@
 
 mod amend;
 mod backup;
+mod bitmap_bits;
 mod bitmap_sync;
 pub mod bitmaps;
 mod block_graph;
@@ -81,6 +82,7 @@ impl Steering {
             "qom-get" => return objects::get(inventory, arguments),
             "qom-list" => return objects::list(inventory, arguments),
             "x-debug-block-dirty-bitmap-sha256" => return dirty_bitmaps::sha256(inventory, arguments).await,
+            "x-block-dirty-bitmap-ranges" => return bitmap_bits::ranges(inventory, arguments).await,
             "x-query-throttle" => return limits::query(inventory, arguments),
             "quit" => {
                 self.quit.trigger();
@@ -96,6 +98,7 @@ impl Steering {
             return done;
         }
         match command.name.as_str() {
+            "x-block-dirty-bitmap-mark" => bitmap_bits::mark(inventory, arguments).await,
             "blockdev-add" => blockdev::add(inventory, &change, &command.arguments).await,
             "blockdev-del" => blockdev::del(inventory, &change, arguments).await,
             "blockdev-reopen" => blockdev::reopen(inventory, &change, arguments).await,

@@ -8,7 +8,7 @@ use throttle::{PARAMETERS, SETTINGS};
 
 use super::export_schema::{ADD_OLDER, ADDRESS, EXPORT, REMOVE_OLDER};
 use super::node_options::{LimitName, count, find, kind, limits, members};
-use super::{amend, bitmaps, create, dirty_bitmaps, job_schema, quorum, remotes};
+use super::{amend, bitmap_bits, bitmaps, create, dirty_bitmaps, job_schema, quorum, remotes};
 
 /// Numbers of bytes and operations, as JSON programs can hold them in 64 signed bits.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
@@ -304,6 +304,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     dirty_bitmaps::ENABLE,
     dirty_bitmaps::DISABLE,
     dirty_bitmaps::MERGE,
+    bitmap_bits::RANGES,
+    bitmap_bits::MARK,
     command!("x-debug-block-dirty-bitmap-sha256", required("node", Kind::Text), required("name", Kind::Text)),
     CommandSpec { name: "blockdev-snapshot", arguments: Kind::Object(job_schema::SNAPSHOT) },
     CommandSpec { name: "blockdev-snapshot-sync", arguments: Kind::Object(job_schema::SNAPSHOT_SYNC) },
