@@ -18,6 +18,7 @@ mod locks;
 mod matrix;
 mod media;
 mod neighbours;
+mod pruned;
 mod qmp;
 mod radosgw;
 mod rbd;

@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 32] = [
+const SUITES: [&str; 33] = [
     "differential",
     "drop_in",
     "serve",
@@ -54,6 +54,7 @@ const SUITES: [&str; 32] = [
     "cached",
     "uploads",
     "chunked",
+    "pruned",
     "confined",
     "under_faults",
     "kill",
