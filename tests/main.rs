@@ -5,6 +5,7 @@ mod bitmaps_file;
 mod cached;
 mod chunked;
 mod confined;
+mod credentials;
 mod differential;
 mod drop_in;
 mod faults;

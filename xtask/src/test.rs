@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 33] = [
+const SUITES: [&str; 34] = [
     "differential",
     "drop_in",
     "serve",
@@ -56,6 +56,7 @@ const SUITES: [&str; 33] = [
     "chunked",
     "pruned",
     "confined",
+    "credentials",
     "under_faults",
     "kill",
     "vhost_user",

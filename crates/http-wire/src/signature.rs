@@ -23,7 +23,7 @@ pub struct Credentials {
     /// The secret access key.
     pub secret_key: Secret,
     /// The session token of credentials that end.
-    pub session_token: Option<String>,
+    pub session_token: Option<Secret>,
 }
 
 impl fmt::Debug for Credentials {
