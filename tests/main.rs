@@ -8,6 +8,7 @@ mod confined;
 mod credentials;
 mod differential;
 mod drop_in;
+mod far_tools;
 mod faults;
 mod flushes;
 mod full_file_system;

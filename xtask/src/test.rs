@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 34] = [
+const SUITES: [&str; 35] = [
     "differential",
     "drop_in",
     "serve",
@@ -57,6 +57,7 @@ const SUITES: [&str; 34] = [
     "pruned",
     "confined",
     "credentials",
+    "far_tools",
     "under_faults",
     "kill",
     "vhost_user",
