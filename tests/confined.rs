@@ -43,6 +43,12 @@ fn children(server: u32) -> Vec<u32> {
     children
 }
 
+/// The process that connects, of one that keeps it.
+fn only_child(keeper: u32) -> u32 {
+    wait_until("a process that connects", || children(keeper).len() == 1);
+    children(keeper)[0]
+}
+
 fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
@@ -114,16 +120,23 @@ fn the_process_that_connects_is_fenced_in_knows_no_credential_and_ends_with_the_
     let drive = format!("id=disk,read-only=on,format=raw,file={}", store.url());
     let start = Start::new([drive]).env("AWS_SECRET_ACCESS_KEY", "hush");
     let server = listening(start);
-    let brokers = children(server.pid());
-    assert_eq!(brokers.len(), 2, "one and a spare one");
-    for &broker in &brokers {
+    let keepers = children(server.pid());
+    assert_eq!(keepers.len(), 2, "one and a spare one");
+    let those_that_connect: Vec<u32> = keepers.iter().map(|&keeper| only_child(keeper)).collect();
+    for &broker in &those_that_connect {
         wait_until("the sandbox", || status_of(broker, "Seccomp").as_deref() == Some("2"));
         assert_eq!(status_of(broker, "NoNewPrivs").as_deref(), Some("1"));
+    }
+    let brokers = [&keepers[..], &those_that_connect].concat();
+    for &broker in &brokers {
         let proc = PathBuf::from(format!("/proc/{broker}"));
         let environment = std::fs::read(proc.join("environ")).expect("an environment");
         assert!(!String::from_utf8_lossy(&environment).contains("hush"));
         let words = std::fs::read_to_string(proc.join("cmdline")).expect("words");
-        assert!(words.contains(&format!("broker\0127.0.0.1:{}", store.port())), "{words}");
+        assert!(
+            words.contains("broker\0") && words.contains(&format!("\0127.0.0.1:{}", store.port())),
+            "{words}"
+        );
         // Nothing of the server's: no ring, and no socket but its own.
         let open = std::fs::read_dir(proc.join("fd")).expect("descriptors").flatten();
         let open =
@@ -138,7 +151,8 @@ fn the_process_that_connects_is_fenced_in_knows_no_credential_and_ends_with_the_
         rustix::process::kill_process(pid, signal).expect("it lives");
     }
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(children(server.pid()), brokers);
+    assert_eq!(children(server.pid()), keepers);
+    assert!(keepers.iter().map(|&keeper| only_child(keeper)).eq(those_that_connect));
     server.kill();
     let are_gone = || brokers.iter().all(|&pid| status_of(pid, "State").is_none_or(|s| s.starts_with('Z')));
     wait_until("their end", are_gone);
@@ -208,6 +222,43 @@ fn redirects_and_commands_lead_to_allowed_addresses_only() {
     cached["file"]["cache-file"] = scratch.name("cache").into();
     Qmp::connect(&qmp).ok("blockdev-add", cached);
     assert!(scratch.file("cache").exists(), "it is made in the sandbox");
+    server.stop();
+}
+
+/// A network manager writes another resolv.conf with each network, and puts it in the place of the old one: a fence around the old one
+/// let no name be found any more. Here /etc is a directory of the test's, in a mount namespace.
+#[test]
+fn names_are_looked_up_as_files_that_were_replaced_say() {
+    let (scratch, data) = (Scratch::new(), bytes(4 << 20));
+    let store = FaultServer::start(data.clone());
+    std::fs::create_dir(scratch.file("etc")).expect("a directory");
+    let hosts = |lines: &str| {
+        std::fs::write(scratch.file("etc/new"), lines).expect("a file");
+        std::fs::rename(scratch.file("etc/new"), scratch.file("etc/hosts")).expect("it is replaced");
+    };
+    std::fs::write(scratch.file("etc/nsswitch.conf"), "hosts: files\n").expect("a file");
+    std::fs::copy("/etc/ld.so.cache", scratch.file("etc/ld.so.cache")).expect("a file");
+    hosts("127.0.0.1 store.test\n");
+    let script = r#"mount --bind "$1" /etc && shift && exec "$@""#;
+    let drive = format!(
+        "id=disk,read-only=on,format=raw,file={},file.readahead=0,file.remote-timeout=4",
+        store.url().replace("127.0.0.1", "store.test")
+    );
+    let etc = scratch.name("etc");
+    let server = listening(Start::under("unshare", ["--mount", "sh", "-c", script, "sh", &etc], [drive]));
+    let mut client = server.client("disk");
+    let mut at = 0;
+    let mut read = || {
+        // The kept connection is gone, so that a new one is needed.
+        store.fail(&[Fault::Reset]);
+        at += 1 << 19;
+        client.read(at as u64, 4096).map(|read| assert!(read == data[at..at + 4096]))
+    };
+    read().expect("the name is known");
+    hosts("127.0.0.1 other.test\n");
+    read().expect_err("the name is not known any more");
+    hosts("127.0.0.1 store.test\n");
+    read().expect("the name is known again");
     server.stop();
 }
 

@@ -57,6 +57,17 @@ fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
         run(&["compare", "-f", "raw", "-F", "raw", &object, "disk.raw"]).ok();
         run(&["push", "-q", "-f", "raw", "disk.raw", &pushed]).ok();
         run(&["pull", "-q", &pushed, &format!("{key}.raw")]).ok();
+        let sum = |words: &[&str]| run(words).ok().split(' ').next().map(str::to_owned);
+        let verified = sum(&["verify", "-f", "raw", &format!("chunked:{pushed}")]);
+        assert_eq!(verified, sum(&["verify", "-f", "raw", "disk.raw"]));
+        // What the store lists: nothing of these images is unused, and what an image leaves that is pushed anew is.
+        let prune = ["prune", "--output", "json", "--remove", "--unused-for", "0s", "s3://images/base"];
+        let pruned = run(&prune).json();
+        assert_eq!(pruned["unused"], serde_json::json!([]), "{pruned}");
+        run(&["push", "-q", "-f", "raw", "--chunk-size", "4M", "disk.raw", &pushed]).ok();
+        let pruned = run(&prune).json();
+        assert!(pruned["unused"].as_array().is_some_and(|unused| unused.len() > 20), "{pruned}");
+        run(&["pull", "-q", &pushed, &format!("{key}.raw")]).ok();
         let back = std::fs::read(scene.scratch.file(&format!("{key}.raw"))).unwrap();
         assert!(back == std::fs::read(scene.scratch.file("disk.raw")).unwrap(), "{key}");
         let said = run(&["info", &object]).env("AWS_SECRET_ACCESS_KEY", "wrong-secret").fails();
@@ -69,25 +80,47 @@ fn what_is_uploaded_is_read_back_and_nothing_is_without_the_secret() {
 #[test]
 fn a_store_that_is_killed_under_load_and_comes_back_costs_time_and_no_byte() {
     let mut scene = Scene::new();
-    with_sums(&scene.scratch.file("sums.raw"), "16m");
+    with_sums(&scene.scratch.file("sums.raw"), "32m");
     let endpoint = scene.store.endpoint();
     scene.run(&endpoint, &["convert", "-f", "raw", "-O", "raw", "sums.raw", "s3://images/sums.raw"]).ok();
-    let (id, secret) = black_box::radosgw::USER;
-    let drive = "id=disk,format=raw,read-only=on,file=s3://images/sums.raw,file.on-remote-error=wait";
-    let start = Start::new([drive]).env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
-    let server: Server =
-        start.env("AWS_ENDPOINT_URL", &endpoint).listen().unwrap_or_else(|error| panic!("{}", error.0));
-    let uri = server.uri("disk");
-    let load = std::thread::spawn(move || {
-        let job = ["--name=load", "--rw=randread", "--bs=4k", "--iodepth=8", "--size=16m", "--time_based"];
-        let verify = ["--runtime=15", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
-        fio(&uri, &[&job[..], &verify].concat(), Duration::from_secs(300))
-    });
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(!load.is_finished());
-    scene.store.kill();
-    std::thread::sleep(Duration::from_secs(1));
-    scene.store.restart(&scene.ceph);
-    load.join().unwrap();
-    server.stop();
+    // Through a cache that is too small for the disk: it fetches, gives up and fills all the time.
+    let cache = scene.scratch.name("cache.qcow2");
+    for cache in [String::new(), format!(",file.cache-file={cache},file.cache-size=16M")] {
+        let drive = format!(
+            "id=disk,format=raw,read-only=on,file=s3://images/sums.raw,file.on-remote-error=wait{cache}"
+        );
+        scene.reads_through_a_kill(&drive);
+    }
+    Run::new("qemu-img").args(["check", "-q", "-f", "qcow2", &cache]).ok();
+}
+
+impl Scene {
+    /// fio reads and verifies while the store is killed and comes back.
+    fn reads_through_a_kill(&mut self, drive: &str) {
+        let endpoint = self.store.endpoint();
+        let (id, secret) = black_box::radosgw::USER;
+        let start = Start::new([drive]).env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
+        let server: Server =
+            start.env("AWS_ENDPOINT_URL", &endpoint).listen().unwrap_or_else(|error| panic!("{}", error.0));
+        let uri = server.uri("disk");
+        let load = std::thread::spawn(move || {
+            let job =
+                ["--name=load", "--rw=randread", "--bs=4k", "--iodepth=8", "--size=32m", "--time_based"];
+            let verify = [
+                "--runtime=15",
+                "--rate_iops=1000",
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--verify_state_save=0",
+            ];
+            fio(&uri, &[&job[..], &verify].concat(), Duration::from_secs(300))
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!load.is_finished());
+        self.store.kill();
+        std::thread::sleep(Duration::from_secs(1));
+        self.store.restart(&self.ceph);
+        load.join().expect("fio finds what it wrote");
+        server.stop();
+    }
 }

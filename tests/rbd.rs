@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use black_box::ceph::{Objects, kill_workers_of};
 use black_box::qmp::Qmp;
 use black_box::server::{Server, Start};
-use black_box::{Ceph, Run, Scratch, cowhand};
+use black_box::{Ceph, Run, Scratch, cowhand, metrics};
 use serde_json::{Value, json};
 
 /// A cluster in memory, and a raw disk with data and zeroes in a file.
@@ -313,4 +313,163 @@ fn a_cluster_that_rests_is_an_error_in_time_or_waited_for_and_told_of_over_qmp()
     let is_back = |server: &Value| server["reachable"] == true && server["losses"] == 1;
     assert!(servers.iter().all(is_back), "{servers:?}");
     server.stop();
+}
+
+/// A qcow2 disk grows while it is served, in an image that is too short for it, and both grow when they are not.
+#[test]
+fn a_disk_is_resized_raw_and_as_qcow2() {
+    let scene = Scene::new(Objects::Memory);
+    let (raw, image) = (scene.image("raw", 16), scene.ceph.name("image"));
+    scene.qemu(&["create", "-q", "-f", "qcow2", &image, "16M"]);
+    for (name, format) in [(&raw, "raw"), (&image, "qcow2")] {
+        let control = scene.scratch.file("qmp");
+        let start = Start::new(["-f", format, "--qmp"]).arg(&control);
+        let server = start.arg(format!("id=disk,node-name=disk,file={name}")).listen();
+        let server = server.unwrap_or_else(|error| panic!("{}", error.0));
+        let mut qmp = Qmp::connect(&control);
+        let larger = json!({ "node-name": "disk", "size": 24 << 20 });
+        let end = match format {
+            "raw" => {
+                let refused = qmp.refused("block_resize", larger);
+                assert!(refused.contains("the size of a raw disk is that of its file"), "{refused}");
+                16 << 20
+            }
+            _ => {
+                qmp.ok("block_resize", larger);
+                24 << 20
+            }
+        };
+        let mut client = server.client("disk");
+        assert_eq!(client.size(), end);
+        client.write(end - 4096, &[7; 4096]).expect("a write at the end");
+        client.flush().expect("the cluster is there");
+        drop(client);
+        server.stop();
+        scene.run(&["resize", "-f", format, name, "32M"]).ok();
+        let [end, rest] =
+            [format!("read -P 7 {} 4096", end - 4096), format!("read -P 0 {end} {}", (32 << 20) - end)];
+        let script = ["-f", format, "-c", &end, "-c", &rest, name];
+        let theirs = Run::new("qemu-io").args(script).limit(Duration::from_secs(120)).ok();
+        assert!(!theirs.contains("failed"), "{theirs}");
+        let info: Value =
+            serde_json::from_str(&scene.qemu(&["info", "-f", format, "--output", "json", name])).unwrap();
+        assert_eq!(info["virtual-size"], 32 << 20, "{info}");
+    }
+    scene.qemu(&["check", "-f", "qcow2", &image]);
+    let refused = scene.run(&["resize", "-f", "raw", &raw, "8M"]).fails();
+    assert!(refused.contains("--shrink"), "{refused}");
+}
+
+/// An image that a command adds to a server in its sandbox without one: it has no process for that and starts none.
+#[test]
+fn a_server_in_its_sandbox_says_that_an_image_must_be_on_its_command_line() {
+    let scratch = Scratch::new();
+    let (disk, control) = (scratch.write("disk.raw", &[0; 4096]), scratch.file("qmp"));
+    let add = json!({ "driver": "raw", "node-name": "n", "file": { "driver": "rbd", "pool": "rbd", "image": "disk" } });
+    let start = Start::new(["-f", "raw", "--qmp"]).arg(&control).arg(disk);
+    let mut server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+    server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+    let mut qmp = Qmp::connect(&control);
+    let refused = qmp.refused("blockdev-add", add);
+    assert!(refused.contains("starts none unless a drive of its command line is one"), "{refused}");
+    assert!(qmp.ok("query-named-block-nodes", json!({})).to_string().contains("disk.raw"));
+    server.stop();
+}
+
+/// `status`, the query, events and metrics say of an image's cluster what they say of any server.
+#[test]
+fn a_cluster_that_is_lost_and_comes_back_is_told_of_everywhere() {
+    let scene = Scene::new(Objects::Memory);
+    // The lock of a client that is gone would be held for half a minute.
+    scene.ceph.rbd(["create", "-s", "16M", "--image-feature", "layering", "rbd/disk"]);
+    let control = scene.scratch.file("qmp");
+    let start = Start::new(["-f", "raw", "--metrics", "127.0.0.1:0", "--qmp"]).arg(&control);
+    let start = start.arg(format!("id=disk,file={}", scene.ceph.name("disk"))).listen();
+    let mut server = start.unwrap_or_else(|error| panic!("{}", error.0));
+    let (figures, mut qmp) = (metrics::address(&mut server), Qmp::connect(&control));
+    let status = || cowhand(["status"]).arg(&control).ok();
+    let figure =
+        |name: &str| metrics::figure(&figures, &format!("cowhand_remote_{name}{{server=\"rbd:rbd/disk\"}}"));
+    assert!(figure("reachable") > 0.5 && figure("losses_total") < 0.5);
+    std::thread::scope(|scope| {
+        scope.spawn(|| scene.ceph.rest_osd(Duration::from_secs(4)));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(kill_workers_of(&server), 1);
+        let mut client = server.client("disk");
+        let reader = scope.spawn(move || client.read(0, 4096).is_ok());
+        let lost = qmp.event("X_REMOTE_LOST")["data"].take();
+        let error = lost["error"].as_str().unwrap_or_default();
+        assert!(lost["name"] == "rbd:rbd/disk" && !error.is_empty(), "{lost}");
+        assert!(figure("reachable") < 0.5);
+        assert!(status().contains("server rbd:rbd/disk: lost for "), "{}", status());
+        assert!(reader.join().expect("an answer"), "it waits for another process");
+    });
+    assert_eq!(qmp.event("X_REMOTE_BACK")["data"]["name"], "rbd:rbd/disk");
+    assert!(figure("reachable") > 0.5 && (figure("losses_total") - 1.0).abs() < 0.5);
+    assert!(status().contains("server rbd:rbd/disk: reachable, was lost once"), "{}", status());
+    server.stop();
+}
+
+/// Where no librbd is at all, and not a broken one: an empty directory lies over the places in which the loader looks.
+#[test]
+fn where_there_is_no_library_a_disk_is_refused_in_plain_words_and_others_are_served() {
+    let scratch = Scratch::new();
+    let (hidden, disk) = (scratch.write("empty", b""), scratch.write("disk.raw", &[0; 4096]));
+    // What the loader's cache names is a file of no bytes then, under each of its names.
+    let script = r#"for file in $(ldconfig -p | sed -n 's/.*librbd.* => //p'); do mount --bind "$0" "$(readlink -f "$file")" || exit 9; done; exec "$@""#;
+    let under = |words: &[&str]| {
+        let program = black_box::program::path();
+        Run::new("unshare").args(["--mount", "sh", "-c", script]).arg(&hidden).arg(program).args(words)
+    };
+    let said = under(&["info", "rbd:rbd/disk"]).fails();
+    assert!(said.contains("librbd.so.1") && said.contains("apt install librbd1"), "{said}");
+    let info = under(&["info", "-f", "raw", disk.to_str().expect("a path")]).ok();
+    assert!(info.contains("virtual size: 4 KiB"), "{info}");
+}
+
+/// docs/remote.md has the table; the other drivers' are in `far_tools.rs`.
+#[test]
+fn tools_say_of_an_image_what_they_say_of_its_file() {
+    let scene = Scene::new(Objects::Memory);
+    let (raw, image) = (scene.image("raw", 24), scene.ceph.name("image"));
+    scene.run(&["convert", "-n", "-f", "raw", "-O", "raw", "disk.raw", &raw]).ok();
+    scene.qemu(&["create", "-q", "-f", "qcow2", &image, "24M"]);
+    scene.run(&["convert", "-n", "-f", "raw", "-O", "qcow2", "disk.raw", &image]).ok();
+    let sum = |format: &str, name: &str| {
+        scene.run(&["verify", "-f", format, name]).ok().split(' ').next().map(str::to_owned)
+    };
+    let bytes = |name: &str| std::fs::read(scene.scratch.file(name)).expect("a file");
+    for (name, format) in [(&raw, "raw"), (&image, "qcow2")] {
+        assert_eq!(sum(format, name), sum("raw", "disk.raw"));
+        scene.run(&["measure", "-f", format, "-O", "qcow2", name]).ok();
+        scene
+            .run(&["dd", "-f", format, &format!("if={name}"), "of=part.raw", "bs=64k", "skip=3", "count=40"])
+            .ok();
+        assert!(bytes("part.raw") == bytes("disk.raw")[3 << 16..40 << 16]);
+        // Of the qcow2 disk by a bitmap, which the image keeps.
+        for _ in 0..2 {
+            scene.run(&["backup", "-f", format, name, "points"]).ok();
+        }
+        let points = scene.run(&["backup", "--list", "points"]).ok();
+        assert_eq!(points.contains("incremental"), format == "qcow2", "{points}");
+        scene.run(&["backup", "--restore", "points", "restored.qcow2"]).ok();
+        scene.run(&["compare", "-f", "qcow2", "-F", "raw", "restored.qcow2", "disk.raw"]).ok();
+        std::fs::remove_file(scene.scratch.file("restored.qcow2")).expect("it was made");
+        std::fs::remove_file(scene.scratch.file("part.raw")).expect("it was made");
+        std::fs::remove_dir_all(scene.scratch.file("points")).expect("a directory");
+    }
+    scene.run(&["snapshot", "-c", "point", &image]).ok();
+    scene.run(&["io", "-c", "write -P 9 1M 64k", &image]).ok();
+    scene.run(&["snapshot", "-a", "point", &image]).ok();
+    scene.run(&["amend", "-o", "lazy_refcounts=on", &image]).ok();
+    scene.run(&["check", "-r", "all", &image]).ok();
+    scene.qemu(&["compare", "-f", "qcow2", "-F", "raw", &image, "disk.raw"]);
+    for words in [
+        &["create", "-f", "raw", &raw, "6M"][..],
+        &["convert", "-f", "raw", "-O", "raw", "disk.raw", &raw],
+        &["dd", "-f", "raw", "if=disk.raw", &format!("of={raw}")],
+    ] {
+        let said = scene.run(words).fails();
+        assert!(said.contains("driver rbd creates nothing"), "{said}");
+    }
 }

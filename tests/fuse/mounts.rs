@@ -1,12 +1,13 @@
 //! Mounts come and go with their server.
 
 use std::fs::File;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use black_box::program::{self, cowhand};
+use black_box::qmp::Qmp;
 use black_box::server::Start;
-use black_box::{Run, Server};
+use black_box::{Fault, FaultServer, Nginx, Random, Run, Scratch, Server};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -153,7 +154,7 @@ fn the_sandbox_holds_over_a_mount() {
     let qmp = place.scratch.name("qmp.sock");
     let server =
         Start::new(["--fuse", place.name(), "--qmp", &qmp, &place.disk]).listen().expect("it serves");
-    let mut commands = black_box::qmp::Qmp::connect(qmp.as_ref());
+    let mut commands = Qmp::connect(qmp.as_ref());
     // It answers in the sandbox.
     commands.ok("query-status", serde_json::json!({}));
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("a process");
@@ -168,4 +169,55 @@ fn the_sandbox_holds_over_a_mount() {
     assert_eq!(commands.event("BLOCK_EXPORT_DELETED")["data"]["id"], "disk-fuse0");
     assert!(!is_mounted(&place.file));
     server.stop();
+}
+
+/// The sandbox let no connection be made any more: a mount of a disk on a server was lost with the first one.
+#[test]
+fn a_mount_of_a_disk_on_a_server_survives_the_end_of_its_connections() {
+    let scratch = Scratch::new();
+    let data = Random::of_name("mount").bytes(8 << 20);
+    scratch.write("disk", &data);
+    let file = scratch.write("file", b"");
+    let mut store = Nginx::start(scratch.path(), &crate::remote::certificates());
+    let options = "driver=raw,read-only=on,file.driver=http,file.readahead=0,file.on-remote-error=wait";
+    let drive = format!("{options},file.url={}", store.url("/disk"));
+    let (qmp, place) = (scratch.file("qmp"), &file);
+    cowhand(["mount", "--background", "--qmp"]).arg(&qmp).arg(drive).arg(place).ok();
+    let read = |at: usize| {
+        let mut bytes = vec![0; 4096];
+        let open = File::open(place).and_then(|open| open.read_exact_at(&mut bytes, at as u64));
+        open.map(|()| assert!(bytes == data[at..at + 4096]))
+    };
+    read(0).expect("the server is there");
+    let mut control = Qmp::connect(&qmp);
+    for at in [3 << 20, 5 << 20] {
+        store.kill();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(at));
+            control.event("X_REMOTE_LOST");
+            store.restart();
+            reader.join().expect("a thread").expect("it waits for the server");
+        });
+        control.event("X_REMOTE_BACK");
+    }
+    Run::new("umount").arg(place).ok();
+}
+
+/// A redirect leads where the user did not say: it is not followed, unless that is allowed.
+#[test]
+fn a_mount_is_led_elsewhere_only_where_that_is_allowed() {
+    let (scratch, data) = (Scratch::new(), Random::of_name("mount").bytes(1 << 20));
+    let file = scratch.write("file", b"");
+    let (store, other) = (FaultServer::start(data.clone()), FaultServer::start(data.clone()));
+    let drive = format!("driver=raw,read-only=on,file={}", store.url());
+    let elsewhere = Fault::RedirectTo(other.port());
+    store.fail(&[elsewhere]);
+    let refused = cowhand(["mount", "--background", &drive]).arg(&file).fails();
+    let way = format!("127.0.0.1:{}", other.port());
+    assert!(refused.contains(&format!("--allow-connect {way}")), "{refused}");
+    store.fail(&[elsewhere]);
+    cowhand(["mount", "--background", "--allow-connect", &way, &drive]).arg(&file).ok();
+    assert!(std::fs::read(&file).expect("the disk") == data);
+    assert!(other.requests() > 0);
+    Run::new("umount").arg(&file).ok();
 }

@@ -109,16 +109,25 @@ impl Moto {
 
     /// Makes a bucket (`/BUCKET`), or an object (`/BUCKET/KEY`, escaped) of these bytes.
     pub fn put(&self, path: &str, bytes: &[u8]) {
+        self.change("PUT", path, bytes, "200");
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, path: &str) {
+        self.change("DELETE", path, b"", "204");
+    }
+
+    fn change(&self, method: &str, path: &str, bytes: &[u8], status: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let head = format!(
-            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: {SIGNED}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: {SIGNED}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             self.port,
             bytes.len()
         );
         stream.write_all(&[head.as_bytes(), bytes].concat()).expect("it takes it");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
 }
 

@@ -28,7 +28,7 @@ const UNIT: &str = "unit";
 const INTERLEAVINGS: &str = "interleavings";
 
 /// The black-box suites, quick ones first.
-const SUITES: [&str; 32] = [
+const SUITES: [&str; 35] = [
     "differential",
     "drop_in",
     "serve",
@@ -54,7 +54,10 @@ const SUITES: [&str; 32] = [
     "cached",
     "uploads",
     "chunked",
+    "pruned",
     "confined",
+    "credentials",
+    "far_tools",
     "under_faults",
     "kill",
     "vhost_user",

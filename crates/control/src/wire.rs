@@ -15,7 +15,9 @@ pub fn greeting(version: &Value) -> Vec<u8> {
 pub fn reply(outcome: Result<Value, QmpError>, id: Option<Value>) -> Vec<u8> {
     let (key, value) = match outcome {
         Ok(value) => ("return", value),
-        Err(QmpError { class, desc }) => ("error", json!({ "class": class.name(), "desc": desc })),
+        Err(QmpError { class, desc }) => {
+            ("error", json!({ "class": class.name(), "desc": secret::without_credentials(&desc) }))
+        }
     };
     let mut object = Map::new();
     object.insert(key.to_owned(), value);

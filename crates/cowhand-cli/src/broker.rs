@@ -1,21 +1,42 @@
-//! `cowhand broker`: the process that makes connections for a server in its sandbox. Servers start it; people do not.
+//! `cowhand broker`: the processes that make connections for a server in its sandbox. Servers start them; people do not.
 //!
-//! Its standard input is a socket over which it is asked, its arguments are the addresses that it may connect to. It knows nothing else of the
-//! disks: no credentials, no bytes. It ends when the server has ended, and not by the signals that end the server: disks may be written until then.
+//! Standard input is a socket over which is asked, the arguments are the addresses that may be connected to. Nothing else of the disks is known
+//! here: no credentials, no bytes. They end when the server has ended, and not by the signals that end the server: disks may be written until then.
+//!
+//! # Two processes
+//! The one that connects is behind fences, and reads no files but those that say how names are looked up. A fence knows files, not names: when one of
+//! them is replaced, as `resolv.conf` is with every new network, the new one is out of reach. So another process starts it, and starts it again
+//! when it ends for that reason. That process takes no question and reads nothing that anybody sends.
 
-use std::os::fd::AsFd;
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dial::Address;
+use dial::broker::End;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::failure::Failure;
-use crate::serve::sandbox;
+use crate::serve::sandbox::{self, LOOKUP_FILES};
+
+/// The exit code of one that connects, for another one to be started.
+const OUTDATED: u8 = 75;
+/// From one start to the next at least: whoever replaces these files all the time costs connections, not processors.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// The process that started this one to connect
+    #[arg(long, value_name = "PID")]
+    kept_by: Option<i32>,
+
     /// Addresses that may be connected to
     #[arg(value_name = "HOST:PORT", required = true)]
     addresses: Vec<Address>,
@@ -24,15 +45,61 @@ pub struct Args {
 /// Connects until nobody can ask any more.
 ///
 /// # Errors
-/// When standard input is no socket.
+/// When standard input is no socket, or no process can be started.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let failed = |error: std::io::Error| Failure::because("standard input is no socket of a server", &error);
+    let failed = |error: std::io::Error| Failure::because("cannot connect for a server", &error);
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
-    let ports: Vec<u16> = args.addresses.iter().map(Address::port).collect();
+    match args.kept_by {
+        None => keep(&args.addresses).map_err(failed),
+        Some(keeper) => connect(args.addresses, keeper).map_err(failed),
+    }
+}
+
+/// Has a process that connects, always one that knows the files as they are.
+fn keep(addresses: &[Address]) -> std::io::Result<ExitCode> {
+    loop {
+        let begun = Instant::now();
+        let ended = Command::new("/proc/self/exe")
+            .arg0("cowhand")
+            .args(["broker", "--kept-by", &getpid().as_raw_nonzero().to_string()])
+            .args(addresses.iter().map(Address::to_string))
+            .stdin(Stdio::inherit())
+            .status()?;
+        match ended.code() {
+            Some(0) => return Ok(ExitCode::SUCCESS),
+            Some(code) if code == i32::from(OUTDATED) => {}
+            // The server has a spare one.
+            _ => return Err(std::io::Error::other(format!("the process that connects ended: {ended}"))),
+        }
+        std::thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// Connects, while the files are those that can be read.
+fn connect(addresses: Vec<Address>, keeper: i32) -> std::io::Result<ExitCode> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(Pid::as_raw_pid) != Some(keeper) {
+        // It ended before: nobody would end this one.
+        return Ok(ExitCode::SUCCESS);
+    }
+    let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let ports: Vec<u16> = addresses.iter().map(Address::port).collect();
+    // Before the fences: what is replaced between the two is noticed.
+    let known = identities();
     sandbox::enter_as_broker(&ports);
-    dial::broker::serve(&socket, args.addresses).map_err(failed)?;
-    Ok(ExitCode::SUCCESS)
+    match dial::broker::serve_while(&socket, addresses, || identities() == known)? {
+        End::Unused => Ok(ExitCode::SUCCESS),
+        End::Outdated => Ok(ExitCode::from(OUTDATED)),
+    }
+}
+
+/// Which files the names lead to: device and number; `None` for those that are not there. Fences let everybody ask that.
+fn identities() -> Vec<(OsString, Option<(u64, u64)>)> {
+    let identity = |path: &&str| {
+        let found = Path::new(path).metadata().ok();
+        (OsString::from(path), found.map(|found| (found.dev(), found.ino())))
+    };
+    LOOKUP_FILES.iter().map(identity).collect()
 }

@@ -8,8 +8,8 @@ use crate::deferred::Deferred;
 use crate::failure::FAILED;
 use crate::{
     amend, backup, bench, bitmap, broker, cache, check, commit, compact, compare, compat, completion,
-    convert, create, dd, flatten, info, io, manual, map, measure, mirror, mount, pull, push, rebase, reopen,
-    resize, serve, show, snapshot, status, stream, throttle, top, verify,
+    convert, create, dd, flatten, info, io, manual, map, measure, mirror, mount, prune, pull, push, rebase,
+    reopen, resize, serve, show, snapshot, status, stream, throttle, top, verify,
 };
 
 /// What stands under every subcommand's help.
@@ -88,6 +88,8 @@ pub enum Command {
     Push(Deferred<push::Args>),
     #[command(about = "Make an image of a chunked image in an object store")]
     Pull(Deferred<pull::Args>),
+    #[command(about = "List or remove chunks in an object store that no image leads to")]
+    Prune(Deferred<prune::Args>),
     #[command(about = "Print or check checksums of what disks hold")]
     Verify(Deferred<verify::Args>),
     #[command(about = "Say how large the file of a new image will be")]

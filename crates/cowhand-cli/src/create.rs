@@ -272,10 +272,10 @@ fn created(file: &Path, image: &NewImage, asked: u64) -> String {
         add(format!("preallocation {}", options.preallocation.name()));
     }
     if let (Some(name), Some(format)) = (&options.backing_file, &options.backing_format) {
-        add(format!("over {name} ({format})"));
+        add(format!("over {} ({format})", secret::without_credentials(name)));
     }
     if let Some(name) = &options.data_file {
-        add(format!("data in {name}"));
+        add(format!("data in {}", secret::without_credentials(name)));
     }
     text
 }

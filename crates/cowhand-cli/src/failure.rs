@@ -1,5 +1,6 @@
 //! What ends a command early: said once, with its causes, and an exit code.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
@@ -164,11 +165,16 @@ pub fn warn(what: &str) {
 pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
     if error.use_stderr() && voice::is_qemu() {
         let text = error.to_string();
+        let text = secret::without_credentials(&text);
         tell(format_args!("{}: {}", voice::name(), text.strip_prefix("error: ").unwrap_or(&text).trim_end()));
         return ExitCode::from(code);
     }
-    // Nothing to do if even that cannot be shown.
-    let _ = error.print();
+    let text = error.to_string();
+    match secret::without_credentials(&text) {
+        // Nothing to do if even that cannot be shown.
+        Cow::Borrowed(_) => _ = error.print(),
+        Cow::Owned(text) => tell(format_args!("{}", text.trim_end())),
+    }
     match error.use_stderr() {
         true => ExitCode::from(code),
         false => ExitCode::SUCCESS,

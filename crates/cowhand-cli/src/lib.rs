@@ -42,6 +42,7 @@ pub mod mount;
 mod objects;
 pub mod output;
 pub mod progress;
+pub mod prune;
 pub mod pull;
 pub mod push;
 pub mod rbd;
@@ -129,6 +130,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         Command::Compact(Deferred(args)) => compact::run(&args, out),
         Command::Pull(Deferred(args)) => pull::run(&args, out),
         Command::Push(Deferred(args)) => push::run(&args, out),
+        Command::Prune(Deferred(args)) => prune::run(&args, out),
         Command::Verify(Deferred(args)) => verify::run(&args, out),
         Command::Measure(Deferred(args)) => measure::run(&args, out),
         Command::Resize(Deferred(args)) => resize::run(&args, out),

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use dial::Address;
 use door_fuse::mount::AllowOther;
 use graph::probe::Format;
 
@@ -64,6 +65,14 @@ pub struct Args {
     /// Also follow names in images that lead under DIR (may be repeated)
     #[arg(long, value_name = "DIR")]
     pub allow_path: Vec<PathBuf>,
+
+    /// Also follow names in images that lead to this server of disks, or to this disk of one: nbd://HOST:PORT, s3://BUCKET (may be repeated)
+    #[arg(long, value_name = "NAME")]
+    pub allow_name: Vec<String>,
+
+    /// Also connect to this server: where a redirect leads, or where the disks of commands lie; that of DRIVE is allowed (may be repeated)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub allow_connect: Vec<Address>,
 
     /// Event loops, one thread each [default: one: a mount is served on one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -134,6 +143,8 @@ fn settings(args: Args) -> Result<Settings, Failure> {
         format: args.format,
         read_only: args.read_only.then_some(true),
         allow_path: args.allow_path,
+        allow_name: args.allow_name,
+        allow_connect: args.allow_connect,
         qmp: args.qmp.as_deref().map(absolute).transpose()?,
         threads: args.threads.or(Some(1)),
         pid_file: args.pid_file.as_deref().map(absolute).transpose()?,

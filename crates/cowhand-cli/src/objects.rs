@@ -24,15 +24,27 @@ const REFUSED: [(&str, &str); 2] = [
 /// Where systemd puts the credentials of a unit: passwords, which are looked for by id.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
+/// Variables in which keys of object stores are, or their files' names.
+const STORE_KEYS: [&str; 4] =
+    ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"];
+
 /// Adds all of them to the process's secrets and credentials.
 ///
 /// # Errors
 /// For the first that is of another type, or cannot be read. Its text is not shown: it may hold a password.
 pub fn add_all(objects: &[OsString]) -> Result<(), Failure> {
-    if !objects.is_empty() || std::env::var_os(CREDENTIALS).is_some() {
+    if !objects.is_empty() || std::env::var_os(CREDENTIALS).is_some() || has_keys_of_a_store() {
         leave_no_core_dump()?;
     }
     objects.iter().try_for_each(|object| add(object))
+}
+
+/// Whether keys of object stores are in the environment, or in a file from which drives take them.
+fn has_keys_of_a_store() -> bool {
+    let is_given = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let home = || std::env::var_os("HOME").map(PathBuf::from);
+    STORE_KEYS.iter().any(is_given)
+        || home().is_some_and(|home| home.join(".aws").join("credentials").exists())
 }
 
 /// Keys and passwords stay in memory while disks are open, and must not be in a file when the program crashes.

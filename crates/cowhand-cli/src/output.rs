@@ -32,10 +32,11 @@ pub fn tell(line: Arguments<'_>) {
 }
 
 /// `text` with what a terminal would obey shown, not sent: names of files and what images say may hold control
-/// characters.
+/// characters. Without what lets somebody in, which names may hold, too.
 pub fn printable(text: &str) -> Cow<'_, str> {
+    let text = secret::without_credentials(text);
     if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
+        return text;
     }
     let show = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
     Cow::Owned(text.chars().flat_map(show).collect())

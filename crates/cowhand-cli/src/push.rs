@@ -22,11 +22,13 @@ use self::upload::{Figures, Upload, UploadError};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, write_json};
 
 /// Often enough for a person who pressed Ctrl-C.
 const LOOKS_AT_SIGNALS: Duration = Duration::from_millis(100);
+/// A store that does not answer has been waited for before.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// What stands before the name in a DRIVE.
 const PREFIX: &str = "chunked:";
 /// What of a disk is marked as changed together: no chunk is smaller.
@@ -121,6 +123,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         let place = watch.within_grace(place(args)).await??;
         let disk = copying::open(&options, &rules, "push").await?;
         let pushed = watch.within_grace(push(args, &watch, &place, &disk)).await.flatten();
+        end_push(&place).await;
         copying::finish(&disk, pushed, |error| copying::because("push", &options, error)).await
     })?;
     match (args.quiet, args.output) {
@@ -203,6 +206,16 @@ async fn push(args: &Args, watch: &Watch, place: &Place, disk: &Arc<Disk>) -> Re
     })
 }
 
+/// Those who remove chunks are told that this push has ended.
+async fn end_push(place: &Place) {
+    let said = match select(pin!(place.end_push()), reactor::sleep(TOLD_WITHIN)).await {
+        Either::Left((Ok(()), _)) => return,
+        Either::Left((Err(error), _)) => error.to_string(),
+        Either::Right(_) => "no answer".to_owned(),
+    };
+    warn(&format!("cowhand prune will take this push for one that goes on: {said}"));
+}
+
 /// What the bitmap says was changed.
 async fn changed(args: &Args, disk: &Disk) -> Result<Option<Dirty>, Failure> {
     let Some(name) = &args.bitmap else { return Ok(None) };
@@ -256,6 +269,9 @@ fn hinted(failure: Failure, error: &Error) -> Failure {
     match error {
         Error::Store(StoreError::Unconditional { .. }) => failure
             .with_hint("--force pushes without that; nobody else may push to this name at the same time"),
+        Error::Removing { .. } => failure.with_hint(
+            "push again when that has ended; if it was killed, its object counts for a day, or until it is removed",
+        ),
         _ => failure,
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -26,9 +27,35 @@ const AT_ONCE_MAX: usize = 64;
 /// # Errors
 /// When the socket is none.
 pub fn serve(socket: &OwnedFd, allowed: impl IntoIterator<Item = Address>) -> io::Result<()> {
+    serve_while(socket, allowed, || true).map(drop)
+}
+
+/// Why a broker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody can ask any more.
+    Unused,
+    /// It could not do what the next question asks for: that is left for another broker of the same socket.
+    Outdated,
+}
+
+/// As [`serve`], while `is_current` says so, which is asked before each question is taken.
+///
+/// # Errors
+/// When the socket is none.
+pub fn serve_while(
+    socket: &OwnedFd,
+    allowed: impl IntoIterator<Item = Address>,
+    mut is_current: impl FnMut() -> bool,
+) -> io::Result<End> {
     let allowed: BTreeSet<Address> = allowed.into_iter().collect();
     let at_work = Arc::new(AtomicUsize::new(0));
-    while let Some((ask, answers)) = receive(socket)? {
+    loop {
+        wait_for_a_question(socket)?;
+        if !is_current() {
+            return Ok(End::Outdated);
+        }
+        let Some((ask, answers)) = receive(socket)? else { return Ok(End::Unused) };
         let Some(answers) = answers else { continue };
         let Some(ask) = ask.filter(|ask| allowed.contains(&ask.address)) else {
             answer(&answers, &Answer::Forbidden, None);
@@ -47,7 +74,17 @@ pub fn serve(socket: &OwnedFd, allowed: impl IntoIterator<Item = Address>) -> io
         // Without a thread the answers' socket is closed, and whoever asked asks again.
         let _ = std::thread::Builder::new().spawn(work);
     }
-    Ok(())
+}
+
+/// Nothing is taken: another broker of the socket may do that.
+fn wait_for_a_question(socket: &OwnedFd) -> io::Result<()> {
+    let mut waited = [PollFd::new(socket, PollFlags::IN)];
+    loop {
+        match poll(&mut waited, None) {
+            Err(Errno::INTR) => {}
+            polled => return Ok(polled.map(drop)?),
+        }
+    }
 }
 
 /// One of those that are at work; also when its thread could not be had.

@@ -73,3 +73,32 @@ fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
     let ended = reactor.run(connect(&allowed, second)).unwrap_err();
     assert!(ended.to_string().contains("have ended"), "{ended}");
 }
+
+/// A question that a broker cannot answer any more waits for the next one of the same socket.
+#[test]
+fn a_broker_that_is_outdated_leaves_the_question_to_the_next_one() {
+    let (own, theirs) = pair();
+    let (listener, allowed) = listener();
+    let port = listener.local_addr().unwrap().port();
+    let (answers, passed) = pair();
+    let question = [&1000_u32.to_be_bytes()[..], &port.to_be_bytes(), b"127.0.0.1"].concat();
+    ask(&own, &question, &passed);
+    drop(passed);
+    let ended = broker::serve_while(&theirs, [allowed.clone()], || false).unwrap();
+    assert_eq!(ended, broker::End::Outdated);
+    let serving = std::thread::spawn(move || broker::serve_while(&theirs, [allowed], || true));
+    let mut answer = [9; 64];
+    rustix::net::recv(&answers, &mut answer, rustix::net::RecvFlags::empty()).unwrap();
+    assert_eq!(answer[0], 0, "it is connected");
+    drop(own);
+    assert_eq!(serving.join().unwrap().unwrap(), broker::End::Unused);
+}
+
+fn ask(socket: &OwnedFd, question: &[u8], answers: &OwnedFd) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let passed = [std::os::fd::AsFd::as_fd(answers)];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+    sendmsg(socket, &[std::io::IoSlice::new(question)], &mut control, SendFlags::empty()).unwrap();
+}

@@ -1,5 +1,6 @@
 //! The head of an answer.
 
+use crate::date;
 use crate::validator::Validator;
 
 /// Bytes of a head at most.
@@ -86,6 +87,8 @@ pub struct Answer {
     pub encoding: Option<String>,
     /// `x-amz-bucket-region`: where a bucket is, if it is not where it was looked for.
     pub bucket_region: Option<String>,
+    /// `Date`: when the server answered, in seconds since 1970.
+    pub date_s: Option<u64>,
     /// [`UPLOAD_FIELD`]: which upload made the object.
     pub upload: Option<String>,
     /// The server takes no further request over the connection.
@@ -123,6 +126,8 @@ impl Answer {
             retry_after_s: found.text("Retry-After")?.and_then(|seconds| seconds.parse().ok()),
             encoding: found.text("Content-Encoding")?.filter(|how| !how.eq_ignore_ascii_case("identity")),
             bucket_region: found.text("x-amz-bucket-region")?.filter(|region| is_word(region)),
+            // Two of them are no reason to refuse the file.
+            date_s: found.text("Date").ok().flatten().and_then(|date| date::of_field(&date)),
             upload: found.text(UPLOAD_FIELD)?,
             closes,
         };

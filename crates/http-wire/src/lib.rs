@@ -6,6 +6,7 @@
 
 mod answer;
 mod basic;
+pub mod date;
 mod request;
 pub mod signature;
 mod url;

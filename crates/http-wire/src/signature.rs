@@ -23,7 +23,7 @@ pub struct Credentials {
     /// The secret access key.
     pub secret_key: Secret,
     /// The session token of credentials that end.
-    pub session_token: Option<String>,
+    pub session_token: Option<Secret>,
 }
 
 impl fmt::Debug for Credentials {
@@ -100,7 +100,7 @@ pub fn hash_of_parts<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
 /// `x-amz-date`: seconds since 1970 as `20130524T000000Z`.
 pub fn timestamp(now_s: u64) -> String {
     let (days, second) = (now_s / 86_400, now_s % 86_400);
-    let (year, month, day) = date(days);
+    let (year, month, day) = crate::date::day(days);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{:02}Z", second % 60)
 }
@@ -140,19 +140,6 @@ fn canonical_query(query: &str) -> String {
         .collect();
     pairs.sort();
     pairs.join("&")
-}
-
-/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March, in eras of 400 years: 146,097 days each.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

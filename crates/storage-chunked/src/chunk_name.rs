@@ -8,7 +8,7 @@ use http_wire::signature::hash;
 pub(crate) const NAME_BYTES: usize = 32;
 
 /// The name of a chunk or of a table. Two that are equal have the same bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkName([u8; NAME_BYTES]);
 
 impl ChunkName {

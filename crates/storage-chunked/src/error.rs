@@ -57,6 +57,28 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// Somebody removes chunks that nothing leads to.
+    #[error("chunks of this folder are being removed{}: {object} says so", ago(*.begun_s))]
+    Removing {
+        /// Who says so.
+        object: String,
+        /// How long ago it began.
+        begun_s: Option<u64>,
+    },
+    /// Somebody pushes, and may rely on chunks that nothing leads to yet.
+    #[error("an image is being pushed to this folder{}: {object} says so", ago(*.begun_s))]
+    Pushing {
+        /// Who says so.
+        object: String,
+        /// How long ago it began.
+        begun_s: Option<u64>,
+    },
+    /// A removal ends before pushes take it for dead.
+    #[error("chunks have been removed for 12 hours; what is left takes another call")]
+    RemovalTooLong,
+    /// What was found could not be told.
+    #[error("the output: {0}")]
+    Output(io::Error),
     /// It is only read.
     #[error("{image} is only read: open it with read-only=on, or as the backing file of an overlay")]
     ReadOnly {
@@ -65,12 +87,24 @@ pub enum Error {
     },
 }
 
+fn ago(seconds: Option<u64>) -> String {
+    seconds.map_or_else(String::new, |seconds| match seconds {
+        0..120 => format!(", since {seconds} s"),
+        120..7200 => format!(", since {} min", seconds / 60),
+        _ => format!(", since {} h", seconds / 3600),
+    })
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match error {
             // They know their kinds.
             Error::Server(error) | Error::Store(StoreError::Http(error)) => error.into(),
+            Error::Output(error) => error,
             Error::Store(_) => Self::other(error),
+            Error::Removing { .. } | Error::Pushing { .. } | Error::RemovalTooLong => {
+                Self::new(io::ErrorKind::ResourceBusy, error)
+            }
             Error::NoImage { .. } => Self::new(io::ErrorKind::NotFound, error),
             Error::Manifest { .. } | Error::Missing { .. } | Error::Length { .. } | Error::Content { .. } => {
                 Self::new(io::ErrorKind::InvalidData, error)

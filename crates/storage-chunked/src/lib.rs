@@ -4,17 +4,19 @@
 //! Tables and chunks are objects that are called by the SHA-256 of their bytes ([`ChunkName`]) and never change, so images of one folder
 //! share what is equal in them. Chunks of zeroes are not stored. docs/object-stores.md has the bytes.
 //!
-//! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk.
+//! [`Place`] finds and makes these objects; [`ChunkedStorage`] reads the disk. [`Folder`] finds what no image leads to.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod chunk_name;
 mod error;
+mod in_use;
 mod kept;
 mod manifest;
 mod place;
 mod storage;
 mod table;
+mod unused;
 
 pub use chunk_name::ChunkName;
 pub use error::Error;
@@ -25,3 +27,4 @@ pub use manifest::{
 pub use place::{Place, Published, WithoutConditions};
 pub use storage::{ChunkedStorage, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, Options};
 pub use table::Table;
+pub use unused::{Folder, Found, Removal, Unused};

@@ -11,6 +11,7 @@ use storage_s3::{Present, Store, StoreError};
 
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
+use crate::in_use::Announcement;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::table::Table;
 
@@ -26,6 +27,8 @@ pub struct Place {
     manifest: String,
     /// The store has answered that it knows no conditions.
     knows_no_conditions: AtomicBool,
+    /// What those who remove chunks see of a push.
+    announcement: Announcement,
 }
 
 /// What is done at a store that knows no conditions by which an object stays that somebody else makes meanwhile.
@@ -62,7 +65,7 @@ impl Place {
         let key = key.trim_end_matches('/');
         let (prefix, name) = key.split_at(key.rfind('/').map_or(0, |slash| slash + 1));
         let folder = Folder::Bucket { store, prefix: prefix.to_owned() };
-        Self { folder, manifest: format!("{name}.json"), knows_no_conditions: AtomicBool::new(false) }
+        Self::new(folder, format!("{name}.json"))
     }
 
     /// The image at `url` of a server. Slashes at its end are left out, and what stands behind a question mark, which is for one file.
@@ -71,7 +74,12 @@ impl Place {
         let manifest = format!("{}.json", path.rsplit('/').next().unwrap_or_default());
         let url = Url::at(url.origin().clone(), &format!("{path}.json"));
         let folder = Folder::Server { client: Box::new(client), url };
-        Self { folder, manifest, knows_no_conditions: AtomicBool::new(false) }
+        Self::new(folder, manifest)
+    }
+
+    fn new(folder: Folder, manifest: String) -> Self {
+        let (knows_no_conditions, announcement) = (AtomicBool::new(false), Announcement::default());
+        Self { folder, manifest, knows_no_conditions, announcement }
     }
 
     /// The manifest that is there; `None` if there is none.
@@ -133,10 +141,11 @@ impl Place {
         }
     }
 
-    /// Makes the object of these bytes unless it is there; says whether it made it. What is there is not read.
+    /// Makes the object of these bytes unless it is there; says whether it made it. What is there is not read. From the first one on, and until
+    /// [`Place::end_push`], those who remove chunks leave the folder alone.
     ///
     /// # Errors
-    /// When the store does not take it, or [`StoreError::Unconditional`] as `without` says.
+    /// When the store does not take it, somebody removes chunks of the folder, or [`StoreError::Unconditional`] as `without` says.
     pub async fn add(
         &self,
         name: ChunkName,
@@ -144,6 +153,7 @@ impl Place {
         without: WithoutConditions,
     ) -> Result<bool, Error> {
         let (store, prefix) = self.bucket()?;
+        self.announcement.make(store, prefix).await?;
         let key = format!("{prefix}{}", name.object());
         if store.look(&key).await?.is_some() {
             return Ok(false);
@@ -197,6 +207,17 @@ impl Place {
         };
         let bytes = IoBytes::copy_from(&manifest.encode());
         Ok(self.put(store, &format!("{prefix}{}", self.manifest), bytes, present, without).await?)
+    }
+
+    /// A push has ended, or failed: chunks may be removed again that no image leads to.
+    ///
+    /// # Errors
+    /// When the store does not answer or refuses. The push is taken for one that goes on then.
+    pub async fn end_push(&self) -> Result<(), Error> {
+        match &self.folder {
+            Folder::Bucket { store, .. } => Ok(self.announcement.end(store).await?),
+            Folder::Server { .. } => Ok(()),
+        }
     }
 
     fn bucket(&self) -> Result<(&Store, &str), Error> {

@@ -104,7 +104,9 @@ impl Known {
             (Some(access_key), Some(secret_key)) => Some(Credentials {
                 access_key,
                 secret_key: Secret::new(secret_key.into_bytes()),
-                session_token: environment.get(&["AWS_SESSION_TOKEN"]),
+                session_token: environment
+                    .get(&["AWS_SESSION_TOKEN"])
+                    .map(|token| Secret::new(token.into_bytes())),
             }),
             (Some(_), None) => {
                 return Err(KnownError::Half {
@@ -149,7 +151,7 @@ pub fn credentials_of_secret(secret: &Secret) -> Result<Credentials, KnownError>
             Ok(Credentials {
                 access_key: access_key.to_owned(),
                 secret_key: Secret::copy_of(secret_key.as_bytes()),
-                session_token: token.map(str::to_owned),
+                session_token: token.map(|token| Secret::copy_of(token.as_bytes())),
             })
         }
         _ => Err(KnownError::Secret),
@@ -161,7 +163,7 @@ fn of_profile(credentials: &str, config: &str, profile: &str) -> Option<Credenti
     Some(Credentials {
         access_key: get("aws_access_key_id")?.to_owned(),
         secret_key: Secret::copy_of(get("aws_secret_access_key")?.as_bytes()),
-        session_token: get("aws_session_token").map(str::to_owned),
+        session_token: get("aws_session_token").map(|token| Secret::copy_of(token.as_bytes())),
     })
 }
 
@@ -212,7 +214,7 @@ mod tests {
         let of = |text: &str| credentials_of_secret(&Secret::copy_of(text.as_bytes()));
         let credentials = of("A:b/c+d:to:ken\n").unwrap();
         assert_eq!(credentials.secret_key.bytes(), b"b/c+d");
-        assert_eq!(credentials.session_token.as_deref(), Some("to:ken"));
+        assert_eq!(credentials.session_token.as_ref().map(Secret::bytes), Some(&b"to:ken"[..]));
         assert!(of("A:b").unwrap().session_token.is_none());
         assert!(of("hush").is_err() && of(":b").is_err() && of("A:").is_err());
     }

@@ -50,16 +50,25 @@ impl Place {
     /// # Errors
     /// When endpoint or region cannot be one.
     pub fn url(&self, object: &ObjectName) -> Result<Url, PlaceError> {
+        self.at(&object.bucket, &escaped(&object.key, true))
+    }
+
+    /// The URL of a bucket as a whole, for lists of what is in it. Its name must be one.
+    pub(crate) fn bucket_url(&self, bucket: &str) -> Result<Url, PlaceError> {
+        self.at(bucket, "")
+    }
+
+    fn at(&self, bucket: &str, key: &str) -> Result<Url, PlaceError> {
         let mut origin = self.server()?.origin().clone();
-        let key = escaped(&object.key, true);
         // A certificate for *.HOST is for names without dots.
-        let fits = !object.bucket.contains('.') || origin.scheme == Scheme::Http;
+        let fits = !bucket.contains('.') || origin.scheme == Scheme::Http;
         let at_aws =
             || if self.endpoint.is_none() && fits { Addressing::VirtualHost } else { Addressing::Path };
         Ok(match self.addressing.unwrap_or_else(at_aws) {
-            Addressing::Path => Url::at(origin, &format!("/{}/{key}", object.bucket)),
+            Addressing::Path if key.is_empty() => Url::at(origin, &format!("/{bucket}")),
+            Addressing::Path => Url::at(origin, &format!("/{bucket}/{key}")),
             Addressing::VirtualHost => {
-                origin.host = format!("{}.{}", object.bucket.to_ascii_lowercase(), origin.host);
+                origin.host = format!("{}.{}", bucket.to_ascii_lowercase(), origin.host);
                 Url::at(origin, &format!("/{key}"))
             }
         })

@@ -33,7 +33,7 @@ impl Authorize for Signer {
         fields.add("x-amz-content-sha256", body_hash)?;
         fields.add("x-amz-date", timestamp(now_s))?;
         if let Some(token) = &credentials.session_token {
-            fields.add("x-amz-security-token", token.as_str())?;
+            fields.add("x-amz-security-token", String::from_utf8_lossy(token.bytes()))?;
         }
         let own = request.signed();
         let query = request.url.query().unwrap_or_default();

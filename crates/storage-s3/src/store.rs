@@ -104,6 +104,16 @@ pub enum Present {
 }
 
 impl Present {
+    /// The same with the ETag as it stands between its quotation marks.
+    fn with_a_bare_etag(&self) -> Option<Self> {
+        match self {
+            Self::ReplaceVersion(etag) => {
+                Some(Self::ReplaceVersion(etag.strip_prefix('"')?.strip_suffix('"')?.to_owned()))
+            }
+            Self::Keep | Self::Replace => None,
+        }
+    }
+
     /// The field that says so to the store, and its value.
     fn condition(&self) -> Option<(&'static str, &str)> {
         match self {
@@ -165,15 +175,9 @@ impl Store {
     /// # Errors
     /// When the store does not answer, or refuses.
     pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Option<Reply>, StoreError> {
-        let url = self.url(key)?;
-        let sent = Sent {
-            method: "GET",
-            url: &url,
-            fields: Fields::default(),
-            body: IoBytes::zeroed(0),
-            answer_bytes_max: bytes_max,
-        };
-        found(self.client.send(&sent).await.map_err(StoreError::from))
+        let (url, fields, body) = (self.url(key)?, Fields::default(), IoBytes::zeroed(0));
+        let sent = self.send_to(&url, "GET", fields, body, bytes_max).await;
+        found(sent.map_err(StoreError::from))
     }
 
     /// What is known of an object; `None` if there is none.
@@ -189,11 +193,32 @@ impl Store {
     /// # Errors
     /// When the store does not answer, or refuses; [`StoreError::Exists`], [`StoreError::Changed`] and [`StoreError::Unconditional`] as `present` says.
     pub async fn put(&self, key: &str, bytes: IoBytes, present: &Present) -> Result<(), StoreError> {
+        let put = self.put_once(key, bytes.clone(), present).await;
+        let (Err(StoreError::Changed { .. }), Some(bare)) = (&put, present.with_a_bare_etag()) else {
+            return put;
+        };
+        let there = self.look(key).await?.and_then(|there| there.etag);
+        match *present == Present::ReplaceVersion(there.unwrap_or_default()) {
+            // It is that version: the store compares with the ETag as it keeps it, which at radosgw has no quotation marks.
+            true => self.put_once(key, bytes, &bare).await,
+            false => put,
+        }
+    }
+
+    async fn put_once(&self, key: &str, bytes: IoBytes, present: &Present) -> Result<(), StoreError> {
         let mut fields = Fields::default();
         let mark = mark(&mut fields)?;
         condition(&mut fields, present)?;
         let put = self.send("PUT", key, &[], fields, bytes).await;
         self.made(key, &mark, present, put.map(drop)).await
+    }
+
+    /// Removes an object; it may be gone already.
+    ///
+    /// # Errors
+    /// When the store does not answer, or refuses.
+    pub async fn remove(&self, key: &str) -> Result<(), StoreError> {
+        found(self.send("DELETE", key, &[], Fields::default(), IoBytes::zeroed(0)).await).map(drop)
     }
 
     /// Sends a request about an object. `query` is what stands behind its name.
@@ -208,15 +233,32 @@ impl Store {
         fields: Fields,
         body: IoBytes,
     ) -> Result<Reply, StoreError> {
-        let url = self.url(key)?;
+        let url = Self::with_query(self.url(key)?, query);
+        Ok(self.send_to(&url, method, fields, body, ANSWER_BYTES_MAX).await?)
+    }
+
+    pub(crate) async fn send_to(
+        &self,
+        url: &Url,
+        method: &'static str,
+        fields: Fields,
+        body: IoBytes,
+        answer_bytes_max: u64,
+    ) -> Result<Reply, storage_http::Error> {
+        self.client.send(&Sent { method, url, fields, body, answer_bytes_max }).await
+    }
+
+    pub(crate) fn with_query(url: Url, query: &[(&str, &str)]) -> Url {
         let query: Vec<String> =
             query.iter().map(|(name, value)| format!("{name}={}", escaped(value, false))).collect();
-        let url = match query.is_empty() {
+        match query.is_empty() {
             true => url,
             false => Url::at(url.origin().clone(), &format!("{}?{}", url.path(), query.join("&"))),
-        };
-        let sent = Sent { method, url: &url, fields, body, answer_bytes_max: ANSWER_BYTES_MAX };
-        Ok(self.client.send(&sent).await?)
+        }
+    }
+
+    pub(crate) fn bucket_url(&self) -> Result<Url, StoreError> {
+        Ok(self.place.bucket_url(&self.bucket)?)
     }
 
     pub(crate) fn url(&self, key: &str) -> Result<Url, StoreError> {
@@ -249,11 +291,24 @@ impl Store {
     }
 }
 
-/// Marks the object that a request makes, and gives the mark.
-pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
+/// 32 hexadecimal digits that nobody else has.
+///
+/// # Errors
+/// When the system has no random bytes.
+pub fn unique() -> Result<String, StoreError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(StoreError::Random)?;
-    let mark: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether this can have come from [`unique`].
+pub fn is_unique(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Marks the object that a request makes, and gives the mark.
+pub(crate) fn mark(fields: &mut Fields) -> Result<String, StoreError> {
+    let mark = unique()?;
     fields.add(http_wire::UPLOAD_FIELD, mark.as_str()).map_err(storage_http::Error::from)?;
     Ok(mark)
 }

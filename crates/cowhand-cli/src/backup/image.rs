@@ -37,9 +37,11 @@ pub fn take(
 ) -> Result<(Point, Option<FullBecause>), Failure> {
     let reactor = copying::reactor()?;
     let format = format(&options, &reactor)?;
-    options.layer.read_only = format != Format::Qcow2 && !options.layer.bitmaps.is_named();
+    // A disk that is only read, as one on a web server, has no bitmap for the next point, which is a full one then.
+    options.layer.read_only |= format != Format::Qcow2 && !options.layer.bitmaps.is_named();
+    let keeps_bitmaps = !options.layer.read_only;
     let disk = reactor.run(copying::open(&options, rules, "back up"))?;
-    let taken = taken(store, &disk, rules, full, watch, &reactor);
+    let taken = taken(store, (&disk, keeps_bitmaps), rules, full, watch, &reactor);
     let failed = |error: &dyn std::error::Error| copying::because("back up", &options, error);
     reactor.run(copying::finish(&disk, taken, failed))
 }
@@ -54,7 +56,7 @@ fn format(options: &DiskOptions, reactor: &Reactor) -> Result<Format, Failure> {
 
 fn taken(
     store: &mut Store,
-    disk: &Arc<Disk>,
+    (disk, keeps_bitmaps): (&Arc<Disk>, bool),
     rules: &OpenRules,
     full: bool,
     watch: &Watch,
@@ -67,7 +69,7 @@ fn taken(
     let recording = bitmap.as_ref().map(|bitmap| bitmap.is_recording()).or(is_broken.then_some(false));
     let full_because = why_full(store, full, recording);
     let kind = if full_because.is_some() { Kind::Full } else { Kind::Incremental };
-    let tracks = disk.bitmap_image().is_some();
+    let tracks = keeps_bitmaps && disk.bitmap_image().is_some();
     if tracks {
         reactor.run(make_bitmap(disk, &next))?;
     }

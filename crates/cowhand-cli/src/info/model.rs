@@ -8,6 +8,7 @@ use serde_json::Value;
 #[serde(rename_all = "kebab-case")]
 pub struct ImageInfo {
     /// As it was named.
+    #[serde(serialize_with = "without_credentials")]
     pub filename: String,
     /// Its format.
     pub format: String,
@@ -25,10 +26,10 @@ pub struct ImageInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<bool>,
     /// The name of the image below, as it stands in this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "without_credentials_in")]
     pub backing_filename: Option<String>,
     /// The same, seen from where this image lies.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "without_credentials_in")]
     pub full_backing_filename: Option<String>,
     /// The format of the image below, if this one says so.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,6 +45,17 @@ pub struct ImageInfo {
     /// What the medium of its file does (ours; only with `--medium`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<Value>,
+}
+
+fn without_credentials<S: serde::Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&secret::without_credentials(name))
+}
+
+fn without_credentials_in<S: serde::Serializer>(
+    name: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    name.as_deref().map(secret::without_credentials).serialize(serializer)
 }
 
 /// A file below an image.

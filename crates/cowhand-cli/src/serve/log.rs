@@ -37,7 +37,9 @@ struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(bytes);
+        // One call has a whole line.
+        let text = String::from_utf8_lossy(bytes);
+        let _ = io::stderr().write_all(secret::without_credentials(&text).as_bytes());
         Ok(bytes.len())
     }
 

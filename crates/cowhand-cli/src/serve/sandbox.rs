@@ -157,17 +157,23 @@ pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf]) {
     }
 }
 
-/// Where names of hosts are looked up, and the libraries that do it.
-const RESOLVER: [&str; 8] = [
-    "/etc",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/run/systemd/resolve",
-    "/run/nscd",
-    "/run/NetworkManager",
+/// Files that say how names of hosts are looked up. They are fenced as they are when a broker begins: one that is replaced needs a new broker.
+pub const LOOKUP_FILES: [&str; 9] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/networks",
+    "/etc/services",
+    "/etc/mdns.allow",
+    // Modules that look names up are libraries that are found through it.
+    "/etc/ld.so.cache",
 ];
+
+/// Where names of hosts are looked up besides, and the libraries that do it.
+const RESOLVER: [&str; 7] =
+    ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/run/systemd/resolve", "/run/nscd", "/run/NetworkManager"];
 
 /// The port of name servers, for answers that are too long for one packet.
 const DNS: u16 = 53;
@@ -205,6 +211,9 @@ fn fence_connections(ports: &[u16]) -> Result<RestrictionStatus, RulesetError> {
     // Not every system has all of them.
     for place in RESOLVER.iter().filter_map(|place| PathFd::new(place).ok()) {
         rules = rules.add_rule(PathBeneath::new(place, AccessFs::ReadFile | AccessFs::ReadDir))?;
+    }
+    for file in LOOKUP_FILES.iter().filter_map(|file| PathFd::new(file).ok()) {
+        rules = rules.add_rule(PathBeneath::new(file, AccessFs::ReadFile))?;
     }
     for port in ports.iter().copied().chain([DNS]) {
         rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
@@ -366,6 +375,28 @@ mod tests {
         std::fs::remove_file(&own).unwrap();
     }
 
+    /// It could read all of /etc: passwords, and keys of other services.
+    #[test]
+    fn a_process_that_connects_reads_files_of_names_only() {
+        if std::env::var_os(CHILD).is_none() {
+            return in_a_child("a_process_that_connects_reads_files_of_names_only", Path::new("/"));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        enter_as_broker(&[listener.local_addr().unwrap().port()]);
+        for file in ["/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"] {
+            assert!(!Path::new(file).exists() || std::fs::read(file).is_ok(), "{file}");
+        }
+        for file in ["/etc/passwd", "/etc/shadow", "/etc/hostname", "/proc/self/environ", "/root/.profile"] {
+            let kind = File::open(file).map_err(|error| error.kind()).map(drop);
+            let is_there = Path::new(file).exists();
+            assert!(kind == Err(io::ErrorKind::PermissionDenied) || !is_there, "{file}: {kind:?}");
+        }
+        assert!(std::fs::read_dir("/etc").is_err());
+        TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(TcpStream::connect(other.local_addr().unwrap()).is_err());
+    }
+
     /// What is given up does not come back, so another process does it.
     fn run_in_a_child() {
         let directory = tempfile::tempdir().unwrap();
@@ -373,11 +404,16 @@ mod tests {
         std::fs::create_dir(directory.path().join("own")).unwrap();
         std::fs::create_dir(directory.path().join("elsewhere")).unwrap();
         std::fs::write(directory.path().join("elsewhere").join("image"), "").unwrap();
-        let name =
-            "serve::sandbox::tests::in_the_sandbox_nothing_opens_runs_or_connects_and_names_can_be_removed";
+        in_a_child(
+            "in_the_sandbox_nothing_opens_runs_or_connects_and_names_can_be_removed",
+            directory.path(),
+        );
+    }
+
+    fn in_a_child(test: &str, directory: &Path) {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture"])
-            .env(CHILD, directory.path())
+            .args([&format!("serve::sandbox::tests::{test}"), "--exact", "--nocapture"])
+            .env(CHILD, directory)
             .output()
             .unwrap();
         let said =

@@ -118,7 +118,9 @@ impl Remote {
             }
         };
         self.keep(connection, answer.closes);
-        Ok(Reply { etag: answer.version.etag, upload: answer.upload, body })
+        let Answer { version, date_s, upload, .. } = answer;
+        let modified_s = version.last_modified.as_deref().and_then(http_wire::date::of_field);
+        Ok(Reply { etag: version.etag, modified_s, date_s, upload, body })
     }
 
     async fn refused(

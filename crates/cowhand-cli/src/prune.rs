@@ -1,0 +1,235 @@
+//! `cowhand prune`: chunks in an object store that no image leads to any more.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use graph::drivers::object_store;
+use graph::size::human_size;
+use serde::Serialize;
+use storage_chunked::{Error, Folder, Found, Removal, Unused};
+
+use crate::copying;
+use crate::copying::watch::Watch;
+use crate::failure::{Failure, warn};
+use crate::output::{OutputFormat, write_json};
+
+/// What stands before the name in a DRIVE.
+const PREFIX: &str = "chunked:";
+/// `--unused-for`, where nobody says otherwise: longer than any push takes.
+const UNUSED_FOR: &str = "7d";
+
+/// Arguments of `cowhand prune`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "List the chunks in a folder of an object store that no chunked image of the folder leads to any more, or that a push \
+        left when it was interrupted; --remove removes them. FOLDER is s3://BUCKET/FOLDER, where images are FOLDER/NAME.json.\n\n\
+        No chunk is removed that an image leads to, nor one that was made less than --unused-for ago: the next push finds it. While \
+        chunks are removed nobody pushes to the folder: a push that goes on has the removal refused, and a push that begins is refused. \
+        A push that began longer than --unused-for ago counts as killed. An image that cannot be read whole ends the command: nobody \
+        knows what it leads to.\n\n\
+        Disks that are open on what an image was before its last push read errors where chunks of that are removed. Caches of chunks \
+        on other machines are not looked for.",
+    after_help = "\
+Examples:
+  cowhand prune s3://images/base
+  cowhand prune --remove s3://images/base
+  cowhand prune --remove --unused-for 30d s3://images/base
+docs/object-stores.md has what is at the store."
+)]
+pub struct Args {
+    /// The folder in the store: s3://BUCKET/FOLDER, or s3://BUCKET
+    #[arg(value_name = "FOLDER")]
+    folder: String,
+
+    /// Remove them
+    #[arg(long)]
+    remove: bool,
+
+    /// Chunks that were made later stay, and pushes that began later count as alive: a number with s, m, h or d behind it
+    #[arg(long, value_name = "TIME", default_value = UNUSED_FOR, value_parser = parse_seconds)]
+    unused_for: Seconds,
+
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: OutputFormat,
+}
+
+/// A time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seconds(u64);
+
+fn parse_seconds(text: &str) -> Result<Seconds, String> {
+    let allowed = || "must be a whole number with s, m, h or d behind it, as 7d".to_owned();
+    let unit = match text.chars().next_back() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => 86_400,
+        _ => return Err(allowed()),
+    };
+    let number: u64 =
+        text.get(..text.len() - 1).and_then(|number| number.parse().ok()).ok_or_else(allowed)?;
+    number.checked_mul(unit).map(Seconds).ok_or_else(allowed)
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Report {
+    folder: String,
+    images: u64,
+    /// Chunks, and tables of them.
+    chunks: u64,
+    /// Those that no image leads to, for long enough.
+    unused: Vec<Object>,
+    unused_bytes: u64,
+    /// Those that no image leads to, and that stay.
+    young: u64,
+    /// Pushes that go on.
+    pushes: u64,
+    removed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Object {
+    name: String,
+    bytes: u64,
+}
+
+/// Looks, and removes.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let watch = Watch::begin(false)?;
+    let mut unused = Vec::new();
+    let is_listed = args.output == OutputFormat::Human && !args.quiet;
+    let found = copying::reactor()?.run(async {
+        let folder = watch.within_grace(folder(args)).await??;
+        let give = |Unused { object, bytes }| {
+            match args.output {
+                OutputFormat::Json => unused.push(Object { name: object, bytes }),
+                OutputFormat::Human if is_listed => writeln!(out, "{object}  {}", human_size(bytes))?,
+                OutputFormat::Human => {}
+            }
+            Ok(())
+        };
+        look(args, &watch, &folder, give).await
+    })?;
+    if found.images == 0 && found.chunks == 0 {
+        let what = format!("there is no chunked image in {}, and no chunk", args.folder);
+        return Err(
+            Failure::new(what).with_hint("FOLDER is what stands before the last slash of an image's name")
+        );
+    }
+    let removed = args.remove;
+    match args.output {
+        _ if args.quiet => {}
+        OutputFormat::Json => {
+            let Found { images, chunks, unused_bytes, young, pushes, .. } = found;
+            let folder = args.folder.clone();
+            write_json(
+                out,
+                &Report { folder, images, chunks, unused, unused_bytes, young, pushes, removed },
+            )?;
+        }
+        OutputFormat::Human => tell(&found, removed, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(found: &Found, removed: bool, out: &mut dyn Write) -> std::io::Result<()> {
+    let Found { images, chunks, unused, unused_bytes, young, pushes } = found;
+    let bytes = human_size(*unused_bytes);
+    let what = if removed { "removed" } else { "unused" };
+    writeln!(
+        out,
+        "{chunks} chunks, {images} images; {what}: {unused} chunks, {bytes}; unused and kept: {young}"
+    )?;
+    if *pushes > 0 {
+        writeln!(
+            out,
+            "images are being pushed ({pushes}), or a push was killed: what is unused may be theirs"
+        )?;
+    }
+    Ok(())
+}
+
+async fn look(
+    args: &Args,
+    watch: &Watch,
+    folder: &Folder,
+    give: impl FnMut(Unused) -> std::io::Result<()>,
+) -> Result<Found, Failure> {
+    let removal = if args.remove { Removal::Unused } else { Removal::Nothing };
+    if args.remove {
+        let begun = watch.within_grace(folder.begin_removal()).await;
+        // One that was interrupted, or whose answer was lost, may have begun.
+        if !matches!(begun, Ok(Err(Error::Removing { .. }))) && !matches!(begun, Ok(Ok(()))) {
+            end_removal(folder).await;
+        }
+        begun?.map_err(|error| args.failed(&error))?;
+    }
+    let found = watch.within_grace(folder.unused(args.unused_for.0, removal, give)).await;
+    if args.remove {
+        end_removal(folder).await;
+    }
+    found?.map_err(|error| args.failed(&error))
+}
+
+async fn end_removal(folder: &Folder) {
+    if let Err(error) = folder.end_removal().await {
+        warn(&format!(
+            "pushes to the folder are refused for a day, or until its object \"removing\" is removed: {error}"
+        ));
+    }
+}
+
+impl Args {
+    fn failed(&self, error: &Error) -> Failure {
+        let failure = Failure::because(format!("cannot prune {}", self.folder), error);
+        match error {
+            Error::Pushing { .. } => failure.with_hint(
+                "if that push was killed: a shorter --unused-for than it is old, or remove the object",
+            ),
+            Error::Removing { .. } => {
+                failure.with_hint("if that was killed: the object counts for a day, or until it is removed")
+            }
+            _ => failure,
+        }
+    }
+}
+
+/// The folder, which is that of any image in it.
+async fn folder(args: &Args) -> Result<Folder, Failure> {
+    const IMAGE: &str = "x";
+    let name = args.folder.strip_prefix(PREFIX).unwrap_or(&args.folder);
+    let image = format!("{}/{IMAGE}", name.trim_end_matches('/'));
+    match object_store(&image).await {
+        Some(Ok((store, key))) => Ok(Folder::new(Arc::new(store), key.strip_suffix(IMAGE).unwrap_or(&key))),
+        Some(Err(error)) => Err(Failure::because(format!("cannot prune {}", args.folder), &error)),
+        None => {
+            let shown = graph::drive::shown(args.folder.as_ref());
+            Err(Failure::new(format!("cannot prune {shown}; allowed: s3://BUCKET/FOLDER, or s3://BUCKET")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_whole_number_of_a_unit() {
+        for (text, seconds) in [("0s", 0), ("90s", 90), ("5m", 300), ("36h", 129_600), ("7d", 604_800)] {
+            assert_eq!(parse_seconds(text), Ok(Seconds(seconds)));
+        }
+        for text in
+            ["", "d", "7", "-1d", "1.5h", "7w", "7 d", "99999999999999999999d", "999999999999999999d", "7µ"]
+        {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+    }
+}

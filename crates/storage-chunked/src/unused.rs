@@ -1,0 +1,273 @@
+//! Chunks of a folder that no image of it leads to.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use storage_s3::{Depth, Listed, Store, StoreError};
+
+use crate::chunk_name::ChunkName;
+use crate::error::Error;
+use crate::in_use::{self, Push, REMOVAL_WITHIN};
+use crate::manifest::{Manifest, TABLE_CHUNKS};
+use crate::place::Place;
+
+/// Names that are in memory at a time, of 32 bytes each: images with more are looked through several times.
+const NAMES_MAX: u64 = 4 << 20;
+/// Requests at a time.
+const AT_ONCE: usize = 8;
+/// What stands behind the name of an image.
+const MANIFEST_SUFFIX: &str = ".json";
+
+/// A folder of a bucket, with the images and the chunks in it.
+#[derive(Debug)]
+pub struct Folder {
+    store: Arc<Store>,
+    /// Ends with a slash, or is empty.
+    prefix: String,
+}
+
+/// A chunk, or a table, that nothing leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// What messages call it.
+    pub object: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What is in a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Images.
+    pub images: u64,
+    /// Chunks, and tables of them.
+    pub chunks: u64,
+    /// Those that nothing leads to, for long enough.
+    pub unused: u64,
+    /// Their bytes.
+    pub unused_bytes: u64,
+    /// Those that nothing leads to, and that are too young.
+    pub young: u64,
+    /// Pushes that go on, or were killed not long ago.
+    pub pushes: u64,
+}
+
+/// What becomes of the chunks that nothing leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// They stay.
+    Nothing,
+    /// They are removed.
+    Unused,
+}
+
+/// The tables of the images, and how many chunks each has.
+type Tables = BTreeMap<[u8; 32], (ChunkName, Arc<Manifest>, u64)>;
+
+impl Folder {
+    /// The folder `key` of a bucket; empty: the bucket itself.
+    pub fn new(store: Arc<Store>, key: &str) -> Self {
+        let key = key.trim_end_matches('/');
+        let prefix = if key.is_empty() { String::new() } else { format!("{key}/") };
+        Self { store, prefix }
+    }
+
+    /// From here on pushes are refused, until [`Folder::end_removal`].
+    ///
+    /// # Errors
+    /// [`Error::Removing`] when somebody else removes chunks; when the store does not answer or refuses: then it may have begun all the same.
+    pub async fn begin_removal(&self) -> Result<(), Error> {
+        in_use::begin_removal(&self.store, &self.prefix).await
+    }
+
+    /// The removal that was begun has ended, or failed: pushes go on.
+    ///
+    /// # Errors
+    /// When the store does not answer or refuses.
+    pub async fn end_removal(&self) -> Result<(), Error> {
+        Ok(in_use::end_removal(&self.store, &self.prefix).await?)
+    }
+
+    /// Gives the chunks that no image leads to and that have been there for `unused_s` seconds at least, and removes them where that is
+    /// wanted, after [`Folder::begin_removal`]. A push that began longer ago counts as killed.
+    ///
+    /// Nothing is removed that an image leads to, also one that is being pushed: while chunks are removed no push goes on. A crash leaves the
+    /// images as they are, and pushes refused for a day.
+    ///
+    /// # Errors
+    /// When the store does not answer or refuses, an image is damaged (nobody knows what it leads to), or a push goes on.
+    pub async fn unused(
+        &self,
+        unused_s: u64,
+        removal: Removal,
+        mut give: impl FnMut(Unused) -> std::io::Result<()>,
+    ) -> Result<Found, Error> {
+        let begun = Instant::now();
+        let pushes = in_use::pushes(&self.store, &self.prefix).await?;
+        let (live, dead): (Vec<Push>, Vec<Push>) =
+            pushes.into_iter().partition(|push| push.begun_s.is_none_or(|begun_s| begun_s < unused_s));
+        let mut found = Found { pushes: live.len() as u64, ..Found::default() };
+        if let (Removal::Unused, Some(push)) = (removal, live.first()) {
+            return Err(Error::Pushing { object: self.name(&push.key), begun_s: push.begun_s });
+        }
+        // After the pushes: one that has ended meanwhile has its manifest here.
+        let tables = self.tables(&mut found).await?;
+        for bytes in parts(tables.values().map(|(_, _, chunks)| chunks + 1).sum()) {
+            let named = self.named(&tables, &bytes).await?;
+            for first in prefixes(bytes) {
+                let mut unused = Vec::new();
+                let of_list = |page: Vec<Listed>| {
+                    unused.extend(self.judge(page, &named, unused_s, &mut found));
+                    Ok::<(), StoreError>(())
+                };
+                self.store.list(&format!("{}chunks/{first}", self.prefix), Depth::All, of_list).await?;
+                if removal == Removal::Unused {
+                    self.remove(unused.iter().map(|one| one.key.as_str()), begun).await?;
+                }
+                for Listed { key, bytes, .. } in unused {
+                    give(Unused { object: self.name(&key), bytes }).map_err(Error::Output)?;
+                }
+            }
+        }
+        if removal == Removal::Unused {
+            self.remove(dead.iter().map(|push| push.key.as_str()), begun).await?;
+        }
+        Ok(found)
+    }
+
+    /// Those of a list that nothing leads to, for long enough.
+    fn judge(&self, page: Vec<Listed>, named: &[ChunkName], unused_s: u64, found: &mut Found) -> Vec<Listed> {
+        let mut is_unused = |one: &Listed| {
+            // Other objects are none of ours.
+            let Some(name) = self.chunk(&one.key) else { return false };
+            found.chunks += 1;
+            if named.binary_search(&name).is_ok() {
+                return false;
+            }
+            let is_old = one.age_s.is_some_and(|age_s| age_s >= unused_s);
+            match is_old {
+                true => {
+                    (found.unused, found.unused_bytes) = (found.unused + 1, found.unused_bytes + one.bytes)
+                }
+                false => found.young += 1,
+            }
+            is_old
+        };
+        page.into_iter().filter(|one| is_unused(one)).collect()
+    }
+
+    /// The chunk that an object of the folder is.
+    fn chunk(&self, key: &str) -> Option<ChunkName> {
+        let name = ChunkName::parse(key.rsplit('/').next()?)?;
+        (key.strip_prefix(&self.prefix)? == name.object()).then_some(name)
+    }
+
+    /// Removes objects while nobody may push.
+    async fn remove(&self, keys: impl Iterator<Item = &str>, begun: Instant) -> Result<(), Error> {
+        let removed = stream::iter(keys).map(async |key| {
+            if begun.elapsed() > REMOVAL_WITHIN {
+                return Err(Error::RemovalTooLong);
+            }
+            Ok(self.store.remove(key).await?)
+        });
+        removed.buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    /// The tables that the images of the folder lead to.
+    async fn tables(&self, found: &mut Found) -> Result<Tables, Error> {
+        let mut keys = Vec::new();
+        let of_list = |page: Vec<Listed>| {
+            keys.extend(page.into_iter().map(|one| one.key).filter(|key| key.ends_with(MANIFEST_SUFFIX)));
+            Ok::<(), StoreError>(())
+        };
+        self.store.list(&self.prefix, Depth::Here, of_list).await?;
+        let read = async |key: &String| {
+            let image = key.strip_suffix(MANIFEST_SUFFIX).unwrap_or(key);
+            let place = Place::in_bucket(Arc::clone(&self.store), image);
+            // It may have been deleted since.
+            place.find().await
+        };
+        let mut images = stream::iter(&keys).map(read).buffer_unordered(AT_ONCE);
+        let mut tables = Tables::new();
+        while let Some(image) = images.try_next().await? {
+            let Some(image) = image else { continue };
+            found.images += 1;
+            let manifest = Arc::new(image.manifest);
+            for table in 0..manifest.tables() {
+                let Some(name) = manifest.table(table) else { continue };
+                let (chunks, named) = (manifest.chunks_of(table), (name, Arc::clone(&manifest), table));
+                debug_assert!(chunks.end - chunks.start <= TABLE_CHUNKS);
+                tables.entry(*name.bytes()).or_insert(named);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The names that begin with one of these bytes, of the tables and of the chunks that they lead to, sorted.
+    async fn named(&self, tables: &Tables, bytes: &RangeInclusive<u8>) -> Result<Vec<ChunkName>, Error> {
+        let any_image = format!("{}any", self.prefix);
+        let place = Place::in_bucket(Arc::clone(&self.store), &any_image);
+        let is_here = |name: &ChunkName| bytes.contains(&name.bytes()[0]);
+        let read = async |(_, manifest, table): &(ChunkName, Arc<Manifest>, u64)| {
+            place.table(manifest, *table).await
+        };
+        let mut read = stream::iter(tables.values()).map(read).buffer_unordered(AT_ONCE);
+        let mut named: Vec<ChunkName> = tables.values().map(|(name, ..)| *name).filter(is_here).collect();
+        while let Some(table) = read.try_next().await? {
+            named.extend(table.chunks.into_iter().flatten().filter(is_here));
+            // Images have much in common: what is there twice is let go before more memory is taken.
+            if named.len() == named.capacity() {
+                named.sort_unstable();
+                named.dedup();
+            }
+        }
+        named.sort_unstable();
+        named.dedup();
+        Ok(named)
+    }
+
+    fn name(&self, key: &str) -> String {
+        self.store.object(key).map_or_else(|_| key.to_owned(), |name| name.to_string())
+    }
+}
+
+/// First bytes of names, so that no part has more than [`NAMES_MAX`] of so many names.
+fn parts(names: u64) -> impl Iterator<Item = RangeInclusive<u8>> {
+    let parts = names.div_ceil(NAMES_MAX).clamp(1, 256).next_power_of_two();
+    let bytes = 256 / parts;
+    let byte = |at: u64| u8::try_from(at).unwrap_or(u8::MAX);
+    (0..parts).map(move |part| byte(part * bytes)..=byte((part + 1) * bytes - 1))
+}
+
+/// What the names of a part begin with: one digit, so that a small folder takes few requests, or two.
+fn prefixes(bytes: RangeInclusive<u8>) -> Vec<String> {
+    let (first, last) = (*bytes.start(), *bytes.end());
+    match first % 16 == 0 && last % 16 == 15 {
+        true => (first / 16..=last / 16).map(|digit| format!("{digit:x}")).collect(),
+        false => bytes.map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_every_first_byte_once_and_no_more_names_than_memory_has() {
+        for (names, count) in
+            [(0, 1), (NAMES_MAX, 1), (NAMES_MAX + 1, 2), (5 * NAMES_MAX, 8), (u64::MAX, 256)]
+        {
+            let found: Vec<_> = parts(names).collect();
+            assert_eq!(found.len(), count);
+            let bytes: Vec<u8> = found.into_iter().flatten().collect();
+            assert!(bytes.iter().copied().eq(0..=u8::MAX));
+            let first: Vec<_> = parts(names).flat_map(prefixes).collect();
+            let digits = if count > 16 { 2 } else { 1 };
+            assert!(first.len() == 16_usize.pow(digits) && first.is_sorted(), "{first:?}");
+            assert!(first.iter().all(|first| first.len() == digits as usize));
+        }
+    }
+}
