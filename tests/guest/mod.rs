@@ -6,10 +6,11 @@
 
 #![forbid(unsafe_code)]
 
-mod kernel;
+pub(crate) mod kernel;
 mod ublk;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -178,15 +179,32 @@ fn survives(packed: &str) {
 }
 
 /// A running guest whose disk is the daemon's by vhost-user-blk.
-struct Machine {
+pub(crate) struct Machine {
     child: std::process::Child,
     console: PathBuf,
 }
 
 impl Machine {
-    fn boot(kernel: &Kernel, initrd: &Path, (socket, packed): (&Path, &str), scratch: &Scratch) -> Self {
+    /// Connects again when its disk is gone.
+    fn boot(kernel: &Kernel, initrd: &Path, disk: (&Path, &str), scratch: &Scratch) -> Self {
+        Self::boot_with(kernel, initrd, disk, scratch, 1)
+    }
+
+    /// Connects once.
+    pub(crate) fn boot_once(kernel: &Kernel, initrd: &Path, disk: (&Path, &str), scratch: &Scratch) -> Self {
+        Self::boot_with(kernel, initrd, disk, scratch, 0)
+    }
+
+    /// `disk`: a socket, and whether its rings may be packed, `on` or `off`.
+    fn boot_with(
+        kernel: &Kernel,
+        initrd: &Path,
+        (socket, packed): (&Path, &str),
+        scratch: &Scratch,
+        reconnect_seconds: u32,
+    ) -> Self {
         let console = scratch.file("console");
-        let chardev = format!("socket,id=c,path={},reconnect=1", socket.display());
+        let chardev = format!("socket,id=c,path={},reconnect={reconnect_seconds}", socket.display());
         let child = std::process::Command::new("qemu-system-x86_64")
             .args([
                 "-accel",
@@ -204,7 +222,7 @@ impl Machine {
             .arg(format!("vhost-user-blk-pci,chardev=c,num-queues=2,packed={packed}"))
             .args(firmware())
             .args([Path::new("-kernel"), &kernel.image, Path::new("-initrd"), initrd])
-            .stdin(std::process::Stdio::null())
+            .stdin(std::process::Stdio::piped())
             .stdout(fs::File::create(&console).expect("a console"))
             .spawn();
         Self { child: child.expect("qemu-system-x86_64 is missing: run cargo xtask test as root"), console }
@@ -215,7 +233,7 @@ impl Machine {
     }
 
     /// Waits until the guest has said `mark`.
-    fn wait_for(&mut self, mark: &str) {
+    pub(crate) fn wait_for(&mut self, mark: &str) {
         let start = Instant::now();
         while !self.said().contains(mark) {
             let ended = self.child.try_wait().expect("a child");
@@ -224,8 +242,14 @@ impl Machine {
         }
     }
 
+    /// Types a line at its console.
+    pub(crate) fn say(&mut self, line: &str) {
+        let console = self.child.stdin.as_mut().expect("a console");
+        writeln!(console, "{line}").expect("a machine that runs");
+    }
+
     /// Waits for its end, which must be a good one; gives what it said.
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         self.wait_for_end();
         let said = self.said();
         assert!(said.contains(DONE) && !said.contains("I/O error"), "the guest fails: {said}");

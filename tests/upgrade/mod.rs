@@ -5,6 +5,7 @@
 mod failing;
 mod guests;
 mod heir;
+mod linux;
 mod steering;
 mod writer;
 
@@ -51,13 +52,14 @@ impl Daemon {
         start.listening_on(&self.socket).spawn()
     }
 
-    /// Another process takes over.
-    fn upgrade(&mut self) {
+    /// Another process takes over; gives what the one before said.
+    fn upgrade(&mut self) -> String {
         let heir = self.heir(&self.disk, &[]);
         let outcome = self.server.outcome();
         assert!(outcome.status.success(), "{outcome}\n--- of the new process\n{}", heir.stderr());
         self.pauses.push(pause(&outcome.stderr));
         self.server = heir;
+        outcome.stderr
     }
 
     /// Nobody has taken over.

@@ -94,6 +94,12 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`Block::try_read`], into memory of others. A block that cannot fill it in place does not.
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        let _ = (offset, memory, hints);
+        None
+    }
+
     /// Fills `buf` from `offset`, zeroes included, and gives it back.
     fn read(
         &self,

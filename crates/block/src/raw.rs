@@ -99,6 +99,11 @@ impl Block for Raw {
         (inside && self.storage.try_read(self.offset + offset, buf, hints)).then_some(ReadKind::Data)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        let inside = offset.checked_add(memory.len() as u64).is_some_and(|end| end <= self.size);
+        (inside && self.storage.try_read_into(self.offset + offset, memory, hints)).then_some(ReadKind::Data)
+    }
+
     fn read(
         &self,
         offset: u64,

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::abi::{
@@ -79,6 +80,18 @@ pub(crate) struct Device {
     info: Info,
     /// It was another server's, and its programs wait.
     is_recovered: bool,
+    life: Mutex<Life>,
+}
+
+/// What this process did with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Programs do not use it yet.
+    Waiting,
+    /// It was started.
+    Started,
+    /// It is being stopped, or was.
+    Stopped,
 }
 
 /// What is done about a device that is asked for.
@@ -141,7 +154,8 @@ impl Device {
             features: features | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE,
             mark: mark(disk_name),
         };
-        let mut device = Self { driver, encoding, info, is_recovered: false };
+        let mut device =
+            Self { driver, encoding, info, is_recovered: false, life: Mutex::new(Life::Waiting) };
         match plan(device.find()?.as_ref(), info.mark)? {
             Plan::Add => device.add(parameters)?,
             Plan::Replace => {
@@ -253,7 +267,12 @@ impl Device {
     /// When the kernel refuses, or the device is stopped meanwhile.
     pub(crate) fn start(&self) -> Result<(), DeviceError> {
         let what = if self.is_recovered { Control::EndRecovery } else { Control::Start };
-        self.ask(what, &mut [], u64::from(std::process::id()))
+        self.ask(what, &mut [], u64::from(std::process::id()))?;
+        let mut life = self.life.lock();
+        if *life == Life::Waiting {
+            *life = Life::Started;
+        }
+        Ok(())
     }
 
     /// Takes the device from programs: what is in flight is answered before, what comes later fails. All that waits in the kernel's memory is
@@ -271,6 +290,8 @@ impl Device {
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn stop_at_once(&self) -> Result<(), DeviceError> {
+        // Whoever changes the size now is waited for; nobody does later.
+        *self.life.lock() = Life::Stopped;
         self.ask(Control::Stop, &mut [], 0)
     }
 
@@ -289,12 +310,17 @@ impl Device {
         Ok(Parameters::sectors_told(&bytes))
     }
 
-    /// Gives the device another size.
+    /// Gives the device another size. Nothing is done while it is not started: the kernel has no block device then, and may not look for it before it
+    /// changes its size.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(crate) fn resize(&self, sectors: u64) -> Result<(), DeviceError> {
-        self.ask(Control::UpdateSize, &mut [], sectors)
+        let life = self.life.lock();
+        match *life {
+            Life::Started => self.ask(Control::UpdateSize, &mut [], sectors),
+            Life::Waiting | Life::Stopped => Ok(()),
+        }
     }
 
     /// The device is forgotten when its queues are closed. Linux before 6.9 keeps it; the next server of the number deletes it.
@@ -336,6 +362,26 @@ mod tests {
         assert!(matches!(error, DeviceError::Foreign(3)));
         let error = plan(Some(&found(State::Live, 0, own)), own).expect_err("it cannot be recovered");
         assert!(matches!(error, DeviceError::NotRecoverable(3)));
+    }
+
+    /// The kernel was asked for the size of a block device that was not there yet, or not any more.
+    #[test]
+    fn the_size_is_changed_only_of_a_device_that_was_started_and_not_stopped() {
+        let driver = File::open(std::env::current_exe().expect("this program"))
+            .expect("a file that takes no commands");
+        let info = found(State::Dead, feature::UPDATE_SIZE, 0);
+        let device = Device {
+            driver,
+            encoding: Encoding::Ioctl,
+            info,
+            is_recovered: false,
+            life: Mutex::new(Life::Waiting),
+        };
+        assert!(device.can_be_resized() && device.resize(8).is_ok(), "asked before the start");
+        *device.life.lock() = Life::Started;
+        assert!(matches!(device.resize(8), Err(DeviceError::Refused { .. })), "not asked");
+        assert!(device.stop_at_once().is_err(), "it is no device");
+        assert!(device.resize(8).is_ok(), "asked after the stop");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl UblkExport {
     /// Tells the kernel of the disk's size, where it is another one than it knows.
     pub(crate) async fn tell_size(&self) {
         let sectors = sectors(&**self.entry.disk());
-        if self.sectors.swap(sectors, Ordering::SeqCst) == sectors {
+        if self.sectors.load(Ordering::SeqCst) == sectors {
             return;
         }
         let device = Arc::clone(&self.device);
@@ -106,7 +106,15 @@ impl UblkExport {
                 "{path} keeps its size: this kernel changes none while it is used (Linux 6.16 does)"
             );
         }
-        reactor::blocking(move || tell_of(&device, device.resize(sectors))).await;
+        let resized = reactor::blocking(move || {
+            let resized = device.resize(sectors);
+            let is_told = resized.is_ok();
+            tell_of(&device, resized);
+            is_told
+        });
+        if resized.await {
+            self.sectors.store(sectors, Ordering::SeqCst);
+        }
     }
 }
 

@@ -82,6 +82,17 @@ impl Ledger {
         }
     }
 
+    /// Whether there is a request that is next.
+    ///
+    /// # Errors
+    /// When the driver broke the ring.
+    pub(crate) fn is_more(&self) -> Result<bool, RingFault> {
+        match self {
+            Self::Split(own) => own.is_more(),
+            Self::Packed(own) => own.is_more(),
+        }
+    }
+
     /// Takes the request that [`Ledger::next`] gave: its name when it is done, and its descriptors.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// Bytes that requests merged into one have at most: a step of a loop's time.
 pub const MERGED_BYTES_MAX: u64 = export::STEP_BYTES;
 
+/// Bytes that are read without a task of their own, of one batch of requests at most: a step of a loop's time.
+pub const INLINE_BYTES_MAX: u64 = export::STEP_BYTES;
+
 /// Ranges of one discard or write-zeroes request.
 pub const RANGES_MAX: u32 = 16;
 

@@ -1,7 +1,8 @@
 //! One queue on its loop: takes requests from its ring, starts them, tells the driver of those that are done.
 //!
 //! Three tasks: one waits for the driver's kicks, one takes requests and starts each, one wakes the driver, once for all that became done
-//! in a turn of the loop. A request is a task of its own. When the ring is stopped nothing more is taken, and what was taken is finished.
+//! in a turn of the loop. A request is a task of its own, unless it can be answered at once. The driver is asked to kick only before the loop
+//! sleeps: until then the ring is looked at. When the ring is stopped nothing more is taken, and what was taken is finished.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -12,6 +13,7 @@ use export::merge::REQUESTS_MAX;
 use export::repeats::{self, Level};
 use export::{Budget, Ending, HangUp, InFlight, LocalEvent, Pace, Permit, Seat, Served};
 use futures_util::future::select;
+use reactor::{Look, Seen};
 use smallvec::SmallVec;
 
 use crate::device::{Device, Run};
@@ -28,6 +30,12 @@ pub(crate) struct Taken {
     pub(crate) permit: Permit,
     pub(crate) memory: Arc<Memory>,
 }
+
+/// Requests of fewer the driver is not called before a batch has ended: another interrupt costs more than it gains.
+const CALL_MIN: usize = 4;
+
+/// Of so many the driver is called, however many are still to be done.
+const CALL_MAX: usize = 16;
 
 /// How a batch ended.
 enum Batch {
@@ -49,6 +57,8 @@ pub(crate) struct Queue {
     ledger: RefCell<Option<Ledger>>,
     look: Signal,
     call: Signal,
+    /// Requests that are done since the driver was last called, if it wanted to be.
+    untold: Cell<usize>,
 }
 
 /// Something to do, for one task of the loop.
@@ -66,6 +76,13 @@ impl Signal {
 
     async fn taken(&self) {
         self.event.until(|| self.set.replace(false)).await;
+    }
+}
+
+impl Look for Queue {
+    fn is_there(&self) -> bool {
+        // A broken ring is found by who takes the next request.
+        self.ledger.borrow().as_ref().is_some_and(|ledger| ledger.is_more().unwrap_or(true))
     }
 }
 
@@ -99,6 +116,7 @@ pub(crate) fn begin(device: Arc<Device>, end: EndOnDrop, seat: &Seat, budget: Ar
         ledger: RefCell::default(),
         look: Signal::default(),
         call: Signal::default(),
+        untold: Cell::new(0),
     });
     let work = async move {
         queue.serve().await;
@@ -162,6 +180,9 @@ impl Queue {
 
     /// Wakes the driver if it wants to know of what was answered since the last time.
     pub(crate) fn call_now(&self) {
+        if self.untold.replace(0) == 0 {
+            return;
+        }
         let wanted = self.ledger.borrow_mut().as_mut().map_or(Ok(false), Ledger::take_call);
         match wanted {
             Ok(true) => {
@@ -182,12 +203,33 @@ impl Queue {
                 match self.batch() {
                     // Who never waits lets others go first.
                     Ok(Batch::Started) => reactor::yield_now().await,
-                    Ok(Batch::NoPlace(bytes)) => drop(self.in_flight.admit(bytes).await),
-                    Ok(Batch::Nothing) => break,
+                    Ok(Batch::NoPlace(bytes)) => {
+                        self.call_now();
+                        drop(self.in_flight.admit(bytes).await);
+                    }
+                    Ok(Batch::Nothing) => {
+                        self.call_now();
+                        let seen = reactor::watch(Rc::clone(self) as Rc<dyn Look>).await;
+                        if seen == Seen::AboutToSleep && !self.is_more_without_kick() {
+                            break;
+                        }
+                    }
                     Err(fault) => self.fail(&fault),
                 }
             }
+            self.call_now();
         }
+    }
+
+    /// Asks the driver to kick. Whether something has come already, or the ring is broken.
+    fn is_more_without_kick(&self) -> bool {
+        let log = self.device.dirty_log();
+        let asked =
+            self.ledger.borrow().as_ref().map_or(Ok(false), |ledger| ledger.ask_for_kick(log.as_deref()));
+        asked.unwrap_or_else(|fault| {
+            self.fail(&fault);
+            true
+        })
     }
 
     /// Takes what is there, as much as goes together, and starts it.
@@ -201,6 +243,16 @@ impl Queue {
         end
     }
 
+    /// Calls the driver if it is worth it, while `left` requests are still to be started and there may be more in the ring. Who is told late has
+    /// nothing to do, and the next requests come late; who is told of each request costs a wake-up each.
+    pub(crate) fn call_in_time(&self, left: usize) {
+        let untold = self.untold.get();
+        let is_last = || left == 0 && !self.is_there();
+        if untold >= CALL_MIN && (untold >= left || untold >= CALL_MAX) || untold > 0 && is_last() {
+            self.call_now();
+        }
+    }
+
     fn take_some(&self, taken: &mut SmallVec<[Taken; 4]>) -> Result<Batch, RingFault> {
         let mut ledger = self.ledger.borrow_mut();
         let Some(ledger) = ledger.as_mut() else { return Ok(Batch::Nothing) };
@@ -208,11 +260,7 @@ impl Queue {
         let takes = self.device.takes();
         while taken.len() < REQUESTS_MAX {
             let Some(Offer { chain, descriptors }) = ledger.next()? else {
-                if !taken.is_empty() {
-                    return Ok(Batch::Started);
-                }
-                let more = ledger.ask_for_kick(self.device.dirty_log().as_deref())?;
-                return Ok(if more { Batch::Started } else { Batch::Nothing });
+                return Ok(if taken.is_empty() { Batch::Nothing } else { Batch::Started });
             };
             let request = Request::of(chain, ledger.memory(), &takes)?;
             let bytes = request.bytes();
@@ -225,8 +273,14 @@ impl Queue {
         Ok(Batch::Started)
     }
 
-    /// Tells the driver of a request that is done: its status, then that it is used. Its place is given back.
+    /// Tells the driver of a request that is done, and wakes it at the end of this turn of the loop.
     pub(crate) fn complete(&self, taken: Taken, status: Status, written: u64) {
+        self.complete_uncalled(taken, status, written);
+        self.call.set();
+    }
+
+    /// Tells the driver of a request that is done: its status, then that it is used. Its place is given back. The caller wakes the driver.
+    pub(crate) fn complete_uncalled(&self, taken: Taken, status: Status, written: u64) {
         let Taken { request, ticket, permit, memory } = taken;
         let log = self.device.dirty_log();
         if let Err(outside) = memory.write(request.status_at, &[status.byte()]) {
@@ -246,7 +300,7 @@ impl Queue {
         if let Err(fault) = told {
             self.fail(&fault);
         }
-        self.call.set();
+        self.untold.set(self.untold.get() + 1);
         drop(permit);
     }
 

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use buffer::ForeignBytes;
 use export::merge::{self, Candidate, Direction, Group, Limits};
-use export::{Error, ErrorKind, Hints, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, ErrorKind, Hints, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use smallvec::SmallVec;
 
-use crate::limits::{CHAIN_DESCRIPTORS_MAX, MERGED_BYTES_MAX};
+use crate::limits::{CHAIN_DESCRIPTORS_MAX, INLINE_BYTES_MAX, MERGED_BYTES_MAX};
 use crate::memory::Outside;
 use crate::queue::{Queue, Taken};
 use crate::request::{Ask, Range, Status};
@@ -15,9 +15,6 @@ use crate::ring::Segment;
 
 /// What requests become that are merged.
 const MERGED: Limits = Limits { bytes_max: MERGED_BYTES_MAX, segments_max: CHAIN_DESCRIPTORS_MAX - 2 };
-
-/// Of fewer requests that came together the driver is told once: another interrupt costs more than it gains.
-const HALVED_MIN: usize = 8;
 
 /// Requests that go to the disk as one.
 type Together = SmallVec<[Taken; 1]>;
@@ -50,15 +47,23 @@ fn alone(one: Taken) -> Together {
     Together::from_iter([one])
 }
 
-/// Starts all `count` of them one after the other. Many may all be answered before the last one is: the driver is told of the first half of them, so that it
-/// prepares the next ones while the rest is carried out.
+/// Starts all `count` of them one after the other.
 fn begin_all(queue: &Rc<Queue>, count: usize, all: impl Iterator<Item = Together>) {
+    let mut inline = Inline::default();
     for (number, together) in all.enumerate() {
-        if number == count / 2 && count >= HALVED_MIN {
-            queue.call_now();
-        }
-        begin(queue, together);
+        begin(queue, together, &mut inline);
+        queue.call_in_time(count - number - 1);
     }
+    if inline.reads > 0 {
+        queue.device.export.entry.counters().read_inline(inline.reads, inline.bytes);
+    }
+}
+
+/// Reads that were answered without waiting, of one batch.
+#[derive(Debug, Default)]
+struct Inline {
+    reads: u64,
+    bytes: u64,
 }
 
 fn members(group: &Group, moving: &mut [Option<Taken>]) -> Together {
@@ -81,7 +86,7 @@ fn ranges(data: &[Segment]) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// Starts one request, or several as one; what is known already is answered at once.
-fn begin(queue: &Rc<Queue>, mut together: Together) {
+fn begin(queue: &Rc<Queue>, mut together: Together, inline: &mut Inline) {
     let known = match together.first().map(|first| &first.request.ask) {
         Some(Ask::Answered(status)) => {
             queue.device.export.entry.counters().refused();
@@ -98,11 +103,48 @@ fn begin(queue: &Rc<Queue>, mut together: Together) {
             together.drain(..).for_each(|taken| queue.complete(taken, status, written));
         }
         None => {
-            let queue = Rc::clone(queue);
             let hints = Hints { more_waiting: queue.in_flight.requests() as usize > together.len() };
+            if read_now(queue, &together, hints, inline) {
+                together.drain(..).for_each(|taken| complete_read(queue, taken, inline));
+                return;
+            }
+            let queue = Rc::clone(queue);
             reactor::spawn_now(async move { perform(&queue, together, hints).await }).detach();
         }
     }
+}
+
+/// Carries out reads of one range if nothing has to be waited for, and says whether it did.
+fn read_now(queue: &Queue, together: &Together, hints: Hints, inline: &Inline) -> bool {
+    let Some(Ask::Read { offset, .. }) = together.first().map(|first| &first.request.ask) else {
+        return false;
+    };
+    let bytes: u64 = together.iter().map(|taken| taken.request.bytes()).sum();
+    if inline.bytes + bytes > INLINE_BYTES_MAX {
+        return false;
+    }
+    // What is no memory is told by who waits.
+    let Ok(data) = memory(together) else { return false };
+    match queue.device.export.entry.disk().try_read_into(*offset, &data, hints) {
+        None => return false,
+        Some(ReadKind::Zeroes) => data.fill_with_zeroes(0, data.len()),
+        Some(ReadKind::Data) => {}
+    }
+    if together.len() > 1 {
+        queue.device.export.entry.counters().merged(Direction::Read, together.len() as u64 - 1);
+    }
+    true
+}
+
+/// Tells the driver of a read that was carried out.
+fn complete_read(queue: &Queue, taken: Taken, inline: &mut Inline) {
+    let len = taken.request.bytes();
+    if let Ask::Read { data, .. } = &taken.request.ask {
+        ranges(data).for_each(|(address, len)| log(queue, address, len));
+    }
+    inline.reads += 1;
+    inline.bytes += len;
+    queue.complete_uncalled(taken, Status::Ok, len);
 }
 
 fn put_id(queue: &Queue, taken: &Taken) -> (Status, u64) {

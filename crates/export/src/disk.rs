@@ -48,6 +48,10 @@ impl Export for Disk {
         Disk::try_read(self, offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        Disk::try_read_into(self, offset, memory, hints)
+    }
+
     fn holds_back(&self) -> bool {
         self.is_limited()
     }

@@ -110,6 +110,12 @@ pub trait Export: fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`Export::try_read`], into memory of others. A disk that cannot fill it in place does not.
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        let _ = (offset, memory, hints);
+        None
+    }
+
     /// Whether requests may be made to wait for a limit, so that they are better given up than carried out
     /// when their client is gone.
     fn holds_back(&self) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
-use storage::{Hints, IoBuf, IoVec};
+use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use crate::disk::Disk;
 
@@ -72,6 +72,10 @@ impl Block for Child {
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
         self.disk.load().try_read(offset, buf, hints)
+    }
+
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        self.disk.load().try_read_into(offset, memory, hints)
     }
 
     fn read(

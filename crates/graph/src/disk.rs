@@ -140,15 +140,26 @@ impl Disk {
     /// leave `buf` as it was; after `None` part of it may have changed.
     #[inline]
     pub fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
+        self.read_inline(offset, buf.len() as u64, |top| top.try_read(offset, buf, hints))
+    }
+
+    /// Has `read` read `bytes` bytes from the topmost block, unless that would have to wait here.
+    #[inline]
+    fn read_inline(
+        &self,
+        offset: u64,
+        bytes: u64,
+        read: impl FnOnce(&dyn Block) -> Option<ReadKind>,
+    ) -> Option<ReadKind> {
         if !self.has_cached_data.load(Ordering::Relaxed) {
             return None;
         }
-        let inline = self.front.try_begin_read(buf.len() as u64)?;
-        let read = self.layers.load().top.try_read(offset, buf, hints);
+        let inline = self.front.try_begin_read(bytes)?;
+        let read = read(&*self.layers.load().top);
         if read.is_some() {
-            self.front.note(Kind::Read, offset, buf.len() as u64);
+            self.front.note(Kind::Read, offset, bytes);
         }
-        self.front.end_inline(inline, read.map(|_| buf.len() as u64));
+        self.front.end_inline(inline, read.map(|_| bytes));
         read
     }
 

@@ -47,6 +47,10 @@ impl Block for Qcow2 {
         self.inner.try_read(offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        self.inner.try_read_into(offset, memory, hints)
+    }
+
     fn read(
         &self,
         offset: u64,

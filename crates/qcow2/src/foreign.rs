@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use block::{Blame, ReadKind};
 use futures_util::future::join_all;
-use storage::{ForeignBytes, Hints, IoBuf, Step, Storage, about_to};
+use storage::{ForeignBytes, Hints, IoBuf, Step as EngineStep, Storage, about_to};
 
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::guest_range::GuestRange;
 use crate::image::{Inner, Qcow2};
-use crate::locate::{Located, Source};
+use crate::locate::{Located, Source, Step};
 use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
@@ -43,6 +43,33 @@ impl Qcow2 {
 }
 
 impl Inner {
+    /// As [`Inner::try_read`], into memory of others.
+    pub(crate) fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        let _pass = self.turns.gate.try_enter()?;
+        let len = memory.len();
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.size()) {
+            return None;
+        }
+        let (mut done, held) = (0, BelowHeld::default());
+        while done < len {
+            let guest = offset + done as u64;
+            let wanted = GuestRange::at(guest, (len - done) as u64);
+            let Ok(Step::Located(located)) = self.try_locate(&held, wanted) else { return None };
+            // At most what is left of `memory`.
+            let end = done + located.len as usize;
+            let is_whole = (done, end) == (0, len);
+            // The usual request is one piece and needs no splitting.
+            let slice = (!is_whole).then(|| memory.slice(done, end));
+            match try_piece_into(&located, guest, slice.as_ref().unwrap_or(memory), hints)? {
+                ReadKind::Zeroes if is_whole => return Some(ReadKind::Zeroes),
+                ReadKind::Zeroes => memory.fill_with_zeroes(done, end),
+                ReadKind::Data => {}
+            }
+            done = end;
+        }
+        Some(ReadKind::Data)
+    }
+
     /// Fills `memory` from `offset`. The caller holds a pass.
     async fn read_into(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> Result<ReadKind, Error> {
         let (held, len) = (BelowHeld::default(), memory.len());
@@ -89,7 +116,7 @@ impl Inner {
                 Ok(ReadKind::Zeroes)
             }
             Source::Plain { storage, offset } => {
-                about_to(storage, Step::ReadAio);
+                about_to(storage, EngineStep::ReadAio);
                 let read = storage.read_into(offset.0, memory, hints).await;
                 read.map(|()| ReadKind::Data)
                     .map_err(|error| Blame::new(storage.name()).io("reading data")(error))
@@ -124,5 +151,22 @@ impl Inner {
         drop(pass);
         let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;
         self.write(offset, copy.into(), hints).await
+    }
+}
+
+/// Fills `memory` with what was located at `guest`, all of which is in one place, if nothing has to be waited for. Zeroes leave it as it was.
+fn try_piece_into(
+    located: &Located<'_>,
+    guest: u64,
+    memory: &ForeignBytes,
+    hints: Hints,
+) -> Option<ReadKind> {
+    match located.source {
+        Source::Zero { .. } => Some(ReadKind::Zeroes),
+        Source::Plain { storage, offset } => {
+            storage.try_read_into(offset.0, memory, hints).then_some(ReadKind::Data)
+        }
+        Source::Block(block) => block.try_read_into(guest, memory, hints),
+        Source::Ciphered { .. } | Source::Compressed { .. } => None,
     }
 }

@@ -167,6 +167,10 @@ impl Block for WithBitmaps {
         self.block.try_read(offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        self.block.try_read_into(offset, memory, hints)
+    }
+
     fn read(
         &self,
         offset: u64,

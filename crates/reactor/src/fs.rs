@@ -65,6 +65,11 @@ impl File {
         Ok(crate::foreign::read_without_waiting(&self.fd, offset, memory)?)
     }
 
+    /// Reads into memory of others on this thread, as much as one call does. Blocks.
+    pub fn read_into_now(&self, offset: u64, memory: &ForeignBytes) -> io::Result<usize> {
+        Ok(crate::foreign::read(&self.fd, offset, memory)?)
+    }
+
     /// As [`File::write_at`], of memory of others. Dropping the future does not stop the write: it holds the memory's owner to its end.
     pub async fn write_from(&self, offset: u64, memory: ForeignBytes) -> io::Result<usize> {
         self.start(Work::WriteFrom { fd: Arc::clone(&self.fd), offset, memory }).await.0

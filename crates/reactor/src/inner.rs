@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use async_task::Runnable;
 
 use crate::backend::{Backend, warn_of_fallback};
+use crate::look::Watching;
 use crate::op::Place;
 use crate::poll::Poll;
 use crate::pool;
@@ -47,6 +48,9 @@ pub(crate) struct Inner {
     pub(crate) ready: RefCell<VecDeque<Runnable>>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
+    pub(crate) watching: RefCell<Watching>,
+    /// The loop has looked for something to do, and those that watch have been told that it is about to sleep.
+    has_looked: Cell<bool>,
     slots: RefCell<Slots>,
     driver: RefCell<Driver>,
     landings: Cell<Vec<Landing>>,
@@ -97,6 +101,8 @@ impl Inner {
             ready: RefCell::default(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
+            watching: RefCell::default(),
+            has_looked: Cell::new(false),
             slots: RefCell::new(Slots::new()),
             driver: RefCell::new(driver),
             landings: Cell::default(),
@@ -260,18 +266,48 @@ impl Inner {
     }
 
     /// Submits what the tasks started and takes in what has completed; with nothing else to do,
-    /// sleeps until there is something.
+    /// looks for something, and then sleeps until there is something.
     pub(crate) fn turn(&self, idle: bool) {
-        if !idle || !self.remote.park() {
+        let has_looked = self.has_looked.replace(false);
+        if !idle {
+            self.drive(Wait::No);
+            self.tell_watching(false);
+            return;
+        }
+        if !has_looked {
+            let found = || self.remote.is_notified() || self.watching.borrow().is_there();
+            self.drive(Wait::Look(self.time_left(), &found));
+            let idle = self.ready.borrow().is_empty() && !self.remote.is_notified();
+            // Who is told now has something to do before the loop sleeps.
+            if self.tell_watching(idle) || !idle {
+                return self.has_looked.set(idle);
+            }
+        }
+        if !self.remote.park() {
             return self.drive(Wait::No);
         }
-        let next = self.timers.borrow().next();
-        let time = next.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        self.drive(Wait::Until(time));
+        self.drive(Wait::Until(self.time_left()));
         self.remote.unpark();
     }
 
-    fn drive(&self, wait: Wait) {
+    /// Until the next timer.
+    fn time_left(&self) -> Option<Duration> {
+        let next = self.timers.borrow().next();
+        next.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Wakes those that watch and have found something; if the loop is about to sleep, all. Whether there were any.
+    fn tell_watching(&self, about_to_sleep: bool) -> bool {
+        if self.watching.borrow().is_empty() {
+            return false;
+        }
+        let wakers = self.watching.borrow_mut().take(about_to_sleep);
+        let any = !wakers.is_empty();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        any
+    }
+
+    fn drive(&self, wait: Wait<'_>) {
         let mut landings = self.landings.take();
         let mut slots = self.slots.borrow_mut();
         let mut driver = self.driver.borrow_mut();
@@ -281,7 +317,7 @@ impl Inner {
             Driver::Ring(ring) => {
                 let armed = match wait {
                     Wait::Until(_) => ring.arm(self.remote.event()),
-                    Wait::No => Ok(()),
+                    Wait::No | Wait::Look(..) => Ok(()),
                 };
                 armed.and_then(|()| ring.turn(&mut slots, wait, &mut landings))
             }

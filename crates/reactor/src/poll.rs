@@ -58,7 +58,7 @@ impl Poll {
     pub(crate) fn turn(
         &mut self,
         slots: &mut Slots,
-        wait: Wait,
+        wait: Wait<'_>,
         landings: &mut Vec<Landing>,
     ) -> io::Result<u32> {
         for key in std::mem::take(&mut self.cancelled) {
@@ -68,7 +68,7 @@ impl Poll {
             }
         }
         let wait = if landings.is_empty() { wait } else { Wait::No };
-        if matches!(wait, Wait::No) && self.waiting.is_empty() {
+        if matches!(wait, Wait::Look(..)) || matches!(wait, Wait::No) && self.waiting.is_empty() {
             return Ok(0);
         }
         for at in self.ready(wait)?.into_iter().rev() {
@@ -78,13 +78,13 @@ impl Poll {
     }
 
     /// Places in `waiting` that are ready, ascending.
-    fn ready(&self, wait: Wait) -> io::Result<SmallVec<[usize; 16]>> {
+    fn ready(&self, wait: Wait<'_>) -> io::Result<SmallVec<[usize; 16]>> {
         let (places, sockets) = self.sockets();
         let mut fds: SmallVec<[PollFd<'_>; 16]> =
             sockets.into_iter().map(|(fd, events)| PollFd::new(&**fd, events)).collect();
         fds.push(PollFd::new(&*self.event, PollFlags::IN));
         let time = match wait {
-            Wait::No => Some(Duration::ZERO),
+            Wait::No | Wait::Look(..) => Some(Duration::ZERO),
             Wait::Until(time) => time,
         };
         // A time that the kernel cannot express is as good as none.

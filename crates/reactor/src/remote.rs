@@ -93,6 +93,11 @@ impl Remote {
         Some(std::mem::replace(&mut *inbox, Inbox { closed, ..Inbox::default() }))
     }
 
+    /// Whether something has arrived since the last look.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.state.load(Ordering::Acquire) == NOTIFIED
+    }
+
     /// Announces that the loop is about to sleep; false if something arrived first.
     pub(crate) fn park(&self) -> bool {
         self.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
@@ -11,7 +11,7 @@ use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::foreign::addresses;
 use crate::slots::{Landing, Slots, Vectors};
-use crate::spin::{Awaited, Looked, Spin};
+use crate::spin::{Awaited, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
 
 /// Entries of the submission queue: more operations started in one turn are submitted in parts.
@@ -37,9 +37,12 @@ const CANCEL: u64 = u64::MAX - 1;
 const POLL_FIRST: u16 = 1;
 
 /// How long a turn of the loop may wait for a completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+#[derive(Clone, Copy)]
+pub(crate) enum Wait<'a> {
     No,
+    /// It looks for one a little, where that has paid lately, and ends when the function finds something else; a timer ends after this time.
+    Look(Option<Duration>, &'a dyn Fn() -> bool),
+    /// It sleeps, until a timer if there is one.
     Until(Option<Duration>),
 }
 
@@ -119,7 +122,7 @@ impl Ring {
     pub(crate) fn turn(
         &mut self,
         slots: &mut Slots,
-        wait: Wait,
+        wait: Wait<'_>,
         landings: &mut Vec<Landing>,
     ) -> io::Result<u32> {
         let awaited = if slots.flying_files() > 0 { Awaited::Files } else { Awaited::Peers };
@@ -148,28 +151,29 @@ impl Ring {
         }
     }
 
-    fn enter(&mut self, wait: Wait, awaited: Awaited) -> io::Result<u32> {
-        self.queued_files = 0;
+    fn enter(&mut self, wait: Wait<'_>, awaited: Awaited) -> io::Result<u32> {
         let completed = !self.stash.is_empty() || !self.ring.completion().is_empty();
         let mut calls = 1;
-        let wait = match wait {
-            Wait::Until(time) if !completed && self.spin.pays(awaited, time) => {
-                calls += self.submit()?;
-                match self.spin.look(&mut self.ring) {
-                    Looked::Found => Wait::No,
-                    // A timer is not to be late by the time that was spent looking.
-                    Looked::Nothing { took } => Wait::Until(time.map(|time| time.saturating_sub(took))),
-                }
+        if let Wait::Look(time, found) = wait
+            && !completed
+        {
+            // What is queued is submitted with the sleep.
+            if !self.spin.pays(awaited, time) {
+                return Ok(0);
             }
-            wait => wait,
-        };
+            calls += self.submit()?;
+            self.spin.look(&mut self.ring, found);
+        }
+        self.queued_files = 0;
+        let asleep = matches!(wait, Wait::Until(_)) && !completed && awaited == Awaited::Peers;
+        let since = asleep.then(Instant::now);
         let result = match wait {
             Wait::Until(None) if !completed => self.ring.submit_and_wait(1),
             Wait::Until(Some(time)) if !completed => {
                 let time = Timespec::from(time);
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
-            Wait::No | Wait::Until(_) => {
+            Wait::No | Wait::Look(..) | Wait::Until(_) => {
                 let queue = self.ring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
                     return Ok(calls - 1);
@@ -178,6 +182,9 @@ impl Ring {
                 self.ring.submit()
             }
         };
+        if let Some(since) = since {
+            self.spin.slept(since.elapsed());
+        }
         match result {
             Ok(_) => Ok(calls),
             Err(error) if passes(&error) => Ok(calls),

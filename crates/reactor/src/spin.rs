@@ -37,26 +37,17 @@ pub(crate) enum Awaited {
     Files,
 }
 
-/// What came of looking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// There is a completion.
-    Found,
-    /// There is none.
-    Nothing {
-        /// Time spent.
-        took: Duration,
-    },
-}
-
 /// Whether looking has paid lately.
 ///
 /// Doubles the pauses with every failure, halves them with every success: looking goes on only
-/// where more than half of it succeeds.
+/// where more than half of it succeeds. A sleep that was shorter than a look is a success, too: after some failures
+/// (other programs had the processors) it would otherwise take hundreds of sleeps and wake-ups until looking is tried again.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     pause: u32,
     skip: u32,
+    /// Looking has failed before the sleep that comes.
+    has_failed: bool,
 }
 
 impl Spin {
@@ -77,11 +68,18 @@ impl Spin {
         true
     }
 
-    /// Looks for a completion, for [`LOOK_MAX`] at most: the kernel shows what it has in memory.
-    pub(crate) fn look(&mut self, ring: &mut IoUring) -> Looked {
-        let looked = look(ring);
-        self.note(matches!(looked, Looked::Found));
-        looked
+    /// Looks for a completion, which the kernel shows in memory, or for what `found` finds; for [`LOOK_MAX`] at most.
+    pub(crate) fn look(&mut self, ring: &mut IoUring, found: &dyn Fn() -> bool) {
+        let found = look(ring, found);
+        self.has_failed = !found;
+        self.note(found);
+    }
+
+    /// The loop slept for `took` while it waited for peers only.
+    pub(crate) fn slept(&mut self, took: Duration) {
+        if !std::mem::take(&mut self.has_failed) && took < LOOK_MAX {
+            self.note(true);
+        }
     }
 
     fn note(&mut self, found: bool) {
@@ -90,19 +88,18 @@ impl Spin {
     }
 }
 
-fn look(ring: &mut IoUring) -> Looked {
+fn look(ring: &mut IoUring, found: &dyn Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {
         rustix::thread::sched_yield();
         for _ in 0..LOOKS_PER_YIELD {
-            if !ring.completion().is_empty() || ring.submission().taskrun() {
-                return Looked::Found;
+            if !ring.completion().is_empty() || ring.submission().taskrun() || found() {
+                return true;
             }
             std::hint::spin_loop();
         }
-        let took = start.elapsed();
-        if took >= LOOK_MAX {
-            return Looked::Nothing { took };
+        if start.elapsed() >= LOOK_MAX {
+            return false;
         }
     }
 }
@@ -131,6 +128,35 @@ mod tests {
         looks(&mut spin, 1000, |_| true);
         assert_eq!(looks(&mut spin, 1000, |_| true), 1000);
         assert!(looks(&mut spin, 10_000, |wait| wait % 4 == 0) < 2500);
+    }
+
+    /// Another program took the processors for a moment: looking failed some times, and then was not tried for 255 sleeps, which cost a guest with
+    /// 16 requests in flight more than half of them.
+    #[test]
+    fn looking_comes_back_soon_where_sleeps_are_short() {
+        let mut spin = Spin::default();
+        assert!(looks(&mut spin, 10_000, |_| false) < 50);
+        let (mut sleeps, mut looks) = (0, 0);
+        while looks < 3 {
+            match spin.pays(Awaited::Peers, None) {
+                true => {
+                    looks += 1;
+                    spin.note(true);
+                }
+                false => {
+                    sleeps += 1;
+                    spin.slept(LOOK_MAX / 2);
+                }
+            }
+        }
+        assert!(sleeps < 20, "{sleeps}");
+        // Long ones change nothing, and what comes right after a look in vain is not found by the next one either.
+        assert!(super::tests::looks(&mut spin, 10_000, |_| false) < 50);
+        let before = spin.pause;
+        spin.slept(LOOK_MAX * 2);
+        spin.has_failed = true;
+        spin.slept(LOOK_MAX / 2);
+        assert_eq!(spin.pause, before);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use buffer::{IoBuf, IoBytes, IoVec};
 use reactor::fs::File;
 use reactor::net::{Listener, Stream};
-use reactor::{Backend, Reactor, blocking, sleep, sleep_until, spawn, yield_now};
+use reactor::{Backend, Look, Reactor, Seen, blocking, sleep, sleep_until, spawn, watch, yield_now};
 
 fn on_both<F: AsyncFn()>(test: F) {
     for backend in [Backend::Ring, Backend::Threads] {
@@ -592,5 +592,66 @@ fn a_message_is_sent_with_its_descriptors_or_not_at_all() {
         let room = vec![0; 4096];
         let refused = std::iter::repeat_with(|| near.send_with_fds_now(&room, &[])).find_map(Result::err);
         assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::WouldBlock);
+    });
+}
+
+/// Memory in which there is something after so many looks.
+struct After(Cell<u32>);
+
+impl After {
+    fn looks(count: u32) -> Rc<Self> {
+        Rc::new(Self(Cell::new(count)))
+    }
+}
+
+impl Look for After {
+    fn is_there(&self) -> bool {
+        self.0.set(self.0.get().saturating_sub(1));
+        self.0.get() == 0
+    }
+}
+
+/// Who is not told before the loop sleeps cannot ask to be woken, and what comes then is never seen.
+#[test]
+fn who_watches_memory_is_told_before_the_loop_sleeps() {
+    on_both(async || {
+        assert_eq!(watch(After::looks(1)).await, Seen::Something, "it is there at once");
+        for _ in 0..20 {
+            let never = || watch(After::looks(u32::MAX));
+            let (one, other) = (spawn(never()), spawn(never()));
+            assert_eq!((one.await, other.await), (Seen::AboutToSleep, Seen::AboutToSleep));
+        }
+        // The loop sleeps after that, and other things wake it.
+        let watching = spawn(watch(After::looks(u32::MAX)));
+        blocking(|| std::thread::sleep(Duration::from_millis(5))).await;
+        assert_eq!(watching.await, Seen::AboutToSleep);
+    });
+}
+
+#[test]
+fn what_comes_into_memory_is_seen_while_other_tasks_keep_the_loop_awake() {
+    on_both(async || {
+        let busy = spawn(async {
+            loop {
+                yield_now().await;
+            }
+        });
+        assert_eq!(watch(After::looks(100)).await, Seen::Something);
+        drop(busy);
+    });
+}
+
+#[test]
+fn memory_is_not_looked_at_for_who_is_gone() {
+    on_both(async || {
+        let look = After::looks(u32::MAX);
+        let mut dropped = Box::pin(watch(Rc::clone(&look) as Rc<dyn Look>));
+        assert!(poll_once(dropped.as_mut()).is_pending());
+        drop(dropped);
+        let before = look.0.get();
+        for _ in 0..3 {
+            yield_now().await;
+        }
+        assert_eq!((look.0.get(), Rc::strong_count(&look)), (before, 1));
     });
 }

@@ -140,6 +140,12 @@ pub trait Storage: fmt::Debug + Send + Sync {
         false
     }
 
+    /// As [`Storage::try_read`], into memory of others. A driver that cannot fill it in place does not.
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        let _ = (offset, memory, hints);
+        false
+    }
+
     /// Fills `buf` from `offset`; bytes beyond the end read as zeroes. Gives the buffer back.
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)>;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use buffer::{IoBuf, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoVec};
 use parking_lot::RwLock;
 
 use crate::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
@@ -157,6 +157,15 @@ impl Storage for MemoryStorage {
         }
         self.state.read().load(offset, buf);
         true
+    }
+
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        let mut bytes = vec![0; memory.len()];
+        let is_read = self.try_read(offset, &mut bytes, hints);
+        if is_read {
+            memory.copy_from(0, &bytes);
+        }
+        is_read
     }
 
     fn read(&self, offset: u64, mut buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {

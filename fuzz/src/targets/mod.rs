@@ -20,6 +20,7 @@ mod repair;
 mod snapshot_table;
 mod trace;
 mod vhost_user;
+mod vhost_user_moving;
 
 /// A function that may be given any bytes.
 #[derive(Clone, Copy, Debug)]
@@ -57,4 +58,5 @@ pub const TARGETS: &[Target] = &[
     target("qmp", qmp::run, 5_000),
     target("trace", trace::run, 5_000),
     target("vhost_user", vhost_user::run, 3_000),
+    target("vhost_user_moving", vhost_user_moving::run, 3_000),
 ];

@@ -119,6 +119,10 @@ impl Ledger {
 
     pub(super) fn ask_for_kick(&self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         self.ring.ask_for_kick(self.available, log)?;
+        self.is_more()
+    }
+
+    pub(super) fn is_more(&self) -> Result<bool, RingFault> {
         Ok(!self.again.is_empty() || self.ring.is_available(self.available)?)
     }
 

@@ -4,6 +4,7 @@
 //! only the index of the used ring: a back-end that comes after a crash goes on from there. So requests are told in the order in which
 //! they were taken: what is behind the index is exactly what was not done.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub(crate) struct Ledger {
     /// Begun by a back-end before us, and not done: they are taken first.
     again: VecDeque<u16>,
     next_available: u16,
+    /// The driver's index when it was last looked at: each look takes the line from the processor that fills the ring.
+    seen_available: Cell<u16>,
     next_used: u16,
     /// The driver was told of the entries before it.
     called_at: u16,
@@ -72,6 +75,7 @@ impl Ledger {
             order: Order::Taken(VecDeque::new(), 0),
             again: VecDeque::new(),
             next_available: base,
+            seen_available: Cell::new(base),
             next_used: used,
             called_at: used,
             taken: 0,
@@ -80,6 +84,7 @@ impl Ledger {
             if let Some(found) = records.begin(used).map_err(unmapped)? {
                 // At most as many as the ring has entries.
                 ledger.next_available = used.wrapping_add(found.heads.len() as u16);
+                ledger.seen_available.set(ledger.next_available);
                 ledger.again = found.heads.into();
             }
             ledger.order = Order::Recorded(records);
@@ -96,6 +101,7 @@ impl Ledger {
         if !Arc::ptr_eq(&memory, &self.memory) || !Arc::ptr_eq(&address, &self.address) {
             self.ring = SplitRing::new(&memory, &address, run.entries, device.ring_features())?;
             (self.memory, self.address) = (Arc::clone(&memory), Arc::clone(&address));
+            self.seen_available.set(self.next_available);
         }
         Ok(())
     }
@@ -111,10 +117,19 @@ impl Ledger {
         if let Some(head) = self.again.front() {
             return Ok(Some(*head));
         }
-        match self.ring.available_from(self.next_available)? {
-            0 => Ok(None),
-            _ => self.ring.head(self.next_available).map(Some),
+        if self.is_more()? { self.ring.head(self.next_available).map(Some) } else { Ok(None) }
+    }
+
+    /// Whether there is a request that is next.
+    pub(super) fn is_more(&self) -> Result<bool, RingFault> {
+        if !self.again.is_empty() {
+            return Ok(true);
         }
+        if self.seen_available.get() == self.next_available {
+            let more = self.ring.available_from(self.next_available)?;
+            self.seen_available.set(self.next_available.wrapping_add(more));
+        }
+        Ok(self.seen_available.get() != self.next_available)
     }
 
     /// Takes the request `head`, which `next` gave.
@@ -196,7 +211,7 @@ impl Ledger {
     /// When the driver broke the ring.
     pub(super) fn ask_for_kick(&self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         self.ring.ask_for_kick(self.next_available, log)?;
-        Ok(self.next_head()?.is_some())
+        self.is_more()
     }
 
     /// The entry of the available ring that comes next.

@@ -37,6 +37,10 @@ impl Block for Disk {
         Disk::try_read(self, offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        Disk::try_read_into(self, offset, memory, hints)
+    }
+
     fn read(
         &self,
         offset: u64,

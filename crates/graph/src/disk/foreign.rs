@@ -10,6 +10,11 @@ use crate::options::DetectZeroes;
 use crate::pace::{Pace, step_bytes};
 
 impl Disk {
+    /// As [`Disk::try_read`], into memory of others.
+    pub fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        self.read_inline(offset, memory.len() as u64, |top| top.try_read_into(offset, memory, hints))
+    }
+
     /// As [`Disk::read_paced`], into memory of others, which holds anything after a failure.
     pub async fn read_into(
         &self,

@@ -30,6 +30,14 @@ fn lent(len: usize, byte: u8) -> ForeignBytes {
     memory.slice(0, len / 2).join(memory.slice(len / 2 + 1, len + 1))
 }
 
+/// What is read without waiting, into memory of others: all of `expected`, or nothing; where `tried` says what came of the same into memory of ours, that.
+fn assert_tried_into(block: &dyn Block, offset: u64, expected: &[u8], tried: Option<ReadKind>) {
+    let memory = lent(expected.len(), 0);
+    let found = block.try_read_into(offset, &memory, Hints::NONE);
+    assert!(found == tried || tried.is_none(), "{found:?}, {tried:?}");
+    assert!(found.is_none() || memory.to_bytes().unwrap()[..] == *expected, "{found:?} at {offset}");
+}
+
 #[test]
 fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
     let mut mapped = 0;
@@ -63,6 +71,7 @@ fn a_chain_of_any_layers_reads_as_if_it_were_flat() {
                 if tried.is_some() {
                     assert!(inline == built.flat[range.clone()], "seed {seed}: step {step}, inline");
                 }
+                assert_tried_into(&top, offset, &built.flat[range.clone()], tried);
                 let (result, buf) = top.read(offset, IoBuf::uninit(len as usize), Hints::NONE).await;
                 let kind = result.unwrap();
                 assert!(
@@ -207,6 +216,8 @@ fn filters_between_the_layers_of_a_chain_change_nothing_that_is_read_or_told() {
                 let mut inline = vec![0; len];
                 let tried = top.try_read(offset, &mut inline, Hints::NONE);
                 assert!(tried.is_none() || inline == expected, "seed {seed}: step {step}, inline");
+                // A filter that has a read of its own answers for it.
+                assert_tried_into(&top, offset, expected, None);
                 let (result, buf) = top.read(offset, IoBuf::uninit(len), Hints::NONE).await;
                 result.unwrap();
                 assert!(buf[..] == *expected, "seed {seed}: step {step}, {len} bytes at {offset}");

@@ -59,6 +59,11 @@ impl Storage for Noting {
         self.bytes.try_read(offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        self.note("try_read_into", hints);
+        self.bytes.try_read_into(offset, memory, hints)
+    }
+
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         self.note("read", hints);
         self.bytes.read(offset, buf, hints)
@@ -130,6 +135,8 @@ fn what_is_known_of_a_request_reaches_the_storage_of_each_layer() {
         assert_eq!(noted(), (vec![], vec!["read"]));
         image.try_read(0, &mut [0; 4096], hints).unwrap();
         assert_eq!(noted(), (vec![], vec!["try_read"]));
+        Block::try_read_into(&image, 0, &ForeignBytes::zeroed(4096), hints).unwrap();
+        assert_eq!(noted(), (vec![], vec!["try_read_into"]));
         image.read_into(0, ForeignBytes::zeroed(4096), hints).await.unwrap();
         assert_eq!(noted(), (vec![], vec!["read_into"]));
         // Allocates: what stands around is read below, and all is one write. A cluster in the middle.

@@ -33,7 +33,7 @@ impl Shared {
     }
 
     /// What a read that must not wait is asked with; `None` where all may wait.
-    fn no_waiting(&self) -> Option<ReadWriteFlags> {
+    pub(super) fn no_waiting(&self) -> Option<ReadWriteFlags> {
         match self.asked.reads_without_waiting {
             _ if self.direct.is_some() => None,
             Answer::No if self.asked.is_memory() => Some(ReadWriteFlags::empty()),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use buffer::{ForeignBytes, IoBuf};
-use reactor::fs::may_call_inline;
+use reactor::fs::{File, may_call_inline};
 
 use super::alignment::DirectAlignment;
 use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
@@ -32,6 +32,24 @@ impl Shared {
                 memory.copy_from(0, &buf);
                 Ok(())
             }
+        }
+    }
+
+    /// Fills `memory` if nothing has to be waited for; zeroes beyond the end.
+    pub(super) fn try_read_into(&self, offset: u64, memory: &ForeignBytes) -> bool {
+        let Some(flags) = self.no_waiting() else { return false };
+        if check_range(offset, memory.len() as u64).is_err() {
+            return false;
+        }
+        let read = if flags.is_empty() { File::read_into_now } else { File::try_read_into };
+        match read(&self.file, offset, memory) {
+            Ok(count) if count == memory.len() => true,
+            // As in `try_read`.
+            Ok(count) if self.alone && offset + count as u64 >= self.length() => {
+                memory.fill_with_zeroes(count, memory.len());
+                true
+            }
+            Ok(_) | Err(_) => false,
         }
     }
 

@@ -177,6 +177,10 @@ impl Storage for FileStorage {
         self.shared.try_read(offset, buf)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, _hints: Hints) -> bool {
+        self.shared.try_read_into(offset, memory)
+    }
+
     fn read(&self, offset: u64, buf: IoBuf, _hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         Box::pin(self.shared.read(offset, buf))
     }

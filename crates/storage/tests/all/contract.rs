@@ -92,6 +92,7 @@ fn aligned(len: usize) -> ForeignBytes {
 
 #[test]
 fn memory_of_others_is_written_and_filled_as_ours_is() {
+    let inline = std::cell::Cell::new(0);
     on_all(async |storage| {
         for (offset, len) in [(0u64, 8192usize), (8192, 65536), (3, 5000), (100_001, 300_000), (5, 1)] {
             for make in [scattered, aligned] {
@@ -107,12 +108,19 @@ fn memory_of_others_is_written_and_filled_as_ours_is() {
                     let memory = make(len);
                     storage.read_into(at, memory.clone(), Hints::NONE).await.unwrap();
                     assert_eq!(memory.to_bytes().unwrap()[..], bytes(storage, at, len).await);
+                    // What is read without waiting is the same, where it is.
+                    let memory = make(len);
+                    if storage.try_read_into(at, &memory, Hints::NONE) {
+                        assert_eq!(memory.to_bytes().unwrap()[..], bytes(storage, at, len).await);
+                        inline.set(inline.get() + 1);
+                    }
                 }
             }
         }
         storage.write_from(1 << 20, ForeignBytes::zeroed(0), Hints::NONE).await.unwrap();
         assert!(storage.length() < 1 << 20, "nothing was written");
     });
+    assert!(inline.get() > 0, "nothing was read without waiting");
 }
 
 #[test]

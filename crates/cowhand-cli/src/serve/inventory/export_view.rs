@@ -85,6 +85,10 @@ impl Export for ExportView {
         self.behind().try_read(offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
+        self.behind().try_read_into(offset, memory, hints)
+    }
+
     fn holds_back(&self) -> bool {
         self.behind().holds_back()
     }

@@ -108,6 +108,10 @@ impl Storage for Preallocate {
         self.below.try_read(offset, buf, hints)
     }
 
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        self.below.try_read_into(offset, memory, hints)
+    }
+
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
         self.below.read(offset, buf, hints)
     }

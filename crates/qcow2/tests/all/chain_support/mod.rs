@@ -12,7 +12,8 @@ use block::{Block, Raw};
 use qcow2::{BlockStatus, CreateOptions, Files, Options, Preallocation, Qcow2, ZeroOptions, create};
 use qcow2_layout::Version;
 use storage::{
-    Allocation, Capabilities, Extent, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage, Storage, Zeroing,
+    Allocation, Capabilities, Extent, ForeignBytes, Hints, IoBuf, IoBytes, IoFuture, IoVec, MemoryStorage,
+    Storage, Zeroing,
 };
 
 /// xorshift: a test needs numbers that look random and are the same every time.
@@ -61,6 +62,10 @@ impl Storage for Medium {
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> bool {
         self.bytes.try_read(offset, buf, hints)
+    }
+
+    fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> bool {
+        self.bytes.try_read_into(offset, memory, hints)
     }
 
     fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> IoFuture<'_, (io::Result<()>, IoBuf)> {
