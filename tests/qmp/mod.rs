@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod amendment;
+mod apart;
 mod backups;
 mod bitmaps;
 mod block_graph;

@@ -176,6 +176,24 @@ impl Life {
         Ok(())
     }
 
+    /// Has it end without having begun, and be forgotten: what it was made with is undone.
+    pub fn withdraw(&self) {
+        self.end.set(Some(End::Force));
+        self.dismissed.set(true);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Waits until it is forgotten.
+    pub async fn over(&self) {
+        loop {
+            let changed = self.changed.listen();
+            if self.status.get() == Status::Null {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Has a pending job do its last step.
     ///
     /// # Errors

@@ -53,6 +53,8 @@ pub struct Job {
     work: RefCell<Option<Rc<Work>>>,
     /// It is told that it was cancelled rather than that it failed.
     cancelled: Cell<bool>,
+    /// It does not begin.
+    withdrawn: Cell<bool>,
 }
 
 /// A job to be.
@@ -128,6 +130,7 @@ impl Jobs {
                 layers,
                 work: RefCell::new(Some(Rc::new(work))),
                 cancelled: Cell::new(false),
+                withdrawn: Cell::new(false),
             }
         });
         inventory.jobs.list.borrow_mut().push(Rc::clone(&job));
@@ -156,6 +159,12 @@ impl Job {
     /// What its nodes are called: that of the disk, and that of the target if there is one.
     pub fn nodes(&self) -> Vec<String> {
         self.holds.borrow().iter().map(Hold::node_name).collect()
+    }
+
+    /// Takes back a job that has not begun: it cleans up and is forgotten, whatever its terms say, and nobody hears of more than that it was made.
+    pub fn withdraw(&self) {
+        self.withdrawn.set(true);
+        self.life.withdraw();
     }
 
     /// Lets go of what it works on. The name of its filter is free afterwards.

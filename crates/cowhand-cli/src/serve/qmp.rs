@@ -123,7 +123,7 @@ impl Steering {
             "drive-mirror" => live::drive_mirror(inventory, &change, arguments).await,
             "blockdev-backup" => backup::blockdev_backup(inventory, &change, arguments, None).await,
             "drive-backup" => backup::drive_backup(inventory, &change, arguments, None).await,
-            "transaction" => transaction::run(inventory, &change, arguments).await,
+            "transaction" => transaction::run(inventory, change, arguments).await,
             "block-export-add" => exports::add(inventory, arguments),
             "block-export-del" => exports::del(inventory, arguments),
             "nbd-server-add" => exports::add_older(inventory, arguments),

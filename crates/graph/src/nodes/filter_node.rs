@@ -92,7 +92,7 @@ impl Graph {
         (implicit, made): (bool, &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>, NodeError> {
         let described = describe(driver, options)?;
-        let mut below = Vec::new();
+        let (mut below, mut children) = (Vec::new(), Vec::new());
         for (role, given) in driver.children.of_json(options)? {
             let node = match given {
                 Value::String(name) => self.node(name)?,
@@ -107,7 +107,9 @@ impl Graph {
             let disk = self.disk(&node.name())?;
             let child = Child::new(Arc::clone(&disk.disk), Owner::Graph);
             below.push(NodeBelow { role, child, name: Mutex::new(node.name.clone()) });
+            children.push(node);
         }
+        self.check_children_apart(&name, &children)?;
         self.check_reach(&below)?;
         let filter = FilterNode { driver, makes: described.makes, below };
         let disk = self.make_filter(&name, &filter, &described.disk).await?;
@@ -249,6 +251,7 @@ impl Graph {
         if self.reaches(&new, node) {
             return Err(refused("it is over that itself".to_owned()));
         }
+        self.check_stay_apart(node, &new)?;
         let (found, needed) = (disk.disk.size(), below.child.disk().size());
         if found != needed {
             return Err(refused(format!("it has {found} bytes; needed: {needed}")));
@@ -271,15 +274,6 @@ impl Graph {
             }
         }
         Ok((new, disk))
-    }
-
-    /// Whether `node` is `other`, or over it.
-    fn reaches(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
-        if Arc::ptr_eq(node, other) {
-            return true;
-        }
-        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-        below.iter().filter_map(|(_, name)| self.node(name).ok()).any(|below| self.reaches(&below, other))
     }
 
     /// Requests that are inside end on what was there, those that come wait and then find the new.

@@ -7,6 +7,7 @@ mod access;
 #[cfg(test)]
 mod access_tests;
 mod add;
+mod apart;
 mod changing_backing;
 mod description;
 mod disk_node;

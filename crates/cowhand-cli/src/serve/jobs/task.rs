@@ -34,8 +34,17 @@ fn said(error: &dyn std::error::Error) -> String {
 /// Lives a job's life.
 pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Group>>) {
     let Some(work) = job.work() else { return };
-    job.life.begin();
-    let result = done(inventory, job, &work, group.as_deref()).await;
+    let group = match group {
+        Some(group) => group.begun().await,
+        None => None,
+    };
+    let result = match job.withdrawn.get() {
+        true => Err(Failed::Cancelled),
+        false => {
+            job.life.begin();
+            done(inventory, job, &work, group.as_deref()).await
+        }
+    };
     if let Err(failed) = &result {
         if let Some(group) = &group {
             group.fail();
@@ -106,9 +115,10 @@ fn conclude(inventory: &Inventory, job: &Job, result: Result<(), Failed>) {
     };
     match &error {
         None => tracing::info!(job = job.life.terms().id, "a job has done its work"),
+        Some(_) if job.withdrawn.get() => {}
         Some(error) => tracing::warn!(job = job.life.terms().id, error, "a job has ended early"),
     }
-    if job.is_of_disk {
+    if job.is_of_disk && !job.withdrawn.get() {
         inventory.events.emit(event, &data);
     }
     job.life.conclude(error);

@@ -54,6 +54,11 @@ impl Chain {
         }
     }
 
+    /// The place of the lowest layer: 0 also where there is none, as of a filter that is no image and shows none below it.
+    pub fn lowest(&self) -> usize {
+        self.layers.len().saturating_sub(1)
+    }
+
     /// What the layers from `upper` to `lower` are made of, for a job that begins: no other job uses one of them.
     ///
     /// # Errors

@@ -113,6 +113,7 @@ pub(super) fn target_of(
     if std::ptr::eq(&*target, source) {
         return Err(QmpError::generic("source and target are one disk"));
     }
+    check_apart(inventory, source, &target)?;
     free_of_jobs(inventory, &target)?;
     if target.disk.read_only() {
         return Err(QmpError::generic(format!("the target {name:?} is read-only")));
@@ -123,6 +124,23 @@ pub(super) fn target_of(
         false => {
             Err(QmpError::generic(format!("the target {name:?} has {found} bytes, the source {needed}")))
         }
+    }
+}
+
+/// Refuses a target over the source: a copy to it would wait for itself. And a source over the target, but for a snapshot, which stays as
+/// it is while the disk below it becomes what it was.
+fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> Result<(), QmpError> {
+    let (from, to) = (source.name(), target.name());
+    let over = match inventory.graph.stands_on(&to, &from) {
+        true => Some((&to, &from)),
+        false if source.disk.root().driver() == "snapshot-access" => None,
+        false => inventory.graph.stands_on(&from, &to).then_some((&from, &to)),
+    };
+    match over {
+        Some((upper, lower)) => Err(QmpError::generic(format!(
+            "source and target are one disk: node {upper:?} stands on node {lower:?}"
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -145,7 +163,7 @@ async fn begin_mirror(
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "mirror", device, arguments)?;
     // The disk may stand on the copy in the end, and then all of them go.
-    new.layers = chain.claim(inventory, 0, chain.layers.len() - 1)?;
+    new.layers = chain.claim(inventory, 0, chain.lowest())?;
     let Chain { disk, layers } = chain;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;
     if let Some(replaces) = arguments.maybe_text("replaces").filter(|name| *name != disk.name()) {

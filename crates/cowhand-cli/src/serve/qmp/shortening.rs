@@ -29,7 +29,7 @@ pub async fn stream(
         return Err(QmpError::generic(format!("node {device:?} is no qcow2 image that can be written")));
     }
     let base = stream_base(&chain, at, arguments)?;
-    new.layers = chain.claim(inventory, at, base.unwrap_or(chain.layers.len() - 1))?;
+    new.layers = chain.claim(inventory, at, base.unwrap_or(chain.lowest()))?;
     let holds = hold(inventory, &new.terms.id, &[&chain.disk.name()])?;
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
     let image = chain.writable(inventory, change, at).await?;
@@ -88,7 +88,7 @@ pub async fn commit(
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "commit", device, arguments)?;
     let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
-    let base = chain.find(arguments, "base-node", "base")?.unwrap_or(chain.layers.len() - 1);
+    let base = chain.find(arguments, "base-node", "base")?.unwrap_or(chain.lowest());
     if base <= top {
         return Err(QmpError::generic("the base does not lie below the top; there is nothing to commit"));
     }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use control::{Arguments, QmpError};
 use graph::{Change, DiskNode};
-use job::End;
 use serde_json::{Value, json};
 
 use super::overlay::{self, Taken};
 use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::Group;
+use crate::serve::jobs::{Group, Job};
 
 /// What was done and can be undone.
 enum Done {
@@ -22,11 +21,28 @@ enum Done {
     Internal(String, String),
 }
 
-/// Does all actions while requests are kept out of all their disks. When one fails, those before it are undone.
+/// Does all actions, or none: of those that were undone nothing is left when this returns.
 pub async fn run(
+    inventory: &Rc<Inventory>,
+    change: Change<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Value, QmpError> {
+    let mut withdrawn = Vec::new();
+    let done = all_or_none(inventory, &change, arguments, &mut withdrawn).await;
+    drop(change);
+    for job in withdrawn {
+        job.life.over().await;
+    }
+    done
+}
+
+/// Does all actions while requests are kept out of all their disks. When one fails, those before it are undone, and jobs that they made are
+/// `withdrawn`: they clean up when `change` is no more.
+async fn all_or_none(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
+    withdrawn: &mut Vec<Rc<Job>>,
 ) -> Result<Value, QmpError> {
     let actions: Vec<(&str, Arguments<'_>)> = arguments
         .list("actions")
@@ -41,16 +57,17 @@ pub async fn run(
     for disk in &disks {
         kept_out.push(disk.disk.drain().await);
     }
-    let group = is_grouped.then(Group::new);
+    let group = Group::new(is_grouped);
     let mut done = Vec::new();
     for (kind, data) in &actions {
-        match act(inventory, change, kind, *data, group.as_ref()).await {
+        match act(inventory, change, kind, *data, &group).await {
             Ok(step) => done.push(step),
             Err(error) => {
                 for step in done.into_iter().rev() {
-                    undo(inventory, change, step).await;
+                    withdrawn.extend(undo(inventory, change, step).await);
                 }
                 drop(kept_out);
+                group.begin();
                 return Err(error);
             }
         }
@@ -61,9 +78,7 @@ pub async fn run(
             taken.keep(inventory, change).await;
         }
     }
-    if let Some(group) = group {
-        group.complete();
-    }
+    group.begin();
     Ok(json!({}))
 }
 
@@ -86,17 +101,17 @@ async fn act(
     change: &Change<'_>,
     kind: &str,
     data: Arguments<'_>,
-    group: Option<&Rc<Group>>,
+    group: &Rc<Group>,
 ) -> Result<Done, QmpError> {
     match kind {
         "blockdev-snapshot" => overlay::snapshot(inventory, change, data).await.map(Done::Snapshot),
         "blockdev-snapshot-sync" => overlay::snapshot_sync(inventory, change, data).await.map(Done::Snapshot),
         "blockdev-backup" => {
-            backup::blockdev_backup(inventory, change, data, group.cloned()).await?;
+            backup::blockdev_backup(inventory, change, data, Some(Rc::clone(group))).await?;
             Ok(Done::Job(job_id(data)?))
         }
         "drive-backup" => {
-            backup::drive_backup(inventory, change, data, group.cloned()).await?;
+            backup::drive_backup(inventory, change, data, Some(Rc::clone(group))).await?;
             Ok(Done::Job(job_id(data)?))
         }
         "blockdev-snapshot-internal-sync" => {
@@ -114,7 +129,8 @@ fn job_id(data: Arguments<'_>) -> Result<String, QmpError> {
     Ok(data.maybe_text("job-id").map_or_else(|| data.text("device"), Ok)?.to_owned())
 }
 
-async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) {
+/// Undoes a step; gives the job that was taken back, if it made one.
+async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) -> Option<Rc<Job>> {
     match step {
         Done::Snapshot(taken) => taken.undo(inventory, change).await,
         Done::Bitmap(before) => before.undo().await,
@@ -127,10 +143,13 @@ async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) {
             }
         }
         Done::Job(id) => {
-            if let Some(job) = inventory.jobs.find(&id) {
-                // It has not done anything: it begins when this command lets others work.
-                let _ = job.life.ask_to_end(End::Force);
+            // It has not done anything: it begins when the transaction is over.
+            let job = inventory.jobs.find(&id);
+            if let Some(job) = &job {
+                job.withdraw();
             }
+            return job;
         }
     }
+    None
 }

@@ -1,0 +1,73 @@
+//! Disks that must not stand on each other: what a job copies and what it copies to, and the children of one filter.
+//!
+//! A copy to a disk over the source is a write to the source, which waits for the copy: neither ends, and the program cannot end either.
+//! A snapshot whose old data goes to a disk over the disk itself keeps nothing of it.
+
+use std::sync::Arc;
+
+use super::Graph;
+use super::error::NodeError;
+use super::filter_node::FilterNode;
+use super::node::Node;
+
+impl Graph {
+    /// Whether the disk `upper` stands on the disk `lower` through filters, or is that disk.
+    pub fn stands_on(&self, upper: &str, lower: &str) -> bool {
+        match (self.node(upper), self.node(lower)) {
+            (Ok(upper), Ok(lower)) => self.reaches(&upper, &lower),
+            _ => false,
+        }
+    }
+
+    /// Whether `node` is `other`, or over it.
+    pub(super) fn reaches(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
+        if Arc::ptr_eq(node, other) {
+            return true;
+        }
+        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+        below.iter().filter_map(|(_, name)| self.node(name).ok()).any(|below| self.reaches(&below, other))
+    }
+
+    /// Refuses a filter `name` of whose children one stands on another.
+    pub(super) fn check_children_apart(&self, name: &str, children: &[Arc<Node>]) -> Result<(), NodeError> {
+        for (at, one) in children.iter().enumerate() {
+            let mut others = children.iter().enumerate().filter(|(other, _)| *other != at);
+            if let Some((_, other)) = others.find(|(_, other)| self.reaches(one, other)) {
+                return Err(one_over_another(one, name, other));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses `new` below the filter `node`, if a job or a filter that has both, or what is over and below them, needs them apart.
+    pub(super) fn check_stay_apart(&self, node: &Arc<Node>, new: &Arc<Node>) -> Result<(), NodeError> {
+        let all = self.nodes();
+        let upper: Vec<_> = all.iter().filter(|other| self.reaches(other, node)).collect();
+        let lower: Vec<_> = all.iter().filter(|other| self.reaches(new, other)).collect();
+        let jobs_of = |nodes: &[&Arc<Node>]| {
+            let users: Vec<_> = nodes.iter().flat_map(|node| node.holders.all()).collect();
+            users.into_iter().filter(|user| user.kind == "job").collect::<Vec<_>>()
+        };
+        let below = jobs_of(&lower);
+        if let Some(job) = jobs_of(&upper).into_iter().find(|job| below.contains(job)) {
+            return Err(NodeError::InUse { name: node.name(), by: job });
+        }
+        for over in &upper {
+            let children = over.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+            let children: Vec<_> = children.iter().filter_map(|(_, name)| self.node(name).ok()).collect();
+            if !children.iter().any(|child| self.reaches(child, node)) {
+                continue;
+            }
+            let mut others = children.iter().filter(|child| !self.reaches(child, node));
+            if let Some(other) = others.find(|other| self.reaches(new, other) || self.reaches(other, new)) {
+                return Err(one_over_another(new, &over.name(), other));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn one_over_another(one: &Node, of: &str, other: &Node) -> NodeError {
+    let why = format!("{:?} is below {of:?} too, and one of them stands on the other", other.name());
+    NodeError::NotBelow { name: one.name(), of: of.to_owned(), why }
+}
