@@ -447,7 +447,15 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "libvirt-3-storage", "filename": path }));
     let format = json!({ "driver": "qcow2", "node-name": "libvirt-3-format", "file": "libvirt-3-storage", "backing": "a" });
     qmp.ok("blockdev-add", format);
+    let mirror = json!({ "job-id": "m", "device": "a", "target": "libvirt-3-format", "sync": "full" });
+    let itself = qmp.refused("blockdev-mirror", mirror);
+    assert!(itself.contains("stands on a disk that is written"), "{itself}");
+    let overlay = json!({ "node": "a", "overlay": "libvirt-3-format" });
+    let itself = qmp.refused("blockdev-snapshot", overlay);
+    assert!(itself.contains("below itself"), "{itself}");
     qmp.ok("nbd-server-stop", json!({}));
+    let used = qmp.refused("blockdev-del", json!({ "node-name": "a" }));
+    assert!(used.contains("\"libvirt-3-format\""), "{used}");
     let pull = scratch.name("pull.sock");
     let address = json!({ "type": "unix", "data": { "path": pull } });
     qmp.ok("nbd-server-start", json!({ "addr": address, "max-connections": 0 }));

@@ -100,3 +100,26 @@ fn a_base_that_a_commit_wrote_has_no_room_left_when_it_is_read_again() {
     qemu_io_ok(&["-r", "-f", "qcow2"], &base, &["read -P 2 3M 64k"]);
     steered.server.stop();
 }
+
+/// A file that was put over itself, or over one that was put over it later, had the server look for its end until the stack was full.
+#[test]
+fn storage_over_a_file_is_never_below_itself() {
+    let scratch = black_box::Scratch::new();
+    let (server, mut qmp) = super::begin_with_nothing(&scratch);
+    let over = |name: &str, file: &str| json!({ "driver": "preallocate", "node-name": name, "file": file });
+    let image = |name: &str, file: &str| json!({ "driver": "qcow2", "node-name": name, "file": file });
+    let alone = qmp.refused("blockdev-add", over("a", "a"));
+    assert!(alone.contains("\"a\""), "{alone}");
+    let path = super::create(&scratch, "f.qcow2", "1M");
+    qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": "f", "filename": path }));
+    qmp.ok("blockdev-add", over("a", "f"));
+    qmp.ok("blockdev-add", over("b", "a"));
+    // With its name free, another one of the name could be put over `b`.
+    let used = qmp.refused("blockdev-del", json!({ "node-name": "a" }));
+    assert!(used.contains("\"b\""), "{used}");
+    qmp.ok("blockdev-add", image("d", "b"));
+    for name in ["d", "b", "a", "f"] {
+        qmp.ok("blockdev-del", json!({ "node-name": name }));
+    }
+    server.stop();
+}

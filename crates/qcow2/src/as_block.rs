@@ -21,7 +21,7 @@ impl Block for Qcow2 {
     }
 
     fn awaits_backing(&self) -> bool {
-        self.inner.awaits_backing() && !self.inner.has_backing()
+        self.inner.awaits_backing() && (!self.inner.has_backing() || self.inner.is_over_changing())
     }
 
     fn capabilities(&self) -> Capabilities {

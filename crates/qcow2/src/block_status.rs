@@ -21,8 +21,9 @@ impl Qcow2 {
         while let Source::Block(block) = located.source {
             let below = block.block_status(offset, located.len).await?;
             if self.inner.is_still_below(block, range.before(offset + below.len)).await? {
-                // Space that a layer below reserves for zeroes is not in this image's file.
-                return Ok(BlockStatus { depth: located.depth + below.depth, hole: below.zero, ..below });
+                // Space that a layer below reserves for zeroes is not in this image's file. Of what changes below, nothing says what it will be.
+                let (depth, present) = (located.depth + below.depth, below.present && !block.changes());
+                return Ok(BlockStatus { depth, present, hole: below.zero, ..below });
             }
             located = self.inner.locate(&held, range).await?;
         }

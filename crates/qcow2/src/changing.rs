@@ -13,6 +13,11 @@ use crate::image::Inner;
 use crate::locate::Source;
 
 impl Inner {
+    /// Whether what is below changes: zeroes that are there now prove nothing.
+    pub(crate) fn is_over_changing(&self) -> bool {
+        self.below.load().as_ref().is_some_and(|lower| lower.block().changes())
+    }
+
     /// Fills `buf` with what is at `guest`, all of which was found to be in `block`.
     pub(crate) async fn read_from_changing(
         &self,

@@ -71,7 +71,9 @@ impl Inner {
         if self.medium.geometry.version == Version::V3 {
             return Ok(false);
         }
-        Ok(self.awaits_backing() || range.start < self.backing_size() && !self.is_zero(range).await?)
+        Ok(self.awaits_backing()
+            || self.is_over_changing()
+            || range.start < self.backing_size() && !self.is_zero(range).await?)
     }
 
     async fn zero_as_data(
@@ -82,7 +84,8 @@ impl Inner {
         while !range.is_empty() {
             let part = range.before(range.start + WRITTEN_AT_ONCE);
             // A write that failed may have left something in a raw data file that the map knows nothing of.
-            let is_hidden_later = self.awaits_backing() && self.medium.geometry.version == Version::V2;
+            let is_hidden_later = self.is_over_changing()
+                || self.awaits_backing() && self.medium.geometry.version == Version::V2;
             if self.medium.raw_data || is_hidden_later || !self.is_zero(part).await? {
                 let small = part.len() < self.medium.geometry.subcluster_size();
                 if options.fast_only && !small {

@@ -102,6 +102,7 @@ fn export(daemon: &Daemon, args: &Args) -> Result<(), Failure> {
             name: args.export_name.clone(),
             description: args.description.clone().unwrap_or_default(),
             shown,
+            lent: Vec::new(),
         };
         inventory.add_export(export).map_err(|error| failed(&error))
     })

@@ -219,7 +219,8 @@ fn fill(inventory: &Inventory, change: &Change<'_>, disks: Vec<OpenedDisk>) -> R
         let description = node.description();
         let node =
             inventory.graph.add_disk(change, node).map_err(|error| Failure::because(FAILED, &error))?;
-        let export = NewExport { id: name.clone(), node: node.name(), name, description, shown };
+        let export =
+            NewExport { id: name.clone(), node: node.name(), name, description, shown, lent: Vec::new() };
         inventory.add_export(export).map_err(|error| Failure::because(FAILED, &error))?;
     }
     Ok(())

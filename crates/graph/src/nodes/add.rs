@@ -11,7 +11,7 @@ use super::error::NodeError;
 use super::filter::text;
 use super::name::check_node_name;
 use super::node::{Node, NodeKind};
-use super::{Change, Graph};
+use super::{Change, Graph, Links};
 use crate::background::BackgroundTasks;
 use crate::bitmaps_file::bitmaps_of;
 use crate::drive::OptionTree;
@@ -77,7 +77,9 @@ impl Graph {
         options: &Map<String, Value>,
     ) -> Result<Arc<Node>, NodeError> {
         if !driver.is_of_paths() {
-            return self.insert(Node::new(name, NodeKind::File(options.clone())));
+            // What it names is there before it, and stays as long as it does: so no file is below itself.
+            let links = Mutex::new(Links { parts: Vec::new(), uses: self.below_file(driver, options)? });
+            return self.insert(Node { links, ..Node::new(name, NodeKind::File(options.clone())) });
         }
         let path = options.get("filename").and_then(Value::as_str).unwrap_or_default();
         // Nothing is opened yet, but a name that leads nowhere is told at once.

@@ -11,6 +11,7 @@ use storage::{Hints, IoBuf, IoVec};
 use super::Graph;
 use super::disk_node::DiskNode;
 use super::error::NodeError;
+use super::filter_node::FilterNode;
 use super::hold::{Hold, User};
 use super::node::Node;
 use crate::disk::Disk;
@@ -29,6 +30,15 @@ impl Graph {
         is_written.then_some(node)
     }
 
+    /// Whether the disk `name` is, or is a filter over, an image below which clients go on writing. Put into another disk it could stand on itself, and a
+    /// copy of it is of no moment.
+    pub fn is_over_changing(&self, name: &str) -> bool {
+        self.node(name).is_ok_and(|node| {
+            let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+            node.stands_on.is_some() || below.iter().any(|(_, name)| self.is_over_changing(name))
+        })
+    }
+
     /// Puts the image of `node`, which nobody uses yet, over `below`. Who has the hold keeps that from being removed.
     ///
     /// # Errors
@@ -41,6 +51,8 @@ impl Graph {
         let image = node.disk.image().ok_or_else(|| {
             failed(block::Blame::new(&name).unsupported("only a qcow2 image has a backing layer"))
         })?;
+        // What reads as zeroes below now may not later: zeroes that are copied to the image are said there.
+        image.await_backing();
         let still = image.hold_still().await.map_err(failed)?;
         still.set_backing(Some(Arc::new(Changing(disk)))).map_err(failed)?;
         Ok(hold)

@@ -7,7 +7,7 @@ use super::Graph;
 use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
-use crate::drivers::{self, StorageKind, driver, storage};
+use crate::drivers::{self, StorageDriver, StorageKind, driver, storage};
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -190,6 +190,19 @@ impl Graph {
             }
             Some(_) | None => Err(wrong()),
         }
+    }
+
+    /// The nodes that storage over a file is put over.
+    pub(super) fn below_file(
+        &self,
+        driver: &StorageDriver,
+        options: &Map<String, Value>,
+    ) -> Result<Vec<String>, NodeError> {
+        let (mut parts, mut uses) = (Vec::new(), Vec::new());
+        if let StorageKind::Over(over) = &driver.kind {
+            self.resolve_below(options.clone(), over.child, &mut parts, &mut uses)?;
+        }
+        Ok(uses)
     }
 
     /// The same with the options of the file that storage over a file is put over.

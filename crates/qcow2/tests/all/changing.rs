@@ -91,6 +91,7 @@ async fn image_over_overwritten(zeroes: bool) -> (Qcow2, Arc<Overwritten>) {
     let files = Files { file, data: None, backing: Some(Arc::clone(&below) as Arc<dyn Block>) };
     let options = Options { writable: true, ..Options::default() };
     let image = Qcow2::open(files, options, Arc::new(Loop)).await.unwrap();
+    image.await_backing();
     below.image.set(image.clone()).unwrap();
     (image, below)
 }
@@ -132,4 +133,25 @@ fn a_part_of_a_cluster_that_is_written_keeps_what_was_there_around_it() {
         expected[5..105].fill(7);
         assert!(buf[..] == expected);
     });
+}
+
+/// What reads as zeroes because the disk below does is not zeroes for ever: a copy of such bytes must be in the image before the disk changes.
+#[test]
+fn zeroes_that_are_written_hide_what_the_disk_below_becomes() {
+    for len in [100, CLUSTER, 2 * CLUSTER + 100] {
+        reactor_run(async {
+            let (image, below) = image_over_overwritten(false).await;
+            below.written.store(100, Ordering::Relaxed);
+            below.disk.zero(0, SIZE, ZeroOptions::default()).await.unwrap();
+            assert!(Block::awaits_backing(&image), "its zeroes are no proof");
+            let status = image.block_status(0, CLUSTER).await.unwrap();
+            assert!(status.zero && !status.present, "{status:?}");
+            image.zero(CLUSTER, len, ZeroOptions { unmap: true, fast_only: false }).await.unwrap();
+            let new = IoVec::from(IoBytes::copy_from(&[NEW; SIZE as usize]));
+            below.disk.write(0, new, Hints::NONE).await.unwrap();
+            let (result, buf) = image.read(CLUSTER, IoBuf::uninit(len as usize), Hints::NONE).await;
+            result.unwrap();
+            assert!(buf.iter().all(|byte| *byte == 0), "{len} bytes: the client's are seen");
+        });
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use export::{
     Abilities, BlockSizes, Depth, Dirtiness, Error, Export, Extent, IoFuture, Pace, ReadKind, ZeroFlags,
 };
-use graph::Disk;
+use graph::{Disk, DiskNode};
 use storage::{ForeignBytes, Hints, IoBuf, IoVec};
 
 use crate::backup::is_own_bitmap;
@@ -28,12 +28,22 @@ pub struct Shown {
 pub struct ExportView {
     disk: Arc<Disk>,
     shown: Shown,
+    lent: Vec<LentBitmap>,
+}
+
+/// A bitmap of another disk of the same size, which an export shows as one of its own: what changed of the disk of which the export is a backup.
+#[derive(Clone, Debug)]
+pub struct LentBitmap {
+    /// Its name.
+    pub name: String,
+    /// The disk that has it.
+    pub of: Arc<DiskNode>,
 }
 
 impl ExportView {
-    /// `disk`, as far as `shown` goes.
-    pub fn new(disk: Arc<Disk>, shown: Shown) -> Self {
-        Self { disk, shown }
+    /// `disk`, as far as `shown` goes; some of the bitmaps are `lent`.
+    pub fn new(disk: Arc<Disk>, shown: Shown, lent: Vec<LentBitmap>) -> Self {
+        Self { disk, shown, lent }
     }
 
     /// All of a disk.
@@ -173,6 +183,8 @@ impl Export for ExportView {
         offset: u64,
         len: u64,
     ) -> IoFuture<'a, Result<Dirtiness, Error>> {
-        self.behind().bitmap_status(bitmap, offset, len)
+        let lent = self.lent.iter().find(|lent| lent.name == bitmap);
+        let disk: &Disk = lent.map_or(&self.disk, |lent| &lent.of.disk);
+        Export::bitmap_status(disk, bitmap, offset, len)
     }
 }

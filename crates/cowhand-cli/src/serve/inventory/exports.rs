@@ -13,7 +13,7 @@ use graph::{Disk, DiskNode, Hold, User};
 use serde_json::json;
 
 use super::Inventory;
-use super::export_view::{ExportView, Shown};
+use super::export_view::{ExportView, LentBitmap, Shown};
 use super::fuse::FuseDoor;
 use super::ublk::UblkDoor;
 use super::vhost_user::VhostDoor;
@@ -35,7 +35,9 @@ pub struct ExportRecord {
     pub door: ExportDoor,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
-    /// Keep both from being removed.
+    /// Those of its bitmaps that another disk has.
+    lent: Vec<LentBitmap>,
+    /// Keep all of them from being removed.
     holds: RefCell<Vec<Hold>>,
 }
 
@@ -108,9 +110,18 @@ pub struct NewExport {
     pub description: String,
     /// What clients may see and do.
     pub shown: Shown,
+    /// Those of its bitmaps that another disk has.
+    pub lent: Vec<LentBitmap>,
 }
 
 impl ExportRecord {
+    /// Whether clients see this bitmap of this disk.
+    pub fn shows(&self, disk: &Arc<DiskNode>, bitmap: &str) -> bool {
+        let lent = self.lent.iter().find(|lent| lent.name == bitmap);
+        let of = lent.map_or(&self.disk, |lent| &lent.of);
+        Arc::ptr_eq(of, disk) && self.entry.disk().bitmaps().iter().any(|shown| shown == bitmap)
+    }
+
     /// What is exported is called so now.
     pub fn node_name(&self) -> String {
         self.holds.borrow().first().map_or_else(|| self.disk.name(), Hold::node_name)
@@ -138,7 +149,7 @@ impl Inventory {
         export: NewExport,
         open: impl FnOnce(&Disk, Arc<ExportView>) -> Result<(Arc<ExportEntry>, ExportDoor), QmpError>,
     ) -> Result<(), QmpError> {
-        let NewExport { id, node, shown, .. } = export;
+        let NewExport { id, node, shown, lent, .. } = export;
         if self.export(&id).is_some() {
             return Err(QmpError::generic(format!("there is an export with id {id:?} already")));
         }
@@ -149,12 +160,13 @@ impl Inventory {
             )));
         }
         let user = User { kind: "export", name: id.clone() };
-        let holds = [node, disk.name()].map(|name| self.graph.hold(&name, user.clone()));
-        let holds = holds.into_iter().collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
-        let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown));
+        let used = [node, disk.name()].into_iter().chain(lent.iter().map(|lent| lent.of.name()));
+        let holds = used.map(|name| self.graph.hold(&name, user.clone()));
+        let holds = holds.collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
+        let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown, lent.clone()));
         let (entry, door) = open(&disk.disk, view)?;
         let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
-        let record = ExportRecord { id, disk, entry, door, shutting_down, holds };
+        let record = ExportRecord { id, disk, entry, door, shutting_down, lent, holds };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }

@@ -75,7 +75,14 @@ impl Inventory {
     ) -> Result<(), QmpError> {
         let NewFuseDoor { mountpoint, growable, allow_other } = door;
         let writable = shown.writable;
-        let new = NewExport { id: id.clone(), node, name: id.clone(), description: String::new(), shown };
+        let new = NewExport {
+            id: id.clone(),
+            node,
+            name: id.clone(),
+            description: String::new(),
+            shown,
+            lent: Vec::new(),
+        };
         self.export_through(new, |_, view| {
             self.is_no_image(&mountpoint)?;
             let options = MountOptions { allow_other, read_only: !writable };

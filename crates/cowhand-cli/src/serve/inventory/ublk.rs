@@ -47,7 +47,14 @@ impl Inventory {
         number: Number,
     ) -> Result<(), QmpError> {
         let disk = node.clone();
-        let new = NewExport { id: id.clone(), node, name: id.clone(), description: String::new(), shown };
+        let new = NewExport {
+            id: id.clone(),
+            node,
+            name: id.clone(),
+            description: String::new(),
+            shown,
+            lent: Vec::new(),
+        };
         self.export_through(new, |_, view| {
             let export = self.ublk.add((id, &disk), view, number);
             let export = export.map_err(|error| self.no_device(&error))?;

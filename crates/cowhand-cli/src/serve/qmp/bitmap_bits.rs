@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use control::{Arguments, CommandSpec, Kind, QmpError, optional, required};
+use control::{Arguments, Kind, QmpError, optional, required};
 use qcow2::bitmap::{Bitmap, BitmapChange};
 use serde_json::{Value, json};
 
@@ -15,25 +15,16 @@ pub const RANGES_MAX: usize = 4096;
 
 const RANGE: Kind = Kind::Object(&[required("offset", NUMBER), required("length", NUMBER)]);
 
-/// Reads which bytes of the disk are dirty.
-pub const RANGES: CommandSpec = CommandSpec {
-    name: "x-block-dirty-bitmap-ranges",
-    arguments: Kind::Object(&[
-        required("node", Kind::Text),
-        required("name", Kind::Text),
-        optional("offset", NUMBER),
-    ]),
-};
+/// What x-block-dirty-bitmap-ranges takes.
+pub const RANGES: Kind =
+    Kind::Object(&[required("node", Kind::Text), required("name", Kind::Text), optional("offset", NUMBER)]);
 
-/// Makes bytes of the disk dirty.
-pub const MARK: CommandSpec = CommandSpec {
-    name: "x-block-dirty-bitmap-mark",
-    arguments: Kind::Object(&[
-        required("node", Kind::Text),
-        required("name", Kind::Text),
-        required("ranges", Kind::List(&RANGE)),
-    ]),
-};
+/// What x-block-dirty-bitmap-mark takes.
+pub const MARK: Kind = Kind::Object(&[
+    required("node", Kind::Text),
+    required("name", Kind::Text),
+    required("ranges", Kind::List(&RANGE)),
+]);
 
 /// The dirty ranges from `offset` on, in order, at most [`RANGES_MAX`]; with `next` where there is more behind them. What is written meanwhile may
 /// be among them.

@@ -1,7 +1,6 @@
 //! block-dirty-bitmap-add, -remove, -clear, -enable, -disable and -merge, x-debug-block-dirty-bitmap-sha256, and what queries tell of them.
 
 use std::fmt::Write as _;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Argument, Arguments, CommandSpec, Kind, QmpError, optional, required};
@@ -211,10 +210,7 @@ fn used_by_job(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Optio
 }
 
 fn exported_by(inventory: &Inventory, node: &Arc<DiskNode>, name: &str) -> Option<String> {
-    let shows = |export: &&Rc<crate::serve::inventory::exports::ExportRecord>| {
-        Arc::ptr_eq(&export.disk, node) && export.entry.disk().bitmaps().iter().any(|shown| shown == name)
-    };
-    inventory.exports().iter().find(shows).map(|export| export.id.clone())
+    inventory.exports().iter().find(|export| export.shows(node, name)).map(|export| export.id.clone())
 }
 
 /// The bitmaps of a disk, as BlockDirtyInfo. Costs reading those that are not in memory.

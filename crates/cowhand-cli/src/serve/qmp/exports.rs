@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use control::{Arguments, QmpError};
 use door_fuse::mount::AllowOther;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::dirty_bitmaps;
 use crate::serve::inventory::Inventory;
-use crate::serve::inventory::export_view::Shown;
+use crate::serve::inventory::export_view::{LentBitmap, Shown};
 use crate::serve::inventory::exports::NewExport;
 use crate::serve::inventory::fuse::NewFuseDoor;
 use crate::serve::inventory::vhost_user::NewVhostDoor;
@@ -94,15 +95,28 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
     let node_name = arguments.text("node-name")?;
     // Not the id of another export.
     let disk = inventory.graph.disk(node_name).map_err(|error| inventory.refused(&error))?;
-    let known = disk.disk.bitmap_names();
-    let mut bitmaps = Vec::new();
+    let (mut bitmaps, mut lent) = (Vec::new(), Vec::new());
     for bitmap in arguments.list("bitmaps") {
-        let name = bitmap.as_str().or_else(|| bitmap["name"].as_str()).unwrap_or_default();
-        if !known.iter().any(|known| known == name) {
-            return Err(QmpError::generic(format!("node {node_name:?} has no bitmap {name:?}")));
+        let name = bitmap.as_str().or_else(|| bitmap["name"].as_str()).unwrap_or_default().to_owned();
+        let of = match bitmap["node"].as_str() {
+            Some(node) => inventory.disk(node)?,
+            None => Arc::clone(&disk),
+        };
+        let found = dirty_bitmaps::find(&of, &name)?;
+        dirty_bitmaps::check_free_of_jobs(inventory, &of, &name)?;
+        let (size, needed) = (found.size(), disk.disk.size());
+        if size != needed {
+            return Err(QmpError::generic(format!(
+                "bitmap {name:?} is of a disk of {size} bytes; node {node_name:?} has {needed}"
+            )));
         }
-        dirty_bitmaps::check_free_of_jobs(inventory, &disk, name)?;
-        bitmaps.push(name.to_owned());
+        if bitmaps.contains(&name) {
+            return Err(QmpError::generic(format!("there are two bitmaps {name:?}: clients ask by name")));
+        }
+        if !Arc::ptr_eq(&of, &disk) {
+            lent.push(LentBitmap { name: name.clone(), of });
+        }
+        bitmaps.push(name);
     }
     let shown = Shown {
         writable: arguments.is_on("writable"),
@@ -116,6 +130,7 @@ fn add_nbd(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Qmp
         name: arguments.maybe_text("name").unwrap_or(node_name).to_owned(),
         description: arguments.maybe_text("description").unwrap_or_default().to_owned(),
         shown,
+        lent,
     })?;
     Ok(json!({}))
 }

@@ -173,6 +173,11 @@ async fn begin_mirror(
         )));
     }
     let node = target_of(inventory, &disk, target)?;
+    if inventory.graph.is_over_changing(&node.name()) {
+        return Err(QmpError::generic(format!(
+            "node {target:?} stands on a disk that is written: it cannot take the place of one"
+        )));
+    }
     let block: Arc<dyn Block> = Arc::clone(&node.disk) as _;
     let unit = match arguments.maybe_whole("granularity") {
         None | Some(0) => unit(&block),

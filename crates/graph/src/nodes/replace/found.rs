@@ -99,7 +99,7 @@ impl Graph {
     fn find_node(&self, disk: &DiskNode, edge: Edge, name: &str) -> Result<Found, ReplaceError> {
         let node = self.node(name)?;
         let found = node.disk()?;
-        if Arc::ptr_eq(&found.disk, &disk.disk) {
+        if Arc::ptr_eq(&found.disk, &disk.disk) || self.is_over_changing(name) {
             return Err(ReplaceError::Cycle { layer: name.to_owned() });
         }
         self.check_unused(&node)?;
