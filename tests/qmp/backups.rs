@@ -454,6 +454,7 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     let itself = qmp.refused("blockdev-snapshot", overlay);
     assert!(itself.contains("below itself"), "{itself}");
     qmp.ok("nbd-server-stop", json!({}));
+    qmp.event("BLOCK_EXPORT_DELETED");
     let used = qmp.refused("blockdev-del", json!({ "node-name": "a" }));
     assert!(used.contains("\"libvirt-3-format\""), "{used}");
     let pull = scratch.name("pull.sock");
