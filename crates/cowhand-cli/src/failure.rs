@@ -171,9 +171,10 @@ pub fn usage(error: &clap::Error, code: u8) -> ExitCode {
     }
     let text = error.to_string();
     match secret::without_credentials(&text) {
+        // Help has no words of the user's.
+        Cow::Owned(text) if error.use_stderr() => tell(format_args!("{}", text.trim_end())),
         // Nothing to do if even that cannot be shown.
-        Cow::Borrowed(_) => _ = error.print(),
-        Cow::Owned(text) => tell(format_args!("{}", text.trim_end())),
+        _ => _ = error.print(),
     }
     match error.use_stderr() {
         true => ExitCode::from(code),
