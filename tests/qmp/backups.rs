@@ -454,9 +454,6 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     let itself = qmp.refused("blockdev-snapshot", overlay);
     assert!(itself.contains("below itself"), "{itself}");
     qmp.ok("nbd-server-stop", json!({}));
-    qmp.event("BLOCK_EXPORT_DELETED");
-    let used = qmp.refused("blockdev-del", json!({ "node-name": "a" }));
-    assert!(used.contains("\"libvirt-3-format\""), "{used}");
     let pull = scratch.name("pull.sock");
     let address = json!({ "type": "unix", "data": { "path": pull } });
     qmp.ok("nbd-server-start", json!({ "addr": address, "max-connections": 0 }));
@@ -502,10 +499,14 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     status(&mut qmp, "backup-vda", "concluded");
     qmp.ok("job-dismiss", json!({ "id": "backup-vda" }));
     qmp.ok("block-dirty-bitmap-remove", json!({ "node": "a", "name": "backup-vda" }));
+    drop(client);
+    qmp.ok("block-export-del", json!({ "id": "a", "mode": "hard" }));
+    qmp.event("BLOCK_EXPORT_DELETED");
+    let used = qmp.refused("blockdev-del", json!({ "node-name": "a" }));
+    assert!(used.contains("\"libvirt-3-format\""), "{used}");
     for node in ["libvirt-3-format", "libvirt-3-storage"] {
         qmp.ok("blockdev-del", json!({ "node-name": node }));
     }
-    drop(client);
     let image = scratch.name("a.qcow2");
     steered.server.stop();
     assert_clean(image.as_ref());
