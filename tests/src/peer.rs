@@ -90,7 +90,7 @@ pub fn nbdsh(uri: &str, script: &str) -> Run {
 pub fn with_sums(path: &Path, size: &str) {
     let (path, size) = (format!("--filename={}", path.display()), format!("--size={size}"));
     let words = ["--name=make", &path, "--rw=write", "--bs=4k", &size, "--ioengine=psync"];
-    Run::new("fio").args(words).args(["--verify=crc32c", "--do_verify=0"]).ok();
+    Run::new("fio").args(words).args(["--verify=crc32c", "--do_verify=0", "--verify_state_save=0"]).ok();
 }
 
 /// fio over NBD; gives the JSON that it prints after a line of text.
