@@ -22,14 +22,14 @@ const STRIDE: u64 = 64 << 10;
 const BLOCKS: u64 = 100;
 
 /// A client that writes blocks in their order, again and again, each with the number of its write.
-struct Counting {
+pub(super) struct Counting {
     done: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
     thread: JoinHandle<u64>,
 }
 
 impl Counting {
-    fn on(socket: &Path, export: &str) -> Self {
+    pub(super) fn on(socket: &Path, export: &str) -> Self {
         let mut client = Client::connect(socket, export).expect("it serves");
         let (done, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (end, count) = (Arc::clone(&done), Arc::clone(&written));
@@ -49,7 +49,7 @@ impl Counting {
     }
 
     /// Waits until each block was written once more.
-    fn goes_round(&self) {
+    pub(super) fn goes_round(&self) {
         let (before, start) = (self.written.load(Ordering::Relaxed), Instant::now());
         while self.written.load(Ordering::Relaxed) < before + BLOCKS + 1 {
             let waits = start.elapsed() < Duration::from_secs(60) && !self.thread.is_finished();
@@ -59,7 +59,7 @@ impl Counting {
     }
 
     /// The number of the last write.
-    fn end(self) -> u64 {
+    pub(super) fn end(self) -> u64 {
         self.done.store(true, Ordering::Relaxed);
         self.thread.join().expect("the client wrote on")
     }

@@ -23,6 +23,7 @@ mod metrics;
 mod moved_bitmaps;
 mod neighbours;
 mod options;
+mod other_files;
 mod people;
 mod preallocation;
 mod quorum;

@@ -35,6 +35,20 @@ impl Raw {
         Self { driver: "raw", storage, offset: 0, size, fixed: false }
     }
 
+    /// The same disk in `storage`, which is a copy of the one that it is in.
+    ///
+    /// # Errors
+    /// The size that the disk has there, when that is another one.
+    pub fn on(&self, storage: Arc<dyn Storage>) -> Result<Self, u64> {
+        let length = storage.length();
+        let there = length.next_multiple_of(SECTOR_BYTES).saturating_sub(self.offset);
+        let found = if self.fixed { self.size.min(there) } else { there };
+        match found == self.size {
+            true => Ok(Self { storage, ..self.clone() }),
+            false => Err(found),
+        }
+    }
+
     /// Where `len` bytes at `offset` begin in the storage, if they lie inside the disk.
     fn host(&self, offset: u64, len: u64) -> Result<u64, Error> {
         match offset.checked_add(len) {

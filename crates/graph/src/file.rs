@@ -93,6 +93,15 @@ impl Source {
         }
     }
 
+    /// Whether it is a file of this machine, whatever storage is over it.
+    fn is_local(&self) -> bool {
+        match self {
+            Self::Path(_) => true,
+            Self::Elsewhere(..) => false,
+            Self::Under(_, _, image) => image.is_local(),
+        }
+    }
+
     /// Where it is, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         match self {
@@ -178,6 +187,28 @@ impl Origin {
     ) -> Result<OpenFile, OpenError> {
         let source = self.source.anew(writable)?;
         source.open_under(Locking::Held(self.lock.as_ref()), name, options, layer, writable).await
+    }
+
+    /// Opens the file `source`, which is the same one under other storage or none, under the lock that it has. Messages call it `name`.
+    pub(crate) async fn open_under(
+        &self,
+        source: Source,
+        name: &str,
+        options: &FileOptions,
+        layer: &LayerOptions,
+        writable: bool,
+    ) -> Result<OpenFile, OpenError> {
+        source.open_under(Locking::Held(self.lock.as_ref()), name, options, layer, writable).await
+    }
+
+    /// Whether `source` leads to the same file of this machine.
+    pub(crate) fn is_same_file(&self, source: &Source) -> bool {
+        source.is_local() && self.source.is_local() && source.identity() == self.source.identity()
+    }
+
+    /// Which storage it is.
+    pub(crate) fn identity(&self) -> Identity {
+        self.source.identity()
     }
 
     /// What leads to the file from everywhere: a full path, or what its driver calls it.

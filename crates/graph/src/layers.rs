@@ -60,9 +60,23 @@ pub(crate) struct LayerFiles {
     /// Keeps the bitmaps of the layer.
     pub(crate) bitmaps: Option<Origin>,
     /// What is written when the layer is: its file, its data file, and the file of its bitmaps.
-    pub(crate) written: Vec<Arc<dyn Storage>>,
+    pub(crate) written: Written,
     /// What is to be read ahead of a remote file; upkeep takes it.
     pub(crate) hint: Mutex<Option<Hint>>,
+}
+
+/// What is written when a layer is.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) file: Arc<dyn Storage>,
+    pub(crate) data: Option<Arc<dyn Storage>>,
+    pub(crate) bitmaps: Option<Arc<dyn Storage>>,
+}
+
+impl Written {
+    fn all(&self) -> impl Iterator<Item = &Arc<dyn Storage>> {
+        [Some(&self.file), self.data.as_ref(), self.bitmaps.as_ref()].into_iter().flatten()
+    }
 }
 
 /// A layer is itself and no other.
@@ -232,7 +246,7 @@ impl LayerFiles {
     /// The first failure; all files are tried.
     pub(crate) async fn end_writing(&self) -> Result<(), Error> {
         let mut result = Ok(());
-        for storage in &self.written {
+        for storage in self.written.all() {
             let ended = storage.end_writing().await;
             let failing = |error| Blame::new(storage.name()).io("cutting off what was reserved")(error);
             result = result.and(ended.map_err(failing));
@@ -307,7 +321,7 @@ impl LayerFiles {
         };
         let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), &tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
-        let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
+        let written = Written { file: disk_file, data: data_file, bitmaps };
         let (options, format) = (options.clone(), *format);
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);
         let (bitmaps, hint) = (bitmaps_origin, Mutex::default());

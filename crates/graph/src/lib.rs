@@ -22,6 +22,7 @@ mod new_file;
 mod nodes;
 mod open;
 pub mod options;
+mod other_file;
 pub mod pace;
 pub mod probe;
 mod read_ahead;

@@ -17,7 +17,7 @@ use crate::error::OpenError;
 use crate::fd_sets::FdSets;
 use crate::file::{Origin, Source, by_user};
 use crate::front::Groups;
-use crate::layers::{Layer, LayerFiles, Layers, Own};
+use crate::layers::{Layer, LayerFiles, Layers, Own, Written};
 use crate::map_memory::default_map_memory;
 use crate::names::Policy;
 use crate::nodes::Links;
@@ -173,7 +173,7 @@ pub(crate) async fn open_layers(
         let bitmaps = Box::pin(bitmaps_file::open_file(&options, &*block, writable, &rules.fd_sets)).await?;
         let block = Box::pin(with_bitmaps(block, &disk_file, (bitmaps.as_ref(), writable), tasks)).await?;
         let (bitmaps, bitmaps_origin) = bitmaps.map(|bitmaps| (bitmaps.storage, bitmaps.origin)).unzip();
-        let written = [Some(disk_file), data_file, bitmaps].into_iter().flatten().collect();
+        let written = Written { file: disk_file, data: data_file, bitmaps };
         let own = options.node_name.clone().filter(|_| !chain.is_empty());
         let own = own.map(|name| Own { name, by_user: false, links: Links::default() });
         let (file, data, luks_header) = (file.origin, data_origin, luks_origin);

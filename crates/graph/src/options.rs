@@ -30,6 +30,7 @@ use self::entry::read_all;
 pub use self::error::OptionError;
 pub use self::file::{Aio, FileOptions};
 pub use self::filter::FilterOptions;
+pub(crate) use self::fixed::moves;
 pub use self::fixed::{Opened, first_fixed};
 use self::layer::Inherited;
 pub use self::layer::{Backing, DetectZeroes, Discard, Encryption, LayerOptions};

@@ -196,6 +196,14 @@ impl Allocator {
         }
     }
 
+    /// The image goes on with another file, `end` clusters long: what that has where nothing is in use may be anything.
+    pub(crate) fn nothing_is_zeroed(&mut self, end: u64) {
+        let unused = self.frontier..end.min(self.end).max(self.frontier);
+        self.frontier = unused.end;
+        self.taint(self.frontier_at_open..unused.end);
+        self.find(unused);
+    }
+
     /// Whether `cluster` holds nothing but what its present owner has written there since the image was
     /// opened: whatever the owner never wrote reads as zeroes, also after a crash.
     pub(crate) fn is_pristine(&self, cluster: u64) -> bool {

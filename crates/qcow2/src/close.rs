@@ -21,6 +21,10 @@ impl Inner {
         }
         // A change of the disk as a whole closes the gate too, and opens it again.
         let _managing = self.turns.managing.lock().await;
+        // The handle over the other files closes the image.
+        if self.turns.went_on.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let pause = self.pause_for_ever().await;
         let result = self.write_everything(&pause).await;
         // Nothing of ours may reach the file once the caller has let go of it, also after a failure.

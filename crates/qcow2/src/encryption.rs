@@ -41,13 +41,20 @@ impl Around for AroundHost {
 pub(crate) struct GuestData {
     /// Where it is read and written: in plain text, unless `by_guest` deciphers it.
     pub(crate) storage: Arc<dyn Storage>,
+    /// What that is, if it deciphers.
+    pub(crate) plain: Option<Arc<CipherStorage>>,
     /// Deciphers what is read, sectors being numbered by their place in the disk.
     pub(crate) by_guest: Option<Arc<SectorCipher>>,
 }
 
 impl GuestData {
+    fn deciphered(plain: CipherStorage) -> Self {
+        let plain = Arc::new(plain);
+        Self { storage: Arc::clone(&plain) as _, plain: Some(plain), by_guest: None }
+    }
+
     fn plain(storage: Arc<dyn Storage>) -> Self {
-        Self { storage, by_guest: None }
+        Self { storage, plain: None, by_guest: None }
     }
 }
 
@@ -68,7 +75,7 @@ pub(crate) async fn guest_data(
             let around: Arc<dyn Around> = Arc::new(AroundHost(Arc::clone(host)));
             let unlocked = unlock(&**file, area, password, &*around).await?;
             let plain = CipherStorage::new(data, Part::default(), unlocked.cipher(&blame)?, around);
-            Ok(GuestData::plain(Arc::new(plain)))
+            Ok(GuestData::deciphered(plain))
         }
         (CryptMethod::Luks, ..) => Err(blame
             .invalid("the image is encrypted (LUKS); its password is needed: give encrypt.key-secret=ID")),
@@ -78,7 +85,7 @@ pub(crate) async fn guest_data(
         )),
         (CryptMethod::Aes, _, Some(password)) => {
             let cipher = before_luks(password).map_err(|error| blame.corrupt(error.to_string()))?;
-            Ok(GuestData { storage: data, by_guest: Some(Arc::new(cipher)) })
+            Ok(GuestData { storage: data, plain: None, by_guest: Some(Arc::new(cipher)) })
         }
         (CryptMethod::Aes, ..) => Err(blame.invalid(
             "the image is encrypted (AES, as before LUKS); its password is needed: give encrypt.key-secret=ID",

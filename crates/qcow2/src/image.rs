@@ -30,14 +30,15 @@ pub struct Qcow2 {
 }
 
 /// The state of an open image: parts, each with a law of its own. A part takes those that it needs as arguments; the
-/// arrows between them point from the later ones here to the earlier ones.
+/// arrows between them point from the later ones here to the earlier ones. Shared parts are those that are still true when the image
+/// goes on with other files ([`crate::OnOtherFiles`]): then there is another one of these, over the same parts.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) medium: Medium,
-    pub(crate) header: FileHeader,
+    pub(crate) header: Arc<FileHeader>,
     pub(crate) tracking: Tracking,
-    pub(crate) map: Map,
-    pub(crate) space: Space,
+    pub(crate) map: Arc<Map>,
+    pub(crate) space: Arc<Space>,
     pub(crate) turns: Turns,
     pub(crate) decompressed: Decompressed,
     /// All that lies below; another list is put there only by [`crate::HeldStill`].
@@ -126,7 +127,11 @@ impl Inner {
 
     /// Sets the corrupt bit, once: the next program that opens the image must know.
     pub(crate) async fn mark_corrupt(self: &Arc<Self>) {
-        if !self.options.writable || self.header.corrupt_marked.swap(true, Ordering::AcqRel) {
+        // The image that goes on with other files marks those when it meets the same.
+        if !self.options.writable
+            || self.turns.went_on.load(Ordering::Acquire)
+            || self.header.corrupt_marked.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let image = Arc::clone(self);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::Blame;
 use qcow2_layout::{Geometry, HostOffset};
 use storage::{Step, Storage, about_to};
-use storage_luks::SectorCipher;
+use storage_luks::{CipherStorage, SectorCipher};
 
 use crate::Error;
 use crate::health::Health;
@@ -13,7 +13,8 @@ use crate::host::Host;
 use crate::overlap::{MetadataMap, Section};
 use crate::table_io::write_bytes;
 
-/// What an image stands on. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open.
+/// What an image stands on. Nothing here but [`MetadataMap`] and [`Health`] changes while the image is open: an image that goes on
+/// with other files ([`crate::OnOtherFiles`]) has another one of these, so that what is read needs no lock and no look at what may change.
 #[derive(Debug)]
 pub(crate) struct Medium {
     pub(crate) blame: Blame,
@@ -21,6 +22,8 @@ pub(crate) struct Medium {
     pub(crate) file: Arc<dyn Storage>,
     /// Where guest data is read and written: the image file itself, the external data file, or the plain text of either.
     pub(crate) data: Arc<dyn Storage>,
+    /// What `data` is, where that is plain text.
+    pub(crate) plain: Option<Arc<CipherStorage>>,
     /// Deciphers what is read there, in an image that is encrypted as before LUKS.
     pub(crate) by_guest: Option<Arc<SectorCipher>>,
     /// Guest data is ciphered; metadata and compressed clusters are not.
@@ -29,8 +32,8 @@ pub(crate) struct Medium {
     pub(crate) raw_data: bool,
     pub(crate) geometry: Geometry,
     /// Where metadata lies in the file.
-    pub(crate) overlap: MetadataMap,
-    pub(crate) health: Health,
+    pub(crate) overlap: Arc<MetadataMap>,
+    pub(crate) health: Arc<Health>,
 }
 
 impl Medium {

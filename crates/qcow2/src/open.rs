@@ -24,7 +24,6 @@ use crate::compressed::Decompressed;
 use crate::encryption::{GuestData, guest_data};
 use crate::free::Frees;
 use crate::header_update::FileHeader;
-use crate::health::Health;
 use crate::image::{Inner, Qcow2};
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
@@ -271,7 +270,7 @@ fn assemble(
     );
     let lazy_refcounts = options.lazy_refcounts.unwrap_or(lazy_bit);
     Ok(Inner {
-        map: Map {
+        map: Arc::new(Map {
             l1: tables.l1,
             cache: MapCache::new(limits, packing(&geometry), &budget),
             shape,
@@ -280,9 +279,9 @@ fn assemble(
             budget: Arc::clone(&budget),
             waiting: Waiting::default(),
             tables: InFlight::default(),
-        },
+        }),
         tables_charge: budget.charge(0),
-        space: Space {
+        space: Arc::new(Space {
             refcounts,
             allocator: Mutex::new(tables.allocator),
             allocator_charge: Mutex::new(None),
@@ -292,7 +291,7 @@ fn assemble(
             room: Room::default(),
             making_blocks: AsyncMutex::new(()),
             frees: Frees::default(),
-        },
+        }),
         turns: Turns::default(),
         decompressed: Decompressed::new(header.compression),
         awaits_backing: AtomicBool::new(header.backing.is_some() && files.backing.is_none()),
@@ -304,14 +303,15 @@ fn assemble(
             host,
             file,
             data: data.storage,
+            plain: data.plain,
             by_guest: data.by_guest,
             encrypted: header.crypt != CryptMethod::None,
             raw_data: header.autoclear.contains(Autoclear::RAW_EXTERNAL_DATA) && geometry.external_data,
             geometry,
-            overlap: MetadataMap::new(options.overlap_check, tables.places),
-            health: Health::default(),
+            overlap: Arc::new(MetadataMap::new(options.overlap_check, tables.places)),
+            health: Arc::default(),
         },
-        header: FileHeader::new(header, lazy_refcounts),
+        header: Arc::new(FileHeader::new(header, lazy_refcounts)),
         tracking: Tracking::default(),
         options,
     })

@@ -24,9 +24,9 @@ pub(crate) struct Pause<'a> {
 #[derive(Debug)]
 #[must_use = "the image works on as soon as this is dropped"]
 pub struct HeldStill<'a> {
-    image: &'a Inner,
+    pub(crate) image: &'a Arc<Inner>,
     _managing: AsyncMutexGuard<'a, ()>,
-    _closed: Closed<'a>,
+    closed: Closed<'a>,
 }
 
 impl Qcow2 {
@@ -36,15 +36,20 @@ impl Qcow2 {
     /// # Errors
     /// [`crate::ErrorKind::Refused`] when the image was closed.
     pub async fn hold_still(&self) -> Result<HeldStill<'_>, Error> {
-        let image = &*self.inner;
+        let image = &self.inner;
         let _managing = image.turns.managing.lock().await;
         drop(image.enter().await?);
-        let _closed = image.turns.gate.close().await;
-        Ok(HeldStill { image, _managing, _closed })
+        let closed = image.turns.gate.close().await;
+        Ok(HeldStill { image, _managing, closed })
     }
 }
 
 impl HeldStill<'_> {
+    /// Nobody enters any more.
+    pub(crate) fn for_ever(self) {
+        self.closed.for_ever();
+    }
+
     /// Whether the image takes a backing layer at all.
     ///
     /// # Errors
@@ -110,18 +115,24 @@ impl Inner {
 
     /// Writes everything, refcounts of freed clusters too. Nobody may be inside.
     pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Error> {
+        self.settle_map().await?;
+        if self.header.is_lazy() {
+            self.write_refcounts().await?;
+            self.space.frees.idle().await;
+            self.write_refcounts().await?;
+            self.medium.barrier().await?;
+        }
+        Ok(())
+    }
+
+    /// Likewise, but for refcounts that are written at the close only. Dropped half-way it leaves work that ends by itself.
+    pub(crate) async fn settle_map(self: &Arc<Self>) -> Result<(), Error> {
         // A commit of a dropped flush may still run.
         self.turns.committer.idle().await;
         self.space.frees.idle().await;
         while self.is_dirty() || self.space.frees.is_reclaiming() {
             self.commit().await?;
             self.space.frees.idle().await;
-        }
-        if self.header.is_lazy() {
-            self.write_refcounts().await?;
-            self.space.frees.idle().await;
-            self.write_refcounts().await?;
-            self.medium.barrier().await?;
         }
         Ok(())
     }

@@ -29,11 +29,18 @@ const DIRTY_BYTES_MIN: usize = 1 << 20;
 /// What errors say was being done.
 const GROWING: &str = "growing the refcount table";
 
+/// The file that has the refcounts, and how errors call it.
+#[derive(Debug)]
+struct Place {
+    file: Arc<dyn Storage>,
+    blame: Blame,
+}
+
 /// Refcounts of every cluster of the file.
 #[derive(Debug)]
 pub(crate) struct Refcounts {
-    file: Arc<dyn Storage>,
-    blame: Blame,
+    /// Another one when the image goes on with another file.
+    place: RwLock<Place>,
     geometry: Geometry,
     pub(crate) table: RwLock<RefcountTable>,
     blocks: Mutex<Residents>,
@@ -55,8 +62,7 @@ impl Refcounts {
         budget: Arc<Budget>,
     ) -> Self {
         Self {
-            file,
-            blame,
+            place: RwLock::new(Place { file, blame }),
             geometry,
             table: RwLock::new(table),
             blocks: Mutex::default(),
@@ -65,6 +71,19 @@ impl Refcounts {
             budget,
             growing: AsyncMutex::new(()),
         }
+    }
+
+    /// The same refcounts are in the copy `file` of the image's file from now on. Nobody uses them meanwhile.
+    pub(crate) fn go_on(&self, file: &Arc<dyn Storage>, blame: &Blame) {
+        *self.place.write() = Place { file: Arc::clone(file), blame: blame.clone() };
+    }
+
+    fn file(&self) -> Arc<dyn Storage> {
+        Arc::clone(&self.place.read().file)
+    }
+
+    fn blame(&self) -> Blame {
+        self.place.read().blame.clone()
     }
 
     /// Index of the block that holds the refcount of `cluster`.
@@ -82,10 +101,10 @@ impl Refcounts {
             return Ok(Some(block));
         }
         let Some(offset) = self.table_entry(index)? else { return Ok(None) };
-        let buf = IoBuf::uninit(self.cluster_bytes());
-        about_to(&*self.file, Step::RefblockLoad);
-        let (result, bytes) = self.file.read(offset.0, buf, Hints::NONE).await;
-        result.map_err(self.blame.io("reading a refcount block"))?;
+        let (file, buf) = (self.file(), IoBuf::uninit(self.cluster_bytes()));
+        about_to(&*file, Step::RefblockLoad);
+        let (result, bytes) = file.read(offset.0, buf, Hints::NONE).await;
+        result.map_err(self.blame().io("reading a refcount block"))?;
         let block = Arc::new(Block::new(index, bytes.to_vec(), self.charge()));
         self.keep(Arc::clone(&block));
         Ok(Some(block))
@@ -102,12 +121,12 @@ impl Refcounts {
     /// Offset of block `index`, checked against the file: a block past its end holds nothing.
     pub(crate) fn table_entry(&self, index: u64) -> Result<Option<HostOffset>, Error> {
         let entry = self.table.read().get(index, &self.geometry);
-        let entry = entry.map_err(|error| self.blame.corrupt(format!("refcount table: {error}")))?;
+        let entry = entry.map_err(|error| self.blame().corrupt(format!("refcount table: {error}")))?;
         match entry.block {
-            Some(offset) if offset.0 >= self.file.length() && self.resident(index).is_none() => {
-                Err(self.blame.corrupt(format!(
+            Some(offset) if offset.0 >= self.file().length() && self.resident(index).is_none() => {
+                Err(self.blame().corrupt(format!(
                     "refcount block {index} is at {offset}, past the end of the file ({:#x})",
-                    self.file.length()
+                    self.file().length()
                 )))
             }
             block => Ok(block),
@@ -185,7 +204,7 @@ impl Refcounts {
     /// Gives block `index` another place; gives the old one.
     pub(crate) fn relocate(&self, index: u64, to: HostOffset) -> Result<Option<HostOffset>, Error> {
         let old = self.table_entry(index)?;
-        self.table.write().set(index, to).map_err(self.blame.io(GROWING))?;
+        self.table.write().set(index, to).map_err(self.blame().io(GROWING))?;
         Ok(old)
     }
 
@@ -210,7 +229,7 @@ impl Refcounts {
     pub(crate) fn without_blocks_behind(&self, end: u64) -> Result<WithoutBlocks, Error> {
         let first = end.div_ceil(self.geometry.refcount_block_entries());
         let without = self.table.write().without_blocks_from(first, &self.geometry);
-        without.map_err(|_| self.blame.no_memory("the list of refcount blocks"))
+        without.map_err(|_| self.blame().no_memory("the list of refcount blocks"))
     }
 
     /// The medium does not lead to these blocks any more.
@@ -234,7 +253,7 @@ impl Refcounts {
         // Both under the table's lock: a commit that copies the table and then the dirty blocks has every
         // block that the copy leads to.
         let mut table = self.table.write();
-        table.set(index, at).map_err(self.blame.io(GROWING))?;
+        table.set(index, at).map_err(self.blame().io(GROWING))?;
         self.keep(Arc::new(Block::new_dirty(index, bytes, self.charge())));
         Ok(())
     }
@@ -248,7 +267,7 @@ impl Refcounts {
                 self.table.read().get(block.index(), &self.geometry).ok().and_then(|entry| entry.block);
             match offset {
                 Some(offset) => Ok((offset, block)),
-                None => Err(self.blame.corrupt(format!("refcount block {} lost its place", block.index()))),
+                None => Err(self.blame().corrupt(format!("refcount block {} lost its place", block.index()))),
             }
         });
         placed.collect()

@@ -154,6 +154,11 @@ impl Reserve {
         state.all_mut().for_each(|held| held.run.settled = held.counted && held.run.end() <= clusters);
     }
 
+    /// The image goes on with another file: what that has here may be anything.
+    pub(crate) fn nothing_is_zeroed(&self) {
+        self.state.lock().all_mut().for_each(|held| held.run.fresh = false);
+    }
+
     /// Everything that is in here, for [`Reserve::restore`].
     pub(crate) fn save(&self) -> Vec<Run> {
         let state = self.state.lock();

@@ -111,6 +111,13 @@ impl Room {
         self.set_ahead(0..0);
     }
 
+    /// The image goes on with another file, of which nothing is known. Gives what was set aside, if anything was.
+    pub(crate) fn forget_all(&self) -> Option<Run> {
+        *self.taken.lock() = Taken::default();
+        self.forget_ahead();
+        self.clear_aside()
+    }
+
     /// L1 leads to other tables from now on.
     pub(crate) fn forget_tables(&self) {
         self.taken.lock().tables = Bits::default();

@@ -11,6 +11,7 @@ mod record;
 use std::sync::Arc;
 
 use qcow2_layout::{BitmapEntry, BitmapFlags};
+use storage::Storage;
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{ArcSwapOption, AsyncMutex};
 
@@ -93,6 +94,16 @@ impl Tracking {
     /// What there is now.
     pub(crate) fn now(&self) -> Arc<Bitmaps> {
         self.now.load_full().unwrap_or_default()
+    }
+
+    /// The same bitmaps, where the image goes on with the copy `file` of its file. Nobody is inside.
+    pub(crate) fn on(&self, file: &Arc<dyn Storage>) -> Self {
+        let mut bitmaps = Bitmaps::clone(&self.now());
+        bitmaps.usable.iter_mut().for_each(|bitmap| *bitmap = bitmap.on(file));
+        let put_off = AtomicU64::new(self.put_off.load(Ordering::Relaxed));
+        let same = Self { put_off, ..Self::default() };
+        same.put(bitmaps);
+        same
     }
 
     /// Other bitmaps from now on. Nobody is inside.

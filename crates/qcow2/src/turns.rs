@@ -23,4 +23,6 @@ pub(crate) struct Turns {
     pub(crate) committer: Committer,
     /// Nobody needs what is read ahead any more.
     pub(crate) closing: AtomicBool,
+    /// The image goes on with other files, under another handle: the gate is closed for ever, and nothing is written here any more.
+    pub(crate) went_on: AtomicBool,
 }

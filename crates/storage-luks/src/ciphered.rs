@@ -65,6 +65,14 @@ impl CipherStorage {
     }
 }
 
+impl CipherStorage {
+    /// The same sectors, ciphered with the same key, in another storage.
+    pub fn over(&self, below: Arc<dyn Storage>) -> Self {
+        let Shared { part, cipher, around, .. } = &*self.shared;
+        Self::new(below, *part, Arc::clone(cipher), Arc::clone(around))
+    }
+}
+
 impl Shared {
     fn sector_bytes(&self) -> u64 {
         self.cipher.sector_bytes()

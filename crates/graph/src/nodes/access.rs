@@ -7,9 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use block::Block;
+
 use super::replace::{Edge, Found, ReplaceError, Written};
-use super::{Change, Graph};
-use crate::layers::LayerFiles;
+use super::{Change, DiskNode, Graph};
+use crate::layers::{Layer, LayerFiles, Layers};
 
 /// What a layer is open for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +50,7 @@ impl Graph {
     ) -> Result<Duration, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
-        let block = block::layers(Arc::clone(&old.top)).nth(at).ok_or_else(|| node.no_layer(&old, at))?;
-        let layer = old.list.iter().find(|layer| Arc::ptr_eq(&layer.block, &block));
-        let files = layer.and_then(|layer| Some((layer, layer.files.as_ref()?)));
-        let (layer, files) = files
-            .ok_or_else(|| ReplaceError::NoFile { layer: block.name().to_owned(), driver: block.driver() })?;
+        let (block, layer, files) = node.layer_of_files(&old, at)?;
         let writable = access == LayerAccess::Write;
         if block.capabilities().read_only != writable {
             return Ok(Duration::ZERO);
@@ -64,7 +62,7 @@ impl Graph {
             // The image that is opened for reading finds everything in the file.
             false => block.flush().await.map_err(ReplaceError::Before)?,
         }
-        let edge = at.checked_sub(1).map_or(Edge::Root, |of| Edge::Backing { of });
+        let edge = Edge::of(at);
         let again = Box::pin(files.open_again(layer, writable, &self.rules)).await.map_err(failed)?;
         let found = Found::again(edge, again);
         let replaced =
@@ -77,6 +75,23 @@ impl Graph {
             closed.map_err(|source| ReplaceError::Close { layer, source })?;
         }
         Ok(replaced.pause)
+    }
+}
+
+impl DiskNode {
+    /// Layer `at` of `layers`, which is made of files.
+    pub(super) fn layer_of_files<'a>(
+        &self,
+        layers: &'a Layers,
+        at: usize,
+    ) -> Result<(Arc<dyn Block>, &'a Arc<Layer>, &'a LayerFiles), ReplaceError> {
+        let block =
+            block::layers(Arc::clone(&layers.top)).nth(at).ok_or_else(|| self.no_layer(layers, at))?;
+        let files = layers.of(&block).and_then(|layer| Some((layer, layer.files.as_ref()?)));
+        match files {
+            Some((layer, files)) => Ok((block, layer, files)),
+            None => Err(ReplaceError::NoFile { layer: block.name().to_owned(), driver: block.driver() }),
+        }
     }
 }
 

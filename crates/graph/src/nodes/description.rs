@@ -157,7 +157,7 @@ impl Graph {
         Ok(resolved)
     }
 
-    fn resolve_file(
+    pub(super) fn resolve_file(
         &self,
         member: &str,
         value: &Value,

@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::description::DescriptionError;
 use super::hold::User;
 use super::name::NAME_BYTES_MAX;
+use super::replace::ReplaceError;
 use crate::drive::DriveError;
 use crate::error::OpenError;
 use crate::fd_sets::FdSetError;
@@ -129,6 +130,14 @@ pub enum NodeError {
         name: String,
         /// The option.
         option: String,
+    },
+    /// The disk is on its old file, and all other options are as they were.
+    #[error("node {name:?} stays on its file")]
+    NotMoved {
+        /// The node.
+        name: String,
+        /// Why.
+        source: Box<ReplaceError>,
     },
     /// A filter stays over its disk.
     #[error("options driver and file of node {name:?} cannot change: they are throttle and {child:?}")]

@@ -42,7 +42,7 @@ impl DiskNode {
         let not_encrypted = || blame.refused("it is not encrypted: it has no keys");
         let layer = layers.first().cloned().ok_or_else(not_encrypted)?;
         let files = layer.files.as_ref().ok_or_else(not_encrypted)?;
-        let file = files.written.first().cloned().ok_or_else(not_encrypted)?;
+        let file = Arc::clone(&files.written.file);
         if self.disk.read_only() || file.capabilities().read_only {
             return Err(blame.refused("it is open for reading"));
         }

@@ -23,6 +23,9 @@ mod key_slots;
 mod live;
 mod name;
 mod node;
+mod other_file;
+#[cfg(test)]
+mod other_file_tests;
 mod removal;
 mod reopen;
 mod replace;

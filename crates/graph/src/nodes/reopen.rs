@@ -2,26 +2,29 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::disk_node::DiskNode;
+use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
-use super::node::NodeKind;
+use super::name::check_node_name;
+use super::node::{Links, Node, NodeKind};
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::drivers::of_file;
-use crate::options::{DiskOptions, Opened, first_fixed};
+use crate::options::{DiskOptions, FileOptions, Opened, first_fixed, moves};
 use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
 impl Graph {
-    /// Puts the options of blockdev-reopen in force: all of them, what is not given has its default.
+    /// Puts the options of blockdev-reopen in force: all of them, what is not given has its default. A disk whose `file` is another
+    /// one goes on with that ([`Graph::replace_file`]).
     ///
     /// # Errors
     /// Names the first option that cannot change while the node is open; then nothing has changed.
-    pub async fn reopen(&self, _change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
+    pub async fn reopen(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let node = self.node(text(options, "node-name")?)?;
         if let Some(filter) = &node.filter {
             return self.reopen_filter_node(&node, filter, options).await;
@@ -30,7 +33,7 @@ impl Graph {
             NodeKind::Disk(disk) => {
                 let mut tree = self.describe(options)?.tree;
                 tree.fill_for_reopen(&disk.asked.lock().tree);
-                disk.reopen(tree).await
+                self.reopen_disk(change, &node, disk, (tree, options)).await
             }
             NodeKind::Throttle { group, child } => {
                 self.reopen_filter(&node.name(), (group, &child.get()), options)
@@ -40,6 +43,65 @@ impl Graph {
             NodeKind::TakenOut => Err(NodeError::TakenOut { name: node.name() }),
         }
     }
+}
+
+impl Graph {
+    /// Puts the options of `tree`, which `given` says, in force for the disk of `node`.
+    async fn reopen_disk(
+        &self,
+        change: &Change<'_>,
+        node: &Node,
+        disk: &DiskNode,
+        (tree, given): (OptionTree, &Map<String, Value>),
+    ) -> Result<(), NodeError> {
+        let name = node.name();
+        let new = DiskOptions::of_tree(tree.clone())?;
+        let old = disk.options().ok_or_else(|| NodeError::Unknown { name: name.clone() })?;
+        if !moves(&old, &new, &disk.opened(&name)) {
+            return disk.reopen(tree).await;
+        }
+        let mut moved = old.clone();
+        moved.filename.clone_from(&new.filename);
+        moved.layer.file.clone_from(&new.layer.file);
+        let (mut gone, mut come) = (Vec::new(), Links::default());
+        names_of(&old.layer.file, &mut gone);
+        if let Some(file) = given.get("file") {
+            self.resolve_file("file", file, &mut come.parts, &mut come.uses)?;
+        }
+        for part in come.parts.iter().filter(|part| !gone.contains(part)) {
+            check_node_name(part)?;
+            self.check_free(part)?;
+        }
+        disk.check_reopened(&moved, &new)?;
+        disk.set_runtime(&new).await?;
+        let at = first_image(disk);
+        if let Err(error) = Box::pin(self.replace_file(change, &name, at, &moved.layer.file)).await {
+            // They were in force a moment ago.
+            if let Err(error) = disk.set_runtime(&old).await {
+                tracing::warn!("node {name:?}: {error}");
+            }
+            return Err(NodeError::NotMoved { name, source: Box::new(error) });
+        }
+        *disk.asked.lock() = Asked { path: new.filename, tree };
+        let mut links = node.links.lock();
+        links.remove(&Links { parts: gone.clone(), uses: gone });
+        links.add(come);
+        Ok(())
+    }
+}
+
+/// The names of a file and of those below it.
+fn names_of(file: &FileOptions, names: &mut Vec<String>) {
+    names.extend(file.node_name.clone());
+    if let Some(over) = &file.over {
+        names_of(&over.below, names);
+    }
+}
+
+/// How many filters are over the disk's uppermost image.
+fn first_image(disk: &DiskNode) -> usize {
+    let (layers, top) = (disk.disk.layers(), disk.disk.top_image());
+    block::layers(Arc::clone(&layers.top)).take_while(|layer| !Arc::ptr_eq(layer, &top)).count()
 }
 
 impl DiskNode {
@@ -55,19 +117,29 @@ impl DiskNode {
 
     async fn reopen(&self, tree: OptionTree) -> Result<(), NodeError> {
         let new = DiskOptions::of_tree(tree.clone())?;
-        let name = || self.name();
-        if !new.filters.is_empty() {
-            return Err(NodeError::FilterReopened { name: name() });
-        }
-        let old = self.options().ok_or_else(|| NodeError::Unknown { name: name() })?;
-        let node_name = self.name();
-        if let Some(option) = first_fixed(&old, &new, &self.opened(&node_name))? {
-            return Err(NodeError::Fixed { name: name(), option });
-        }
-        let set = self.disk.set_runtime_options(RuntimeOptions::of(&new.layer)).await;
-        set.map_err(|source| NodeError::Reopen { name: name(), source })?;
+        let old = self.options().ok_or_else(|| NodeError::Unknown { name: self.name() })?;
+        self.check_reopened(&old, &new)?;
+        self.set_runtime(&new).await?;
         self.asked.lock().tree = tree;
         Ok(())
+    }
+
+    /// Refuses options that cannot change while the disk is open.
+    fn check_reopened(&self, old: &DiskOptions, new: &DiskOptions) -> Result<(), NodeError> {
+        let name = self.name();
+        if !new.filters.is_empty() {
+            return Err(NodeError::FilterReopened { name });
+        }
+        match first_fixed(old, new, &self.opened(&name))? {
+            Some(option) => Err(NodeError::Fixed { name, option }),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts those of `options` in force that can change while the disk is open.
+    async fn set_runtime(&self, options: &DiskOptions) -> Result<(), NodeError> {
+        let set = self.disk.set_runtime_options(RuntimeOptions::of(&options.layer)).await;
+        set.map_err(|source| NodeError::Reopen { name: self.name(), source })
     }
 
     /// What is so of the open disk.

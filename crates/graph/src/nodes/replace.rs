@@ -19,6 +19,7 @@ use super::error::NodeError;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
+use crate::Drained;
 use crate::child::Child;
 use crate::layers::{Layer, Layers, OpenedLayers, RemovedLayers};
 use crate::options::DiskOptions;
@@ -155,8 +156,25 @@ impl Graph {
         let begun = node.disk.front.now();
         let drained = node.disk.drain().await;
         last_look().await.map_err(ReplaceError::Before)?;
+        let removed = self.exchange_drained(node, old, edge, &found, &drained).await?;
+        drop(drained);
+        let pause = node.disk.front.now().since(begun);
+        node.disk.front.note_pause(pause);
+        tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");
+        Ok(Replaced { pause, removed })
+    }
+
+    /// The exchange itself, of a disk that is drained. Nothing waits once the disk stands on other layers.
+    pub(super) async fn exchange_drained(
+        &self,
+        node: &DiskNode,
+        old: &Layers,
+        edge: Edge,
+        found: &Found,
+        drained: &Drained<'_>,
+    ) -> Result<RemovedLayers, ReplaceError> {
         // The size may have changed while requests were inside.
-        let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, &found)?;
+        let Plan { backings, top, bitmaps, asked } = node.plan(old, edge, found)?;
         let mut still: Vec<HeldStill<'_>> = Vec::with_capacity(backings.len());
         for (image, _) in backings.iter().rev() {
             still.push(image.hold_still().await.map_err(ReplaceError::Before)?);
@@ -173,14 +191,10 @@ impl Graph {
             Some(_) if !found.over_below => layers.over(node.disk.layers()),
             _ => layers,
         };
-        node.disk.stand_on(Arc::new(layers), &drained);
+        node.disk.stand_on(Arc::new(layers), drained);
         node.put_in_force(asked);
-        self.link(node, &found);
-        drop((still, drained));
-        let pause = node.disk.front.now().since(begun);
-        node.disk.front.note_pause(pause);
-        tracing::debug!(node = node.name(), ?edge, ?pause, "the disk stands on other layers");
-        Ok(Replaced { pause, removed })
+        self.link(node, found);
+        Ok(removed)
     }
 
     /// The node's names are those of what it stands on, too; a node that gave it goes.
@@ -288,6 +302,11 @@ impl DiskNode {
 }
 
 impl Edge {
+    /// That of the layer `at`, counted down from the uppermost one, which is 0.
+    pub(super) fn of(at: usize) -> Self {
+        at.checked_sub(1).map_or(Self::Root, |of| Self::Backing { of })
+    }
+
     /// How many layers are above what is there.
     fn at(self) -> usize {
         match self {

@@ -77,6 +77,15 @@ pub fn first_fixed(
     Ok(of_image.or_else(of_filters).or_else(of_disk).or_else(of_parts))
 }
 
+/// Whether `new` names another file of the image than `old`: the same one in another way, or under another node name, counts.
+pub fn moves(old: &DiskOptions, new: &DiskOptions, opened: &Opened<'_>) -> bool {
+    let [old, new] = [settled(old, old, opened), settled(new, old, opened)].map(|options| options.layer.file);
+    let which = |file: &FileOptions| {
+        (file.driver, file.node_name.clone(), file.filename.clone(), file.target.clone())
+    };
+    which(&old) != which(&new) || old.over != new.over
+}
+
 /// What is said of limits that differ: a command of their own changes them.
 fn limits(old: &DiskOptions, new: &DiskOptions) -> Option<String> {
     let command = LIMITS.iter().find_map(|limit| match limit.changes {

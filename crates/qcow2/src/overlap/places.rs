@@ -1,6 +1,7 @@
 //! Where metadata lies, gathered while tables are read.
 
 use std::collections::TryReserveError;
+use std::ops::Range;
 
 use super::clusters::Gathered;
 use super::{Section, Sections};
@@ -51,6 +52,26 @@ impl Places {
             self.join_at = JOIN_FEW.max(self.clusters.len() * 2);
         }
         self.clusters.push(start >> self.cluster_bits, Section::InactiveL2)
+    }
+
+    /// All pieces as ranges of bytes, each with one of its kinds, neighbours of the same kind joined up to `bytes_max`.
+    pub(crate) fn runs(&mut self, bytes_max: u64) -> impl Iterator<Item = (Range<u64>, Section)> {
+        self.clusters.join();
+        let bits = self.cluster_bits;
+        let mut clusters = self.clusters.iter().peekable();
+        let joined = std::iter::from_fn(move || {
+            let (first, sections) = clusters.next()?;
+            let mut end = first + 1;
+            while (end + 1 - first) << bits <= bytes_max && clusters.next_if_eq(&(end, sections)).is_some() {
+                end += 1;
+            }
+            Some((first << bits..end << bits, sections.first()?))
+        });
+        let others = self.others.iter().flat_map(move |&(start, end, section)| {
+            let step = bytes_max.max(1);
+            (start..end).step_by(step as usize).map(move |at| (at..end.min(at.saturating_add(step)), section))
+        });
+        joined.chain(others)
     }
 
     /// The first two pieces that overlap, each with its start.

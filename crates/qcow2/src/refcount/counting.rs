@@ -137,12 +137,12 @@ impl Refcounts {
 
     fn not_counted(&self, cluster: u64) -> Error {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
-        self.blame.corrupt(format!("the cluster at {offset} is in use, but its refcount is 0"))
+        self.blame().corrupt(format!("the cluster at {offset} is in use, but its refcount is 0"))
     }
 
     fn saturated(&self, cluster: u64, count: u64) -> Error {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
-        self.blame.unsupported(format!(
+        self.blame().unsupported(format!(
             "the cluster at {offset} has {count} references, the most that refcounts of {} bits (refcount_bits) can count",
             self.geometry.refcount_bits()
         ))
@@ -150,7 +150,7 @@ impl Refcounts {
 
     fn freed_twice(&self, cluster: u64) -> Error {
         let offset = HostOffset(cluster << self.geometry.cluster_bits);
-        self.blame.corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
+        self.blame().corrupt(format!("the cluster at {offset} is freed, but its refcount is 0 already"))
     }
 }
 

@@ -35,7 +35,11 @@ impl Qcow2 {
             backing: self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block())),
         };
         let options = Options { writable: false, ..inner.options };
-        let data = GuestData { storage: Arc::clone(&medium.data), by_guest: medium.by_guest.clone() };
+        let data = GuestData {
+            storage: Arc::clone(&medium.data),
+            plain: medium.plain.clone(),
+            by_guest: medium.by_guest.clone(),
+        };
         open_with(files, data, header, options, Arc::clone(&medium.host)).await
     }
 }

@@ -4,6 +4,10 @@
 //! the file grows by a large step (a hole but for its last block, which makes it that long) before its clusters are handed out.
 //! What a crash leaves of the step is a hole at the end of the file that nothing refers to.
 
+use std::sync::Arc;
+
+use block::Blame;
+use storage::Storage;
 use sync::AsyncMutex;
 use sync::atomic::{AtomicBool, Ordering};
 
@@ -31,6 +35,19 @@ pub(crate) struct Growth {
 }
 
 impl Space {
+    /// The image goes on with the copy `file` of its file. What was known of the file as such is not known of that: what it has where nothing
+    /// is in use, where metadata has its room, whether it grows. Nobody is inside.
+    pub(crate) fn go_on(&self, file: &Arc<dyn Storage>, blame: &Blame, cluster_bits: u32) {
+        self.refcounts.go_on(file, blame);
+        self.growth.given_up.store(false, Ordering::Release);
+        self.reserve.nothing_is_zeroed();
+        let mut allocator = self.allocator.lock();
+        allocator.nothing_is_zeroed(file.length().div_ceil(1 << cluster_bits));
+        if let Some(aside) = self.room.forget_all() {
+            allocator.give(aside.clusters());
+        }
+    }
+
     /// Makes the file at least `end` clusters long. Every cluster goes through here before anything is written to it,
     /// data and metadata alike: a write beyond the end happens only where the file could not be made longer. None
     /// can be cut off either way, because [`storage::Storage::grow_to`] never shortens.

@@ -51,6 +51,16 @@ impl Bitmap {
         Self { bits, size }
     }
 
+    /// The same bitmap, where an image goes on with the copy `file` of its file.
+    pub(crate) fn on(self: &Arc<Self>, file: &Arc<dyn Storage>) -> Arc<Self> {
+        match &self.bits {
+            Bits::InMemory(_) => Arc::clone(self),
+            Bits::InFile(old) => {
+                Arc::new(Self::new(old.entry.clone(), Arc::clone(file), old.geometry, self.size))
+            }
+        }
+    }
+
     /// A bitmap in memory, with the bits that are set from now on.
     pub(crate) fn in_memory(live: Arc<Live>) -> Self {
         Self { size: live.spec.size, bits: Bits::InMemory(live) }

@@ -23,6 +23,7 @@ mod jobs;
 mod look_ups;
 mod new_on_device;
 mod on_reactor;
+mod other_files;
 mod overlap;
 mod prefetch;
 mod refcounts;

@@ -108,7 +108,10 @@ impl Journal {
         let mut entries = self.entries.borrow_mut();
         match meaning(&entry) {
             Meaning::Nothing => {}
-            Meaning::Repeated => entries.push(entry),
+            Meaning::Repeated => {
+                reopened(&entry).for_each(|options| open_at_once(&mut entries, options));
+                entries.push(entry);
+            }
             Meaning::Replaces => {
                 let same = |other: &Entry| {
                     other.name == entry.name
@@ -143,6 +146,38 @@ impl Journal {
     }
 }
 
+/// What a blockdev-reopen says, node by node; nothing for another command.
+fn reopened(entry: &Entry) -> impl Iterator<Item = &Value> {
+    let options = match entry.name.as_str() {
+        "blockdev-reopen" => entry.arguments.get("options").and_then(Value::as_array),
+        _ => None,
+    };
+    options.into_iter().flatten()
+}
+
+/// A node that goes on with another file is opened on that one at once: its old file is an old copy by now, or gone. One that is named by its node
+/// is not known where the disk is added, and is left to the command's repetition.
+fn open_at_once(entries: &mut [Entry], options: &Value) {
+    let (name, file) = (&options["node-name"], &options["file"]);
+    if !file.is_object() {
+        return;
+    }
+    for entry in entries {
+        match entry.name.as_str() {
+            "blockdev-add" if entry.arguments.get("node-name") == Some(name) => {
+                entry.arguments.insert("file".to_owned(), file.clone());
+            }
+            "blockdev-reopen" => {
+                let options = entry.arguments.get_mut("options").and_then(Value::as_array_mut);
+                for one in options.into_iter().flatten().filter(|one| one["node-name"] == *name) {
+                    one["file"] = file.clone();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Takes away what made something that is gone, and what was done to it since.
 fn undo(entries: &mut Vec<Entry>, at: usize) {
     let gone = entries.remove(at);
@@ -151,10 +186,7 @@ fn undo(entries: &mut Vec<Entry>, at: usize) {
     let is_about = |entry: &Entry| match entry.name.as_str() {
         "block_set_io_throttle" => entry.text("id") == Some(&id) || entry.text("device") == Some(&id),
         "qom-set" => entry.text("path").is_some_and(|path| path.trim_start_matches("/objects/") == id),
-        "blockdev-reopen" => {
-            let options = entry.arguments.get("options").and_then(Value::as_array);
-            options.is_some_and(|all| all.iter().all(|one| one["node-name"] == id.as_str()))
-        }
+        "blockdev-reopen" => reopened(entry).all(|one| one["node-name"] == id.as_str()),
         _ => false,
     };
     let mut number = 0;
@@ -202,6 +234,22 @@ mod tests {
     #[test]
     fn what_was_taken_away_of_the_command_line_is_taken_away_again() {
         assert_eq!(names(&journal(&[("blockdev-del", json!({ "node-name": "disk" }))])), ["blockdev-del"]);
+    }
+
+    #[test]
+    fn a_disk_that_went_on_with_another_file_is_opened_on_that_one() {
+        let reopen = |name: &str, file: &str| json!({ "options": [{ "node-name": name, "file": { "driver": "file", "filename": file } }] });
+        let done = journal(&[
+            ("blockdev-add", json!({ "node-name": "a", "file": { "driver": "file", "filename": "1" } })),
+            ("blockdev-add", json!({ "node-name": "b", "file": { "driver": "file", "filename": "9" } })),
+            ("blockdev-reopen", reopen("a", "2")),
+            ("blockdev-reopen", reopen("a", "3")),
+        ]);
+        assert_eq!(names(&done), ["blockdev-add", "blockdev-add", "blockdev-reopen", "blockdev-reopen"]);
+        let entries = done.entries();
+        assert_eq!(entries[0].arguments["file"]["filename"], "3");
+        assert_eq!(entries[1].arguments["file"]["filename"], "9");
+        assert_eq!(entries[2].arguments["options"][0]["file"]["filename"], "3");
     }
 
     #[test]

@@ -86,6 +86,22 @@ pub enum ReplaceError {
         /// Its driver.
         driver: &'static str,
     },
+    /// What is over the layer would go on using its old file.
+    #[error("a filter of driver {driver} is over {layer}, which keeps its file as long as that is there")]
+    UnderFilter {
+        /// The layer.
+        layer: String,
+        /// The filter's driver.
+        driver: &'static str,
+    },
+    /// Only bytes that nothing else follows from are found in another file again.
+    #[error("{layer} cannot go on with another file: {reason}")]
+    FileStays {
+        /// The layer.
+        layer: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// What is to be put there does not open.
     #[error(transparent)]
     Open(Box<OpenError>),

@@ -1,0 +1,154 @@
+//! A layer of a disk at work goes on with another file: a copy of its own, or the same one with something else over it.
+//!
+//! Another file is opened and locked while requests run. Then they are kept out, the layer comes to rest on its old file, the two are
+//! compared ([`qcow2::HeldStill::on_other_files`]), and the layer over the other file takes the place of the one that is there, as any
+//! other layer does ([`super::replace`]). Up to that an error or a dropped future leaves the old file in its place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{Block, Raw};
+use qcow2::{Files, OtherFiles, Qcow2};
+use storage::Storage;
+
+use super::replace::{Edge, Found, ReplaceError};
+use super::{Change, Graph};
+use crate::layers::{Layer, LayerFiles, Layers};
+use crate::options::FileOptions;
+use crate::other_file::FoundFile;
+use crate::probe::Format;
+
+/// What a layer is that can go on with another file.
+enum Movable<'a> {
+    Image(&'a Qcow2),
+    Raw(&'a Raw),
+}
+
+impl Graph {
+    /// Has layer `at` of the disk that `name` leads to (0 is the uppermost one) go on with the file that `file` names, while requests
+    /// run: those that are inside end on the old one. Gives for how long requests were kept out: until those inside have ended, what is in
+    /// memory is in the old file, and the metadata of both is compared.
+    ///
+    /// The other file must have what the old one has. Of an image the metadata is compared, of raw bytes the size; what guests wrote is not:
+    /// nobody finds a copy that was made while they wrote. The old file has everything, durable, and is not written any more.
+    ///
+    /// # Errors
+    /// When the other file does not open, is another layer's, or is not the same; when a filter is over the layer, or more than a file below it
+    /// ([`ReplaceError::FileStays`]). Then, and when the future is dropped, the disk is on its old file.
+    ///
+    /// # Crash
+    /// The old file has all that was flushed, and so has the other one: docs/write-order.md, "Another file below an image".
+    pub async fn replace_file(
+        &self,
+        _change: &Change<'_>,
+        name: &str,
+        at: usize,
+        file: &FileOptions,
+    ) -> Result<Duration, ReplaceError> {
+        let node = self.disk(name)?;
+        let old = node.disk.layers();
+        let (block, layer, files) = node.layer_of_files(&old, at)?;
+        let movable = movable(&block, files)?;
+        check_above(&old, at, &*block)?;
+        let failed = |error| ReplaceError::Open(Box::new(error));
+        let writable = !block.capabilities().read_only;
+        let other = FoundFile::find(files, file, writable, &self.rules.fd_sets);
+        let other = Box::pin(other).await.map_err(failed)?;
+        check_apart(&old, layer, &other)?;
+        // Most of what a flush writes is written while requests go on.
+        node.disk.flush_inside().await.map_err(ReplaceError::Before)?;
+        let begun = node.disk.front.now();
+        let drained = node.disk.drain().await;
+        layer.rest().await.map_err(ReplaceError::Before)?;
+        let which = other.which();
+        let other = Box::pin(other.open()).await.map_err(failed)?;
+        let file = Arc::clone(&other.storage);
+        let (moved, moving): (Arc<dyn Block>, _) = match movable {
+            Movable::Image(image) => {
+                let still = image.hold_still().await.map_err(ReplaceError::Before)?;
+                let files = Files { file, data: files.written.data.clone(), backing: None };
+                let moving =
+                    Box::pin(still.on_other_files(files, which)).await.map_err(ReplaceError::Before)?;
+                (Arc::new(moving.image().clone()), Some(moving))
+            }
+            Movable::Raw(raw) => {
+                let moved = raw_on(raw, file)?;
+                if which == OtherFiles::Copies {
+                    // Who copied it may have left it in the page cache.
+                    Block::flush(&moved).await.map_err(ReplaceError::Before)?;
+                }
+                (Arc::new(moved), None)
+            }
+        };
+        let again = other.layer(moved, layer, files);
+        let (edge, again) = (Edge::of(at), Found::again(Edge::of(at), again));
+        // The layer that goes is not closed: it has nothing that its file does not have, and the file may be the same one.
+        drop(Box::pin(self.exchange_drained(&node, &old, edge, &again, &drained)).await?);
+        if let Some(moving) = moving {
+            moving.go_on();
+        }
+        drop(drained);
+        let pause = node.disk.front.now().since(begun);
+        node.disk.front.note_pause(pause);
+        tracing::debug!(node = node.name(), at, ?pause, "a layer of the disk goes on with another file");
+        Ok(pause)
+    }
+}
+
+impl Layer {
+    /// Everything is in the files, durable, and what was reserved behind their ends is given back. Nobody uses the disk.
+    async fn rest(&self) -> Result<(), block::Error> {
+        let Some(files) = self.files.as_ref().filter(|_| !self.block.capabilities().read_only) else {
+            return Ok(());
+        };
+        if let Some(Some(compressing)) = self.compressing.get() {
+            Block::flush(compressing).await?;
+        }
+        match self.block.downcast_ref::<Qcow2>() {
+            Some(image) => image.rest().await?,
+            None => self.block.flush().await?,
+        }
+        files.end_writing().await
+    }
+}
+
+/// `block`, if nothing but its bytes follows from its file.
+fn movable<'a>(block: &'a Arc<dyn Block>, files: &LayerFiles) -> Result<Movable<'a>, ReplaceError> {
+    let stays = |reason| ReplaceError::FileStays { layer: block.name().to_owned(), reason };
+    if files.bitmaps.is_some() {
+        return Err(stays("its bitmaps are in a file of their own, which follows this one"));
+    }
+    match (files.format, block.downcast_ref::<Qcow2>(), block.downcast_ref::<Raw>()) {
+        (Format::Qcow2, Some(image), _) => Ok(Movable::Image(image)),
+        (Format::Raw, _, Some(raw)) => Ok(Movable::Raw(raw)),
+        _ => Err(stays("that is possible for images of the formats qcow2 and raw")),
+    }
+}
+
+/// Refuses a layer over which something is that would go on using it as it is.
+fn check_above(layers: &Layers, at: usize, block: &dyn Block) -> Result<(), ReplaceError> {
+    let above = at.checked_sub(1).and_then(|above| block::layers(Arc::clone(&layers.top)).nth(above));
+    match above.filter(|above| above.downcast_ref::<Qcow2>().is_none()) {
+        Some(above) => {
+            Err(ReplaceError::UnderFilter { layer: block.name().to_owned(), driver: above.driver() })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a file that another layer of the disk is made of: without locks nothing else does.
+fn check_apart(layers: &Layers, own: &Arc<Layer>, other: &FoundFile) -> Result<(), ReplaceError> {
+    let identity = Some(other.identity());
+    let mut there = layers.list.iter().filter(|layer| *layer != own);
+    match there.find(|layer| layer.identity == identity) {
+        Some(layer) => Err(ReplaceError::Cycle { layer: layer.block.name().to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// `raw` on `other`, if that is as long.
+fn raw_on(raw: &Raw, other: Arc<dyn Storage>) -> Result<Raw, ReplaceError> {
+    let layer = other.name().to_owned();
+    let needed = raw.size;
+    raw.on(other).map_err(|found| ReplaceError::OtherSize { layer, found, needed })
+}
