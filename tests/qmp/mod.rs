@@ -21,6 +21,7 @@ mod live;
 mod long_chain;
 mod metrics;
 mod moved_bitmaps;
+mod named_layers;
 mod neighbours;
 mod options;
 mod other_files;

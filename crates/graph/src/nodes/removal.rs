@@ -15,9 +15,16 @@ impl Graph {
     /// # Errors
     /// When it is in use; when closing fails.
     pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
-        let node = self.node(name)?;
+        let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
         self.close(&node).await
+    }
+
+    /// Why something called `name` that is a part of a node cannot go without it.
+    fn owner_of(&self, name: &str) -> Option<NodeError> {
+        let owner = self.nodes().into_iter().find(|node| node.is_called(name))?;
+        let by = User { kind: "node", name: owner.name() };
+        Some(NodeError::InUse { name: name.to_owned(), by })
     }
 
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {

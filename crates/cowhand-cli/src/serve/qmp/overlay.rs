@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Arguments, QmpError};
+use graph::probe::Format;
 use graph::{Change, DiskNode, Node, Overlay, Replaced, bitmaps_of};
 use qcow2::Qcow2;
 use serde_json::{Value, json};
@@ -107,6 +108,11 @@ pub async fn make_overlay(file: &str, size: u64, backing: Option<(String, String
         return Err(QmpError::generic(
             "what the disk stands on has no path that the new image could name; make it yourself, and give mode existing",
         ));
+    }
+    if let Some((_, format)) = backing.as_ref().filter(|(_, format)| Format::of_name(format).is_none()) {
+        return Err(QmpError::generic(format!(
+            "the disk stands on a filter of driver {format}, which no image names as its backing file: name the disk below the filter, or make the image yourself, and give mode existing",
+        )));
     }
     let options = FileOptions::default();
     let storage = FileStorage::create_new(file, &options).map_err(|error| failed(&error))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::{Block, layers};
 use graph::options::{DetectZeroes, DiskOptions};
-use graph::{DiskNode, Node, NodeKind};
+use graph::{DiskNode, LayerView, Node, NodeKind};
 use qcow2::Qcow2;
 use serde_json::{Map, Value, json};
 use throttle::{Dialect, Flow, Limits, PARAMETERS, Setting};
@@ -69,11 +69,12 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
                 tell_image_below(inventory, node, &mut value);
             }
             values.push(value);
-            for part in &node.parts() {
-                let mut value = disk_value(part, disk, &snapshots);
-                (value["drv"], value["part-of"]) = (json!("file"), json!(node.name()));
-                values.push(value);
-            }
+            let layers = inventory.graph.layers(&node.name()).unwrap_or_default();
+            values.extend(node.parts().iter().map(|part| {
+                let mut value = part_value(part, disk, &layers);
+                value["part-of"] = json!(node.name());
+                value
+            }));
         }
         NodeKind::Throttle { group, child } => {
             let Ok(disk) = inventory.graph.disk(&child.get()) else { return };
@@ -104,6 +105,40 @@ async fn node_values(inventory: &Inventory, node: &Node, values: &mut Vec<Value>
         })),
         NodeKind::TakenOut => values.push(json!({ "node-name": node.name(), "drv": "closed", "ro": true })),
     }
+}
+
+/// What is named below a disk and goes with it: an image of its chain, or a file of one.
+fn part_value(name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
+    let mut value = disk_value(name, node, &Value::Null);
+    let image = layers.iter().find(|layer| layer.name.as_deref() == Some(name));
+    let file = || layers.iter().find(|layer| layer.files.iter().any(|(_, file)| file == name));
+    if let Some(object) = value.as_object_mut() {
+        object.remove("backing_file");
+    }
+    if let Some(layer) = image {
+        let block = &*layer.block;
+        value["drv"] = json!(block.driver());
+        value["file"] = json!(block.name());
+        value["ro"] = json!(block.capabilities().read_only);
+        value["backing_file_depth"] = json!(block::layers(Arc::clone(&layer.block)).skip(1).count());
+        value["image"] = image_value(block, 0);
+        if let Some(below) = block.below() {
+            value["backing_file"] = json!(below.name());
+        }
+        return value;
+    }
+    value["drv"] = json!("file");
+    value["backing_file_depth"] = json!(0);
+    if let Some(layer) = file() {
+        let (block, is_main) = (&*layer.block, layer.files.contains(&("file", name.to_owned())));
+        let path = if is_main { block.name().to_owned() } else { name.to_owned() };
+        let length = block.downcast_ref::<Qcow2>().filter(|_| is_main).map(|image| image.file().length());
+        value["ro"] = json!(block.capabilities().read_only);
+        value["file"] = json!(path);
+        value["image"] =
+            json!({ "filename": path, "format": "file", "virtual-size": length.unwrap_or(block.size()) });
+    }
+    value
 }
 
 /// A filter tells the image of the disk that it mainly stands for.

@@ -1,0 +1,75 @@
+//! Images below a disk's uppermost one that have names of their own.
+
+use black_box::peer::{assert_clean, qemu_img};
+use black_box::qmp::Qmp;
+use serde_json::{Value, json};
+
+use super::{Steered, create, qcow2};
+
+/// A disk `t` over `mid` over `base`; gives their paths from the lowest up.
+fn chain(steered: &Steered, qmp: &mut Qmp) -> [String; 3] {
+    let (scratch, base) = (&steered.scratch, create(&steered.scratch, "base", "64M"));
+    let [mid, top] = [("mid", &base), ("top", &scratch.name("mid"))].map(|(name, below)| {
+        let path = scratch.name(name);
+        qemu_img(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", below, &path]).ok();
+        path
+    });
+    let file = |name: &str, path: &str| json!({ "driver": "file", "node-name": name, "filename": path });
+    let base_node = json!({ "driver": "qcow2", "node-name": "base", "file": file("base-file", &base) });
+    let mid_node = json!({ "driver": "qcow2", "node-name": "mid", "file": file("mid-file", &mid), "backing": base_node });
+    let mut options = qcow2("t", &top);
+    options["backing"] = mid_node;
+    qmp.ok("blockdev-add", options);
+    [base, mid, top]
+}
+
+fn node(qmp: &mut Qmp, name: &str) -> Value {
+    let nodes = qmp.ok("query-named-block-nodes", json!({}));
+    let found = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == name);
+    found.unwrap_or_else(|| panic!("{name} is told of")).clone()
+}
+
+/// libvirt finds the layer that it commits or streams among the nodes; it was told the uppermost image's file there.
+#[test]
+fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let [base, mid, top] = chain(&steered, &mut qmp);
+    for (name, path, below) in [("mid", &mid, Some(&base)), ("base", &base, None)] {
+        let told = node(&mut qmp, name);
+        assert_eq!((&told["drv"], &told["file"], &told["ro"]), (&json!("qcow2"), &json!(path), &json!(true)));
+        assert_eq!(told["image"]["filename"], json!(path), "{told}");
+        assert_eq!(told.get("backing_file"), below.map(|below| json!(below)).as_ref(), "{told}");
+        assert_eq!(told["backing_file_depth"], json!(u32::from(below.is_some())));
+        let told = node(&mut qmp, &format!("{name}-file"));
+        let length = std::fs::metadata(path).expect("it is there").len();
+        assert_eq!((&told["drv"], &told["file"]), (&json!("file"), &json!(path)));
+        assert_eq!(told["image"], json!({ "filename": path, "format": "file", "virtual-size": length }));
+        let refused = qmp.refused("blockdev-del", json!({ "node-name": name }));
+        assert!(refused.contains(&format!("node \"{name}\" is in use by node \"t\"")), "{refused}");
+    }
+    assert_eq!(node(&mut qmp, "t")["file"], json!(top));
+    qmp.ok("blockdev-del", json!({ "node-name": "t" }));
+    steered.server.stop();
+    [base, mid, top].iter().for_each(|path| assert_clean(path.as_ref()));
+}
+
+/// A filter cannot be named in an image. The answer was about the length of the format's name.
+#[test]
+fn an_overlay_of_a_filter_is_refused_by_what_it_is() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    chain(&steered, &mut qmp);
+    let old = create(&steered.scratch, "old", "64M");
+    qmp.ok("blockdev-add", qcow2("old", &old));
+    let filter = json!({ "driver": "copy-before-write", "node-name": "cbw", "file": "t", "target": "old" });
+    qmp.ok("blockdev-add", filter);
+    let file = steered.scratch.name("overlay");
+    let refused =
+        qmp.refused("blockdev-snapshot-sync", json!({ "node-name": "cbw", "snapshot-file": &file }));
+    assert!(refused.contains("a filter of driver copy-before-write"), "{refused}");
+    assert!(!steered.scratch.file("overlay").exists(), "nothing was made");
+    for device in ["cbw", "t"] {
+        println!("{}", qmp.refused("block-commit", json!({ "device": device, "job-id": "j" })));
+    }
+}
