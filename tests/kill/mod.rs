@@ -21,6 +21,7 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_leaks_at_most, qemu_img};
+use black_box::random::number;
 use black_box::{Random, Scratch, Server, cowhand};
 
 use ledger::{BLOCK_BYTES, Ledger};
@@ -67,10 +68,6 @@ const MODES: [Mode; 8] = [
 /// Of those, the ones that are killed at named points: page cache, O_DIRECT over a backing file, subclusters
 /// without a write-back cache, many small tables.
 const MOMENT_MODES: [usize; 4] = [0, 2, 3, 6];
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
 
 #[test]
 fn kill_9_loses_nothing_that_was_flushed_in_any_cache_mode() {

@@ -28,6 +28,7 @@ mod other_files;
 mod people;
 mod preallocation;
 mod quorum;
+mod random_commands;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;

@@ -65,3 +65,8 @@ impl Random {
         bytes
     }
 }
+
+/// The number in an environment variable, by which who runs a test says more than its defaults.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
