@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Bench;
@@ -56,6 +57,9 @@ pub struct Server(Daemon);
 
 /// How long a server may take to listen.
 const START_MAX: Duration = Duration::from_secs(20);
+
+/// How long a server may take to end before it is killed.
+const END_MAX: Duration = Duration::from_secs(20);
 
 impl Daemon {
     /// Starts `command` and waits until it answers at `socket`. What its standard error says is told if it does not.
@@ -182,6 +186,15 @@ impl Drop for Daemon {
         let id = self.child.id().to_string();
         // SIGTERM, so that images are closed; the wait below is what counts.
         let _ = Command::new("kill").arg(id).status();
-        let _ = self.child.wait();
+        let start = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            if start.elapsed() > END_MAX {
+                // qemu-storage-daemon 7.2 with a vhost-user-blk export does not always end.
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
