@@ -36,11 +36,11 @@ struct Inventor<'a> {
 
 impl Inventor<'_> {
     fn node(&mut self) -> &'static str {
-        *self.random.pick::<&str>(&NODES)
+        self.random.pick::<&str>(&NODES)
     }
 
     fn id(&mut self) -> &'static str {
-        *self.random.pick::<&str>(&IDS)
+        self.random.pick::<&str>(&IDS)
     }
 
     /// Options of a node: an image, or something over other nodes.

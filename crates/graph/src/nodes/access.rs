@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Block;
-
 use super::replace::{Edge, Found, ReplaceError, Written};
 use super::{Change, DiskNode, Graph};
 use crate::layers::{Layer, LayerFiles, Layers};
@@ -50,7 +48,8 @@ impl Graph {
     ) -> Result<Duration, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
-        let (block, layer, files) = node.layer_of_files(&old, at)?;
+        let (layer, files) = node.layer_of_files(&old, at)?;
+        let block = &layer.block;
         let writable = access == LayerAccess::Write;
         if block.capabilities().read_only != writable {
             return Ok(Duration::ZERO);
@@ -84,14 +83,11 @@ impl DiskNode {
         &self,
         layers: &'a Layers,
         at: usize,
-    ) -> Result<(Arc<dyn Block>, &'a Arc<Layer>, &'a LayerFiles), ReplaceError> {
+    ) -> Result<(&'a Arc<Layer>, &'a LayerFiles), ReplaceError> {
         let block =
             block::layers(Arc::clone(&layers.top)).nth(at).ok_or_else(|| self.no_layer(layers, at))?;
-        let files = layers.of(&block).and_then(|layer| Some((layer, layer.files.as_ref()?)));
-        match files {
-            Some((layer, files)) => Ok((block, layer, files)),
-            None => Err(ReplaceError::NoFile { layer: block.name().to_owned(), driver: block.driver() }),
-        }
+        let found = layers.of(&block).and_then(|layer| Some((layer, layer.files.as_ref()?)));
+        found.ok_or_else(|| ReplaceError::NoFile { layer: block.name().to_owned(), driver: block.driver() })
     }
 }
 

@@ -47,9 +47,10 @@ impl Graph {
     ) -> Result<Duration, ReplaceError> {
         let node = self.disk(name)?;
         let old = node.disk.layers();
-        let (block, layer, files) = node.layer_of_files(&old, at)?;
-        let movable = movable(&block, files)?;
-        check_above(&old, at, &*block)?;
+        let (layer, files) = node.layer_of_files(&old, at)?;
+        let block = &layer.block;
+        let movable = movable(block, files)?;
+        check_above(&old, at, &**block)?;
         let failed = |error| ReplaceError::Open(Box::new(error));
         let writable = !block.capabilities().read_only;
         let other = FoundFile::find(files, file, writable, &self.rules.fd_sets);

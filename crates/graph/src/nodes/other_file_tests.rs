@@ -69,7 +69,7 @@ impl World {
     }
 
     async fn checked(&self, name: &str) -> qcow2::CheckReport {
-        let opened = storage::FileStorage::open(&self.path(name), &storage::FileOptions::default()).unwrap();
+        let opened = storage::FileStorage::open(self.path(name), &storage::FileOptions::default()).unwrap();
         qcow2::check(&opened, qcow2::Repair::None, &mut |_| ()).await.unwrap()
     }
 
