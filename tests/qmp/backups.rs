@@ -20,8 +20,7 @@ fn with(mut arguments: Value, more: Value) -> Value {
 
 /// A bitmap of the node "a".
 fn bitmap(qmp: &mut Qmp, name: &str) -> Value {
-    let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let node = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == "a").cloned();
+    let node = super::node(qmp, "a");
     let bitmaps = node.expect("it is there")["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
     bitmaps.into_iter().find(|bitmap| bitmap["name"] == name).expect("a bitmap")
 }

@@ -29,8 +29,7 @@ fn dirty_by_us(server: &Server, export: &str, bitmap: &str) -> Vec<(u64, u64)> {
 
 /// What a query tells of the bitmaps of node "b", by name.
 fn told(qmp: &mut black_box::qmp::Qmp, name: &str) -> Option<Value> {
-    let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let node = nodes.as_array().expect("nodes").iter().find(|node| node["node-name"] == "b").cloned()?;
+    let node = super::node(qmp, "b")?;
     let bitmaps = node["dirty-bitmaps"].as_array().cloned().unwrap_or_default();
     bitmaps.into_iter().find(|bitmap| bitmap["name"] == name)
 }

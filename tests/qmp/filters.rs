@@ -133,9 +133,7 @@ fn a_disk_is_read_as_it_was_at_one_moment_while_a_client_writes_on() {
         let refused = qmp.refused("block_resize", json!({ "node-name": "d", "size": 32 << 20 }));
         assert!(refused.contains("in use by node"), "{refused}");
         assert!(qmp.refused("blockdev-del", json!({ "node-name": "t" })).contains("in use by node \"cbw\""));
-        let nodes = qmp.ok("query-named-block-nodes", json!({}));
-        let node = nodes.as_array().and_then(|list| list.iter().find(|node| node["node-name"] == "top"));
-        let node = node.expect("it is there");
+        let node = super::node(&mut qmp, "top").expect("it is there");
         assert_eq!(
             (&node["drv"], &node["children"]["file"]),
             (&json!("copy-on-read"), &json!("cbw")),

@@ -35,9 +35,7 @@ fn add_chain(qmp: &mut Qmp, scratch: &Scratch, begin: &str) {
 
 /// The driver that the node is told to have.
 fn driver_of(qmp: &mut Qmp, name: &str) -> Option<Value> {
-    let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let found = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == name);
-    found.map(|node| node["drv"].clone())
+    super::node(qmp, name).map(|node| node["drv"].clone())
 }
 
 /// What is seen of each job's filter.

@@ -89,3 +89,9 @@ fn create(scratch: &Scratch, name: &str, size: &str) -> String {
 fn qcow2(name: &str, path: &str) -> serde_json::Value {
     serde_json::json!({ "driver": "qcow2", "node-name": name, "file": { "driver": "file", "filename": path } })
 }
+
+/// What is told of the node called `name`, if it is there.
+fn node(qmp: &mut Qmp, name: &str) -> Option<serde_json::Value> {
+    let nodes = qmp.ok("query-named-block-nodes", serde_json::json!({}));
+    nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == name).cloned()
+}

@@ -24,9 +24,7 @@ fn chain(steered: &Steered, qmp: &mut Qmp) -> [String; 3] {
 }
 
 fn node(qmp: &mut Qmp, name: &str) -> Value {
-    let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let found = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == name);
-    found.unwrap_or_else(|| panic!("{name} is told of")).clone()
+    super::node(qmp, name).unwrap_or_else(|| panic!("{name} is told of"))
 }
 
 /// libvirt finds the layer that it commits or streams among the nodes; it was told the uppermost image's file there.

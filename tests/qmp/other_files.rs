@@ -75,8 +75,7 @@ fn a_disk_that_clients_write_goes_on_with_other_storage_over_its_file_and_with_a
     client.flush().expect("a flush");
     std::fs::copy(&path, &copy).expect("a copy");
     qmp.ok("blockdev-reopen", with_file(&path, file(&copy)));
-    let nodes = qmp.ok("query-named-block-nodes", json!({}));
-    let node = nodes.as_array().expect("a list").iter().find(|node| node["node-name"] == "a");
+    let node = super::node(&mut qmp, "a");
     assert_eq!(node.expect("it is there")["file"], json!(copy));
     // The old file is free, and has all of it; others are kept out of the other one.
     assert_leaks_at_most(path.as_ref());

@@ -162,7 +162,7 @@ impl Inventor<'_> {
             }
             _ => ("x-blockdev-set", json!({ "node-name": node, "options": "discard=unmap" })),
         };
-        if name.starts_with("blockdev-mirror") || name == "blockdev-backup" {
+        if ["blockdev-mirror", "blockdev-backup"].contains(&name) {
             if self.random.one_in(4) {
                 arguments["speed"] = json!(*self.random.pick(&[1, 100_000]));
             }

@@ -376,7 +376,7 @@ impl Graph {
 }
 
 /// Layers above `block`.
-fn place(layers: &Layers, block: &Arc<dyn Block>) -> Result<usize, NodeError> {
+pub(super) fn place(layers: &Layers, block: &Arc<dyn Block>) -> Result<usize, NodeError> {
     let found = block::layers(Arc::clone(&layers.top)).position(|layer| Arc::ptr_eq(&layer, block));
     found.ok_or_else(|| NodeError::Unknown { name: block.name().to_owned() })
 }

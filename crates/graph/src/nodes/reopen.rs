@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
+use super::live::place;
 use super::name::check_node_name;
 use super::node::{Links, Node, NodeKind};
 use super::{Change, Graph};
@@ -73,8 +73,8 @@ impl Graph {
             self.check_free(part)?;
         }
         disk.check_reopened(&moved, &new)?;
+        let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
         disk.set_runtime(&new).await?;
-        let at = first_image(disk);
         if let Err(error) = Box::pin(self.replace_file(change, &name, at, &moved.layer.file)).await {
             // They were in force a moment ago.
             if let Err(error) = disk.set_runtime(&old).await {
@@ -96,12 +96,6 @@ fn names_of(file: &FileOptions, names: &mut Vec<String>) {
     if let Some(over) = &file.over {
         names_of(&over.below, names);
     }
-}
-
-/// How many filters are over the disk's uppermost image.
-fn first_image(disk: &DiskNode) -> usize {
-    let (layers, top) = (disk.disk.layers(), disk.disk.top_image());
-    block::layers(Arc::clone(&layers.top)).take_while(|layer| !Arc::ptr_eq(layer, &top)).count()
 }
 
 impl DiskNode {

@@ -120,11 +120,7 @@ fn part_value(name: &str, node: &DiskNode, layers: &[LayerView]) -> Value {
         value["drv"] = json!(block.driver());
         value["file"] = json!(block.name());
         value["ro"] = json!(block.capabilities().read_only);
-        value["backing_file_depth"] = json!(block::layers(Arc::clone(&layer.block)).skip(1).count());
-        value["image"] = image_value(block, 0);
-        if let Some(below) = block.below() {
-            value["backing_file"] = json!(below.name());
-        }
+        merge(&mut value, chain_value(&layer.block));
         return value;
     }
     value["drv"] = json!("file");
@@ -180,19 +176,15 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
         "ro": node.disk.read_only(),
         "encrypted": false,
         "detect_zeroes": options.as_ref().map_or("off", detect_zeroes),
-        "backing_file_depth": layers(node.disk.top_image()).skip(1).count(),
         "write_threshold": 0,
-        "image": image_value(&*layer, 0),
     });
+    merge(&mut value, chain_value(&layer));
     if snapshots.as_array().is_some_and(|snapshots| !snapshots.is_empty()) {
         value["image"]["snapshots"] = snapshots.clone();
     }
     let bitmaps = bitmaps::values(&node.disk);
     if bitmaps.as_array().is_some_and(|bitmaps| !bitmaps.is_empty()) {
         value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
-    }
-    if let (Some(object), Some(below)) = (value.as_object_mut(), layer.below()) {
-        object.insert("backing_file".to_owned(), json!(below.name()));
     }
     if let Some(options) = options {
         let mode = options.layer.cache;
@@ -240,6 +232,16 @@ fn detect_zeroes(options: &DiskOptions) -> &'static str {
         DetectZeroes::On => "on",
         DetectZeroes::Unmap => "unmap",
     }
+}
+
+/// What an image and those below it are.
+fn chain_value(image: &Arc<dyn Block>) -> Value {
+    let depth = layers(Arc::clone(image)).skip(1).count();
+    let mut value = json!({ "backing_file_depth": depth, "image": image_value(&**image, 0) });
+    if let Some(below) = image.below() {
+        value["backing_file"] = json!(below.name());
+    }
+    value
 }
 
 fn image_value(layer: &dyn Block, level: usize) -> Value {
