@@ -11,7 +11,7 @@ pub(crate) struct Ask {
     pub(crate) offset: u64,
     /// Bytes of the export.
     pub(crate) len: u64,
-    /// A write that was acknowledged before, over another connection.
+    /// A write that was acknowledged before, over another connection; or a flush of some of those.
     pub(crate) is_repeat: bool,
 }
 
@@ -55,6 +55,11 @@ impl Ask {
             What::Write(data) => data.clone(),
             _ => IoVec::new(),
         }
+    }
+
+    /// The same once more, over another connection.
+    pub(crate) fn repeated(self) -> Self {
+        Self { is_repeat: true, ..self }
     }
 
     /// Whether it is a write of the user's, which a flush makes durable.

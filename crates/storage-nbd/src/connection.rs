@@ -109,7 +109,7 @@ impl Connection {
     }
 
     fn enter(&self, ask: &Ask, buf: Option<IoBuf>) -> Result<usize, Turned> {
-        let mark = if matches!(ask.what, What::Flush) { self.unflushed.mark() } else { 0 };
+        let mark = if matches!(ask.what, What::Flush) && !ask.is_repeat { self.unflushed.mark() } else { 0 };
         let mut table = self.table.lock();
         if let Some(error) = table.lost.clone() {
             return Err(Turned { back: buf, lost: Some(error) });
@@ -156,13 +156,15 @@ impl Connection {
 
     /// The reply to `cookie` is complete.
     pub(crate) fn answered(&self, cookie: u64) -> Result<(), Broken> {
-        let Ended { ask, mark, succeeded, waker } = self.table.lock().slots.end(cookie)?;
-        // Before a request is answered: its client may flush then.
+        let mut table = self.table.lock();
+        let Ended { ask, mark, succeeded, waker } = table.slots.end(cookie)?;
+        // Before a request is answered: its client may flush then. And before the connection may be lost: what another one repeats has this write.
         if succeeded && matches!(ask.what, What::Flush) {
             self.unflushed.flushed(mark);
         } else if succeeded && ask.is_to_be_flushed() && self.negotiated.flags.has(ExportFlags::FLUSH) {
             self.unflushed.acknowledged(ask);
         }
+        drop(table);
         match waker {
             Some(waker) => waker.wake(),
             // Nobody waits: the slot is free already.

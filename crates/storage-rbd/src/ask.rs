@@ -14,7 +14,7 @@ pub(crate) struct Ask {
     pub(crate) len: u64,
     /// What is written.
     pub(crate) data: IoVec,
-    /// A change that was acknowledged before, by another worker.
+    /// A change that was acknowledged before, by another worker; or a flush of some of those.
     pub(crate) is_repeat: bool,
 }
 
@@ -25,6 +25,11 @@ impl Ask {
 
     pub(crate) fn write(offset: u64, data: IoVec) -> Self {
         Self { data: data.clone(), ..Self::new(Kind::Write, offset, data.len() as u64) }
+    }
+
+    /// The same once more, by another worker.
+    pub(crate) fn repeated(self) -> Self {
+        Self { is_repeat: true, ..self }
     }
 
     /// Whether it is a change of the user's, which a flush makes durable. What a lost discard leaves is as good.

@@ -9,12 +9,12 @@ use dial::Reach;
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use storage::{Unflushed, UnflushedMode, repeat_all};
+use storage::{Unflushed, UnflushedMode};
 
 use crate::ask::Ask;
 use crate::connection::Connection;
 use crate::errors::Error;
-use crate::message::Answer;
+use crate::message::{Answer, Kind};
 use crate::opening::Opening;
 
 /// From one start of a worker to the next at least.
@@ -169,9 +169,9 @@ impl Client {
     }
 
     async fn repeat(&self, connection: &Arc<Connection>) -> Result<(), Error> {
-        let repeat = |ask: Ask| Ask { is_repeat: true, ..ask };
-        let kept: Vec<Ask> = self.unflushed.kept().into_iter().map(repeat).collect();
-        repeat_all(&kept, async |ask: &Ask| connection.request(ask, &mut []).await.map(drop)).await
+        let send = async |ask: Ask| connection.request(&ask.repeated(), &mut []).await.map(drop);
+        let flush = async || send(Ask::new(Kind::Flush, 0, 0)).await;
+        self.unflushed.repeat(async |ask: &Ask| send(ask.clone()).await, flush).await
     }
 }
 

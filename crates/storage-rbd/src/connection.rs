@@ -134,7 +134,7 @@ impl Connection {
     async fn enter(&self, ask: &Ask) -> Result<u64, Error> {
         loop {
             let room = self.room.listen();
-            let mark = if ask.kind == Kind::Flush { self.unflushed.mark() } else { 0 };
+            let mark = if ask.kind == Kind::Flush && !ask.is_repeat { self.unflushed.mark() } else { 0 };
             if let Some(cookie) = self.table.lock().slots.enter(ask, mark)? {
                 return Ok(cookie);
             }

@@ -35,4 +35,4 @@ pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
 pub use steps::{Step, StepWatcher, about_to};
-pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode, repeat_all};
+pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode};

@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
 /// What a write costs beside its bytes; also bounds how many there are.
 const ENTRY_BYTES: u64 = 512;
+/// So many bytes are repeated before the store is asked to keep them.
+const PART_BYTES: u64 = 4 << 20;
 
 /// A change of a range that can be carried out again.
 pub trait Repeatable: Clone {
@@ -114,14 +116,55 @@ impl<A: Repeatable> Unflushed<A> {
         self.list.lock().lost
     }
 
-    /// What is to be written again, in order: nothing that was replaced as a whole by what came later. Costs a look at all that is kept.
-    pub fn kept(&self) -> Vec<A> {
+    /// Writes again what is kept, over a store that came back: `send` carries out one of them, many at a time; of those that touch each other one after the
+    /// other, in their order. What was replaced as a whole by what came later is left out. After each part of some MiB `flush` makes durable what was sent:
+    /// when the store is lost once more, that part is not sent again. A part whose flush fails stays kept.
+    ///
+    /// Costs a look at all that is kept, and a flush for each part.
+    ///
+    /// # Errors
+    /// The first failure of `send`; what is under way then is dropped.
+    pub async fn repeat<E>(
+        &self,
+        send: impl AsyncFn(&A) -> Result<(), E>,
+        flush: impl AsyncFn() -> Result<(), E>,
+    ) -> Result<(), E> {
+        for Part { asks, mark } in self.parts() {
+            repeat_all(&asks, &send).await?;
+            if flush().await.is_ok() {
+                self.flushed(mark);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be written again, in order.
+    fn parts(&self) -> Vec<Part<A>> {
         let list = self.list.lock();
         let mut replaced = Replaced::default();
-        let mut kept: Vec<A> = list.kept.iter().rev().filter(|ask| replaced.lacks(*ask)).cloned().collect();
-        kept.reverse();
-        kept
+        let numbered = list.kept.iter().rev().zip((1..=list.acknowledged).rev());
+        let kept: Vec<(&A, u64)> = numbered.filter(|(ask, _)| replaced.lacks(*ask)).collect();
+        let (mut parts, mut bytes) = (Vec::<Part<A>>::new(), PART_BYTES);
+        for (ask, number) in kept.into_iter().rev() {
+            if bytes >= PART_BYTES {
+                bytes = 0;
+                parts.push(Part { asks: Vec::new(), mark: number });
+            }
+            bytes += bytes_of(ask);
+            if let Some(part) = parts.last_mut() {
+                part.mark = number;
+                part.asks.push(ask.clone());
+            }
+        }
+        parts
     }
+}
+
+/// Some writes that are made durable together.
+struct Part<A> {
+    asks: Vec<A>,
+    /// What a flush after them covers.
+    mark: u64,
 }
 
 /// Ranges that were written later than what is looked at, by their start; they touch none of each other.
@@ -147,14 +190,7 @@ impl Replaced {
     }
 }
 
-/// Has `send` carry out `asks`, many at a time; of those that touch each other one after the other, in their order.
-///
-/// # Errors
-/// The first failure; what is under way then is dropped.
-pub async fn repeat_all<A: Repeatable, E>(
-    asks: &[A],
-    send: impl AsyncFn(&A) -> Result<(), E>,
-) -> Result<(), E> {
+async fn repeat_all<A: Repeatable, E>(asks: &[A], send: impl AsyncFn(&A) -> Result<(), E>) -> Result<(), E> {
     /// More at a time would not be faster.
     const TOGETHER_MAX: usize = 64;
     let (mut under_way, mut ranges) = (FuturesUnordered::new(), BTreeMap::new());
@@ -216,11 +252,11 @@ mod tests {
         let mark = unflushed.mark();
         unflushed.acknowledged(write(512, 512));
         unflushed.flushed(mark);
-        assert_eq!(unflushed.kept().iter().map(|ask| ask.offset).collect::<Vec<_>>(), [512]);
+        assert_eq!(to_repeat(&unflushed), [write(512, 512)]);
         unflushed.connection_lost();
         assert!(!unflushed.are_lost());
         unflushed.flushed(unflushed.mark());
-        assert!(unflushed.kept().is_empty() && unflushed.list.lock().bytes == 0);
+        assert!(to_repeat(&unflushed).is_empty() && unflushed.list.lock().bytes == 0);
     }
 
     #[test]
@@ -231,15 +267,23 @@ mod tests {
         unflushed.connection_lost();
         assert!(!unflushed.are_lost());
         unflushed.acknowledged(write(0, 512));
-        assert!(unflushed.kept().is_empty());
+        assert!(to_repeat(&unflushed).is_empty());
         unflushed.connection_lost();
         assert!(unflushed.are_lost());
     }
 
-    fn kept(asks: &[Write]) -> Vec<Write> {
+    fn to_repeat(unflushed: &Unflushed<Write>) -> Vec<Write> {
+        unflushed.parts().into_iter().flat_map(|part| part.asks).collect()
+    }
+
+    fn keeping(asks: &[Write]) -> Unflushed<Write> {
         let unflushed = Unflushed::new(UnflushedMode::Keep);
         asks.iter().for_each(|ask| unflushed.acknowledged(ask.clone()));
-        unflushed.kept()
+        unflushed
+    }
+
+    fn kept(asks: &[Write]) -> Vec<Write> {
+        to_repeat(&keeping(asks))
     }
 
     #[test]
@@ -255,46 +299,110 @@ mod tests {
         assert_eq!(kept(&again), again[990..]);
     }
 
-    /// Writes of random places, repeated with answers in another order, leave what the last ones wrote.
+    /// Numbers below their argument.
+    fn numbers() -> impl FnMut(u64) -> u64 {
+        let mut seed = 1_u64;
+        move |end| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % end
+        }
+    }
+
+    const DISK_BYTES: usize = 108;
+
+    /// Writes of random places of a small disk, and what they leave. Each keeps `payload` bytes.
+    fn random_writes(below: &mut impl FnMut(u64) -> u64, count: u64, payload: u64) -> (Vec<Write>, Vec<u64>) {
+        let asks: Vec<Write> = (0..count)
+            .map(|number| Write { offset: below(100), len: 1 + below(8), payload: payload + number })
+            .collect();
+        let mut expected = vec![0; DISK_BYTES];
+        asks.iter().for_each(|ask| put(&mut expected, ask));
+        (asks, expected)
+    }
+
+    fn put(disk: &mut [u64], ask: &Write) {
+        disk[ask.offset as usize..ask.end() as usize].fill(ask.payload);
+    }
+
+    /// Comes back that much later.
+    async fn wait(times: u64) {
+        for _ in 0..times {
+            reactor::yield_now().await;
+        }
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        reactor::Reactor::new(reactor::available()).unwrap().run(future)
+    }
+
+    /// With answers in another order, they leave what the last ones wrote.
     #[test]
     fn writes_are_repeated_many_at_a_time_and_those_of_one_place_in_order() {
         use std::cell::{Cell, RefCell};
 
-        let mut seed = 1_u64;
-        let mut below = |end: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % end
-        };
-        let asks: Vec<Write> = (0..500).map(|_| write(below(100), 1 + below(8))).collect();
-        let mut expected = vec![0; 108];
-        for ask in &asks {
-            expected[ask.offset as usize..ask.end() as usize].fill(ask.len * 1000 + ask.offset);
-        }
-        let (disk, at_work, most) = (RefCell::new(vec![0; 108]), Cell::new(0), Cell::new(0));
-        let waits = RefCell::new(below);
+        let mut below = numbers();
+        let (asks, expected) = random_writes(&mut below, 500, 1);
+        let (disk, at_work, most) = (RefCell::new(vec![0; DISK_BYTES]), Cell::new(0), Cell::new(0));
+        let below = RefCell::new(below);
         let send = async |ask: &Write| {
             at_work.set(at_work.get() + 1);
             most.set(most.get().max(at_work.get()));
-            let waits = waits.borrow_mut()(5);
-            for _ in 0..waits {
-                let mut looked = false;
-                std::future::poll_fn(|context| {
-                    context.waker().wake_by_ref();
-                    match std::mem::replace(&mut looked, true) {
-                        true => std::task::Poll::Ready(()),
-                        false => std::task::Poll::Pending,
-                    }
-                })
-                .await;
-            }
-            disk.borrow_mut()[ask.offset as usize..ask.end() as usize].fill(ask.len * 1000 + ask.offset);
+            let waits = below.borrow_mut()(5);
+            wait(waits).await;
+            put(&mut disk.borrow_mut(), ask);
             at_work.set(at_work.get() - 1);
             Ok::<(), ()>(())
         };
-        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
-        reactor.run(repeat_all(&kept(&asks), send)).unwrap();
+        let unflushed = keeping(&asks);
+        run(unflushed.repeat(send, async || Ok(()))).unwrap();
         assert_eq!(*disk.borrow(), expected);
         assert!(most.get() > 1, "one at a time");
+        assert_eq!(to_repeat(&unflushed), []);
+    }
+
+    /// A store that is lost again and again while writes are repeated never got to the end of them: each time they began anew.
+    #[test]
+    fn a_store_that_is_lost_while_writes_are_repeated_takes_the_rest_of_them_the_next_time() {
+        use std::cell::{Cell, RefCell};
+
+        let mut below = numbers();
+        // Each write is a quarter of a part.
+        let (asks, expected) = random_writes(&mut below, 64, PART_BYTES / 4);
+        let unflushed = keeping(&asks);
+        let (durable, cache) = (RefCell::new(vec![0; DISK_BYTES]), RefCell::new(vec![0; DISK_BYTES]));
+        let (lives, below) = (Cell::new(0), RefCell::new(below));
+        let repeated = loop {
+            // So many requests and it is lost, with what it has not flushed.
+            let left = Cell::new(6 + below.borrow_mut()(4));
+            let live = || (left.get() > 0).then(|| left.set(left.get() - 1)).ok_or(());
+            cache.borrow_mut().clone_from(&durable.borrow());
+            let send = async |ask: &Write| {
+                live()?;
+                put(&mut cache.borrow_mut(), ask);
+                Ok(())
+            };
+            let flush = async || {
+                live()?;
+                durable.borrow_mut().clone_from(&cache.borrow());
+                Ok(())
+            };
+            lives.set(lives.get() + 1);
+            let repeated: Result<(), ()> = run(unflushed.repeat(send, flush));
+            if repeated.is_ok() || lives.get() > 64 {
+                break repeated;
+            }
+        };
+        repeated.unwrap();
+        assert!(lives.get() > 2, "it was not lost");
+        assert_eq!(*cache.borrow(), expected);
+    }
+
+    #[test]
+    fn what_a_failed_flush_leaves_is_repeated_again() {
+        let asks = [write(0, 512), write(512, 512)];
+        let unflushed = keeping(&asks);
+        run(unflushed.repeat(async |_| Ok(()), async || Err(()))).unwrap();
+        assert_eq!(to_repeat(&unflushed), asks);
     }
 
     #[test]

@@ -187,6 +187,43 @@ fn an_export_that_comes_back_as_another_one_is_refused() {
     });
 }
 
+/// A server that was lost every few seconds, while many writes were repeated, never got to the end of them: a guest saw an error at the deadline.
+#[test]
+fn a_connection_that_is_lost_while_writes_are_repeated_is_not_given_all_of_them_again() {
+    const MIB: usize = 1 << 20;
+    const WRITES: usize = 12;
+    /// Of a connection, before it is lost; then also what it did not flush.
+    const TAKEN: usize = 6;
+    let place = Place::new();
+    let empty = || Arc::new(Mutex::new(vec![0; WRITES * MIB]));
+    let (cache, durable, lives) = (empty(), empty(), Arc::new(AtomicUsize::new(0)));
+    let (seen, flushed, lived) = (Arc::clone(&cache), Arc::clone(&durable), Arc::clone(&lives));
+    place.serve(move |at, stream| {
+        lived.fetch_add(1, Ordering::SeqCst);
+        let mut line = Line::shake_hands(stream, (WRITES * MIB) as u64, FLAGS).unwrap();
+        let mut taken = 0;
+        serve(&mut line, &seen, |asked| {
+            taken += usize::from(asked.number == WRITE);
+            let ends = if at == 0 { asked.number == FLUSH } else { taken > TAKEN };
+            if asked.number == FLUSH && !ends {
+                flushed.lock().unwrap().clone_from(&seen.lock().unwrap());
+            }
+            ends
+        });
+        seen.lock().unwrap().clone_from(&flushed.lock().unwrap());
+    });
+    run(async {
+        let storage = open(with_delay(&place)).await;
+        for number in 0..WRITES {
+            write(&storage, (number * MIB) as u64, &vec![number as u8 + 1; MIB]).await.unwrap();
+        }
+        storage.flush().await.unwrap();
+    });
+    let bytes: Vec<u8> = durable.lock().unwrap().chunks(MIB).map(|block| block[9]).collect();
+    assert_eq!(bytes, (1..=WRITES as u8).collect::<Vec<_>>());
+    assert!(lives.load(Ordering::SeqCst) > 2, "no connection was lost while writes were repeated");
+}
+
 /// Kept writes are memory: without a bound a guest that never flushes fills the host's.
 #[test]
 fn a_flush_is_sent_when_many_writes_are_kept() {
