@@ -216,13 +216,46 @@ fn a_compressed_backup_is_smaller_and_the_same() {
         "compress": true, "x-perf": { "max-workers": 4, "max-chunk": 1 << 20, "use-copy-range": false } });
     qmp.ok("drive-backup", arguments);
     completed(&mut qmp, "j");
-    qmp.ok("blockdev-del", json!({ "node-name": "target-a" }));
+    assert!(super::node(&mut qmp, "target-a").is_none(), "it was the job's");
     drop(client);
     let (target, source) = (steered.scratch.name("t"), steered.scratch.name("a.qcow2"));
     steered.server.stop();
     assert_clean(target.as_ref());
     assert!(std::fs::metadata(&target).expect("a file").len() < 2 << 20);
     qemu_img(["compare", "-q", &target, &source]).ok();
+}
+
+/// The node of a target stayed when its job had ended: the next one of the same disk was refused, and the file was locked.
+#[test]
+fn a_target_that_a_command_opened_goes_with_its_job_and_is_free_when_that_is_told() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    steered.server.client("a").write(0, &[7; 1 << 20]).expect("a write");
+    let backup = |name: &str| json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full" });
+    for name in ["one", "two"] {
+        qmp.ok("drive-backup", backup(name));
+        completed(&mut qmp, "j");
+        assert_clean(steered.scratch.file(name).as_ref());
+        qemu_img(["compare", "-q", "-U", &steered.scratch.name(name), &steered.scratch.name("a.qcow2")]).ok();
+    }
+    // Of a transaction that fails neither node nor file stays.
+    let abort = json!({ "type": "abort", "data": {} });
+    let actions = json!([{ "type": "drive-backup", "data": backup("three") }, abort]);
+    qmp.refused("transaction", json!({ "actions": actions }));
+    assert!(!steered.scratch.file("three").exists(), "nothing was done");
+    // A mirror that is given up, and one that is completed: its target is the disk then.
+    let mirror = |name: &str| json!({ "job-id": "j", "device": "a", "target": steered.scratch.name(name), "sync": "full" });
+    for name in ["left", "taken"] {
+        qmp.ok("drive-mirror", mirror(name));
+        told(&mut qmp, "BLOCK_JOB_READY", "j");
+        qmp.ok(if name == "left" { "job-cancel" } else { "job-complete" }, json!({ "id": "j" }));
+        completed(&mut qmp, "j");
+        assert!(super::node(&mut qmp, "target-a").is_some() == (name == "taken"));
+    }
+    steered.server.stop();
+    for name in ["left", "taken"] {
+        qemu_img(["compare", "-q", &steered.scratch.name(name), &steered.scratch.name("a.qcow2")]).ok();
+    }
 }
 
 /// What is undone is as it was, bit for bit.

@@ -11,6 +11,7 @@ mod chosen_snapshots;
 mod churn;
 mod commands;
 mod creation;
+mod each_command;
 mod fd_sets;
 mod filters;
 mod hostile;

@@ -1,9 +1,10 @@
 //! Images below a disk's uppermost one that have names of their own.
 
-use black_box::peer::{assert_clean, qemu_img};
+use black_box::peer::{assert_clean, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
+use super::jobs::completed;
 use super::{Steered, create, qcow2};
 
 /// A disk `t` over `mid` over `base`; gives their paths from the lowest up.
@@ -67,7 +68,48 @@ fn an_overlay_of_a_filter_is_refused_by_what_it_is() {
         qmp.refused("blockdev-snapshot-sync", json!({ "node-name": "cbw", "snapshot-file": &file }));
     assert!(refused.contains("a filter of driver copy-before-write"), "{refused}");
     assert!(!steered.scratch.file("overlay").exists(), "nothing was made");
-    for device in ["cbw", "t"] {
-        println!("{}", qmp.refused("block-commit", json!({ "device": device, "job-id": "j" })));
+    for (device, reason) in [("cbw", "over several disks"), ("t", "in use by node \"cbw\"")] {
+        for command in ["block-commit", "block-stream"] {
+            let refused = qmp.refused(command, json!({ "device": device, "job-id": "j" }));
+            assert!(refused.contains(reason), "{command}: {refused}");
+        }
+    }
+    assert_eq!(node(&mut qmp, "base")["ro"], true, "a job that did not begin left it open for writing");
+}
+
+/// A commit of a filter over a disk was refused by what it was not about, and a stream failed in its last step.
+#[test]
+fn what_is_below_a_filter_is_committed_and_streamed_by_the_name_of_the_filter() {
+    let filters = [
+        json!({ "driver": "copy-on-read" }),
+        json!({ "driver": "compress" }),
+        json!({ "driver": "throttle", "throttle-group": "g" }),
+    ];
+    for filter in filters {
+        let steered = Steered::new();
+        let mut qmp = steered.talk();
+        let paths = chain(&steered, &mut qmp);
+        qmp.ok("object-add", json!({ "qom-type": "throttle-group", "id": "g" }));
+        let mut over = filter.clone();
+        (over["node-name"], over["file"]) = (json!("over"), json!("t"));
+        qmp.ok("blockdev-add", over);
+        qmp.ok(
+            "block-export-add",
+            json!({ "type": "nbd", "id": "e", "node-name": "over", "writable": true }),
+        );
+        let mut client = steered.server.client("over");
+        client.write(1 << 20, &[5; 65536]).expect("a write");
+        let commit = json!({ "job-id": "j", "device": "over", "top-node": "mid", "base-node": "base" });
+        qmp.ok("block-commit", commit);
+        completed(&mut qmp, "j");
+        client.write(2 << 20, &[6; 65536]).expect("a write");
+        qmp.ok("block-stream", json!({ "job-id": "j", "device": "over" }));
+        completed(&mut qmp, "j");
+        assert_eq!(client.read(1 << 20, 1).expect("a read"), [5]);
+        assert!(node(&mut qmp, "t").get("backing_file").is_none(), "{filter}");
+        drop(client);
+        steered.server.stop();
+        qemu_io_ok(&["-f", "qcow2"], &paths[2], &["read -P 5 1M 64k", "read -P 6 2M 64k"]);
+        assert_clean(paths[2].as_ref());
     }
 }

@@ -31,7 +31,7 @@ struct Inventor<'a> {
     random: Random,
     images: &'a Images,
     scratch: &'a Scratch,
-    overlays: u32,
+    names: u32,
 }
 
 impl Inventor<'_> {
@@ -41,6 +41,41 @@ impl Inventor<'_> {
 
     fn id(&mut self) -> &'static str {
         self.random.pick::<&str>(&IDS)
+    }
+
+    /// A name that nothing has.
+    fn new_name(&mut self) -> String {
+        self.names += 1;
+        format!("new-{}-{}", self.random.below(1 << 40), self.names)
+    }
+
+    /// The arguments of drive-backup and drive-mirror.
+    fn copy_to_new_file(&mut self, id: &str, node: &str) -> Value {
+        let file = self.scratch.name(&self.new_name());
+        let sync = *self.random.pick(&["full", "top", "none"]);
+        json!({ "job-id": id, "device": node, "target": file, "sync": sync, "format": "qcow2" })
+    }
+
+    /// Actions of one moment, with names of their own. The last one may fail, after jobs were made.
+    fn transaction(&mut self) -> Value {
+        let mut actions = Vec::new();
+        for _ in 0..=self.random.below(3) {
+            let (node, other, new) = (self.node(), self.node(), self.new_name());
+            let (kind, data) = match self.random.below(3) {
+                0 => ("block-dirty-bitmap-add", json!({ "node": node, "name": new })),
+                1 => ("drive-backup", self.copy_to_new_file(&new, node)),
+                _ => {
+                    let backup = json!({ "job-id": new, "device": node, "target": other, "sync": "full" });
+                    ("blockdev-backup", backup)
+                }
+            };
+            actions.push(json!({ "type": kind, "data": data }));
+        }
+        if self.random.one_in(2) {
+            actions.push(json!({ "type": "abort", "data": {} }));
+        }
+        let mode = *self.random.pick(&["individual", "grouped"]);
+        json!({ "actions": actions, "properties": { "completion-mode": mode } })
     }
 
     /// Options of a node: an image, or something over other nodes.
@@ -84,7 +119,7 @@ impl Inventor<'_> {
     /// A command, and its arguments.
     fn command(&mut self) -> (String, Value) {
         let (node, other, id) = (self.node(), self.node(), self.id());
-        let (name, mut arguments) = match self.random.below(56) {
+        let (name, mut arguments) = match self.random.below(64) {
             0..8 | 48..56 => ("blockdev-add", self.options()),
             8..12 => ("blockdev-del", json!({ "node-name": node })),
             12..16 => ("blockdev-reopen", json!({ "options": [self.options()] })),
@@ -95,9 +130,7 @@ impl Inventor<'_> {
             }
             20..23 => ("block-export-del", json!({ "id": id, "mode": self.random.pick(&["safe", "hard"]) })),
             23 => {
-                self.overlays += 1;
-                let file =
-                    self.scratch.name(&format!("overlay-{}-{}", self.random.below(1 << 40), self.overlays));
+                let file = self.scratch.name(&self.new_name());
                 let named = json!({ "node-name": node, "snapshot-file": file, "snapshot-node-name": other });
                 ("blockdev-snapshot-sync", named)
             }
@@ -125,18 +158,9 @@ impl Inventor<'_> {
                 let verb = self.random.pick(&["add", "remove", "clear", "enable", "disable"]);
                 return (format!("block-dirty-bitmap-{verb}"), json!({ "node": node, "name": "b" }));
             }
-            41 => {
-                let backup = json!({ "job-id": id, "device": node, "target": other, "sync": "full" });
-                let bitmap = json!({ "node": node, "name": "b" });
-                let mut actions = vec![
-                    json!({ "type": "block-dirty-bitmap-add", "data": bitmap }),
-                    json!({ "type": "blockdev-backup", "data": backup }),
-                ];
-                if self.random.one_in(2) {
-                    actions.push(json!({ "type": "abort", "data": {} }));
-                }
-                ("transaction", json!({ "actions": actions }))
-            }
+            41 | 56..60 => ("transaction", self.transaction()),
+            60..62 => ("drive-backup", self.copy_to_new_file(id, node)),
+            62..64 => ("drive-mirror", self.copy_to_new_file(id, node)),
             42 => {
                 let queries = [
                     "query-block",
@@ -185,11 +209,33 @@ fn client(mut qmp: Qmp, mut inventor: Inventor<'_>) -> usize {
         }
         let (name, arguments) = inventor.command();
         println!("{name} {arguments}");
-        let answer = qmp.ask(&name, arguments);
+        let answer = qmp.ask(&name, arguments.clone());
         done += usize::from(answer.is_ok());
         println!("  {answer:?}");
+        if name == "transaction" && answer.is_err() {
+            nothing_is_left_of(&mut qmp, &arguments);
+        }
     }
     done
+}
+
+/// Of a transaction that was refused there is no job, no file and no bitmap: not at work, not ended.
+fn nothing_is_left_of(qmp: &mut Qmp, transaction: &Value) {
+    let (jobs, nodes) =
+        (qmp.ok("query-jobs", json!({})), qmp.ok("query-named-block-nodes", json!({})).to_string());
+    for action in transaction["actions"].as_array().expect("a list") {
+        let data = &action["data"];
+        if let Some(job) = data["job-id"].as_str() {
+            assert!(!jobs.to_string().contains(job), "{job} of {transaction} is among {jobs}");
+        }
+        if let Some(bitmap) = data["name"].as_str() {
+            assert!(!nodes.contains(bitmap), "{bitmap} of {transaction} is in {nodes}");
+        }
+        if action["type"] == "drive-backup" {
+            let file = data["target"].as_str().expect("a path");
+            assert!(!std::path::Path::new(file).exists(), "{file} of {transaction} is there");
+        }
+    }
 }
 
 /// A client of an export, if there is one called so. What it asks for may fail.
@@ -256,13 +302,13 @@ fn life(seed: u64) {
     let done: usize = std::thread::scope(|scope| {
         let clients = [1, 2].map(|number| {
             let random = Random::new(seed << 8 | number);
-            let inventor = Inventor { random, images: &images, scratch: &scratch, overlays: 0 };
+            let inventor = Inventor { random, images: &images, scratch: &scratch, names: 0 };
             let qmp = Qmp::connect(&scratch.file("qmp"));
             scope.spawn(move || client(qmp, inventor))
         });
         clients.map(|client| client.join().expect("each command is answered")).iter().sum()
     });
-    assert!(done > COMMANDS / 5, "{done} commands were done: this shows nothing");
+    assert!(done > COMMANDS / 10, "{done} commands were done: this shows nothing");
     take_all_away(&mut qmp);
     let _ = qmp.ask("object-del", json!({ "id": "tg" }));
     let left = server.wait_until(|server| (server.descriptors() <= before).then_some(()));

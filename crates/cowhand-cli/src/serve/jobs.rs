@@ -6,6 +6,7 @@ mod amend;
 mod bitmap_sync;
 mod create;
 mod group;
+mod own_target;
 mod task;
 mod work;
 
@@ -22,6 +23,7 @@ pub use self::amend::Amendment;
 pub use self::bitmap_sync::{BitmapMode, BitmapSync};
 pub use self::create::Creation;
 pub use self::group::Group;
+pub use self::own_target::OwnTarget;
 pub use self::work::{Pivot, Work, file_name};
 use super::inventory::Inventory;
 
@@ -50,6 +52,8 @@ pub struct Job {
     filter: RefCell<Option<JobFilter>>,
     /// What the layers are made of that it uses while it has work: no other job uses them meanwhile.
     layers: Vec<String>,
+    /// A target that came with it.
+    target: RefCell<Option<OwnTarget>>,
     work: RefCell<Option<Rc<Work>>>,
     /// It is told that it was cancelled rather than that it failed.
     cancelled: Cell<bool>,
@@ -69,6 +73,8 @@ pub struct NewJob {
     pub group: Option<Rc<Group>>,
     /// What the layers are made of that it uses.
     pub layers: Vec<String>,
+    /// A target that comes and goes with it.
+    pub target: Option<OwnTarget>,
     /// The node name of its filter, if somebody gave it one.
     pub filter: Option<JobFilter>,
 }
@@ -115,7 +121,7 @@ impl Jobs {
 
     /// Starts a job. `holds` keep what it works on.
     pub fn start(inventory: &Rc<Inventory>, new: NewJob, work: Work, holds: Vec<Hold>) {
-        let NewJob { kind, terms, speed, group, layers, filter } = new;
+        let NewJob { kind, terms, speed, group, layers, target, filter } = new;
         let is_of_disk = work.is_of_disk();
         let job = Rc::new_cyclic(|job: &Weak<Job>| {
             let (job, events) = (Weak::clone(job), Rc::clone(&inventory.events));
@@ -128,6 +134,7 @@ impl Jobs {
                 holds: RefCell::new(holds),
                 filter: RefCell::new(filter),
                 layers,
+                target: RefCell::new(target),
                 work: RefCell::new(Some(Rc::new(work))),
                 cancelled: Cell::new(false),
                 withdrawn: Cell::new(false),
@@ -171,6 +178,11 @@ impl Job {
     pub fn let_go(&self) {
         self.filter.borrow_mut().take();
         self.holds.borrow_mut().clear();
+    }
+
+    /// Its target has become the disk's: it stays.
+    fn leave_target(&self) {
+        self.target.borrow_mut().take();
     }
 
     /// As `query-jobs` has it.

@@ -84,3 +84,60 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+
+    /// What `future` has come to when it was asked so many times.
+    fn asked<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+        let reactor = reactor::Reactor::new(reactor::available()).unwrap();
+        reactor.run(async {
+            let (mut future, mut left) = (pin!(future), times);
+            poll_fn(move |cx| match future.as_mut().poll(cx) {
+                Poll::Ready(value) => Poll::Ready(Some(value)),
+                Poll::Pending if left == 0 => Poll::Ready(None),
+                Poll::Pending => {
+                    left -= 1;
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            })
+            .await
+        })
+    }
+
+    /// A backup in a transaction worked on while later actions were done, completed, and cleared its bitmap; then the transaction failed.
+    #[test]
+    fn no_job_begins_before_the_transaction_is_over_however_long_its_other_actions_take() {
+        for is_grouped in [false, true] {
+            let group = Group::new(is_grouped);
+            group.join();
+            assert!(asked(100, Rc::clone(&group).begun()).is_none(), "an action is still to come");
+            group.join();
+            group.begin();
+            let begun = asked(1, Rc::clone(&group).begun()).expect("it is over");
+            assert_eq!(begun.is_some(), is_grouped);
+        }
+    }
+
+    #[test]
+    fn grouped_jobs_succeed_when_all_have_done_their_work_and_fail_when_one_has() {
+        for fails in [false, true] {
+            let group = Group::new(true);
+            group.join();
+            group.join();
+            group.begin();
+            assert!(asked(100, group.done()).is_none(), "the other one works");
+            if fails {
+                group.fail();
+                assert_eq!(asked(1, group.failed()), Some(()));
+            }
+            assert_eq!(asked(1, group.done()), Some(!fails));
+        }
+    }
+}

@@ -62,6 +62,12 @@ pub async fn live(inventory: &Rc<Inventory>, job: &Rc<Job>, group: Option<Rc<Gro
     job.let_go();
     *job.work.borrow_mut() = None;
     drop(work);
+    let target = job.target.borrow_mut().take();
+    if let Some(target) = target {
+        // Before anybody hears of the end: its file is free then.
+        let change = inventory.graph.change().await;
+        target.close(inventory, &change, !job.withdrawn.get()).await;
+    }
     conclude(inventory, job, result);
     job.life.dismissed().await;
 }

@@ -176,7 +176,11 @@ impl Work {
                     Pivot::Layer(base) => graph.stand_on_layer(&change, disk, base, last_look).await,
                     Pivot::Node { name, keeps_backing } => {
                         job.let_go();
-                        graph.stand_on_node(&change, disk, name, *keeps_backing, last_look).await
+                        let stood = graph.stand_on_node(&change, disk, name, *keeps_backing, last_look).await;
+                        if stood.is_ok() {
+                            job.leave_target();
+                        }
+                        stood
                     }
                 };
                 let replaced = replaced.map_err(failed)?;

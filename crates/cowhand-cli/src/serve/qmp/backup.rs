@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
 use super::live::{name_filter, new_job, not_begun, target_of, unit};
+use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
 use crate::serve::inventory::Inventory;
@@ -33,7 +34,7 @@ pub async fn blockdev_backup(
     arguments: Arguments<'_>,
     group: Option<Rc<Group>>,
 ) -> Result<Value, QmpError> {
-    begin(inventory, change, arguments, arguments.text("target")?, group).await
+    begin(inventory, change, arguments, Target::Node(arguments.text("target")?), group).await
 }
 
 /// Likewise, with the target's file made or opened here.
@@ -46,7 +47,7 @@ pub async fn drive_backup(
     arguments: Arguments<'_>,
     group: Option<Rc<Group>>,
 ) -> Result<Value, QmpError> {
-    let begin = async |name: &str| begin(inventory, change, arguments, name, group).await;
+    let begin = async |target: Target<'_>| begin(inventory, change, arguments, target, group).await;
     new_target::with(inventory, change, arguments, 0, begin).await
 }
 
@@ -54,12 +55,14 @@ async fn begin(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
-    target: &str,
+    target: Target<'_>,
     group: Option<Rc<Group>>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "backup", device, arguments)?;
+    new.target = target.own();
+    let target = target.node();
     new.layers = chain.claim(inventory, 0, 0)?;
     let disk = chain.disk;
     let (what, bitmap) = bitmap_sync::of(inventory, &disk, arguments)?;

@@ -26,6 +26,26 @@ impl Chain {
         Self::of_disk(inventory, inventory.disk(name)?)
     }
 
+    /// Of the disk called `name`; of a filter over one disk, of that.
+    ///
+    /// # Errors
+    /// When there is none; when a filter is over several disks, or the one below it is for nobody else to use.
+    pub fn below_filters(inventory: &Inventory, name: &str) -> Result<Self, QmpError> {
+        let mut disk = inventory.disk(name)?;
+        loop {
+            let node = inventory.graph.node(&disk.name()).map_err(|error| inventory.refused(&error))?;
+            let Some(filter) = &node.filter else { return Self::of_disk(inventory, disk) };
+            let below = filter.below();
+            let [(_, below)] = below.as_slice() else {
+                let (filter, driver) = (disk.name(), filter.driver.name);
+                return Err(QmpError::generic(format!(
+                    "node {filter:?} is a filter of driver {driver} over several disks: name the one that is meant"
+                )));
+            };
+            disk = inventory.disk(below)?;
+        }
+    }
+
     fn of_disk(inventory: &Inventory, disk: Arc<DiskNode>) -> Result<Self, QmpError> {
         let mut layers = inventory.graph.layers(&disk.name()).map_err(|error| inventory.refused(&error))?;
         // Filters of jobs are no images.
@@ -46,7 +66,7 @@ impl Chain {
             found.extend(below.map(|at| (chain, at + 1)));
         }
         match (found.pop(), found.is_empty()) {
-            (None, _) => Ok((Self::of(inventory, name)?, 0)),
+            (None, _) => Ok((Self::below_filters(inventory, name)?, 0)),
             (Some(found), true) => Ok(found),
             (Some(_), false) => Err(QmpError::generic(format!(
                 "node {name:?} is below several disks: what it reads as is not for one to change"

@@ -10,6 +10,7 @@ use job::{Mirror, Terms, Tracked, What};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, free_of_jobs, hold};
+use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{BitmapSync, Jobs, NewJob, Pivot, Work, on_error};
@@ -43,6 +44,7 @@ pub(super) fn new_job(
         speed: arguments.maybe_whole("speed").unwrap_or(0),
         group: None,
         layers: Vec::new(),
+        target: None,
         filter: None,
     })
 }
@@ -150,18 +152,20 @@ pub async fn mirror(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
-    begin_mirror(inventory, change, arguments, arguments.text("target")?).await
+    begin_mirror(inventory, change, arguments, Target::Node(arguments.text("target")?)).await
 }
 
 async fn begin_mirror(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
-    target: &str,
+    target: Target<'_>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
     let chain = Chain::of(inventory, device)?;
     let mut new = new_job(inventory, "mirror", device, arguments)?;
+    new.target = target.own();
+    let target = target.node();
     // The disk may stand on the copy in the end, and then all of them go.
     new.layers = chain.claim(inventory, 0, chain.lowest())?;
     let Chain { disk, layers } = chain;
@@ -216,6 +220,6 @@ pub async fn drive_mirror(
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
-    let begin = async |name: &str| begin_mirror(inventory, change, arguments, name).await;
+    let begin = async |target: Target<'_>| begin_mirror(inventory, change, arguments, target).await;
     new_target::with(inventory, change, arguments, 1, begin).await
 }

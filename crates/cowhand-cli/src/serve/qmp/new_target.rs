@@ -1,5 +1,6 @@
 //! The target of drive-mirror and drive-backup: a file that is made or opened, and a node for it.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use control::{Arguments, QmpError};
@@ -9,10 +10,36 @@ use serde_json::{Value, json};
 use super::chain::Chain;
 use super::overlay::make_overlay;
 use crate::serve::inventory::Inventory;
-use crate::serve::jobs::file_name;
+use crate::serve::jobs::{OwnTarget, file_name};
 
-/// Adds a node for the file `target`, which is made unless `mode` is `existing`, and has `begin` work with it. A failure leaves neither. With
-/// sync `none` the file is an overlay of the layer `none_stands_on` of the source.
+/// What a job copies to.
+pub enum Target<'a> {
+    /// A node that the user has named.
+    Node(&'a str),
+    /// One that was opened for the job.
+    Own(&'a OwnTarget),
+}
+
+impl<'a> Target<'a> {
+    /// Its node.
+    pub fn node(&self) -> &'a str {
+        match self {
+            Self::Node(node) => node,
+            Self::Own(own) => &own.node,
+        }
+    }
+
+    /// What goes when the job ends.
+    pub fn own(&self) -> Option<OwnTarget> {
+        match self {
+            Self::Node(_) => None,
+            Self::Own(own) => Some((*own).clone()),
+        }
+    }
+}
+
+/// Adds a node for the file `target`, which is made unless `mode` is `existing`, and has `begin` work with it; the node goes when the job ends. A
+/// failure leaves neither. With sync `none` the file is an overlay of the layer `none_stands_on` of the source.
 ///
 /// # Errors
 /// When the file cannot be made or opened; what `begin` says.
@@ -21,7 +48,7 @@ pub async fn with(
     change: &Change<'_>,
     arguments: Arguments<'_>,
     none_stands_on: usize,
-    begin: impl AsyncFnOnce(&str) -> Result<Value, QmpError>,
+    begin: impl AsyncFnOnce(Target<'_>) -> Result<Value, QmpError>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
     let Chain { disk, layers } = Chain::of(inventory, device)?;
@@ -55,21 +82,15 @@ pub async fn with(
     if format == "qcow2" && sync != "full" {
         options["backing"] = Value::Null;
     }
-    let begun = async {
-        let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
-        inventory.add_node(change, &options).await?;
-        let begun = begin(&name).await;
-        if begun.is_err() {
-            inventory.remove_node(change, &name).await?;
-        }
-        begun
-    };
-    let begun = begun.await;
-    if begun.is_err()
-        && is_made
-        && let Err(error) = std::fs::remove_file(file)
-    {
-        tracing::warn!(file, %error, "a target that was made for nothing stays");
+    let Value::Object(options) = options else { return Err(QmpError::generic("options are an object")) };
+    let own = OwnTarget { node: name, made: is_made.then(|| PathBuf::from(file)) };
+    if let Err(error) = inventory.add_node(change, &options).await {
+        own.remove_file();
+        return Err(error);
+    }
+    let begun = begin(Target::Own(&own)).await;
+    if begun.is_err() {
+        own.close(inventory, change, false).await;
     }
     begun
 }

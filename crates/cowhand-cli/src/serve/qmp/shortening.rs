@@ -85,7 +85,7 @@ pub async fn commit(
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
     let device = arguments.text("device")?;
-    let chain = Chain::of(inventory, device)?;
+    let chain = Chain::below_filters(inventory, device)?;
     let mut new = new_job(inventory, "commit", device, arguments)?;
     let top = chain.find(arguments, "top-node", "top")?.unwrap_or(0);
     let base = chain.find(arguments, "base-node", "base")?.unwrap_or(chain.lowest());
