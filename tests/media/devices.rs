@@ -4,7 +4,10 @@ use std::path::Path;
 
 use black_box::media::{LoopDevice, Mounted};
 use black_box::peer::{dirty_by_qemu, qemu_img, qemu_io_ok};
+use black_box::qmp::Qmp;
+use black_box::server::Start;
 use black_box::{Client, Run, Scratch, Server, cowhand};
+use serde_json::json;
 
 use super::DEVICE;
 
@@ -20,7 +23,7 @@ fn resize(device: &LoopDevice, bytes: u64) {
 }
 
 #[test]
-fn a_device_that_grows_is_as_long_as_before_until_the_disk_is_opened_again() {
+fn a_device_that_grows_is_as_long_as_before_until_its_disk_is_resized_or_opened_again() {
     let Some(device) = LoopDevice::new(DEVICE, 4096) else { return };
     let server = server_of(device.path(), "");
     resize(&device, 2 * DEVICE);
@@ -33,6 +36,25 @@ fn a_device_that_grows_is_as_long_as_before_until_the_disk_is_opened_again() {
     server.stop();
     let server = server_of(device.path(), "");
     assert_eq!(server.client("").size(), 2 * DEVICE);
+    server.stop();
+    // An administrator extends a logical volume, and then the disk of the guest on it.
+    let scratch = Scratch::new();
+    let control = scratch.file("qmp");
+    let start = Start::new(["--qmp"]).arg(&control).arg(format!("file={},format=raw,id=disk", device.path()));
+    let server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let mut qmp = Qmp::connect(&control);
+    let size = |size: u64| json!({ "device": "disk", "size": size });
+    let refused = qmp.refused("block_resize", size(3 * DEVICE));
+    assert!(refused.contains(&format!("whose size is what it is: {} bytes", 2 * DEVICE)), "{refused}");
+    resize(&device, 3 * DEVICE);
+    let refused = qmp.refused("block_resize", size(4 * DEVICE));
+    assert!(refused.contains(&format!("{} bytes", 3 * DEVICE)), "{refused}");
+    assert_eq!(server.client("disk").size(), 2 * DEVICE, "nothing has changed");
+    qmp.ok("block_resize", size(3 * DEVICE));
+    let (mut client, end) = (server.client("disk"), 3 * DEVICE - 4096);
+    client.write(end, &[5; 4096]).expect("a write in what was added");
+    assert_eq!((client.size(), client.read(end, 4096).expect("a read")), (3 * DEVICE, vec![5; 4096]));
+    drop(client);
     server.stop();
 }
 

@@ -1,9 +1,10 @@
 //! Raw bytes as a disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
-use storage::{ExtentKind, Hints, Step, Storage, Zeroing, about_to};
+use storage::{Allocation, ExtentKind, Hints, Step, Storage, Zeroing, about_to};
 
 use crate::{
     Blame, Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions,
@@ -21,8 +22,8 @@ pub struct Raw {
     pub storage: Arc<dyn Storage>,
     /// First byte of the disk in the storage.
     pub offset: u64,
-    /// Size of the disk in bytes.
-    pub size: u64,
+    /// Size of the disk in bytes: of all copies of this.
+    size: Arc<AtomicU64>,
     /// The disk is a part of the storage that ends where it ends, however the storage grows.
     pub fixed: bool,
 }
@@ -32,7 +33,72 @@ impl Raw {
     /// in the storage reads as zeroes.
     pub fn new(storage: Arc<dyn Storage>) -> Self {
         let size = storage.length().next_multiple_of(SECTOR_BYTES);
-        Self { driver: "raw", storage, offset: 0, size, fixed: false }
+        Self { fixed: false, ..Self::part(storage, 0, size) }
+    }
+
+    /// `size` bytes from `offset` on.
+    pub fn part(storage: Arc<dyn Storage>, offset: u64, size: u64) -> Self {
+        Self { driver: "raw", storage, offset, size: Arc::new(AtomicU64::new(size)), fixed: true }
+    }
+
+    /// Gives the disk another size while it is in use, and its storage the length for that: of `size` bytes, which the disk has rounded up to whole
+    /// sectors. What is added reads as zeroes, or as noise where it is ciphered, and gets space if `how` says so. The disk of a
+    /// device gets the size that this has by now, and `size` must be that.
+    ///
+    /// A disk that becomes smaller is so before its storage is: `ended` waits for the requests that began before. What
+    /// is beyond the new size is lost.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Unsupported`] for a part of a storage, or a storage of another length that cannot change; whatever the storage says: then a disk that was to
+    /// become smaller may be so.
+    ///
+    /// # Crash
+    /// The storage has the old length or the new one.
+    pub async fn resize(
+        &self,
+        size: u64,
+        how: Option<Allocation>,
+        ended: impl AsyncFnOnce(),
+    ) -> Result<(), Error> {
+        let unsupported = |why: String| Err(self.blame().unsupported(why));
+        if self.fixed {
+            return unsupported(
+                "the disk is a part of a file, and its size is given (option size)".to_owned(),
+            );
+        }
+        let Some(length) = self.offset.checked_add(size) else {
+            return Err(self.blame().invalid("the size and the offset together are beyond 64 bits"));
+        };
+        let (old, new) = (self.size(), size.next_multiple_of(SECTOR_BYTES));
+        if !self.storage.capabilities().resizable {
+            let grown = self.storage.grow_to(length).await;
+            let there = self.storage.length();
+            if grown.is_err() || there != length {
+                return unsupported(format!("the disk is a device, whose size is what it is: {there} bytes"));
+            }
+        }
+        if new < old {
+            self.size.store(new, Ordering::Release);
+            ended().await;
+        }
+        self.change_length(length).await?;
+        if let Some(how) = how.filter(|_| new > old) {
+            let allocated = self.storage.allocate(self.offset + old, new - old, how).await;
+            allocated.map_err(self.failing("allocating space"))?;
+        }
+        self.flush().await?;
+        self.size.store(new, Ordering::Release);
+        Ok(())
+    }
+
+    async fn change_length(&self, length: u64) -> Result<(), Error> {
+        if !self.storage.capabilities().resizable {
+            return Ok(());
+        }
+        self.storage.shorten_to(length).await.map_err(self.failing("cutting off what is beyond the disk"))?;
+        // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
+        // To what is added to a LUKS file nothing is written: it reads as noise, as in every new one.
+        self.storage.extend_to(length).await.map_err(self.failing("making it longer"))
     }
 
     /// The same disk in `storage`, which is a copy of the one that it is in.
@@ -42,8 +108,9 @@ impl Raw {
     pub fn on(&self, storage: Arc<dyn Storage>) -> Result<Self, u64> {
         let length = storage.length();
         let there = length.next_multiple_of(SECTOR_BYTES).saturating_sub(self.offset);
-        let found = if self.fixed { self.size.min(there) } else { there };
-        match found == self.size {
+        let size = self.size();
+        let found = if self.fixed { size.min(there) } else { there };
+        match found == size {
             true => Ok(Self { storage, ..self.clone() }),
             false => Err(found),
         }
@@ -52,8 +119,8 @@ impl Raw {
     /// Where `len` bytes at `offset` begin in the storage, if they lie inside the disk.
     fn host(&self, offset: u64, len: u64) -> Result<u64, Error> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.size => Ok(self.offset + offset),
-            _ => Err(self.blame().past_end(offset, len, self.size)),
+            Some(end) if end <= self.size() => Ok(self.offset + offset),
+            _ => Err(self.blame().past_end(offset, len, self.size())),
         }
     }
 
@@ -95,7 +162,7 @@ impl Block for Raw {
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -109,12 +176,12 @@ impl Block for Raw {
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8], hints: Hints) -> Option<ReadKind> {
-        let inside = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size);
+        let inside = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size());
         (inside && self.storage.try_read(self.offset + offset, buf, hints)).then_some(ReadKind::Data)
     }
 
     fn try_read_into(&self, offset: u64, memory: &ForeignBytes, hints: Hints) -> Option<ReadKind> {
-        let inside = offset.checked_add(memory.len() as u64).is_some_and(|end| end <= self.size);
+        let inside = offset.checked_add(memory.len() as u64).is_some_and(|end| end <= self.size());
         (inside && self.storage.try_read_into(self.offset + offset, memory, hints)).then_some(ReadKind::Data)
     }
 

@@ -18,7 +18,6 @@ use crate::copying::{self, Memory, WAITING_BYTES_MAX};
 use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
 use crate::failure::Failure;
 use crate::remote::Remote;
-use crate::resize::file::resize_disk;
 
 /// Arguments of `cowhand commit`.
 #[derive(Debug, clap::Args)]
@@ -221,9 +220,12 @@ async fn open_base(options: &DiskOptions, rules: &OpenRules, size: u64) -> Resul
     if base.size() >= size {
         return Ok(base);
     }
-    let resized = resize_disk(&base, size, ResizeOptions::default()).await;
-    let resized = resized.map_err(|error| copying::because("resize", options, &*error));
-    copying::finish(&base, resized, |error| copying::because("resize", options, error)).await?;
-    drop(base);
-    copying::open(options, rules, "write").await
+    match base.resize(size, ResizeOptions::default()).await {
+        Ok(()) => Ok(base),
+        Err(error) => {
+            let failure = copying::because("resize", options, &error);
+            copying::finish(&base, Err(failure), |error| copying::because("resize", options, error)).await?;
+            Ok(base)
+        }
+    }
 }

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(short = 'r', long)]
     pub read_only: bool,
 
-    /// Let programs change the disk's size: by writes behind the end, fallocate and truncate (qcow2)
+    /// Let programs change the disk's size: by writes behind the end, fallocate and truncate
     #[arg(long)]
     pub growable: bool,
 

@@ -26,6 +26,7 @@ mod other_file;
 pub mod pace;
 pub mod probe;
 mod read_ahead;
+mod resize_raw;
 mod runtime;
 mod secrets;
 pub mod size;
@@ -46,6 +47,7 @@ pub use crate::nodes::{
     Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};
+pub use crate::resize_raw::resize_raw;
 pub use crate::runtime::{ReopenError, RuntimeOptions};
 pub use crate::secrets::{Ask, SECRET_BYTES_MAX, SecretError, SecretOptions, Secrets};
 pub use crate::tls_credentials::{CredentialsError, TlsCredentials};

@@ -46,11 +46,9 @@ impl WithBitmaps {
         if !bitmaps.recovered_bitmaps() && bitmaps.extension(STAMP).await.as_deref() != Some(&known[..]) {
             distrust(&bitmaps, file.name()).await?;
         }
-        let (found, size) = (bitmaps.size(), block.size());
+        let size = block.size();
         let with = Self { block, file, bitmaps };
-        if found != size {
-            with.fit(found, size).await?;
-        }
+        with.fit(size).await?;
         Ok(with)
     }
 
@@ -64,8 +62,18 @@ impl WithBitmaps {
         &self.bitmaps
     }
 
-    /// The disk has `size` bytes and had `old`: bitmaps have what was added as changed. Those that are inconsistent cannot be made to fit.
-    async fn fit(&self, old: u64, size: u64) -> Result<(), Error> {
+    /// Makes the bitmaps those of a disk of `size` bytes: they have what was added as changed. Those that are inconsistent cannot be made to fit.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Invalid`] when they are only read; whatever their storage says.
+    ///
+    /// # Crash
+    /// Their old size or the new one. What is added may not be noted yet: the next [`WithBitmaps::new`] of a disk of another size notes it.
+    pub async fn fit(&self, size: u64) -> Result<(), Error> {
+        let old = self.bitmaps.size();
+        if old == size {
+            return Ok(());
+        }
         let name = self.bitmaps.file().name();
         if self.bitmaps.capabilities().read_only {
             return Err(Blame::new(name).invalid(format!(

@@ -184,7 +184,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<()>>;
 
     /// Makes the length at least `length`; what is added reads as zeroes. Never shortens, whatever the medium's
-    /// length is by now.
+    /// length is by now. A device that is not [`Capabilities::resizable`] is asked for the length that it has by now, and may hold anything.
     fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>>;
 
     /// As [`Storage::grow_to`], where it does not matter what is added reads as: nothing is written for that.

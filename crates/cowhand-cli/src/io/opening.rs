@@ -180,11 +180,6 @@ impl Opened {
         }
     }
 
-    /// The options with which it was opened.
-    pub fn tree(&self) -> OptionTree {
-        self.tree.clone()
-    }
-
     /// Closes it: its lock is free then.
     ///
     /// # Errors

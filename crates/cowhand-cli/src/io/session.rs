@@ -19,7 +19,6 @@ use super::request::{Ended, Form, Request};
 use super::words::{Words, bytes, split};
 use crate::copying;
 use crate::failure::Failure;
-use crate::resize::file::resize_disk;
 
 /// Commands of a script, one after the other.
 pub struct Session<'a> {
@@ -241,15 +240,8 @@ impl<'a> Session<'a> {
         self.wait_for_all().await?;
         let disk = self.disk()?;
         let options = ResizeOptions { shrink: true, preallocation, bitmaps: true };
-        let resized = resize_disk(&disk, size, options).await;
-        let resized = resized.map_err(|error| Failure::because("cannot change the size", &*error));
-        let is_raw = disk.image().is_none();
-        drop(disk);
-        if is_raw {
-            // The size of an open raw disk stays as it is.
-            self.again(|opened| Ok(opened.tree())).await?;
-        }
-        Ok(resized?)
+        let resized = disk.resize(size, options).await;
+        Ok(resized.map_err(|error| Failure::because("cannot change the size", &error))?)
     }
 
     async fn reopen(&mut self, words: &[&str]) -> Result<(), Failed> {

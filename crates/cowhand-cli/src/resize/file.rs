@@ -1,12 +1,11 @@
 //! In an image that nobody else has open.
 
-use block::{Raw, SECTOR_BYTES};
+use block::SECTOR_BYTES;
 use graph::options::DiskOptions;
 use graph::probe::{Format, FormatError};
-use graph::{Disk, OpenError, OpenRules, raw_of};
-use qcow2::{Preallocation, ResizeOptions};
+use graph::{Disk, OpenError, OpenRules};
+use qcow2::ResizeOptions;
 use reactor::Reactor;
-use storage::Allocation;
 
 use super::{Args, check_shrink, new_size};
 use crate::copying::watch::survive_questions;
@@ -34,10 +33,10 @@ pub(super) fn resize(args: &Args) -> Result<String, Failure> {
             .and_then(|size| check_shrink(args, size, disk.size()).map(|()| size))
             .map(|size| whole_sectors(&disk, size));
         let done = match size {
-            Ok(size) => resize_disk(&disk, size, options_of(args))
-                .await
-                .map_err(|error| failed(&*error))
-                .map(|()| size),
+            Ok(size) => {
+                let resized = disk.resize(size, options_of(args)).await;
+                resized.map_err(|error| failed(&error)).map(|()| size)
+            }
             Err(failure) => Err(failure),
         };
         let closed = disk.close().await.map_err(|error| failed(&error));
@@ -82,47 +81,4 @@ fn made(size: u64) -> String {
 
 fn options_of(args: &Args) -> ResizeOptions {
     ResizeOptions { shrink: args.shrink, preallocation: args.preallocation, bitmaps: true }
-}
-
-/// Gives a disk that nobody else uses another size. What is known of a raw one as it is open stays as it was.
-pub async fn resize_disk(
-    disk: &Disk,
-    size: u64,
-    options: ResizeOptions,
-) -> Result<(), Box<dyn std::error::Error>> {
-    match raw_of(&*disk.root()) {
-        Some(raw) => resize_raw(raw, size, options).await,
-        None => Ok(disk.resize(size, options).await?),
-    }
-}
-
-/// A raw disk is as long as its file, from its offset on.
-async fn resize_raw(raw: &Raw, size: u64, options: ResizeOptions) -> Result<(), Box<dyn std::error::Error>> {
-    let old = raw.size;
-    if !raw.storage.capabilities().resizable {
-        return Err("the disk is a device, whose size is what it is".into());
-    }
-    if raw.fixed {
-        return Err("the disk is a part of a file, and its size is given (option size)".into());
-    }
-    if size < old && options.preallocation != Preallocation::Off {
-        return Err("nothing is added that could be preallocated while shrinking".into());
-    }
-    let how = match options.preallocation {
-        Preallocation::Off => None,
-        Preallocation::Falloc => Some(Allocation::Reserve),
-        Preallocation::Full => Some(Allocation::Write),
-        Preallocation::Metadata => {
-            return Err(format!("a {} image has no metadata that could be preallocated", raw.driver).into());
-        }
-    };
-    let length = raw.offset.checked_add(size).ok_or("the size and the offset together are beyond 64 bits")?;
-    raw.storage.shorten_to(length).await?;
-    // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
-    // To what is added to a LUKS file nothing is written: it reads as noise, as in every new one.
-    raw.storage.extend_to(length).await?;
-    if let Some(how) = how.filter(|_| size > old) {
-        raw.storage.allocate(raw.offset + old, size - old, how).await?;
-    }
-    Ok(raw.storage.flush().await?)
 }

@@ -27,7 +27,7 @@ impl Host for Machine {
 pub fn raw(world: &World, disk: usize) -> Arc<dyn Block> {
     let storage: Arc<dyn Storage> = Arc::new(world.open(disk));
     let size = storage.length();
-    Arc::new(Raw { driver: "raw", storage, offset: 0, size, fixed: true })
+    Arc::new(Raw::part(storage, 0, size))
 }
 
 /// `len` bytes of this value.

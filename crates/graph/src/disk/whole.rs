@@ -11,6 +11,7 @@ use qcow2_layout::{BitmapEntry, SnapshotEntry};
 use super::Disk;
 use crate::bitmaps_file::raw_of;
 use crate::front::{Charge, Kind};
+use crate::resize_raw::resize_raw;
 
 const NO_BITMAPS: &str =
     "only a qcow2 image keeps bitmaps itself: another disk needs a file for them (option bitmaps)";
@@ -93,10 +94,17 @@ impl Disk {
         }
     }
 
-    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`]. Only qcow2
-    /// images can be resized.
+    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`] and [`Raw::resize`]. Bitmaps that a file of their own keeps are
+    /// made to fit.
     pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
-        self.image_or("the size of a raw disk is that of its file")?.resize(size, options).await
+        let top = self.root();
+        if raw_of(&*top).is_none() {
+            return self.image_or("a filter has the size of what it is over")?.resize(size, options).await;
+        }
+        if self.read_only() {
+            return Err(Blame::new(top.name()).refused("the disk is open for reading"));
+        }
+        resize_raw(&*top, size, options, async || drop(self.drain().await)).await
     }
 
     /// The internal snapshots; a raw disk has none.

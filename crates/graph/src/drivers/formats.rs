@@ -72,7 +72,9 @@ fn raw_layer(Opening { file, options, .. }: Opening<'_>) -> Result<Raw, OpenErro
         let path = PathBuf::from(file.name());
         OpenError::Options { path, source }
     })?;
-    Ok(Raw { driver: RAW.name, storage: file, offset: window.offset, size: window.size, fixed: window.fixed })
+    let mut raw = Raw::part(file, window.offset, window.size);
+    raw.fixed = window.fixed;
+    Ok(raw)
 }
 
 async fn open_qcow2(opening: Opening<'_>) -> Result<Qcow2, OpenError> {

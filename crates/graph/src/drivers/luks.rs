@@ -74,5 +74,7 @@ async fn open(opening: Opening<'_>) -> Result<Raw, OpenError> {
     let fixed = header.is_fixed();
     let opened = open_volume(header_file, header, &password, tasks).await?;
     let plain = opened.plain(Arc::clone(&file), Arc::new(tasks.clone()))?;
-    Ok(Raw { driver: LUKS.name, fixed, ..Raw::new(Arc::new(plain)) })
+    let mut raw = Raw::new(Arc::new(plain));
+    (raw.driver, raw.fixed) = (LUKS.name, fixed);
+    Ok(raw)
 }

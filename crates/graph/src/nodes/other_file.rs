@@ -150,6 +150,6 @@ fn check_apart(layers: &Layers, own: &Arc<Layer>, other: &FoundFile) -> Result<(
 /// `raw` on `other`, if that is as long.
 fn raw_on(raw: &Raw, other: Arc<dyn Storage>) -> Result<Raw, ReplaceError> {
     let layer = other.name().to_owned();
-    let needed = raw.size;
+    let needed = raw.size();
     raw.on(other).map_err(|found| ReplaceError::OtherSize { layer, found, needed })
 }

@@ -1,7 +1,7 @@
 //! The length of a file: one owner, one way to make it longer, one to cut it.
 //!
 //! [`Shared::length`] is taken when the file is measured, under its lock; then only this file changes it, as our own
-//! requests do. A lock keeps it true: nobody else may change the length meanwhile.
+//! requests do; that of a device is asked for again when it is to be longer. A lock keeps it true: nobody else may change the length meanwhile.
 //!
 //! What remains against a process that ignores locks: growing cannot take anything from it where the file system
 //! knows `fallocate`; where it does not, the length is compared and then set, and what that process adds between the
@@ -36,7 +36,7 @@ impl Shared {
             return Ok(());
         }
         if self.kind == Kind::BlockDevice {
-            return Err(self.fixed_length(length));
+            return self.measure_device(length);
         }
         // A read-modify-write of the last block makes the file longer for a moment and cuts it again.
         let _held = self.hold(length - 1, u64::MAX).await;
@@ -45,6 +45,12 @@ impl Shared {
         }
         self.grown_to(length);
         Ok(())
+    }
+
+    /// A device becomes longer by others' doing: a logical volume that was extended.
+    fn measure_device(&self, wanted: u64) -> io::Result<()> {
+        self.length.store(self.real_length()?, Ordering::Release);
+        if wanted <= self.length() { Ok(()) } else { Err(self.fixed_length(wanted)) }
     }
 
     pub(super) async fn shorten_to(&self, length: u64) -> io::Result<()> {

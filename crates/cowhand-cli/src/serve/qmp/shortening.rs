@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
-use graph::Change;
+use graph::{Change, resize_raw};
 use job::{Guarded, Merge, Stream, Tracked, What};
 use qcow2::{Qcow2, ResizeOptions};
 use serde_json::{Value, json};
@@ -157,13 +157,12 @@ async fn grow(base: &Arc<dyn Block>, size: u64, is_pivot: bool) -> Result<(), Qm
     if found >= size {
         return Ok(());
     }
-    let image = base.downcast_ref::<Qcow2>().ok_or_else(|| {
-        let name = base.name();
-        QmpError::generic(format!(
-            "the base {name} has {found} bytes, {size} are needed; resize it before it is opened"
-        ))
-    })?;
-    image.resize(size, ResizeOptions::default()).await.map_err(|error| not_begun(&error))
+    let resized = match base.downcast_ref::<Qcow2>() {
+        Some(image) => image.resize(size, ResizeOptions::default()).await,
+        // It becomes longer: no request is in the way.
+        None => resize_raw(&**base, size, ResizeOptions::default(), async || ()).await,
+    };
+    resized.map_err(|error| not_begun(&error))
 }
 
 /// The name and the format that the header of an image is to give to `below`.

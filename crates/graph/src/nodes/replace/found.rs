@@ -169,7 +169,7 @@ fn tree_of(block: &dyn Block) -> OptionTree {
     if let Some(raw) = raw_of(block) {
         say("offset", raw.offset.to_string());
         if raw.fixed {
-            say("size", raw.size.to_string());
+            say("size", raw.size().to_string());
         }
     }
     tree
