@@ -66,7 +66,7 @@ type Maker = fn(&Bench, u64) -> Result<PathBuf, String>;
 fn verdicts(cells: &[Cell], depth: u32) -> Vec<Verdict> {
     let cell = |cache| cells.iter().find(|cell| cell.slice == 4 * KIB && cell.cache == cache);
     let (Some(small), Some(full)) = (cell(MIB), cell(5 * MIB)) else { return Vec::new() };
-    let bound = if depth == 1 { 1.8 } else { 4.0 };
+    let bound = if depth == 1 { 2.0 } else { 7.0 };
     let mut all = vec![Verdict::at_least(
         format!("C, random order, {}, depth {depth}: against QEMU", small.name()),
         small.pair.rate_ratio(),
