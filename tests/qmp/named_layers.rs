@@ -47,6 +47,9 @@ fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
         let refused = qmp.refused("blockdev-del", json!({ "node-name": name }));
         assert!(refused.contains(&format!("node \"{name}\" is in use by node \"t\"")), "{refused}");
     }
+    let again = json!({ "driver": "qcow2", "node-name": "mid", "file": "mid-file" });
+    let refused = qmp.refused("blockdev-reopen", json!({ "options": [again] }));
+    assert!(refused.contains("node \"mid\" is a part of node \"t\""), "{refused}");
     assert_eq!(node(&mut qmp, "t")["file"], json!(top));
     qmp.ok("blockdev-del", json!({ "node-name": "t" }));
     steered.server.stop();

@@ -50,6 +50,8 @@ pub struct Disk {
     pub(crate) prefetch: Prefetch,
     /// What a discard is charged at most.
     discard_charge: DiscardCharge,
+    /// Held while a raw disk gets another size.
+    resizing: async_lock::Mutex<()>,
 }
 
 /// What requests should look like, in bytes.
@@ -75,6 +77,7 @@ impl Disk {
             runtime: Runtime::new(RuntimeOptions::of(&options.layer)),
             prefetch: options.layer.qcow2.prefetch,
             discard_charge: options.throttling.discard,
+            resizing: async_lock::Mutex::new(()),
         }
     }
 

@@ -78,7 +78,7 @@ impl Disk {
         Ok(self.handle.enter()?.disk().statistics())
     }
 
-    /// Changes the size to `size_bytes` while the disk is in use. Only qcow2 images can be resized. What is added reads as
+    /// Changes the size to `size_bytes` while the disk is in use. A raw disk on a device gets the size that this has by now, and no other. What is added reads as
     /// zeroes; durable when it completes.
     pub fn resize(&self, size_bytes: u64, options: ResizeOptions) -> Pending<()> {
         self.run(async move |inside| Ok(inside.disk().resize(size_bytes, options).await?))

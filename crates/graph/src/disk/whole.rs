@@ -104,6 +104,7 @@ impl Disk {
         if self.read_only() {
             return Err(Blame::new(top.name()).refused("the disk is open for reading"));
         }
+        let _turn = self.resizing.lock().await;
         resize_raw(&*top, size, options, async || drop(self.drain().await)).await
     }
 

@@ -179,6 +179,14 @@ pub enum NodeError {
         /// The node.
         name: String,
     },
+    /// A part of a node has no options of its own.
+    #[error("node {name:?} is a part of node {of:?}: its options are among those")]
+    PartReopened {
+        /// The part.
+        name: String,
+        /// The node.
+        of: String,
+    },
     /// The disk does not take the options.
     #[error("cannot reopen {name}")]
     Reopen {

@@ -20,10 +20,14 @@ impl Graph {
         self.close(&node).await
     }
 
+    /// The node that has a part called `name`.
+    pub(super) fn owner(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes().into_iter().find(|node| node.is_called(name))
+    }
+
     /// Why something called `name` that is a part of a node cannot go without it.
     fn owner_of(&self, name: &str) -> Option<NodeError> {
-        let owner = self.nodes().into_iter().find(|node| node.is_called(name))?;
-        let by = User { kind: "node", name: owner.name() };
+        let by = User { kind: "node", name: self.owner(name)?.name() };
         Some(NodeError::InUse { name: name.to_owned(), by })
     }
 

@@ -25,7 +25,11 @@ impl Graph {
     /// # Errors
     /// Names the first option that cannot change while the node is open; then nothing has changed.
     pub async fn reopen(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
-        let node = self.node(text(options, "node-name")?)?;
+        let name = text(options, "node-name")?;
+        let node = self.node(name).map_err(|unknown| match self.owner(name) {
+            Some(owner) => NodeError::PartReopened { name: name.to_owned(), of: owner.name() },
+            None => unknown,
+        })?;
         if let Some(filter) = &node.filter {
             return self.reopen_filter_node(&node, filter, options).await;
         }
