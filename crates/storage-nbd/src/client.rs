@@ -180,9 +180,7 @@ impl Client {
 
     fn pick(self: &Arc<Self>, what: &What) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
-        // The server goes on without them: what they brought it is there.
-        state.connections.retain(|connection| connection.lost() != Some(Error::LoopEnded));
-        if state.connections.iter().any(|connection| connection.lost().is_some()) {
+        if take_out_ended(&mut state.connections, |connection| connection.lost()) {
             self.forget_all(&mut state);
         }
         let first = state.connections.first()?;
@@ -323,6 +321,20 @@ fn attempt_time(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).clamp(ATTEMPT_MIN, ATTEMPT_MAX)
 }
 
+/// Takes out connections whose loop has ended: the server goes on without them, what they brought it is there. Says whether another one is lost. Each
+/// is looked at once: one whose loop ends between two looks would be taken for lost.
+fn take_out_ended<C>(connections: &mut Vec<C>, lost: impl Fn(&C) -> Option<Error>) -> bool {
+    let mut is_lost = false;
+    connections.retain(|connection| match lost(connection) {
+        Some(Error::LoopEnded) => false,
+        other => {
+            is_lost |= other.is_some();
+            true
+        }
+    });
+    is_lost
+}
+
 /// A task that tries to connect.
 struct Attempt(Weak<Client>);
 
@@ -374,5 +386,28 @@ async fn one_more(client: Weak<Client>) {
             }
         }
         Err(error) => tracing::debug!(%error, "{}: no further connection", client.found.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A loop that ended between two looks was taken for a lost server, and what nobody had flushed for lost with it.
+    #[test]
+    fn a_connection_whose_loop_ends_while_it_is_looked_at_is_no_lost_server() {
+        let ends = Error::LoopEnded;
+        let looks: [Vec<Option<Error>>; 3] =
+            [vec![None, Some(ends.clone())], vec![Some(ends)], vec![None, None]];
+        let mut connections: Vec<_> = looks.iter().map(|looks| (Cell::new(0), looks)).collect();
+        let look = |(at, looks): &(Cell<usize>, &Vec<Option<Error>>)| {
+            at.set(at.get() + 1);
+            looks[at.get() - 1].clone()
+        };
+        assert!(!take_out_ended(&mut connections, look));
+        assert_eq!(connections.len(), 2);
+        assert!(take_out_ended(&mut vec![()], |()| Some(Error::Lost("gone".into()))));
     }
 }
