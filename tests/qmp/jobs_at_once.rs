@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use black_box::client::Request;
-use black_box::peer::qemu_img;
+use black_box::peer::{qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
 
@@ -115,7 +115,7 @@ fn a_commit_that_does_not_begin_leaves_no_lock() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
     let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
-    qemu_img(["create", "-q", "-f", "raw", &base, "1M"]).ok();
+    qemu_img(["create", "-q", "-f", "raw", &base, "4M"]).ok();
     qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
     qmp.ok("blockdev-add", qcow2("top", &top));
     assert!(qmp.refused("block-commit", json!({ "job-id": "j", "device": "top" })).contains("resize"));
@@ -124,6 +124,25 @@ fn a_commit_that_does_not_begin_leaves_no_lock() {
     assert_eq!(qmp.ok("query-jobs", json!({})), json!([]));
     qmp.ok("blockdev-del", json!({ "node-name": "top" }));
     steered.server.stop();
+}
+
+/// It was refused: a raw base could not become longer while it was open.
+#[test]
+fn a_raw_base_that_is_shorter_becomes_as_long_as_what_is_committed_to_it() {
+    let steered = Steered::new();
+    let mut qmp = steered.talk();
+    let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
+    qemu_img(["create", "-q", "-f", "raw", &base, "1M"]).ok();
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
+    qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 5 1M 1M"]);
+    qmp.ok("blockdev-add", qcow2("top", &top));
+    qmp.ok("block-commit", json!({ "job-id": "j", "device": "top" }));
+    told(&mut qmp, "BLOCK_JOB_READY", "j");
+    qmp.ok("job-complete", json!({ "id": "j" }));
+    completed(&mut qmp, "j");
+    steered.server.stop();
+    assert_eq!(std::fs::metadata(&base).expect("the base").len(), 2 << 20);
+    qemu_io_ok(&["-f", "raw"], &base, &["read -P 0 0 1M", "read -P 5 1M 1M"]);
 }
 
 /// With convergence off guests are never made to write to both sides: the mirror of a disk that is written faster than the target

@@ -26,7 +26,7 @@ impl Chain {
         Self::of_disk(inventory, inventory.disk(name)?)
     }
 
-    /// Of the disk called `name`; of a filter over one disk, of that.
+    /// Of the disk called `name`; of a filter that hands on everything of one disk, of that. A snapshot reads otherwise than what it is over.
     ///
     /// # Errors
     /// When there is none; when a filter is over several disks, or the one below it is for nobody else to use.
@@ -34,7 +34,8 @@ impl Chain {
         let mut disk = inventory.disk(name)?;
         loop {
             let node = inventory.graph.node(&disk.name()).map_err(|error| inventory.refused(&error))?;
-            let Some(filter) = &node.filter else { return Self::of_disk(inventory, disk) };
+            let filter = node.filter.as_ref().filter(|filter| filter.driver.name != "snapshot-access");
+            let Some(filter) = filter else { return Self::of_disk(inventory, disk) };
             let below = filter.below();
             let [(_, below)] = below.as_slice() else {
                 let (filter, driver) = (disk.name(), filter.driver.name);
