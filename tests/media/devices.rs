@@ -15,6 +15,16 @@ fn server_of(path: &str, more: &str) -> Server {
     Server::start([format!("file={path},format=raw{more}")])
 }
 
+/// The same with a name and a control socket, which is in the directory.
+fn steered(path: &str, more: &str) -> (Server, Qmp, Scratch) {
+    let scratch = Scratch::new();
+    let control = scratch.file("qmp");
+    let drive = format!("file={path},format=raw,id=disk{more}");
+    let server = Start::new(["--qmp"]).arg(&control).arg(drive).listen();
+    let server = server.unwrap_or_else(|error| panic!("{}", error.0));
+    (server, Qmp::connect(&control), scratch)
+}
+
 /// Sets the length of a device's file, and tells the device.
 fn resize(device: &LoopDevice, bytes: u64) {
     let file = std::fs::File::options().write(true).open(device.file()).expect("the device's file");
@@ -38,11 +48,7 @@ fn a_device_that_grows_is_as_long_as_before_until_its_disk_is_resized_or_opened_
     assert_eq!(server.client("").size(), 2 * DEVICE);
     server.stop();
     // An administrator extends a logical volume, and then the disk of the guest on it.
-    let scratch = Scratch::new();
-    let control = scratch.file("qmp");
-    let start = Start::new(["--qmp"]).arg(&control).arg(format!("file={},format=raw,id=disk", device.path()));
-    let server = start.listen().unwrap_or_else(|error| panic!("{}", error.0));
-    let mut qmp = Qmp::connect(&control);
+    let (server, mut qmp, _scratch) = steered(device.path(), "");
     let size = |size: u64| json!({ "device": "disk", "size": size });
     let refused = qmp.refused("block_resize", size(3 * DEVICE));
     assert!(refused.contains(&format!("whose size is what it is: {} bytes", 2 * DEVICE)), "{refused}");
@@ -81,14 +87,18 @@ fn the_bitmaps_of_a_device_that_grows_have_what_was_added() {
 fn a_device_that_shrinks_answers_with_errors_where_it_ended() {
     for mode in ["writeback", "none"] {
         let Some(device) = LoopDevice::new(DEVICE, 512) else { return };
-        let server = server_of(device.path(), &format!(",cache={mode}"));
-        let mut client = server.client("");
+        let (server, mut qmp, _scratch) = steered(device.path(), &format!(",cache={mode}"));
+        let mut client = server.client("disk");
         client.write(0, &[1; 4096]).expect("a write");
         resize(&device, DEVICE / 2);
         client.write(DEVICE - 4096, &[2; 4096]).expect_err("a write where the device has ended");
         client.write(4096, &[3; 4096]).expect("a write where it has not");
         client.flush().expect("a flush");
         assert_eq!(client.read(0, 8192).expect("a read"), [[1; 4096], [3; 4096]].concat());
+        // Also after the device was looked at again.
+        let refused = qmp.refused("block_resize", json!({ "device": "disk", "size": 2 * DEVICE }));
+        assert!(refused.contains("whose size is what it is"), "{refused}");
+        client.write(DEVICE - 4096, &[2; 4096]).expect_err("a write where the device has ended");
         client.disconnect();
         server.stop();
     }

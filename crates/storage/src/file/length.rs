@@ -49,7 +49,8 @@ impl Shared {
 
     /// A device becomes longer by others' doing: a logical volume that was extended.
     fn measure_device(&self, wanted: u64) -> io::Result<()> {
-        self.length.store(self.real_length()?, Ordering::Release);
+        // One that has become shorter answers with errors where it ended, and not with zeroes.
+        self.grown_to(self.real_length()?);
         if wanted <= self.length() { Ok(()) } else { Err(self.fixed_length(wanted)) }
     }
 
