@@ -57,11 +57,6 @@ impl Ask {
         }
     }
 
-    /// The same once more, over another connection.
-    pub(crate) fn repeated(self) -> Self {
-        Self { is_repeat: true, ..self }
-    }
-
     /// Whether it is a write of the user's, which a flush makes durable.
     pub(crate) fn is_to_be_flushed(&self) -> bool {
         matches!(self.what, What::Write(_) | What::Zero(_)) && !self.is_repeat
@@ -86,5 +81,9 @@ impl Repeatable for Ask {
 
     fn replaces(&self) -> bool {
         matches!(self.what, What::Write(_) | What::Zero(_))
+    }
+
+    fn repeated(self) -> Self {
+        Self { is_repeat: true, ..self }
     }
 }

@@ -14,7 +14,7 @@ use futures_util::future::{Either, select};
 use nbd_wire::ExportFlags;
 use nbd_wire::client::Negotiated;
 use parking_lot::Mutex;
-use storage::Unflushed;
+use storage::{Repeatable, Unflushed};
 
 use crate::ask::{Ask, What};
 use crate::connect::{Found, block_sizes, shares};
@@ -296,11 +296,11 @@ impl Client {
     }
 
     async fn repeat(&self, connection: &Connection) -> Result<(), Error> {
-        let send = async |ask: Ask| connection.request(&ask.repeated(), None).await.result;
-        let flush = async || send(Ask::flush()).await;
+        let send = async |ask: &Ask| connection.request(ask, None).await.result;
+        let flush = async || send(&Ask::flush().repeated()).await;
         let timeout = self.remote_timeout.map_or(REPEAT_MAX, |timeout| timeout.min(REPEAT_MAX));
         let until = Instant::now() + timeout;
-        let sent = pin!(self.unflushed.repeat(async |ask: &Ask| send(ask.clone()).await, flush));
+        let sent = pin!(self.unflushed.repeat(send, flush));
         match select(sent, reactor::sleep_until(until)).await {
             Either::Left((sent, _)) => sent,
             Either::Right(_) => {

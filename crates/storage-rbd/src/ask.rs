@@ -27,11 +27,6 @@ impl Ask {
         Self { data: data.clone(), ..Self::new(Kind::Write, offset, data.len() as u64) }
     }
 
-    /// The same once more, by another worker.
-    pub(crate) fn repeated(self) -> Self {
-        Self { is_repeat: true, ..self }
-    }
-
     /// Whether it is a change of the user's, which a flush makes durable. What a lost discard leaves is as good.
     pub(crate) fn is_to_be_flushed(&self) -> bool {
         matches!(self.kind, Kind::Write | Kind::Zero | Kind::ZeroKept) && !self.is_repeat
@@ -53,5 +48,9 @@ impl Repeatable for Ask {
 
     fn replaces(&self) -> bool {
         matches!(self.kind, Kind::Write | Kind::Zero | Kind::ZeroKept)
+    }
+
+    fn repeated(self) -> Self {
+        Self { is_repeat: true, ..self }
     }
 }

@@ -9,7 +9,7 @@ use dial::Reach;
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use storage::{Unflushed, UnflushedMode};
+use storage::{Repeatable, Unflushed, UnflushedMode};
 
 use crate::ask::Ask;
 use crate::connection::Connection;
@@ -169,9 +169,9 @@ impl Client {
     }
 
     async fn repeat(&self, connection: &Arc<Connection>) -> Result<(), Error> {
-        let send = async |ask: Ask| connection.request(&ask.repeated(), &mut []).await.map(drop);
-        let flush = async || send(Ask::new(Kind::Flush, 0, 0)).await;
-        self.unflushed.repeat(async |ask: &Ask| send(ask.clone()).await, flush).await
+        let send = async |ask: &Ask| connection.request(ask, &mut []).await.map(drop);
+        let flush = async || send(&Ask::new(Kind::Flush, 0, 0).repeated()).await;
+        self.unflushed.repeat(send, flush).await
     }
 }
 

@@ -28,6 +28,9 @@ pub trait Repeatable: Clone {
 
     /// Whether what was written to its range before does not matter any more: not where the range may read as before.
     fn replaces(&self) -> bool;
+
+    /// The same once more: of what is acknowledged then nothing is kept, it is already.
+    fn repeated(self) -> Self;
 }
 
 /// The writes, in the order in which they were acknowledged.
@@ -129,7 +132,7 @@ impl<A: Repeatable> Unflushed<A> {
         send: impl AsyncFn(&A) -> Result<(), E>,
         flush: impl AsyncFn() -> Result<(), E>,
     ) -> Result<(), E> {
-        for Part { asks, mark } in self.parts() {
+        for Part { asks, mark, .. } in self.parts() {
             repeat_all(&asks, &send).await?;
             if flush().await.is_ok() {
                 self.flushed(mark);
@@ -144,16 +147,15 @@ impl<A: Repeatable> Unflushed<A> {
         let mut replaced = Replaced::default();
         let numbered = list.kept.iter().rev().zip((1..=list.acknowledged).rev());
         let kept: Vec<(&A, u64)> = numbered.filter(|(ask, _)| replaced.lacks(*ask)).collect();
-        let (mut parts, mut bytes) = (Vec::<Part<A>>::new(), PART_BYTES);
-        for (ask, number) in kept.into_iter().rev() {
-            if bytes >= PART_BYTES {
-                bytes = 0;
-                parts.push(Part { asks: Vec::new(), mark: number });
-            }
-            bytes += bytes_of(ask);
-            if let Some(part) = parts.last_mut() {
-                part.mark = number;
-                part.asks.push(ask.clone());
+        let mut parts = Vec::<Part<A>>::new();
+        for (ask, mark) in kept.into_iter().rev() {
+            let (bytes, again) = (bytes_of(ask), ask.clone().repeated());
+            match parts.last_mut().filter(|part| part.bytes < PART_BYTES) {
+                Some(part) => {
+                    part.asks.push(again);
+                    (part.mark, part.bytes) = (mark, part.bytes + bytes);
+                }
+                None => parts.push(Part { asks: vec![again], mark, bytes }),
             }
         }
         parts
@@ -165,6 +167,8 @@ struct Part<A> {
     asks: Vec<A>,
     /// What a flush after them covers.
     mark: u64,
+    /// What they keep in memory.
+    bytes: u64,
 }
 
 /// Ranges that were written later than what is looked at, by their start; they touch none of each other.
@@ -190,6 +194,8 @@ impl Replaced {
     }
 }
 
+/// Has `send` carry out `asks`, many at a time; of those that touch each other one after the other, in their order. The first failure drops what is under
+/// way.
 async fn repeat_all<A: Repeatable, E>(asks: &[A], send: impl AsyncFn(&A) -> Result<(), E>) -> Result<(), E> {
     /// More at a time would not be faster.
     const TOGETHER_MAX: usize = 64;
@@ -238,6 +244,10 @@ mod tests {
 
         fn replaces(&self) -> bool {
             self.payload > 0
+        }
+
+        fn repeated(self) -> Self {
+            self
         }
     }
 
