@@ -70,18 +70,20 @@ impl Raw {
             return Err(self.blame().invalid("the size and the offset together are beyond 64 bits"));
         };
         let (old, new) = (self.size(), size.next_multiple_of(SECTOR_BYTES));
-        if !self.storage.capabilities().resizable {
+        if self.storage.capabilities().resizable {
+            if new < old {
+                self.size.store(new, Ordering::Release);
+                ended().await;
+            }
+            self.change_length(length).await?;
+        } else {
+            // It may have become longer, and never counts as shorter.
             let grown = self.storage.grow_to(length).await;
             let there = self.storage.length();
             if grown.is_err() || there != length {
                 return unsupported(format!("the disk is a device, whose size is what it is: {there} bytes"));
             }
         }
-        if new < old {
-            self.size.store(new, Ordering::Release);
-            ended().await;
-        }
-        self.change_length(length).await?;
         if let Some(how) = how.filter(|_| new > old) {
             let allocated = self.storage.allocate(self.offset + old, new - old, how).await;
             allocated.map_err(self.failing("allocating space"))?;
@@ -92,9 +94,6 @@ impl Raw {
     }
 
     async fn change_length(&self, length: u64) -> Result<(), Error> {
-        if !self.storage.capabilities().resizable {
-            return Ok(());
-        }
         self.storage.shorten_to(length).await.map_err(self.failing("cutting off what is beyond the disk"))?;
         // Also when the disk becomes smaller: a file may lack what the last sector of a disk has.
         // To what is added to a LUKS file nothing is written: it reads as noise, as in every new one.

@@ -220,12 +220,9 @@ async fn open_base(options: &DiskOptions, rules: &OpenRules, size: u64) -> Resul
     if base.size() >= size {
         return Ok(base);
     }
+    let failed = |error: &dyn std::error::Error| copying::because("resize", options, error);
     match base.resize(size, ResizeOptions::default()).await {
         Ok(()) => Ok(base),
-        Err(error) => {
-            let failure = copying::because("resize", options, &error);
-            copying::finish(&base, Err(failure), |error| copying::because("resize", options, error)).await?;
-            Ok(base)
-        }
+        Err(error) => copying::finish(&base, Err(failed(&error)), failed).await,
     }
 }

@@ -20,21 +20,14 @@ pub async fn resize_raw(
     ended: impl AsyncFnOnce(),
 ) -> Result<(), Error> {
     let blame = Blame::new(block.name());
-    let raw = raw_of(block).ok_or_else(|| blame.unsupported("it is no raw disk"))?;
+    let raw = raw_of(block).ok_or_else(|| blame.unsupported("a filter has the size of what it is over"))?;
     if raw.capabilities().read_only {
         return Err(blame.refused("the disk is open for reading"));
     }
     let old = raw.size();
-    if size < old && !options.shrink {
-        return Err(blame.invalid(format!(
-            "the new size ({size}) is below the old one ({old}): what lies beyond would be lost, so shrinking must be asked for"
-        )));
-    }
+    options.check_change(old, size).map_err(|why| blame.invalid(why))?;
     let how = match options.preallocation {
         Preallocation::Off => None,
-        _ if size < old => {
-            return Err(blame.invalid("nothing is added that could be preallocated while shrinking"));
-        }
         Preallocation::Falloc => Some(Allocation::Reserve),
         Preallocation::Full => Some(Allocation::Write),
         Preallocation::Metadata => {

@@ -94,13 +94,13 @@ impl Disk {
         }
     }
 
-    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`] and [`Raw::resize`]. Bitmaps that a file of their own keeps are
+    /// Changes the size to `size` bytes while the disk is in use; see [`qcow2::Qcow2::resize`] and [`block::Raw::resize`]. Bitmaps that a file of their own keeps are
     /// made to fit.
     pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
-        let top = self.root();
-        if raw_of(&*top).is_none() {
-            return self.image_or("a filter has the size of what it is over")?.resize(size, options).await;
+        if let Some(image) = self.image() {
+            return image.resize(size, options).await;
         }
+        let top = self.root();
         if self.read_only() {
             return Err(Blame::new(top.name()).refused("the disk is open for reading"));
         }

@@ -28,6 +28,27 @@ pub struct ResizeOptions {
     pub bitmaps: bool,
 }
 
+impl ResizeOptions {
+    /// Refuses, in words, a change from `old` to `size` bytes that they do not allow: of disks of any format.
+    ///
+    /// # Errors
+    /// When the disk would become smaller, and that is not meant or something is to be preallocated.
+    pub fn check_change(&self, old: u64, size: u64) -> Result<(), String> {
+        if size < old && !self.shrink {
+            return Err(format!(
+                "the new size ({size}) is below the old one ({old}): what lies beyond would be lost, so shrinking must be asked for"
+            ));
+        }
+        if size < old && self.preallocation != Preallocation::Off {
+            return Err(format!(
+                "preallocation={} while shrinking; nothing is added that could be preallocated",
+                self.preallocation.name()
+            ));
+        }
+        Ok(())
+    }
+}
+
 impl Qcow2 {
     /// Changes the size of the disk to `size` bytes, a multiple of 512, while it is in use. What is added
     /// reads as zeroes; what is cut off is gone. Durable when it returns.
@@ -85,17 +106,7 @@ impl Inner {
                 .invalid(format!("the new size is {size}; must be a multiple of {SECTOR_BYTES}")));
         }
         self.check_covered(size)?;
-        if size < old && !options.shrink {
-            return Err(self.medium.blame.invalid(format!(
-                "the new size ({size}) is below the old one ({old}): what lies beyond would be lost, so shrinking must be asked for"
-            )));
-        }
-        if size < old && options.preallocation != Preallocation::Off {
-            return Err(self.medium.blame.invalid(format!(
-                "preallocation={} while shrinking; nothing is added that could be preallocated",
-                options.preallocation.name()
-            )));
-        }
+        options.check_change(old, size).map_err(|why| self.medium.blame.invalid(why))?;
         match options.bitmaps {
             true => {
                 self.check_snapshots_know_their_size().await?;
