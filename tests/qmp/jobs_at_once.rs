@@ -109,14 +109,20 @@ fn an_image_in_the_middle_takes_over_what_lies_below_it() {
     holds(&paths[3], &held, &steered.scratch);
 }
 
+/// A raw file, and an overlay of 2 MiB over it; their paths.
+fn over_raw(steered: &Steered, size: &str) -> (String, String) {
+    let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
+    qemu_img(["create", "-q", "-f", "raw", &base, size]).ok();
+    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
+    (base, top)
+}
+
 /// A commit that cannot begin, because its base is too short and raw, gives the base back.
 #[test]
 fn a_commit_that_does_not_begin_leaves_no_lock() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
-    let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
-    qemu_img(["create", "-q", "-f", "raw", &base, "4M"]).ok();
-    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
+    let (base, top) = over_raw(&steered, "4M");
     qmp.ok("blockdev-add", qcow2("top", &top));
     assert!(qmp.refused("block-commit", json!({ "job-id": "j", "device": "top" })).contains("resize"));
     // Another reader is let in, as before.
@@ -131,9 +137,7 @@ fn a_commit_that_does_not_begin_leaves_no_lock() {
 fn a_raw_base_that_is_shorter_becomes_as_long_as_what_is_committed_to_it() {
     let steered = Steered::new();
     let mut qmp = steered.talk();
-    let (base, top) = (steered.scratch.name("base.raw"), steered.scratch.name("top.qcow2"));
-    qemu_img(["create", "-q", "-f", "raw", &base, "1M"]).ok();
-    qemu_img(["create", "-q", "-f", "qcow2", "-b", &base, "-F", "raw", &top, "2M"]).ok();
+    let (base, top) = over_raw(&steered, "1M");
     qemu_io_ok(&["-f", "qcow2"], &top, &["write -P 5 1M 1M"]);
     qmp.ok("blockdev-add", qcow2("top", &top));
     qmp.ok("block-commit", json!({ "job-id": "j", "device": "top" }));

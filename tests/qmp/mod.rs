@@ -30,6 +30,7 @@ mod people;
 mod preallocation;
 mod quorum;
 mod random_commands;
+mod raw_sizes;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;
