@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use block::SECTOR_BYTES;
 use cowhand::Existing;
+use graph::drive::path_of;
 use graph::names::{Located, Policy, Reason, Refused, Role};
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -105,6 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         return Err(Failure::new("--use and --output go with --suggest; creating an image takes neither"));
     }
     let Some(file) = &args.file else { return Err(Failure::new("no FILE is given")) };
+    let file = &path_of(file);
     let refused =
         |error: &dyn std::error::Error| Failure::because(format!("cannot create {}", file.display()), error);
     let mut image = NewImage::parse(&args.options, args.format).map_err(|error| refused(&error))?;

@@ -136,6 +136,9 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
     if exists(Path::new(text)) || storage_of(Path::new(text)).is_some() {
         return Ok(OptionTree::of_path(text));
     }
+    if let Some(path) = called_a_path(text) {
+        return Ok(OptionTree::of_path(path));
+    }
     if first_key(bytes).is_some_and(is_option_name) {
         return parse_keyed(bytes)?.with_format();
     }
@@ -147,6 +150,22 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
         return Err(DriveError::FileForgotten { text: text_lossy() });
     }
     Ok(OptionTree::of_path(text))
+}
+
+/// The path in `file:PATH`, which is how QEMU's users write a path with a colon in it; `None` of anything else.
+fn called_a_path(text: &OsStr) -> Option<OsString> {
+    let path = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty())?;
+    let path = OsStr::from_bytes(path);
+    // By itself it would be the name of something else.
+    let here = if storage_of(Path::new(path)).is_some() { "./" } else { "" };
+    Some([OsStr::new(here), path].into_iter().collect())
+}
+
+/// The path that `text` of a user's means where only a path can be meant: what is there is meant as it is written, `file:PATH` is PATH.
+pub fn path_of(text: &Path) -> PathBuf {
+    let as_written = text.symlink_metadata().is_ok();
+    let path = called_a_path(text.as_os_str()).filter(|_| !as_written);
+    path.map_or_else(|| text.to_owned(), PathBuf::from)
 }
 
 /// Reads `key=value,key=value`.
@@ -301,8 +320,11 @@ impl OptionTree {
             return Err(DriveError::EmptyKeyPart { key: key.into() });
         }
         // A path where a file is expected.
-        if is_short_for_filename(&parts) && matches!(entry, Entry::Value(_)) {
-            return self.insert(&format!("{key}.filename"), entry);
+        if let Entry::Value(path) = &entry
+            && is_short_for_filename(&parts)
+        {
+            let path = called_a_path(path).unwrap_or_else(|| path.clone());
+            return self.insert(&format!("{key}.filename"), Entry::Value(path));
         }
         if parts.len() > KEY_PARTS_MAX {
             return Err(DriveError::TooDeep { key: key.into(), found: parts.len() });
@@ -416,6 +438,11 @@ mod tests {
             ("file=a,,b.img,cache=none", &[("cache", "none"), ("file.filename", "a,b.img")]),
             ("file=a,,,,b", &[("file.filename", "a,,b")]),
             ("file=a=b", &[("file.filename", "a=b")]),
+            ("file:a=b", &[("file.filename", "a=b")]),
+            ("file:nbd://a", &[("file.filename", "./nbd://a")]),
+            ("file:", &[("file.filename", "file:")]),
+            ("file=file:a:b", &[("file.filename", "a:b")]),
+            ("file.filename=file:a", &[("file.filename", "file:a")]),
             (
                 "file=hd.qcow2,l2-cache-size=2M,cache.direct=on,cache=writeback",
                 &[

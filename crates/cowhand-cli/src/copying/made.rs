@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use graph::drive::path_of;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use job::{Content, Counters};
@@ -43,6 +44,7 @@ impl Made {
     /// # Errors
     /// When `name` is in use, or the image cannot be made there.
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
+        let name = &path_of(name);
         check_creatable(name)?;
         match is_device(name) {
             true => NewDevice::make(name, image, size).map(Self::Device),

@@ -21,6 +21,9 @@ use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
 
+/// How many links lead to a file at most: Linux follows as many.
+const LINKS_MAX: usize = 40;
+
 /// A file on its way.
 #[derive(Debug)]
 pub struct NewFile {
@@ -57,12 +60,8 @@ impl NewFile {
         let failed = |error: &dyn std::error::Error| {
             Failure::because(format!("cannot create {}", name.display()), error)
         };
-        let exists = name.symlink_metadata().is_ok();
-        let place = match exists {
-            true => name.canonicalize().map_err(|error| failed(&error))?,
-            false => name.to_owned(),
-        };
-        let replaced = match exists {
+        let place = place_of(name).map_err(|error| failed(&error))?;
+        let replaced = match place.exists() {
             true => Some(Replaced::lock(&place).map_err(|error| failed(&error))?),
             false => None,
         };
@@ -146,6 +145,18 @@ impl Replaced {
         let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
         Ok(Self { _lock: lock, permissions: found.permissions(), owner: (found.uid(), found.gid()) })
     }
+}
+
+/// Where a file called `name` is, or will be: where links lead, even if nothing is there yet.
+fn place_of(name: &Path) -> io::Result<PathBuf> {
+    let mut place = name.to_owned();
+    for _ in 0..LINKS_MAX {
+        match place.read_link() {
+            Ok(link) => place = directory_of(&place).join(link),
+            Err(_) => return Ok(place),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
 }
 
 /// A name of our own in the same directory: names inside the image mean the same there.

@@ -330,6 +330,35 @@ fn a_snapshot_is_converted_as_the_disk_was_then() {
 }
 
 #[test]
+fn names_lead_where_they_lead_with_qemu_img() {
+    let bench = Bench::new();
+    source(&bench);
+    fs::create_dir(bench.path("store")).unwrap();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, bench.path(name)).unwrap();
+    let is_link = |name: &str| bench.path(name).symlink_metadata().unwrap().is_symlink();
+    // Nothing is there yet, behind two links.
+    link("store/new.qcow2", "inner.qcow2");
+    link("inner.qcow2", "outer.qcow2");
+    convert(&bench, &["-O", "qcow2", "plain.raw", "outer.qcow2"]);
+    assert!(is_link("outer.qcow2") && is_link("inner.qcow2") && !is_link("store/new.qcow2"));
+    same(&bench, "plain.raw", "store/new.qcow2");
+    // And when it is there, it is replaced.
+    convert(&bench, &["-O", "raw", "plain.raw", "outer.qcow2"]);
+    assert!(is_link("outer.qcow2"));
+    assert_eq!(fs::read(bench.path("store/new.qcow2")).unwrap(), fs::read(bench.path("plain.raw")).unwrap());
+    link("round.qcow2", "round.qcow2");
+    let refused = bench.cowhand(&["convert", "-O", "qcow2", "plain.raw", "round.qcow2"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("Too many levels of symbolic links"), "{}", refused.err);
+    // `file:` says that what follows is a path.
+    convert(&bench, &["-O", "qcow2", "file:plain.raw", "file:a:b.qcow2"]);
+    same(&bench, "plain.raw", "file:a:b.qcow2");
+    assert_eq!(bench.cowhand(&["info", "file:a:b.qcow2"]).code, 0);
+    assert_eq!(bench.cowhand(&["create", "file:nbd:c", "1M"]).code, 0);
+    assert!(bench.path("a:b.qcow2").exists() && bench.path("nbd:c").exists());
+}
+
+#[test]
 fn what_is_not_done_is_refused_by_name() {
     let bench = Bench::new();
     let source = source(&bench);
