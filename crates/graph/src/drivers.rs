@@ -185,6 +185,11 @@ pub(crate) fn target_of(name: &str) -> Option<Result<Meant, String>> {
     Some((elsewhere.options_of)(name).and_then(read).map(|target| (driver, target)))
 }
 
+/// Whether `driver` is that of a filter that reads as a disk was at one moment ([`FilterDriver::is_snapshot`]).
+pub fn is_snapshot(driver: &str) -> bool {
+    filter(driver).is_some_and(|filter| filter.is_snapshot)
+}
+
 /// Names of all drivers, in the order of the lists.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let formats = FORMATS.iter().map(|driver| driver.name);

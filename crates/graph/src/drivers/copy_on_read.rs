@@ -11,6 +11,7 @@ use crate::options::{Entry, Group, Kind};
 
 pub(super) const COPY_ON_READ: FilterDriver = FilterDriver {
     name: "copy-on-read",
+    is_snapshot: false,
     children: Children::Named(&[Role::FILE]),
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {

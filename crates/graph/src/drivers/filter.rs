@@ -18,6 +18,8 @@ use crate::options::{OptionError, Reader, Spec};
 pub struct FilterDriver {
     /// What options call it.
     pub name: &'static str,
+    /// It reads as a disk was at one moment, and not as that does now. Who discards a part of it says that nobody will read that any more.
+    pub is_snapshot: bool,
     /// The disks that it is put over.
     pub children: Children,
     /// Its options, those for the disks below among them.

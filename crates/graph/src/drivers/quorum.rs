@@ -11,6 +11,7 @@ use crate::options::{Entry, Group, Kind};
 
 pub(super) const QUORUM: FilterDriver = FilterDriver {
     name: "quorum",
+    is_snapshot: false,
     children: Children::List { option: "children", roles: &ROLES },
     specs: || OPTIONS.iter().map(Entry::spec).collect(),
     read: |reader| {

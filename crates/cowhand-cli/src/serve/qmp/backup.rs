@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
+use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode};
 use job::{Backup, BackupPace, BeforeWrite};
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ async fn begin(
     let node = target_of(inventory, &disk, target)?;
     let block = target_block(&node, arguments)?;
     let discards = arguments.is_on("discard-source");
-    if discards && disk.disk.root().driver() != "snapshot-access" {
+    if discards && !is_snapshot(disk.disk.root().driver()) {
         return Err(QmpError::generic(format!(
             "argument 'discard-source' is true and node {device:?} is no snapshot-access filter: what is copied would be lost to its clients"
         )));

@@ -34,7 +34,7 @@ impl Chain {
         let mut disk = inventory.disk(name)?;
         loop {
             let node = inventory.graph.node(&disk.name()).map_err(|error| inventory.refused(&error))?;
-            let filter = node.filter.as_ref().filter(|filter| filter.driver.name != "snapshot-access");
+            let filter = node.filter.as_ref().filter(|filter| !filter.driver.is_snapshot);
             let Some(filter) = filter else { return Self::of_disk(inventory, disk) };
             let below = filter.below();
             let [(_, below)] = below.as_slice() else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use block::Block;
 use control::{Arguments, QmpError};
+use graph::drivers::is_snapshot;
 use graph::{Change, DiskNode, User};
 use job::{Mirror, Terms, Tracked, What};
 use serde_json::{Value, json};
@@ -135,7 +136,7 @@ fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> R
     let (from, to) = (source.name(), target.name());
     let over = match inventory.graph.stands_on(&to, &from) {
         true => Some((&to, &from)),
-        false if source.disk.root().driver() == "snapshot-access" => None,
+        false if is_snapshot(source.disk.root().driver()) => None,
         false => inventory.graph.stands_on(&from, &to).then_some((&from, &to)),
     };
     match over {
