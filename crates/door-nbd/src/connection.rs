@@ -16,8 +16,9 @@ use tls::{TlsStream, Transport};
 use crate::catalogue::Offered;
 use crate::handed::HandedClient;
 use crate::inbox::{Inbox, ReceiveError};
+use crate::newcomers::NewcomerSlot;
 use crate::options::TlsPolicy;
-use crate::server::{HandshakeSlot, Server};
+use crate::server::Server;
 use crate::transmission::{Means, Transmission};
 
 /// Why a connection ended before transmission.
@@ -51,7 +52,7 @@ pub(crate) async fn serve(
     server: Arc<Server>,
     seat: &Seat,
     (stream, departure): (Arc<Stream>, Rc<Departure>),
-    (slot, tls): (HandshakeSlot, &TlsPolicy),
+    (slot, tls): (NewcomerSlot, &TlsPolicy),
 ) {
     tracing::debug!("client connects");
     let timeout = reactor::sleep(server.options().handshake_timeout);

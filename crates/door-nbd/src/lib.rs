@@ -25,6 +25,7 @@ mod inbox;
 pub mod limits;
 mod line;
 mod nbd_error;
+mod newcomers;
 mod options;
 mod outbox;
 mod patience;

@@ -65,8 +65,8 @@ pub const STATUS_EXTENTS_MAX: usize = 16 << 10;
 /// What a BLOCK_STATUS in flight counts: its extents, and the same once more as a reply.
 pub const STATUS_REQUEST_BYTES: u64 = 2 * 16 * STATUS_EXTENTS_MAX as u64;
 
-/// Connections of the process whose client has not chosen an export yet; one more is closed at
-/// once. Each holds a receive buffer of which it touches little.
+/// Connections of the process whose client has not chosen an export yet; one more takes the place of the oldest,
+/// which is closed. Each holds a receive buffer of which it touches little.
 pub const HANDSHAKES_MAX: usize = 256;
 
 /// Connections that one export serves, unless told otherwise: what clients with multi-conn use

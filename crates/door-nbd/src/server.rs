@@ -1,8 +1,8 @@
 //! Listening, and what all connections share.
 
+use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export::{ClientCosts, Departure, Door, Exports, Loops, Served, peer};
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use crate::handed::{HandedClient, NotResumed};
 use crate::limits::HANDSHAKES_MAX;
+use crate::newcomers::{NewcomerSlot, Newcomers};
 use crate::options::{ServerOptions, TlsPolicy};
 use crate::{catalogue, connection};
 
@@ -19,19 +20,9 @@ use crate::{catalogue, connection};
 pub struct Server {
     door: Door,
     options: ServerOptions,
-    handshakes: Arc<AtomicUsize>,
+    newcomers: Arc<Newcomers>,
     /// Clients that nobody serves any more, for another process.
     handed: Mutex<Vec<HandedClient>>,
-}
-
-/// A place among the connections that have not chosen an export; given back by dropping.
-#[derive(Debug)]
-pub(crate) struct HandshakeSlot(Arc<AtomicUsize>);
-
-impl Drop for HandshakeSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Server {
@@ -40,7 +31,7 @@ impl Server {
         Arc::new(Self {
             door: Door::new(loops, exports),
             options,
-            handshakes: Arc::default(),
+            newcomers: Arc::default(),
             handed: Mutex::default(),
         })
     }
@@ -86,21 +77,26 @@ impl Server {
     /// has the fewest. Runs on any event loop, also one that serves nobody; dropping it ends the listening.
     pub async fn accept(self: Arc<Self>, listener: Listener, tls: TlsPolicy, most: usize) {
         let most = most.min(self.options.connections_max);
-        let welcome = |stream| match self.handshake_slot() {
-            Some(slot) => self.begin(stream, slot, tls.clone()),
-            None => {
-                let why = format!("{HANDSHAKES_MAX} clients have chosen no export yet");
-                self.door.refuse(&stream, "handshakes", &why);
+        let welcome = |stream| {
+            let stream = Arc::new(stream);
+            let (slot, replaced) = self.newcomers.enter(&stream);
+            if let Some(replaced) = replaced {
+                let why =
+                    format!("it has chosen no export, and {HANDSHAKES_MAX} clients after it have not either");
+                self.door.refuse(&replaced, "handshakes", &why);
+                // Fails where its client was faster.
+                let _ = replaced.shutdown(Shutdown::Both);
             }
+            self.begin(stream, slot, tls.clone());
         };
         self.door.accept(&listener, most, welcome).await;
     }
 
-    fn begin(self: &Arc<Self>, stream: Stream, slot: HandshakeSlot, tls: TlsPolicy) {
+    fn begin(self: &Arc<Self>, stream: Arc<Stream>, slot: NewcomerSlot, tls: TlsPolicy) {
         let server = Arc::clone(self);
         self.door.give(move |seat| {
-            let span = tracing::info_span!("nbd", peer = peer::name(&stream));
-            let (stream, seat) = (Arc::new(stream), seat.clone());
+            let span = tracing::info_span!("nbd", peer = peer::name(&*stream));
+            let seat = seat.clone();
             let departure = Departure::new(Arc::clone(&stream));
             let hang_up = Rc::clone(&departure);
             let served = async move {
@@ -142,10 +138,5 @@ impl Server {
 
     pub(crate) fn hand(&self, client: HandedClient) {
         self.handed.lock().push(client);
-    }
-
-    fn handshake_slot(&self) -> Option<HandshakeSlot> {
-        let slot = HandshakeSlot(Arc::clone(&self.handshakes));
-        (self.handshakes.fetch_add(1, Ordering::Relaxed) < HANDSHAKES_MAX).then_some(slot)
     }
 }

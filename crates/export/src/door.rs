@@ -35,7 +35,7 @@ pub struct ClientCosts {
     pub held_bytes_max: u64,
     /// Clients of the door sent away because they read none of their replies, or sent nothing of a payload, for too long.
     pub stalled: u64,
-    /// Connections to the door closed at once because there were too many.
+    /// Connections to the door closed because there were too many.
     pub refused: u64,
 }
 
@@ -124,10 +124,10 @@ impl Door {
         }
     }
 
-    /// Counts and tells of a connection that is closed at once. `kind` is what such messages are counted by.
+    /// Counts and tells of a connection that is closed because there are too many. `kind` is what such messages are counted by.
     pub fn refuse(&self, stream: &Stream, kind: &'static str, why: &str) {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let text = format!("{}: closed at once: {why}", peer::name(stream));
+        let text = format!("{}: closed: {why}", peer::name(stream));
         repeats::tell(Level::Warn, kind, "", &text);
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::support;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use door_nbd::ServerOptions;
+use door_nbd::limits::HANDSHAKES_MAX;
 use export::{Loops, Shutdown};
 use nbd_wire::client::{HandshakeError, Wanted};
 use nbd_wire::{CommandFlags, Dialect, OptionReplyKind, command_number as n};
@@ -43,7 +45,7 @@ fn a_client_that_never_reads_is_not_read_from() {
 }
 
 /// Connected, an export chosen, and nothing more.
-fn connect_silent(server: &TestServer) -> std::os::unix::net::UnixStream {
+fn connect_silent(server: &TestServer) -> UnixStream {
     Client::connect(&server.socket(), Dialect::Simple, &[]).socket
 }
 
@@ -73,6 +75,31 @@ fn assert_serves_other_pages(server: &TestServer) {
     let mut client = Client::connect(&server.socket(), Dialect::Simple, &[]);
     client.send_read(1, 9 * PAGE, 512);
     assert_eq!(client.reply(512).result, Ok(()));
+}
+
+#[test]
+fn clients_that_choose_no_export_keep_nobody_out() {
+    let server = TestServer::start(4 * MIB);
+    let too_many = 10;
+    let mut silent: Vec<_> = (0..HANDSHAKES_MAX + too_many).map(|_| connect_raw(&server.socket())).collect();
+    assert_serves(&server);
+    let is_closed = |stream: &mut UnixStream| {
+        stream.set_nonblocking(true).expect("a flag");
+        loop {
+            match stream.read(&mut [0; 64]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != ErrorKind::WouldBlock,
+            }
+        }
+    };
+    // As many made room as there were too many, with the one that was served; a loop may not have got to all yet.
+    let mut closed = || silent.iter_mut().map(is_closed).filter(|is_closed| *is_closed).count();
+    while closed() < too_many {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(closed() <= too_many + 1);
+    assert!(!is_closed(silent.last_mut().expect("many")), "the newest stays");
 }
 
 #[test]

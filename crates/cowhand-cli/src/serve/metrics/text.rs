@@ -106,7 +106,7 @@ fn clients(all: &mut Collection, inventory: &Inventory) {
     add(gauge("cowhand_client_memory_limit", In::Bytes, help), costs.held_bytes_max);
     let help = "Clients sent away because they read no reply, or sent nothing of a payload, for too long";
     add(counter("cowhand_clients_stalled", In::Things, help), costs.stalled);
-    let help = "Connections closed at once because there were too many";
+    let help = "Connections closed because there were too many";
     add(counter("cowhand_connections_refused", In::Things, help), costs.refused);
 }
 
