@@ -4,9 +4,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoBytes, IoVec};
+use buffer::{ForeignBytes, IoBuf, IoBytes};
 use qcow2::{Host, ReadKind};
-use storage::{Allocation, Capabilities, Extent, Hints, IoFuture, Storage, Zeroing};
+use storage::{Capabilities, Extent, Hints, IoFuture, ReadOnlyStorage};
 
 use crate::ahead::{For, Precedes};
 use crate::figures::Figures;
@@ -35,7 +35,7 @@ impl CachedStorage {
     /// # Errors
     /// When the image cannot be opened, or space cannot be given back that is above the ceiling.
     pub async fn open(
-        remote: Arc<dyn Storage>,
+        remote: Arc<dyn storage::Storage>,
         identity: Identity,
         file: CacheFile,
         host: Arc<dyn Host>,
@@ -146,11 +146,6 @@ impl CachedStorage {
             self.shared.counts.served_bytes.add(len as u64);
         }
     }
-
-    fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
-        let what = format!("{} is only read", self.name());
-        Box::pin(async { Err(io::Error::new(io::ErrorKind::PermissionDenied, what)) })
-    }
 }
 
 /// An offset in a request, which is as long as memory allows at most.
@@ -158,7 +153,7 @@ fn place(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-impl Storage for CachedStorage {
+impl ReadOnlyStorage for CachedStorage {
     fn name(&self) -> &str {
         self.shared.remote.name()
     }
@@ -252,34 +247,6 @@ impl Storage for CachedStorage {
                 }
             }
         })
-    }
-
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length <= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length >= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
     }
 
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {

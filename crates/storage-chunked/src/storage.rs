@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
-use buffer::{IoBuf, IoVec};
+use buffer::IoBuf;
 use futures_util::StreamExt;
 use futures_util::stream;
-use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
+use storage::{Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage};
 
 use crate::chunk_name::ChunkName;
 use crate::error::Error;
@@ -140,10 +140,6 @@ impl ChunkedStorage {
         let end = end.saturating_mul(chunk_bytes).min(offset.saturating_add(len));
         Ok(Extent { len: end.saturating_sub(offset).max(1), kind })
     }
-
-    fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
-        Box::pin(async { Err(Error::ReadOnly { image: self.name.clone() }.into()) })
-    }
 }
 
 /// What a table says of a chunk of the disk.
@@ -156,20 +152,9 @@ fn place(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-impl Storage for ChunkedStorage {
+impl ReadOnlyStorage for ChunkedStorage {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            alignment: 1,
-            grows_zeroed: false,
-            discards_to_zero: false,
-            resizable: false,
-            read_only: true,
-            cached: false,
-        }
     }
 
     fn length(&self) -> u64 {
@@ -186,35 +171,11 @@ impl Storage for ChunkedStorage {
         })
     }
 
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length <= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length >= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
         Box::pin(async move { Ok(self.extent_at(offset, len).await?) })
+    }
+
+    fn refusal(&self) -> io::Error {
+        Error::ReadOnly { image: self.name.clone() }.into()
     }
 }

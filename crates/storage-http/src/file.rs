@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_lock::OnceCell;
-use buffer::{IoBuf, IoVec};
+use buffer::IoBuf;
 use futures_util::future::join_all;
 use http_wire::{Origin, Scheme, Url};
-use storage::{Allocation, Capabilities, Extent, ExtentKind, Hints, IoFuture, Storage, Zeroing};
+use storage::{Extent, ExtentKind, Hints, IoFuture, ReadOnlyStorage};
 use tls::ClientCredentials;
 
 use crate::authorize::Authorize;
@@ -135,10 +135,6 @@ impl HttpStorage {
         }
         Ok(())
     }
-
-    fn refused<T>(&self) -> IoFuture<'_, io::Result<T>> {
-        Box::pin(async { Err(Error::ReadOnly { url: self.remote.url.clone() }.into()) })
-    }
 }
 
 /// Says where the file is read from later, too: its server, and the port for https there, to which redirects from http lead.
@@ -153,20 +149,9 @@ pub(crate) fn name_addresses(url: &Url) -> Result<(), Error> {
     Ok(())
 }
 
-impl Storage for HttpStorage {
+impl ReadOnlyStorage for HttpStorage {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            alignment: 1,
-            grows_zeroed: false,
-            discards_to_zero: false,
-            resizable: false,
-            read_only: true,
-            cached: false,
-        }
     }
 
     fn length(&self) -> u64 {
@@ -188,37 +173,13 @@ impl Storage for HttpStorage {
         })
     }
 
-    fn write(&self, _offset: u64, _data: IoVec, _hints: Hints) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn flush(&self) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _how: Zeroing) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
-    fn grow_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length <= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn shorten_to(&self, length: u64) -> IoFuture<'_, io::Result<()>> {
-        if length >= self.length() { Box::pin(async { Ok(()) }) } else { self.refused() }
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64, _how: Allocation) -> IoFuture<'_, io::Result<()>> {
-        self.refused()
-    }
-
     fn extent(&self, offset: u64, len: u64) -> IoFuture<'_, io::Result<Extent>> {
         // No server says what of a file is a hole.
         let len = len.min(self.length().saturating_sub(offset)).max(1);
         Box::pin(async move { Ok(Extent { len, kind: ExtentKind::Data }) })
+    }
+
+    fn refusal(&self) -> io::Error {
+        Error::ReadOnly { url: self.remote.url.clone() }.into()
     }
 }

@@ -45,6 +45,16 @@ impl Capabilities {
         read_only: false,
         cached: true,
     };
+
+    /// What bytes elsewhere promise that are only read.
+    pub const READ_ONLY: Capabilities = Capabilities {
+        alignment: 1,
+        grows_zeroed: false,
+        discards_to_zero: false,
+        resizable: false,
+        read_only: true,
+        cached: false,
+    };
 }
 
 /// How [`Storage::zero`] may do its work.
@@ -155,13 +165,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// As [`Storage::read`], into memory of others, which holds anything after a failure. A driver that cannot fill it in place reads into
     /// memory of its own, as much again, and copies.
     fn read_into(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async move {
-            let buf = IoBuf::try_uninit(memory.len()).ok_or(io::ErrorKind::OutOfMemory)?;
-            let (result, buf) = self.read(offset, buf, hints).await;
-            result?;
-            memory.copy_from(0, &buf);
-            Ok(())
-        })
+        copied_into(memory, move |buf| self.read(offset, buf, hints))
     }
 
     /// As [`Storage::write`], of memory of others. What is written is what was there at some time during the call, byte by byte. A
@@ -258,4 +262,18 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn watcher(&self) -> Option<&dyn StepWatcher> {
         None
     }
+}
+
+/// Has `read` fill memory of our own, as much as `memory` is, and copies that into it.
+pub(crate) fn copied_into<'a>(
+    memory: ForeignBytes,
+    read: impl FnOnce(IoBuf) -> IoFuture<'a, (io::Result<()>, IoBuf)> + 'a,
+) -> IoFuture<'a, io::Result<()>> {
+    Box::pin(async move {
+        let buf = IoBuf::try_uninit(memory.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (result, buf) = read(buf).await;
+        result?;
+        memory.copy_from(0, &buf);
+        Ok(())
+    })
 }

@@ -21,6 +21,7 @@ mod medium;
 mod memory;
 mod opening;
 mod range_lock;
+mod read_only;
 mod steps;
 mod unflushed;
 
@@ -34,5 +35,6 @@ pub use medium::{Answer, DirectRequests, Medium, OverwriteRoom};
 pub use memory::MemoryStorage;
 pub use opening::{LockClock, LockedOpenError, Unlocked, open_locked};
 pub use range_lock::{RangeGuard, RangeLocks, RangeMode};
+pub use read_only::ReadOnlyStorage;
 pub use steps::{Step, StepWatcher, about_to};
 pub use unflushed::{KEPT_BYTES_MAX, Repeatable, Unflushed, UnflushedMode};
