@@ -281,13 +281,16 @@ fn round(round: u64, random: &mut Random) -> (bool, usize) {
         }
     }
     if candidates[0] == "top" && !case.is_done(&images) {
-        run_again(round, case, &images);
+        // The disk may have stood on the other image already: that alone has the last write then, and what the disk knows of its changes
+        // does not say so.
+        let ahead = (candidates.len() > 1).then_some(written.last.0);
+        run_again(round, case, &images, ahead);
     }
     (ended, written.acknowledged.len())
 }
 
-/// Runs the job over what the first one left behind, to its end.
-fn run_again(round: u64, case: &Case, images: &Images) {
+/// Runs the job over what the first one left behind, to its end. Block `ahead` of the other image may stay as it is.
+fn run_again(round: u64, case: &Case, images: &Images, ahead: Option<usize>) {
     let disk = images.bytes("top");
     let (server, mut qmp) = images.serve();
     begin(&mut qmp, case, images, true);
@@ -304,7 +307,15 @@ fn run_again(round: u64, case: &Case, images: &Images) {
         _ if case.copies_the_disk() => "copy",
         _ => "top",
     };
-    assert!(images.bytes(held) == disk, "round {round}: {} once more: {held} is not the disk", case.job);
+    let found = images.bytes(held);
+    let blocks = found.chunks(BLOCK).zip(disk.chunks(BLOCK)).enumerate();
+    let differing = blocks.filter(|(_, (found, expected))| found != expected).map(|(block, _)| block);
+    let wrong: Vec<_> = differing.filter(|block| Some(*block) != ahead).collect();
+    assert!(
+        found.len() == disk.len() && wrong.is_empty(),
+        "round {round}: {} once more: blocks {wrong:?} of {held} are not the disk's",
+        case.job
+    );
     for image in NAMES {
         assert_leaks_at_most(images.path(image).as_ref());
     }
