@@ -86,11 +86,10 @@ pub fn run(args: &Args) -> ExitCode {
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
     let mut programs = TestPrograms::default();
-    let ready = stages.stage("what the tests compare with", peers::ensure)
-        && stages.stage("build of the tests and the program", || {
-            programs = TestPrograms::build()?;
-            Ok(())
-        });
+    let ready = stages.stage("build of the tests and the program, and what they compare with", || {
+        programs = build_beside_peers()?;
+        Ok(())
+    });
     if ready {
         let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
         if wanted(UNIT) {
@@ -136,6 +135,16 @@ pub fn run(args: &Args) -> ExitCode {
         }
     }
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Builds the tests, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
+fn build_beside_peers() -> Result<TestPrograms, String> {
+    std::thread::scope(|scope| {
+        let peers = scope.spawn(|| peers::ensure().inspect_err(|missing| eprintln!("{missing}")));
+        let programs = TestPrograms::build();
+        peers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        programs
+    })
 }
 
 /// Whether this is root on a machine that lets it make block devices; where it is not, it is said aloud that `stage` is left out.
