@@ -1,6 +1,7 @@
 //! A worker that has the image open.
 //!
-//! Requests of any thread are sent at once; a task of some loop receives the answers. When that loop ends, the next one whose request waits goes on.
+//! Requests of any thread are sent at once; a task receives the answers, on the loop of the request that found none, for as long as answers are to come: where
+//! one loop has all the requests, none is woken for another one's. When that loop ends, the next one whose request waits goes on.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use buffer::IoBuf;
 use event_listener::Event;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use reactor::net::Stream;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
@@ -131,13 +132,16 @@ impl Connection {
     }
 
     /// Takes a slot.
-    async fn enter(&self, ask: &Ask) -> Result<u64, Error> {
+    async fn enter(self: &Arc<Self>, ask: &Ask) -> Result<u64, Error> {
         loop {
             let room = self.room.listen();
             let mark = if ask.kind == Kind::Flush && !ask.is_repeat { self.unflushed.mark() } else { 0 };
-            if let Some(cookie) = self.table.lock().slots.enter(ask, mark)? {
+            let mut table = self.table.lock();
+            if let Some(cookie) = table.slots.enter(ask, mark)? {
                 return Ok(cookie);
             }
+            // All may be waited for by nobody.
+            self.receive(table);
             room.await;
         }
     }
@@ -176,14 +180,19 @@ impl Connection {
             Ok(Some(answer)) => Poll::Ready(Ok(answer)),
             Err(error) => Poll::Ready(Err(error)),
             Ok(None) => {
-                let begins = !std::mem::replace(&mut table.is_received, true);
-                drop(table);
-                if begins {
-                    let receiving = Receiving(Arc::clone(self));
-                    reactor::spawn(async move { receiving.run().await }).detach();
-                }
+                self.receive(table);
                 Poll::Pending
             }
+        }
+    }
+
+    /// Has a task of this loop receive answers, unless one does.
+    fn receive(self: &Arc<Self>, mut table: MutexGuard<'_, Table>) {
+        let begins = !std::mem::replace(&mut table.is_received, true);
+        drop(table);
+        if begins {
+            let receiving = Receiving(Arc::clone(self));
+            reactor::spawn(async move { receiving.run().await }).detach();
         }
     }
 
@@ -251,6 +260,9 @@ impl Receiving {
         let reason = loop {
             match connection.socket.try_recv(&mut message) {
                 Ok(None) => {
+                    if !connection.table.lock().slots.awaits_answers() {
+                        return;
+                    }
                     in_a_row = 0;
                     if connection.socket.readable().await.is_err() {
                         break None;
@@ -281,12 +293,13 @@ impl Receiving {
 }
 
 impl Drop for Receiving {
-    /// Also when its loop ends in the middle: another one goes on.
+    /// Also when its loop ends in the middle: another one goes on. So does one for a request that came while the last answers were taken.
     fn drop(&mut self) {
         let mut table = self.0.table.lock();
         table.is_received = false;
         let told = table.slots.take_wakers();
         drop(table);
         told.into_iter().for_each(Waker::wake);
+        self.0.room.notify(usize::MAX);
     }
 }

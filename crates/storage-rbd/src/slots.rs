@@ -36,6 +36,8 @@ struct Slot {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// How many wait for an answer.
+    waiting: usize,
     is_lost: bool,
 }
 
@@ -50,11 +52,16 @@ impl Slots {
     /// All free.
     pub(crate) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| Slot { round: 0, state: State::Free });
-        Self { slots: slots.collect(), free: (0..SLOTS).rev().collect(), is_lost: false }
+        Self { slots: slots.collect(), free: (0..SLOTS).rev().collect(), waiting: 0, is_lost: false }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
+    }
+
+    /// Whether an answer is to come, also one that nobody waits for any more.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.waiting > 0
     }
 
     /// Takes a slot and gives its cookie; `None` if all are taken.
@@ -70,6 +77,7 @@ impl Slots {
         slot.round = slot.round.wrapping_add(1);
         let waiting = Waiting { ask: ask.clone(), mark, waker: None, is_abandoned: false };
         slot.state = State::Waiting(Box::new(waiting));
+        self.waiting += 1;
         Ok(Some(u64::from(slot.round) << 32 | u64::from(index)))
     }
 
@@ -125,6 +133,7 @@ impl Slots {
         let state = std::mem::replace(&mut slot.state, State::Answered(answer));
         let State::Waiting(waiting) = state else { return Err(unknown) };
         let Waiting { ask, mark, waker, is_abandoned } = *waiting;
+        self.waiting -= 1;
         if is_abandoned {
             self.give_back(answer.cookie);
         }
@@ -164,12 +173,14 @@ mod tests {
         let cookie = slots.enter(&ask, 0).unwrap().unwrap();
         let waker = Waker::noop();
         assert_eq!(slots.poll(cookie, waker), Ok(None));
+        assert!(slots.awaits_answers());
         assert!(slots.answered(answer(cookie ^ 1)).is_err());
         assert!(slots.answered(answer(cookie + (1 << 32))).is_err());
         assert!(slots.answered(answer(u64::MAX)).is_err());
         assert!(slots.answered(answer(cookie)).is_ok());
         assert!(slots.answered(answer(cookie)).is_err());
         assert_eq!(slots.poll(cookie, waker), Ok(Some(answer(cookie))));
+        assert!(!slots.awaits_answers());
         slots.leave(cookie);
         let next = slots.enter(&ask, 0).unwrap().unwrap();
         assert_ne!(next, cookie);
@@ -185,6 +196,7 @@ mod tests {
         assert_eq!(slots.enter(&ask, 0), Ok(None));
         slots.leave(cookies[3]);
         assert_eq!(slots.enter(&ask, 0), Ok(None));
+        assert!(slots.awaits_answers());
         assert!(slots.answered(answer(cookies[3])).is_ok());
         assert!(slots.enter(&ask, 0).unwrap().is_some());
         slots.lose();
