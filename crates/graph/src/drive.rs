@@ -14,8 +14,10 @@
 
 mod alone;
 mod change;
+mod path;
 mod shown;
 
+pub use self::path::path_of;
 pub use self::shown::shown;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use self::path::called_a_path;
 use crate::drivers::storage_of;
 use crate::options::table::{is_file, is_flat, is_option_name};
 
@@ -150,22 +153,6 @@ pub fn parse_drive(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Result<Optio
         return Err(DriveError::FileForgotten { text: text_lossy() });
     }
     Ok(OptionTree::of_path(text))
-}
-
-/// The path in `file:PATH`, which is how QEMU's users write a path with a colon in it; `None` of anything else.
-fn called_a_path(text: &OsStr) -> Option<OsString> {
-    let path = text.as_bytes().strip_prefix(b"file:").filter(|path| !path.is_empty())?;
-    let path = OsStr::from_bytes(path);
-    // By itself it would be the name of something else.
-    let here = if storage_of(Path::new(path)).is_some() { "./" } else { "" };
-    Some([OsStr::new(here), path].into_iter().collect())
-}
-
-/// The path that `text` of a user's means where only a path can be meant: what is there is meant as it is written, `file:PATH` is PATH.
-pub fn path_of(text: &Path) -> PathBuf {
-    let as_written = text.symlink_metadata().is_ok();
-    let path = called_a_path(text.as_os_str()).filter(|_| !as_written);
-    path.map_or_else(|| text.to_owned(), PathBuf::from)
 }
 
 /// Reads `key=value,key=value`.
