@@ -1,10 +1,10 @@
 //! Memory for passwords and keys: it is not swapped, is in no core dump, and is overwritten when it is no longer used.
 //!
-//! [`Secret`] has bytes and [`Locked`] a value in pages of their own. [`wiped_stack`] clears what a calculation left on the stack.
+//! [`Secret`] has bytes and [`Locked`] a value in pages of their own. [`wiped_stack`] clears what a calculation left on the stack and in registers.
 //! [`without_credentials`] is the last gate before a message, a log or an answer.
 //! [`read_key`] brings a password from the kernel's keyrings straight into such pages.
 //!
-//! What this cannot do: registers are in a core dump, and what the kernel, a terminal or a debugger has seen is theirs.
+//! What this cannot do: registers are in a core dump while a calculation is at work, and what the kernel, a terminal or a debugger has seen is theirs.
 
 mod bytes;
 mod keyring;

@@ -13,7 +13,7 @@ const ROOMS: [(&str, &str); 12] = [
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
     ("crates/storage-rbd/src/librbd/", "functions of Ceph's library, in a process of its own"),
-    ("crates/secret/src/", "pages that are locked, and the kernel's keyrings"),
+    ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
     ("tests/src/libblkio.rs", "answers that libblkio leaves in memory of ours"),
     ("tests/src/virtio_driver.rs", "memory of a guest, mapped, for a driver of others"),
     ("fuzz/src/memory.rs", "an allocator that refuses on purpose"),
