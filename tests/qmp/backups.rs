@@ -338,6 +338,31 @@ fn a_transaction_that_fails_has_no_job_begun_and_leaves_none() {
     qemu_io_ok(&["-f", "qcow2"], &scratch.name("t"), &["read -P 0 0 2M", "read -P 2 2M 2M"]);
 }
 
+/// The upper disk was flushed while the lower one let no request in: the command was never answered, and no other one after it.
+#[test]
+fn a_transaction_takes_a_disk_and_the_one_below_it() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    changed(&steered, &mut qmp);
+    let over = json!({ "driver": "copy-on-read", "node-name": "over", "file": "a" });
+    qmp.ok("blockdev-add", over);
+    let bitmap =
+        |name: &str| json!({ "type": "block-dirty-bitmap-add", "data": { "node": "a", "name": name } });
+    let backup = |device: &str, file: &str| {
+        let data = json!({ "job-id": file, "device": device, "target": scratch.name(file), "sync": "full" });
+        json!({ "type": "drive-backup", "data": data })
+    };
+    let abort = json!({ "type": "abort", "data": {} });
+    let refused = qmp
+        .refused("transaction", json!({ "actions": [backup("over", "one"), bitmap("new"), abort.clone()] }));
+    assert!(refused.contains("abort"), "{refused}");
+    qmp.refused("transaction", json!({ "actions": [bitmap("new"), backup("over", "two"), abort] }));
+    qmp.ok("transaction", json!({ "actions": [bitmap("new"), backup("over", "three")] }));
+    completed(&mut qmp, "three");
+    steered.server.stop();
+    qemu_io_ok(&["-f", "qcow2"], &scratch.name("three"), &["read -P 1 0 2M", "read -P 2 2M 2M"]);
+}
+
 /// The storage daemon of QEMU with the same disk, under the same name; ended with the test.
 pub(super) struct Daemon(std::process::Child);
 
@@ -486,6 +511,7 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     let itself = qmp.refused("blockdev-snapshot", overlay);
     assert!(itself.contains("below itself"), "{itself}");
     qmp.ok("nbd-server-stop", json!({}));
+    qmp.event("BLOCK_EXPORT_DELETED");
     let pull = scratch.name("pull.sock");
     let address = json!({ "type": "unix", "data": { "path": pull } });
     qmp.ok("nbd-server-start", json!({ "addr": address, "max-connections": 0 }));

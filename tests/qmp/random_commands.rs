@@ -302,7 +302,11 @@ fn life(seed: u64) {
     let (mut server, mut qmp) = begin_with_nothing(&scratch);
     let nbd = json!({ "addr": { "type": "unix", "data": { "path": scratch.name("nbd") } } });
     qmp.ok("nbd-server-start", nbd);
-    let before = server.descriptors();
+    // Its loops begin to listen one after the other.
+    let mut before = 0;
+    server.wait_until(|server| {
+        (server.descriptors() == std::mem::replace(&mut before, server.descriptors())).then_some(())
+    });
     println!("seed {seed}");
     let done: usize = std::thread::scope(|scope| {
         let clients = [1, 2].map(|number| {

@@ -82,7 +82,8 @@ async fn all_or_none(
     Ok(json!({}))
 }
 
-/// The disks of all actions, each once.
+/// The disks of all actions, each once. One that another of them stands on is left out: what is done to the upper one asks it (a flush), and would
+/// wait for itself. Who uses it otherwise is not seen from the upper one in any case.
 fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec<Arc<DiskNode>>, QmpError> {
     let mut disks: Vec<Arc<DiskNode>> = Vec::new();
     for (_, data) in actions {
@@ -93,7 +94,11 @@ fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec
             disks.push(disk);
         }
     }
-    Ok(disks)
+    let is_below = |disk: &Arc<DiskNode>| {
+        let mut others = disks.iter().filter(|other| !Arc::ptr_eq(other, disk));
+        others.any(|other| inventory.graph.stands_on(&other.name(), &disk.name()))
+    };
+    Ok(disks.iter().filter(|disk| !is_below(disk)).cloned().collect())
 }
 
 async fn act(
