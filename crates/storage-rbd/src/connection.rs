@@ -136,12 +136,14 @@ impl Connection {
         loop {
             let room = self.room.listen();
             let mark = if ask.kind == Kind::Flush && !ask.is_repeat { self.unflushed.mark() } else { 0 };
-            let mut table = self.table.lock();
-            if let Some(cookie) = table.slots.enter(ask, mark)? {
-                return Ok(cookie);
+            {
+                let mut table = self.table.lock();
+                if let Some(cookie) = table.slots.enter(ask, mark)? {
+                    return Ok(cookie);
+                }
+                // All may be waited for by nobody.
+                self.receive(table);
             }
-            // All may be waited for by nobody.
-            self.receive(table);
             room.await;
         }
     }
