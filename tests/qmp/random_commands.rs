@@ -305,7 +305,8 @@ fn life(seed: u64) {
     // Its loops begin to listen one after the other.
     let mut before = 0;
     server.wait_until(|server| {
-        (server.descriptors() == std::mem::replace(&mut before, server.descriptors())).then_some(())
+        let last = std::mem::replace(&mut before, server.descriptors());
+        (last == before).then_some(())
     });
     println!("seed {seed}");
     let done: usize = std::thread::scope(|scope| {

@@ -9,9 +9,16 @@ use reactor::net::Stream;
 
 use crate::limits::HANDSHAKES_MAX;
 
-/// All of a server, by the order in which they came.
+/// All of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Newcomers(Mutex<BTreeMap<u64, Weak<Stream>>>);
+pub(crate) struct Newcomers(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How many have come so far: no two have one number, also when the first of them is gone.
+    came: u64,
+    streams: BTreeMap<u64, Weak<Stream>>,
+}
 
 /// A place among them; given back by dropping.
 #[derive(Debug)]
@@ -24,9 +31,11 @@ impl Newcomers {
     /// Gives a client a place, and the connection whose place it was, if all were taken.
     pub(crate) fn enter(self: &Arc<Self>, stream: &Arc<Stream>) -> (NewcomerSlot, Option<Arc<Stream>>) {
         let mut waiting = self.0.lock();
-        let number = waiting.last_key_value().map_or(0, |(last, _)| last + 1);
-        let first = if waiting.len() >= HANDSHAKES_MAX { waiting.pop_first() } else { None };
-        waiting.insert(number, Arc::downgrade(stream));
+        waiting.came += 1;
+        let number = waiting.came;
+        let is_full = waiting.streams.len() >= HANDSHAKES_MAX;
+        let first = if is_full { waiting.streams.pop_first() } else { None };
+        waiting.streams.insert(number, Arc::downgrade(stream));
         drop(waiting);
         let slot = NewcomerSlot { newcomers: Arc::clone(self), number };
         (slot, first.and_then(|(_, stream)| stream.upgrade()))
@@ -35,6 +44,6 @@ impl Newcomers {
 
 impl Drop for NewcomerSlot {
     fn drop(&mut self) {
-        self.newcomers.0.lock().remove(&self.number);
+        self.newcomers.0.lock().streams.remove(&self.number);
     }
 }

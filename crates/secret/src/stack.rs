@@ -98,6 +98,7 @@ mod tests {
         assert!(left >= 100, "the test must be able to see marks: {left}");
         assert!(wiped < 10, "{wiped}");
     }
+
     /// A key was found on a stack: a register had kept it, and a function had put all registers there.
     #[cfg(target_arch = "x86_64")]
     #[test]
