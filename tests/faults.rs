@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use black_box::bytes::are_all;
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::{Run, Scratch, Server, cowhand};
 
@@ -51,7 +52,7 @@ fn zeroes_written_to_an_overlay_hide_the_backing_file() {
             let flags = if index % 2 == 0 { 0 } else { black_box::wire::NO_HOLE };
             client.write_zeroes(offset, len, flags).expect("zeroes");
             let found = client.read(offset, len).expect("read");
-            assert!(found.iter().all(|byte| *byte == 0), "{options}: {offset} {len}");
+            assert!(are_all(&found, 0), "{options}: {offset} {len}");
         }
         client.disconnect();
         server.stop();
@@ -60,7 +61,7 @@ fn zeroes_written_to_an_overlay_hide_the_backing_file() {
         for (offset, len) in ranges {
             let range = usize::try_from(offset).expect("small")
                 ..usize::try_from(offset + u64::from(len)).expect("small");
-            assert!(disk[range].iter().all(|byte| *byte == 0), "{options}: {offset} {len}, read by QEMU");
+            assert!(are_all(&disk[range], 0), "{options}: {offset} {len}, read by QEMU");
         }
         assert_eq!((disk[99_999], disk[100_003]), (0x77, 0x77), "{options}: what is beside stays");
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use black_box::bytes::are_all;
 use black_box::ceph::{Objects, kill_workers_of};
 use black_box::qmp::Qmp;
 use black_box::server::{Server, Start};
@@ -95,7 +96,7 @@ fn snapshots_sizes_and_holes_are_what_qemu_finds() {
     let (ours, theirs) = (read("ours.raw"), read("theirs.raw"));
     assert_eq!((ours.len(), theirs.len()), (30 << 20, 30 << 20));
     assert!(ours == theirs, "holes differ");
-    assert!(ours[5 << 20..(5 << 20) + 4096].iter().all(|byte| *byte == 0));
+    assert!(are_all(&ours[5 << 20..(5 << 20) + 4096], 0));
     let refused = scene.run(&["io", "-f", "raw", "-c", "write 0 512", &old]).fails();
     assert!(refused.contains("only read") || refused.contains("read-only"), "{refused}");
     scene.run(&["resize", "-f", "raw", "--shrink", &name, "8M"]).ok();

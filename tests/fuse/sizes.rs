@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use black_box::Run;
+use black_box::bytes::are_all;
 use rustix::io::Errno;
 use serde_json::json;
 
@@ -67,7 +68,7 @@ fn a_growable_disk_grows_with_what_is_written_behind_its_end() {
     assert_eq!(content.len() as u64, SIZE);
     let middle = content.len() / 2;
     assert!(content[middle..middle + 100] == pattern(3, 100));
-    assert!(content[middle + 100..].iter().all(|&byte| byte == 0), "what was cut off is gone");
+    assert!(are_all(&content[middle + 100..], 0), "what was cut off is gone");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use black_box::bytes::are_all;
 use black_box::peer::{assert_leaks_at_most, converted, dirty, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use black_box::server::Start;
@@ -194,8 +195,7 @@ impl Written {
         }
         let (last, value) = self.last;
         let is = |(block, found): (usize, &[u8])| {
-            found == &expected[block * BLOCK..(block + 1) * BLOCK]
-                || (block == last && found.iter().all(|byte| *byte == value))
+            found == &expected[block * BLOCK..(block + 1) * BLOCK] || (block == last && are_all(found, value))
         };
         bytes.chunks(BLOCK).enumerate().all(is)
     }

@@ -20,6 +20,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use black_box::bytes::are_all;
 use black_box::peer::{assert_leaks_at_most, qemu_img};
 use black_box::random::number;
 use black_box::{Random, Scratch, Server, cowhand};
@@ -183,11 +184,7 @@ impl Mode {
         server.stop();
         // What it was made larger by was never written.
         let grown = disk.split_off(BLOCKS * BLOCK_BYTES);
-        assert!(
-            grown.iter().all(|byte| *byte == 0),
-            "{}, round {round}: bytes behind the old end",
-            self.name
-        );
+        assert!(are_all(&grown, 0), "{}, round {round}: bytes behind the old end", self.name);
         let ledger = shared.ledger.get_mut().expect("no panic elsewhere");
         ledger.restart(&disk).unwrap_or_else(|lost| panic!("{}, round {round}: {lost}", self.name));
     }

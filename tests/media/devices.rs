@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use black_box::bytes::are_all;
 use black_box::media::{LoopDevice, Mounted};
 use black_box::peer::{dirty_by_qemu, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
@@ -157,14 +158,14 @@ fn copies_onto_a_device_are_what_qemu_img_makes() {
                 qemu_img(["check", "-q", "-f", "qcow2", path]).ok();
             } else {
                 // Behind the disk the device stays as it was.
-                assert!(copied[expected.len()..].iter().all(|&byte| byte == 0xee), "{words:?}");
+                assert!(are_all(&copied[expected.len()..], 0xee), "{words:?}");
             }
         }
         dirty();
         cowhand(["dd", "bs=1M", "count=1", &format!("if={source}"), &format!("of={path}")]).ok();
         let device_bytes = std::fs::read(path).expect("the device");
-        assert!(device_bytes[64 << 10..264 << 10].iter().all(|&byte| byte == 1));
-        assert!(device_bytes[..64 << 10].iter().all(|&byte| byte == 0));
+        assert!(are_all(&device_bytes[64 << 10..264 << 10], 1));
+        assert!(are_all(&device_bytes[..64 << 10], 0));
         dirty();
         cowhand(["create", "-q", "-f", "raw", path, "1M"]).ok();
         let device_bytes = std::fs::read(path).expect("the device");
@@ -249,9 +250,7 @@ fn a_partition_is_served_up_to_its_end_and_not_beyond() {
     server.stop();
     let whole = std::fs::read(device.path()).expect("the device");
     let end = (start + size) as usize;
-    assert!(
-        whole[end - 1000..end].iter().all(|&byte| byte == 5) && whole[end..].iter().all(|&byte| byte == 0)
-    );
+    assert!(are_all(&whole[end - 1000..end], 5) && are_all(&whole[end..], 0));
     Run::new("partx").args(["--delete", device.path()]).ok();
 }
 

@@ -7,6 +7,7 @@ mod devices;
 mod disk;
 
 use black_box::Scratch;
+use black_box::bytes::are_all;
 use black_box::media::{LoopDevice, Mounted};
 use black_box::peer::qemu_img;
 
@@ -200,7 +201,7 @@ fn an_image_on_a_used_device_shows_nothing_of_what_was_there() {
             disk.create(true);
             let back = scratch.file("back");
             qemu_img(["convert", "-f", "qcow2", "-O", "raw", device.path()]).arg(&back).ok();
-            assert!(std::fs::read(&back).expect("a copy").iter().all(|&byte| byte == 0), "{options}");
+            assert!(are_all(&std::fs::read(&back).expect("a copy"), 0), "{options}");
             disk.lives_through_a_kill_and_is_what_qemu_reads();
         }
     }

@@ -1,5 +1,6 @@
 //! `offset` and `size`: a raw disk that is a part of a file, as QEMU serves it from the same words.
 
+use black_box::bytes::are_all;
 use black_box::client::Failed;
 use black_box::peer::{qemu_img, qemu_io};
 use black_box::{Client, Run, Scratch, Server, cowhand};
@@ -120,7 +121,7 @@ fn nothing_outside_the_window_is_read_or_changed() {
         assert_eq!(after[1000..5096], read[..]);
         assert_eq!((&read[..100], &read[4000..]), (&[0xaa; 100][..], &[0xbb; 96][..]));
         assert_eq!(read[100..1000], before[1100..2000]);
-        assert!(read[1000..1500].iter().all(|byte| *byte == 0));
+        assert!(are_all(&read[1000..1500], 0));
     }
 }
 

@@ -22,6 +22,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use black_box::bytes::are_all;
 use black_box::peer::{assert_clean, converted, qemu_img, qemu_io_ok};
 use black_box::{Run, Scratch};
 use serde_json::json;
@@ -163,7 +164,7 @@ fn zeroes_of_an_overlay_stay_zeroes_in_streams_and_commits() {
         server.stop();
         assert_eq!(backing_of(&scratch.name("three")), Some(one.clone()));
         let bytes = converted(&scratch.name("three"), "qcow2", &[], &scratch.file("converted"));
-        let all = |range: std::ops::Range<usize>, value| bytes[range].iter().all(|byte| *byte == value);
+        let all = |range: std::ops::Range<usize>, value| are_all(&bytes[range], value);
         assert!(all(0..1 << 20, 3) && all(1 << 20..2 << 20, 0) && all(2 << 20..3 << 20, 3), "{job}");
         assert!(all(3 << 20..(3 << 20) + 65536, 5) && all((3 << 20) + 65536..4 << 20, 3), "{job}");
         assert_clean(one.as_ref());
@@ -192,11 +193,8 @@ fn the_end_of_a_disk_that_is_no_whole_cluster_is_copied() {
         server.stop();
         let bytes = std::fs::read(&target).expect("a copy");
         assert_eq!(bytes.len() as u64, size, "{job}");
-        assert!(bytes[3 << 20..].iter().all(|byte| *byte == 3), "{job}: the end of the disk");
-        assert!(
-            bytes[..65536].iter().all(|byte| *byte == 4)
-                && bytes[65536..3 << 20].iter().all(|byte| *byte == 0)
-        );
+        assert!(are_all(&bytes[3 << 20..], 3), "{job}: the end of the disk");
+        assert!(are_all(&bytes[..65536], 4) && are_all(&bytes[65536..3 << 20], 0));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use black_box::bytes::are_all;
 use black_box::libblkio::{Blkio, ReqFlags, Shared, answers};
 use black_box::peer::{assert_clean, converted};
 
@@ -71,7 +72,7 @@ fn libblkio_does_what_qemu_has_it_do() {
     expected[256 << 10..320 << 10].fill(0);
     let raw = converted(&place.disk, "qcow2", &[], &place.scratch.file("raw"));
     assert!(raw[MIB..2 * MIB] == expected, "the image has something else");
-    assert!(raw[raw.len() - 512..] == data[..512] && raw[..MIB].iter().all(|byte| *byte == 0));
+    assert!(raw[raw.len() - 512..] == data[..512] && are_all(&raw[..MIB], 0));
 }
 
 /// What QEMU does when the disk is not to be written.
