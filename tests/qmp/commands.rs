@@ -119,6 +119,9 @@ fn a_server_may_begin_with_nothing_and_open_its_own_door() {
     let client = Client::connect(nbd.as_ref(), "a").expect("it serves");
     assert_eq!(client.flags() & 2, 2, "read-only unless told otherwise");
     qmp.ok("nbd-server-stop", json!({}));
+    // Answered when the export is gone, with its client.
+    assert_eq!(qmp.ok("query-block-exports", json!({})), json!([]));
+    qmp.ok("blockdev-del", json!({ "node-name": "a" }));
     qmp.event("BLOCK_EXPORT_DELETED");
     assert!(Client::connect(nbd.as_ref(), "a").is_err());
     assert_eq!(qmp.ok("query-block-exports", json!({})), json!([]));

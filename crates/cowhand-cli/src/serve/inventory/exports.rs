@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::QmpError;
+use event_listener::Event;
 use export::{ExportEntry, Exports, NotRemoved, Removal};
 use futures_util::future::select;
 use graph::{Disk, DiskNode, Hold, User};
@@ -35,6 +36,9 @@ pub struct ExportRecord {
     pub door: ExportDoor,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
+    /// Nothing is left of it.
+    is_gone: Cell<bool>,
+    gone: Event,
     /// Those of its bitmaps that another disk has.
     lent: Vec<LentBitmap>,
     /// Keep all of them from being removed.
@@ -122,6 +126,14 @@ impl ExportRecord {
         Arc::ptr_eq(of, disk) && self.entry.disk().bitmaps().iter().any(|shown| shown == bitmap)
     }
 
+    /// Waits until the last client has left and the nodes are free.
+    pub async fn gone(&self) {
+        let gone = self.gone.listen();
+        if !self.is_gone.get() {
+            gone.await;
+        }
+    }
+
     /// What is exported is called so now.
     pub fn node_name(&self) -> String {
         self.holds.borrow().first().map_or_else(|| self.disk.name(), Hold::node_name)
@@ -165,8 +177,17 @@ impl Inventory {
         let holds = holds.collect::<Result<_, _>>().map_err(|error| self.refused(&error))?;
         let view = Arc::new(ExportView::new(Arc::clone(&disk.disk), shown, lent.clone()));
         let (entry, door) = open(&disk.disk, view)?;
-        let (shutting_down, holds) = (Cell::new(false), RefCell::new(holds));
-        let record = ExportRecord { id, disk, entry, door, shutting_down, lent, holds };
+        let record = ExportRecord {
+            id,
+            disk,
+            entry,
+            door,
+            shutting_down: Cell::new(false),
+            is_gone: Cell::new(false),
+            gone: Event::new(),
+            lent,
+            holds: RefCell::new(holds),
+        };
         self.exports.borrow_mut().push(Rc::new(record));
         Ok(())
     }
@@ -255,6 +276,8 @@ impl Inventory {
         self.exports.borrow_mut().retain(|other| !Rc::ptr_eq(other, record));
         record.holds.borrow_mut().clear();
         self.events.emit("BLOCK_EXPORT_DELETED", &json!({ "id": record.id }));
+        record.is_gone.set(true);
+        record.gone.notify(usize::MAX);
     }
 
     /// The export called `id` here.

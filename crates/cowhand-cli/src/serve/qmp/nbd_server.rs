@@ -37,15 +37,17 @@ pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
     Ok(json!({}))
 }
 
-/// Closes the socket and takes all exports from their clients.
-pub fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
+/// Closes the socket and takes all exports from their clients. When this ends they are gone and their nodes are free: managers remove those next.
+pub async fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
     if !inventory.doors.close() {
         return Err(QmpError::generic("the NBD server does not listen"));
     }
-    for export in inventory.exports() {
-        if export.is_nbd() && !export.shutting_down.get() {
-            inventory.remove_export(&export.id, Removal::Hard)?;
-        }
+    let exports: Vec<_> = inventory.exports().into_iter().filter(|export| export.is_nbd()).collect();
+    for export in exports.iter().filter(|export| !export.shutting_down.get()) {
+        inventory.remove_export(&export.id, Removal::Hard)?;
+    }
+    for export in exports {
+        export.gone().await;
     }
     Ok(json!({}))
 }
