@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use black_box::Scratch;
+use black_box::bytes::are_all;
 use black_box::peer::{assert_clean, converted, dirty_by_qemu, qemu_img, qemu_io_ok};
 use black_box::qmp::Qmp;
 use serde_json::{Value, json};
@@ -199,7 +200,7 @@ fn zeroes_of_an_increment_and_of_a_mirrored_overlay_hide_what_is_below() {
     completed(&mut qmp, "m");
     for (at, value) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 1), (5, 0)] {
         let read = client.read(at << 20, 1 << 20).expect("a read");
-        assert!(read.iter().all(|byte| *byte == value), "MiB {at}");
+        assert!(are_all(&read, value), "MiB {at}");
     }
     drop(client);
     steered.server.stop();
@@ -336,31 +337,6 @@ fn a_transaction_that_fails_has_no_job_begun_and_leaves_none() {
     assert_eq!(bitmap(&mut qmp, "b")["count"], 0);
     steered.server.stop();
     qemu_io_ok(&["-f", "qcow2"], &scratch.name("t"), &["read -P 0 0 2M", "read -P 2 2M 2M"]);
-}
-
-/// The upper disk was flushed while the lower one let no request in: the command was never answered, and no other one after it.
-#[test]
-fn a_transaction_takes_a_disk_and_the_one_below_it() {
-    let steered = Steered::new();
-    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
-    changed(&steered, &mut qmp);
-    let over = json!({ "driver": "copy-on-read", "node-name": "over", "file": "a" });
-    qmp.ok("blockdev-add", over);
-    let bitmap =
-        |name: &str| json!({ "type": "block-dirty-bitmap-add", "data": { "node": "a", "name": name } });
-    let backup = |device: &str, file: &str| {
-        let data = json!({ "job-id": file, "device": device, "target": scratch.name(file), "sync": "full" });
-        json!({ "type": "drive-backup", "data": data })
-    };
-    let abort = json!({ "type": "abort", "data": {} });
-    let refused = qmp
-        .refused("transaction", json!({ "actions": [backup("over", "one"), bitmap("new"), abort.clone()] }));
-    assert!(refused.contains("abort"), "{refused}");
-    qmp.refused("transaction", json!({ "actions": [bitmap("new"), backup("over", "two"), abort] }));
-    qmp.ok("transaction", json!({ "actions": [bitmap("new"), backup("over", "three")] }));
-    completed(&mut qmp, "three");
-    steered.server.stop();
-    qemu_io_ok(&["-f", "qcow2"], &scratch.name("three"), &["read -P 1 0 2M", "read -P 2 2M 2M"]);
 }
 
 /// The storage daemon of QEMU with the same disk, under the same name; ended with the test.
@@ -511,7 +487,6 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     let itself = qmp.refused("blockdev-snapshot", overlay);
     assert!(itself.contains("below itself"), "{itself}");
     qmp.ok("nbd-server-stop", json!({}));
-    qmp.event("BLOCK_EXPORT_DELETED");
     let pull = scratch.name("pull.sock");
     let address = json!({ "type": "unix", "data": { "path": pull } });
     qmp.ok("nbd-server-start", json!({ "addr": address, "max-connections": 0 }));
@@ -547,7 +522,7 @@ fn the_order_of_libvirt_for_checkpoints_and_an_incremental_pull_backup_works() {
     let mut vendor = black_box::Client::connect(pull.as_ref(), "vda").expect("it serves");
     for (offset, value) in [(0, 1), (1 << 20, 2), (2 << 20, 3), (3 << 20, 1), (6 << 20, 0)] {
         let found = vendor.read(offset, 64 << 10).expect("a read");
-        assert!(found.iter().all(|byte| *byte == value), "the backup has other bytes at {offset}");
+        assert!(are_all(&found, value), "the backup has other bytes at {offset}");
     }
     drop(vendor);
     // virsh domjobabort, as it is done when the vendor is ready.

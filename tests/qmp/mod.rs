@@ -34,6 +34,7 @@ mod raw_sizes;
 mod raw_window;
 mod schema;
 mod shipped_job_faults;
+mod transactions;
 
 use std::path::PathBuf;
 

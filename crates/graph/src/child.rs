@@ -1,6 +1,7 @@
 //! A disk below a filter, as the filter sees it. Its requests pass the disk's front as those of doors do.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, ReadKind, Stored, Takes, ZeroOptions};
@@ -16,6 +17,8 @@ pub(crate) struct Child {
     /// Another one is put here only while the filter's own disk is drained ([`crate::Graph::reopen`]).
     disk: ArcSwap<Disk>,
     owner: Owner,
+    /// The disk and the filter's own are kept at rest by one task ([`crate::AtRest`]), and what asks here is that task.
+    asks_at_rest: AtomicBool,
 }
 
 /// Who closes the disk below a filter.
@@ -30,7 +33,8 @@ pub(crate) enum Owner {
 impl Child {
     /// `disk`, below a filter.
     pub(crate) fn new(disk: Arc<Disk>, owner: Owner) -> Arc<Self> {
-        Arc::new(Self { name: Block::name(&*disk).to_owned(), disk: ArcSwap::new(disk), owner })
+        let name = Block::name(&*disk).to_owned();
+        Arc::new(Self { name, disk: ArcSwap::new(disk), owner, asks_at_rest: AtomicBool::new(false) })
     }
 
     /// The disk of now.
@@ -46,6 +50,16 @@ impl Child {
     /// Puts another disk here. No request of the filter is under way.
     pub(crate) fn set(&self, disk: Arc<Disk>) {
         self.disk.store(disk);
+    }
+
+    /// Whether flushes and reads do not wait until the disk lets requests in again: nobody but the task that keeps them out has them.
+    pub(crate) fn ask_at_rest(&self, asks: bool) {
+        self.asks_at_rest.store(asks, Ordering::SeqCst);
+    }
+
+    /// What the disk stands on, for the task that keeps its requests out.
+    fn at_rest(&self, disk: &Disk) -> Option<Arc<dyn Block>> {
+        self.asks_at_rest.load(Ordering::SeqCst).then(|| disk.root())
     }
 }
 
@@ -85,7 +99,12 @@ impl Block for Child {
         hints: Hints,
     ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
         let disk = self.disk();
-        Box::pin(async move { disk.read(offset, buf, hints).await })
+        Box::pin(async move {
+            match self.at_rest(&disk) {
+                Some(root) => root.read(offset, buf, hints).await,
+                None => disk.read(offset, buf, hints).await,
+            }
+        })
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
@@ -110,17 +129,32 @@ impl Block for Child {
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.flush().await })
+        Box::pin(async move {
+            match self.at_rest(&disk) {
+                Some(_) => disk.flush_inside().await,
+                None => disk.flush().await,
+            }
+        })
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.block_status(offset, len).await })
+        Box::pin(async move {
+            match self.at_rest(&disk) {
+                Some(root) => root.block_status(offset, len).await,
+                None => disk.block_status(offset, len).await,
+            }
+        })
     }
 
     fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
         let disk = self.disk();
-        Box::pin(async move { disk.stored(offset, len, wanted).await })
+        Box::pin(async move {
+            match self.at_rest(&disk) {
+                Some(root) => root.stored(offset, len, wanted).await,
+                None => disk.stored(offset, len, wanted).await,
+            }
+        })
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {

@@ -307,7 +307,8 @@ impl Disk {
         self.layers().flush_below().await
     }
 
-    pub(crate) async fn flush_inside(&self) -> Result<(), Error> {
+    /// As [`Disk::flush`], but no request: it waits for none that is kept out, and no figure knows of it.
+    pub async fn flush_inside(&self) -> Result<(), Error> {
         self.layers().flush().await
     }
 

@@ -42,9 +42,9 @@ pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
-    Change, DescriptionError, DiskNode, Edge, FileToFill, FilterNode, Graph, Hold, JobFilter, KeySlots,
-    LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, ReplaceError,
-    Replaced, User,
+    AtRest, Change, DescriptionError, DiskNode, Edge, FileToFill, FilterNode, Graph, Hold, JobFilter,
+    KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver,
+    ReplaceError, Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};
 pub use crate::resize_raw::resize_raw;

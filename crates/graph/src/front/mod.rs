@@ -365,6 +365,11 @@ impl Front {
         self.gate.open();
     }
 
+    /// Whether requests are kept out.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.gate.is_shut()
+    }
+
     /// The time on the clock of the limits.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()

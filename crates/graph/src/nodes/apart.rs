@@ -19,6 +19,24 @@ impl Graph {
         }
     }
 
+    /// Whether requests to the disk `from` send requests to the disk `to`, through filters and jobs, or it is that disk.
+    pub fn sends_to(&self, from: &str, to: &str) -> bool {
+        match (self.node(from), self.node(to)) {
+            (Ok(from), Ok(to)) => self.feeds(&from, &to),
+            _ => false,
+        }
+    }
+
+    /// Whether `node` is `other`, or sends requests to it, through filters and jobs.
+    pub(super) fn feeds(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
+        if Arc::ptr_eq(node, other) {
+            return true;
+        }
+        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
+        let below = below.iter().filter_map(|(_, name)| self.node(name).ok());
+        below.chain(node.holders.targets()).any(|next| self.feeds(&next, other))
+    }
+
     /// Whether `node` is `other`, or over it.
     pub(super) fn reaches(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
         if Arc::ptr_eq(node, other) {

@@ -51,6 +51,11 @@ impl FilterNode {
         self.below.iter().map(|below| (below.role.name, below.name.lock().get())).collect()
     }
 
+    /// The disks below, as it sees them.
+    pub(super) fn children(&self) -> impl Iterator<Item = &Arc<Child>> {
+        self.below.iter().map(|below| &below.child)
+    }
+
     /// Whether the node called `name` is below it.
     pub(super) fn uses(&self, name: &str) -> bool {
         self.below.iter().any(|below| below.name.lock().is(name))

@@ -34,6 +34,14 @@ impl Hold {
     pub fn node_name(&self) -> String {
         self.node.name()
     }
+
+    /// Says that the user has writes to this node wait for writes to the node of `target`.
+    pub fn copies_to(&self, target: &Self) {
+        let mut holders = self.node.holders.0.lock();
+        if let Some(holder) = holders.iter_mut().find(|holder| Arc::ptr_eq(&holder.user, &self.user)) {
+            holder.copies_to = Some(Arc::clone(&target.node));
+        }
+    }
 }
 
 /// While it lasts its node is not removed.
@@ -45,23 +53,36 @@ pub struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.node.holders.0.lock().retain(|user| !Arc::ptr_eq(user, &self.user));
+        self.node.holders.0.lock().retain(|holder| !Arc::ptr_eq(&holder.user, &self.user));
     }
 }
 
 /// The users of one node, the first comer first.
 #[derive(Debug, Default)]
-pub(super) struct Holders(Mutex<Vec<Arc<User>>>);
+pub(super) struct Holders(Mutex<Vec<Holder>>);
+
+/// A user of a node.
+#[derive(Debug)]
+struct Holder {
+    user: Arc<User>,
+    /// The node that the user copies to what is written to this one.
+    copies_to: Option<Arc<Node>>,
+}
 
 impl Holders {
     /// All of them.
     pub(super) fn all(&self) -> Vec<User> {
-        self.0.lock().iter().map(|user| User::clone(user)).collect()
+        self.0.lock().iter().map(|holder| User::clone(&holder.user)).collect()
     }
 
     /// The user that has held the node longest.
     pub(super) fn first(&self) -> Option<User> {
-        self.0.lock().first().map(|user| User::clone(user))
+        self.0.lock().first().map(|holder| User::clone(&holder.user))
+    }
+
+    /// Nodes that users copy to what is written to this one.
+    pub(super) fn targets(&self) -> Vec<Arc<Node>> {
+        self.0.lock().iter().filter_map(|holder| holder.copies_to.clone()).collect()
     }
 }
 
@@ -78,7 +99,7 @@ impl Graph {
             let by = User { kind: "node", name: over.name() };
             return Err(NodeError::InUse { name: name.to_owned(), by });
         }
-        node.holders.0.lock().push(Arc::clone(&user));
+        node.holders.0.lock().push(Holder { user: Arc::clone(&user), copies_to: None });
         Ok(Hold { node, user })
     }
 }

@@ -8,6 +8,9 @@ mod access;
 mod access_tests;
 mod add;
 mod apart;
+mod at_rest;
+#[cfg(test)]
+mod at_rest_tests;
 mod changing_backing;
 mod description;
 mod disk_node;
@@ -44,6 +47,7 @@ use async_lock::{Mutex as AsyncMutex, MutexGuard};
 use parking_lot::Mutex;
 
 pub use self::access::LayerAccess;
+pub use self::at_rest::AtRest;
 pub use self::description::DescriptionError;
 pub use self::disk_node::DiskNode;
 pub use self::error::NodeError;

@@ -149,6 +149,8 @@ impl Graph {
         // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
         node.plan(old, edge, &found)?;
         let flushed = match written {
+            // Whoever keeps requests out has flushed it before, so that they need not wait for that.
+            Written::Flush if node.disk.front.is_shut() => Ok(()),
             Written::Flush => node.disk.flush_inside().await,
             Written::Copied => node.disk.flush_below().await,
         };

@@ -76,7 +76,7 @@ async fn begin(
         )));
     }
     let (unit, pace) = pace(arguments, unit(&block))?;
-    let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
+    let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);
     let filter = BeforeWrite::new(disk.disk.root(), block, unit, since, discards);

@@ -178,12 +178,26 @@ pub fn free_of_jobs(inventory: &Inventory, disk: &DiskNode) -> Result<(), QmpErr
     }
 }
 
-/// Keeps nodes for a job.
+/// Keeps the disk that a job is at work on, and the one that it copies what is written there to, if any.
 ///
 /// # Errors
 /// When one is not there.
-pub fn hold(inventory: &Inventory, job: &str, nodes: &[&str]) -> Result<Vec<Hold>, QmpError> {
+pub fn hold(
+    inventory: &Inventory,
+    job: &str,
+    disk: &DiskNode,
+    target: Option<&DiskNode>,
+) -> Result<Vec<Hold>, QmpError> {
     let user = User { kind: "job", name: job.to_owned() };
-    let holds = nodes.iter().map(|node| inventory.graph.hold(node, user.clone()));
-    holds.collect::<Result<_, _>>().map_err(|error| inventory.refused(&error))
+    let hold = |node: &DiskNode| {
+        let held = inventory.graph.hold(&node.name(), user.clone());
+        held.map_err(|error| inventory.refused(&error))
+    };
+    let mut holds = vec![hold(disk)?];
+    if let Some(target) = target {
+        let target = hold(target)?;
+        holds.iter().for_each(|source| source.copies_to(&target));
+        holds.push(target);
+    }
+    Ok(holds)
 }

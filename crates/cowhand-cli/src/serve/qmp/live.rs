@@ -130,11 +130,17 @@ pub(super) fn target_of(
     }
 }
 
-/// Refuses a target over the source: a copy to it would wait for itself. And a source over the target, but for a snapshot, which stays as
+/// Refuses a target over the source, or one that a job copies to the source: a copy to it would wait for itself. And a source over the target, but for a snapshot, which stays as
 /// it is while the disk below it becomes what it was.
 fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> Result<(), QmpError> {
     let (from, to) = (source.name(), target.name());
+    let feeds_source = inventory.graph.sends_to(&to, &from);
     let over = match inventory.graph.stands_on(&to, &from) {
+        false if feeds_source => {
+            return Err(QmpError::generic(format!(
+                "a job copies what is written to the target {to:?} to the source {from:?}: a copy to it would wait for itself"
+            )));
+        }
         true => Some((&to, &from)),
         false if is_snapshot(source.disk.root().driver()) => None,
         false => inventory.graph.stands_on(&from, &to).then_some((&from, &to)),
@@ -205,7 +211,7 @@ async fn begin_mirror(
     if let Some(image) = node.disk.image().filter(|_| keeps_backing) {
         image.await_backing();
     }
-    let holds = hold(inventory, &new.terms.id, &[&disk.name(), &node.name()])?;
+    let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
     let mirror = track(inventory, change, &disk, &tracked, what, bitmap.as_ref()).await?;

@@ -30,7 +30,7 @@ pub async fn stream(
     }
     let base = stream_base(&chain, at, arguments)?;
     new.layers = chain.claim(inventory, at, base.unwrap_or(chain.lowest()))?;
-    let holds = hold(inventory, &new.terms.id, &[&chain.disk.name()])?;
+    let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     name_filter(inventory, change, arguments, &mut new, ("copy-on-read", &chain.disk))?;
     let image = chain.writable(inventory, change, at).await?;
     let base_block = base.and_then(|base| chain.layers.get(base)).map(|layer| Arc::clone(&layer.block));
@@ -103,7 +103,7 @@ pub async fn commit(
         )));
     }
     new.layers = chain.claim(inventory, top.saturating_sub(1), base)?;
-    let holds = hold(inventory, &new.terms.id, &[&chain.disk.name()])?;
+    let holds = hold(inventory, &new.terms.id, &chain.disk, None)?;
     let driver = if top == 0 { "mirror_top" } else { "commit_top" };
     name_filter(inventory, change, arguments, &mut new, (driver, &chain.disk))?;
     match commit_work(inventory, change, arguments, &chain, (top, base)).await {

@@ -12,6 +12,9 @@ use super::{backup, dirty_bitmaps, snapshots};
 use crate::serve::inventory::Inventory;
 use crate::serve::jobs::{Group, Job};
 
+/// What the kinds of actions on bitmaps begin with.
+const BITMAPS: &str = "block-dirty-bitmap-";
+
 /// What was done and can be undone.
 enum Done {
     Snapshot(Taken),
@@ -52,11 +55,13 @@ async fn all_or_none(
     let is_grouped =
         arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode"))
             == Some("grouped");
-    let disks = disks(inventory, &actions)?;
-    let mut kept_out = Vec::with_capacity(disks.len());
-    for disk in &disks {
-        kept_out.push(disk.disk.drain().await);
+    let disks = inventory.graph.in_order_of_rest(change, &disks(inventory, &actions, |_| true)?);
+    // What an overlay or a job's filter is put over is durable first, while requests go on.
+    for disk in self::disks(inventory, &actions, |kind| !kind.starts_with(BITMAPS))? {
+        let flushed = disk.disk.flush_inside().await;
+        flushed.map_err(|error| QmpError::because(format!("cannot flush {:?}", disk.name()), &error))?;
     }
+    let at_rest = inventory.graph.keep_at_rest(change, &disks).await;
     let group = Group::new(is_grouped);
     let mut done = Vec::new();
     for (kind, data) in &actions {
@@ -66,13 +71,13 @@ async fn all_or_none(
                 for step in done.into_iter().rev() {
                     withdrawn.extend(undo(inventory, change, step).await);
                 }
-                drop(kept_out);
+                drop(at_rest);
                 group.begin();
                 return Err(error);
             }
         }
     }
-    drop(kept_out);
+    drop(at_rest);
     for step in done {
         if let Done::Snapshot(taken) = step {
             taken.keep(inventory, change).await;
@@ -82,11 +87,14 @@ async fn all_or_none(
     Ok(json!({}))
 }
 
-/// The disks of all actions, each once. One that another of them stands on is left out: what is done to the upper one asks it (a flush), and would
-/// wait for itself. Who uses it otherwise is not seen from the upper one in any case.
-fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec<Arc<DiskNode>>, QmpError> {
+/// The disks of all actions of `kinds`, each once.
+fn disks(
+    inventory: &Inventory,
+    actions: &[(&str, Arguments<'_>)],
+    kinds: impl Fn(&str) -> bool,
+) -> Result<Vec<Arc<DiskNode>>, QmpError> {
     let mut disks: Vec<Arc<DiskNode>> = Vec::new();
-    for (_, data) in actions {
+    for (_, data) in actions.iter().filter(|(kind, _)| kinds(kind)) {
         let names = ["node", "node-name", "device"];
         let Some(name) = names.iter().find_map(|name| data.maybe_text(name)) else { continue };
         let disk = inventory.disk(name)?;
@@ -94,11 +102,7 @@ fn disks(inventory: &Inventory, actions: &[(&str, Arguments<'_>)]) -> Result<Vec
             disks.push(disk);
         }
     }
-    let is_below = |disk: &Arc<DiskNode>| {
-        let mut others = disks.iter().filter(|other| !Arc::ptr_eq(other, disk));
-        others.any(|other| inventory.graph.stands_on(&other.name(), &disk.name()))
-    };
-    Ok(disks.iter().filter(|disk| !is_below(disk)).cloned().collect())
+    Ok(disks)
 }
 
 async fn act(
@@ -123,7 +127,7 @@ async fn act(
             snapshots::create(inventory, data).await?;
             Ok(Done::Internal(data.text("device")?.to_owned(), data.text("name")?.to_owned()))
         }
-        _ if kind.starts_with("block-dirty-bitmap-") => {
+        _ if kind.starts_with(BITMAPS) => {
             dirty_bitmaps::change_undoably(inventory, kind, data).await.map(Done::Bitmap)
         }
         _ => Err(QmpError::generic("the transaction has an action abort: nothing is done")),

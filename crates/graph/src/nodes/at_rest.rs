@@ -1,0 +1,78 @@
+//! Several disks at rest at one moment, for what is done to all of them or to none.
+//!
+//! A disk may send requests to another: a filter to the disks below it, the source of a copy to its target. One that sends is brought to rest before
+//! the one it sends to: its last requests need the other. While both are at rest, what is asked of a filter reaches the disk below all the same: only
+//! the task that keeps both at rest can have asked.
+
+use std::sync::Arc;
+
+use super::disk_node::DiskNode;
+use super::node::Node;
+use super::{Change, Graph};
+use crate::child::Child;
+use crate::limits::Drained;
+
+/// Disks that no request reaches as long as this is there.
+#[derive(Debug)]
+#[must_use = "requests are let in again as soon as this is dropped"]
+pub struct AtRest<'a> {
+    // Before requests are let in again, filters must be back among those that wait: the order matters.
+    _asking: Vec<Asking>,
+    _drained: Vec<Drained<'a>>,
+}
+
+/// What a filter asks of the disk below is let in.
+#[derive(Debug)]
+struct Asking(Arc<Child>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.ask_at_rest(false);
+    }
+}
+
+impl Graph {
+    /// All of `disks`, each once, with those between a filter and a disk far below it, in the order in which they come to rest
+    /// ([`Graph::keep_at_rest`]).
+    pub fn in_order_of_rest(&self, _change: &Change<'_>, disks: &[Arc<DiskNode>]) -> Vec<Arc<DiskNode>> {
+        let all = self.nodes();
+        let is_named = |node: &Arc<Node>| disks.iter().any(|disk| node.is_of(disk));
+        let named: Vec<_> = all.iter().filter(|node| is_named(node)).collect();
+        let is_between = |node: &Arc<Node>| {
+            named.iter().any(|upper| self.reaches(upper, node))
+                && named.iter().any(|lower| self.reaches(node, lower))
+        };
+        let mut left: Vec<_> = all.iter().filter(|node| is_between(node)).collect();
+        let mut order = Vec::with_capacity(left.len());
+        // Nothing sends to itself; if it did, the first would do as well as any.
+        while !left.is_empty() {
+            let is_fed = |node: &Arc<Node>| {
+                left.iter().any(|other| !Arc::ptr_eq(other, node) && self.feeds(other, node))
+            };
+            let next = left.iter().position(|node| !is_fed(node)).unwrap_or_default();
+            order.extend(left.remove(next).disk().ok().cloned());
+        }
+        order
+    }
+
+    /// Keeps requests out of all of `disks`, which are in the order of [`Graph::in_order_of_rest`], and waits until none is inside.
+    ///
+    /// Reads, looks at the state of blocks and flushes of a filter among them reach the disks below it that are among them, too; what is written
+    /// through it waits for the end of this. What jobs write to such a disk waits, too.
+    pub async fn keep_at_rest<'a>(&self, _change: &Change<'_>, disks: &'a [Arc<DiskNode>]) -> AtRest<'a> {
+        let mut drained = Vec::with_capacity(disks.len());
+        for disk in disks {
+            drained.push(disk.disk.drain().await);
+        }
+        let all = self.nodes();
+        let are_among = |node: &Arc<Node>| disks.iter().any(|disk| node.is_of(disk));
+        let filters = all.iter().filter(|node| are_among(node)).filter_map(|node| node.filter.as_ref());
+        let children = filters.flat_map(|filter| filter.children());
+        let asking = children.filter(|child| disks.iter().any(|disk| Arc::ptr_eq(&disk.disk, &child.disk())));
+        let asking = asking.map(|child| {
+            child.ask_at_rest(true);
+            Asking(Arc::clone(child))
+        });
+        AtRest { _asking: asking.collect(), _drained: drained }
+    }
+}
