@@ -1,8 +1,8 @@
 //! `cargo xtask interleave`: thread interleavings of the code as it ships, explored by shuttle.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
-use crate::workspace::cargo;
+use crate::test_programs::{TestPrograms, tests_of};
 
 /// Arguments of `cargo xtask interleave`.
 #[derive(Debug, clap::Args)]
@@ -27,17 +27,34 @@ pub struct Args {
 /// What every test run explores.
 pub const CI_ITERATIONS: u64 = 60_000;
 
-/// A test binary that has such tests; nothing else is built.
+/// A test program that has such tests.
 struct Place {
-    target: &'static [&'static str],
-    /// What their names begin with: the other tests of the binary need ordinary threads.
+    directory: &'static str,
+    /// The name of its file of tests; none: the library's own.
+    name: Option<&'static str>,
+    /// What their names begin with: the other tests of the program need ordinary threads.
     prefix: &'static str,
 }
 
 const PLACES: [Place; 3] = [
-    Place { target: &["--package", "cowhand-map-cache", "--test", "interleavings"], prefix: "" },
-    Place { target: &["--package", "cowhand-qcow2", "--lib"], prefix: "interleavings::" },
-    Place { target: &["--package", "cowhand-job", "--test", "interleavings"], prefix: "" },
+    Place { directory: "crates/map-cache", name: Some("interleavings"), prefix: "" },
+    Place { directory: "crates/qcow2", name: None, prefix: "interleavings::" },
+    Place { directory: "crates/job", name: Some("interleavings"), prefix: "" },
+];
+
+/// All of them at once: one by one they would need what they stand on with different features, each built again.
+const BUILT: [&str; 11] = [
+    "--package",
+    "cowhand-map-cache",
+    "--package",
+    "cowhand-qcow2",
+    "--package",
+    "cowhand-job",
+    "--features",
+    "cowhand-map-cache/shuttle,cowhand-qcow2/shuttle,cowhand-job/shuttle",
+    "--lib",
+    "--test",
+    "interleavings",
 ];
 
 /// Runs it.
@@ -61,14 +78,16 @@ pub fn stage() -> Result<u64, String> {
 }
 
 fn explore(args: &Args) -> Result<u64, String> {
-    let tests = PLACES.iter().map(|place| list(place, args)).collect::<Result<Vec<_>, _>>()?;
+    let programs = TestPrograms::build(&BUILT)?;
+    let list = |place: &Place| place.tests(&programs, args.test.as_deref().unwrap_or_default());
+    let tests = PLACES.iter().map(list).collect::<Result<Vec<_>, _>>()?;
     let count: u64 = tests.iter().map(|names| names.len() as u64).sum();
     if count == 0 {
         return Err(format!("no test has {} in its name", args.test.as_deref().unwrap_or_default()));
     }
     let each = args.each.unwrap_or_else(|| args.iterations.div_ceil(count));
     for (place, names) in PLACES.iter().zip(&tests).filter(|(_, names)| !names.is_empty()) {
-        let mut command = cargo_test(place);
+        let mut command = place.program(&programs)?;
         command.args(["--nocapture", "--exact"]).args(names);
         command.env("COWHAND_INTERLEAVE_ITERATIONS", each.to_string());
         command.env("COWHAND_INTERLEAVE_SEED", args.seed.to_string());
@@ -93,23 +112,18 @@ fn explore(args: &Args) -> Result<u64, String> {
     Ok(each * count)
 }
 
-/// Builds the tests; gives the names of those that are to run.
-fn list(place: &Place, args: &Args) -> Result<Vec<String>, String> {
-    let mut command = cargo_test(place);
-    command.arg("--list").stderr(Stdio::inherit());
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{command:?}: {}", output.status));
+impl Place {
+    fn program(&self, programs: &TestPrograms) -> Result<Command, String> {
+        match self.name {
+            Some(name) => programs.command(self.directory, name),
+            None => programs.library(self.directory),
+        }
     }
-    let wanted = args.test.as_deref().unwrap_or_default();
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let names = lines.lines().filter_map(|line| line.strip_suffix(": test"));
-    let names = names.filter(|name| name.starts_with(place.prefix) && name.contains(wanted));
-    Ok(names.map(str::to_owned).collect())
-}
 
-fn cargo_test(place: &Place) -> Command {
-    let mut command = cargo();
-    command.arg("test").args(place.target).args(["--features", "shuttle", "--"]);
-    command
+    /// The names of its tests that have `wanted` in them.
+    fn tests(&self, programs: &TestPrograms, wanted: &str) -> Result<Vec<String>, String> {
+        let mut tests = tests_of(self.program(programs)?)?;
+        tests.retain(|name| name.starts_with(self.prefix) && name.contains(wanted));
+        Ok(tests)
+    }
 }

@@ -67,8 +67,15 @@ impl Stages {
     }
 }
 
-/// What was run, without its environment.
+/// Words of a command that are shown.
+const WORDS_SHOWN: usize = 8;
+
+/// What was run, without its environment and all but the first words.
 fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let mut words: Vec<_> = words.map(|word| word.to_string_lossy()).take(WORDS_SHOWN + 1).collect();
+    if words.len() > WORDS_SHOWN {
+        words[WORDS_SHOWN] = "...".into();
+    }
+    words.join(" ")
 }
