@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use block::SECTOR_BYTES;
 use graph::OpenError;
+use graph::drive::place_of;
 use graph::drivers::OnLoop;
 use graph::names::directory_of;
 use graph::probe::Format;
@@ -34,7 +35,7 @@ pub struct NewImage {
 /// What happens to a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It is replaced, unless somebody uses it.
+    /// It is replaced, unless somebody uses it. A link is followed, also to where nothing is yet.
     Replace,
     /// It is an error.
     Refuse,
@@ -88,7 +89,13 @@ pub fn create(path: impl Into<PathBuf>, image: NewImage) -> Pending<()> {
 }
 
 async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
-    let file = Target::open(path, image.existing)?;
+    let place = match image.existing {
+        Existing::Replace => {
+            place_of(path).map_err(|error| Error::of_system(path.display().to_string(), error))?
+        }
+        Existing::Refuse => path.to_owned(),
+    };
+    let file = Target::open(&place, image.existing)?;
     let data = match &image.options.data_file {
         Some(name) if image.format == Format::Qcow2 => {
             Some(Target::open(&beside(path, name), Existing::Replace)?)
@@ -96,7 +103,7 @@ async fn make(path: &Path, image: &NewImage) -> Result<(), Error> {
         _ => None,
     };
     let made = match fill(&file, data.as_ref(), image).await {
-        Ok(()) => keep_name(path),
+        Ok(()) => keep_name(&place),
         Err(error) => Err(error),
     };
     if made.is_err() {

@@ -17,7 +17,7 @@ mod change;
 mod path;
 mod shown;
 
-pub use self::path::path_of;
+pub use self::path::{path_of, place_of};
 pub use self::shown::shown;
 
 use std::collections::BTreeMap;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cowhand::Existing;
+use graph::drive::place_of;
 use graph::names::directory_of;
 use graph::options::DiskOptions;
 use graph::probe::Format;
@@ -20,9 +21,6 @@ use super::made::to_be_filled;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
-
-/// How many links lead to a file at most: Linux follows as many.
-const LINKS_MAX: usize = 40;
 
 /// A file on its way.
 #[derive(Debug)]
@@ -145,18 +143,6 @@ impl Replaced {
         let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
         Ok(Self { _lock: lock, permissions: found.permissions(), owner: (found.uid(), found.gid()) })
     }
-}
-
-/// Where a file called `name` is, or will be: where links lead, even if nothing is there yet.
-fn place_of(name: &Path) -> io::Result<PathBuf> {
-    let mut place = name.to_owned();
-    for _ in 0..LINKS_MAX {
-        match place.read_link() {
-            Ok(link) => place = directory_of(&place).join(link),
-            Err(_) => return Ok(place),
-        }
-    }
-    Err(rustix::io::Errno::LOOP.into())
 }
 
 /// A name of our own in the same directory: names inside the image mean the same there.

@@ -346,10 +346,23 @@ fn names_lead_where_they_lead_with_qemu_img() {
     convert(&bench, &["-O", "raw", "plain.raw", "outer.qcow2"]);
     assert!(is_link("outer.qcow2"));
     assert_eq!(fs::read(bench.path("store/new.qcow2")).unwrap(), fs::read(bench.path("plain.raw")).unwrap());
+    // `create`, too; of an image that is there the file stays and is filled anew.
+    link("store/made.qcow2", "created.qcow2");
+    for size in ["1M", "2M"] {
+        assert_eq!(bench.cowhand(&["create", "-f", "qcow2", "created.qcow2", size]).code, 0);
+        assert!(is_link("created.qcow2") && bench.path("store/made.qcow2").is_file());
+    }
+    bench.qemu("qemu-img", &["check", "-q", "created.qcow2"]);
     link("round.qcow2", "round.qcow2");
-    let refused = bench.cowhand(&["convert", "-O", "qcow2", "plain.raw", "round.qcow2"]);
-    assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("Too many levels of symbolic links"), "{}", refused.err);
+    let rounds: [&[&str]; 2] = [
+        &["convert", "-O", "qcow2", "plain.raw", "round.qcow2"],
+        &["create", "-f", "qcow2", "round.qcow2", "1M"],
+    ];
+    for words in rounds {
+        let refused = bench.cowhand(words);
+        assert_eq!(refused.code, 1);
+        assert!(refused.err.contains("Too many levels of symbolic links"), "{}", refused.err);
+    }
     // `file:` says that what follows is a path.
     convert(&bench, &["-O", "qcow2", "file:plain.raw", "file:a:b.qcow2"]);
     same(&bench, "plain.raw", "file:a:b.qcow2");
