@@ -17,7 +17,7 @@ pub(crate) struct Child {
     /// Another one is put here only while the filter's own disk is drained ([`crate::Graph::reopen`]).
     disk: ArcSwap<Disk>,
     owner: Owner,
-    /// The disk and the filter's own are kept at rest by one task ([`crate::AtRest`]), and what asks here is that task.
+    /// One task keeps the disk and the filter's own at rest ([`crate::AtRest`]): requests are that task's.
     asks_at_rest: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl Child {
         self.disk.store(disk);
     }
 
-    /// Whether flushes and reads do not wait until the disk lets requests in again: nobody but the task that keeps them out has them.
+    /// Whether reads, block status and flushes reach the disk while requests are kept out.
     pub(crate) fn ask_at_rest(&self, asks: bool) {
         self.asks_at_rest.store(asks, Ordering::SeqCst);
     }

@@ -129,7 +129,7 @@ impl Steering {
             "nbd-server-add" => exports::add_older(inventory, arguments),
             "nbd-server-remove" => exports::del_older(inventory, arguments),
             "nbd-server-start" => nbd_server::start(inventory, arguments),
-            "nbd-server-stop" => nbd_server::stop(inventory).await,
+            "nbd-server-stop" => nbd_server::stop(inventory, change).await,
             "add-fd" => fd_sets::add(inventory, arguments, passed),
             "remove-fd" => fd_sets::remove(inventory, arguments),
             "object-add" => objects::add(inventory, &command.arguments),

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use event_listener::Event;
 
+use super::Front;
+
 /// Open, or shut by as many as are at work on the disk itself.
 ///
 /// A request counts itself as started ([`super::statistics`]) and looks at the gate after that; a task that shuts
@@ -56,5 +58,29 @@ impl Gate {
             }
             left.await;
         }
+    }
+}
+
+impl Front {
+    /// Keeps requests out until [`Front::open_gate`], and lets go those that wait for a limit.
+    pub(crate) fn close_gate(&self) {
+        self.gate.shut();
+        self.suspend_limits();
+    }
+
+    /// Takes one [`Front::close_gate`] back.
+    pub(crate) fn open_gate(&self) {
+        self.restore_limits();
+        self.gate.open();
+    }
+
+    /// Whether requests are kept out.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.gate.is_shut()
+    }
+
+    /// Waits until no request is inside. They are being kept out.
+    pub(crate) async fn emptied(&self) {
+        self.gate.emptied(|| self.counting.in_flight()).await;
     }
 }

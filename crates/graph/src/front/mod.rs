@@ -353,31 +353,9 @@ impl Front {
         }
     }
 
-    /// Keeps requests out until [`Front::open_gate`], and lets go those that wait for a limit.
-    pub(crate) fn close_gate(&self) {
-        self.gate.shut();
-        self.suspend_limits();
-    }
-
-    /// Takes one [`Front::close_gate`] back.
-    pub(crate) fn open_gate(&self) {
-        self.restore_limits();
-        self.gate.open();
-    }
-
-    /// Whether requests are kept out.
-    pub(crate) fn is_shut(&self) -> bool {
-        self.gate.is_shut()
-    }
-
     /// The time on the clock of the limits.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    /// Waits until no request is inside. They are being kept out.
-    pub(crate) async fn emptied(&self) {
-        self.gate.emptied(|| self.counting.in_flight()).await;
     }
 }
 

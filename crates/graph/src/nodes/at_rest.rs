@@ -1,8 +1,8 @@
 //! Several disks at rest at one moment, for what is done to all of them or to none.
 //!
-//! A disk may send requests to another: a filter to the disks below it, the source of a copy to its target. One that sends is brought to rest before
-//! the one it sends to: its last requests need the other. While both are at rest, what is asked of a filter reaches the disk below all the same: only
-//! the task that keeps both at rest can have asked.
+//! A disk may send requests to another: a filter to the disks below it, the source of a copy to its target. The sender comes to rest first: its last
+//! requests need the other disk. While both are at rest, requests of the filter reach the disk below all the same: they can only come from the task
+//! that keeps both at rest.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::limits::Drained;
 #[derive(Debug)]
 #[must_use = "requests are let in again as soon as this is dropped"]
 pub struct AtRest<'a> {
-    // Before requests are let in again, filters must be back among those that wait: the order matters.
+    // Dropped first: filters wait again before anybody is let in.
     _asking: Vec<Asking>,
     _drained: Vec<Drained<'a>>,
 }
 
-/// What a filter asks of the disk below is let in.
+/// Requests of a filter reach the disk below while that is at rest.
 #[derive(Debug)]
 struct Asking(Arc<Child>);
 
@@ -44,7 +44,7 @@ impl Graph {
         };
         let mut left: Vec<_> = all.iter().filter(|node| is_between(node)).collect();
         let mut order = Vec::with_capacity(left.len());
-        // Nothing sends to itself; if it did, the first would do as well as any.
+        // There are no circles; in one, any order would do.
         while !left.is_empty() {
             let is_fed = |node: &Arc<Node>| {
                 left.iter().any(|other| !Arc::ptr_eq(other, node) && self.feeds(other, node))
@@ -57,8 +57,8 @@ impl Graph {
 
     /// Keeps requests out of all of `disks`, which are in the order of [`Graph::in_order_of_rest`], and waits until none is inside.
     ///
-    /// Reads, looks at the state of blocks and flushes of a filter among them reach the disks below it that are among them, too; what is written
-    /// through it waits for the end of this. What jobs write to such a disk waits, too.
+    /// Reads, block status and flushes of a filter among them reach the disks below it that are among them, too. Writes of the filter wait until this
+    /// is dropped, and so does what jobs write.
     pub async fn keep_at_rest<'a>(&self, _change: &Change<'_>, disks: &'a [Arc<DiskNode>]) -> AtRest<'a> {
         let mut drained = Vec::with_capacity(disks.len());
         for disk in disks {

@@ -98,7 +98,7 @@ impl Graph {
     /// `last_look` runs when nobody is inside any more, just before the exchange: what it finds is so when requests go on. It may use
     /// the blocks of the disk ([`crate::Disk::root`]); a request to the disk itself would wait for ever. No request waits for a flush:
     /// the uppermost layer is flushed before requests are kept out, and what they wrote to it afterwards is durable with the next flush of
-    /// the disk ([`crate::Disk::flush_below`]).
+    /// the disk ([`crate::Disk::flush_below`]). A caller that keeps requests out ([`Graph::keep_at_rest`]) flushes before that.
     ///
     /// Costs that flush and the time in which requests inside end, which the result tells; nothing on the medium changes: what the header
     /// of an image says of its backing file is the caller's to write.
@@ -149,7 +149,7 @@ impl Graph {
         // Refused without disturbing requests, and most of what a flush writes is written while requests go on.
         node.plan(old, edge, &found)?;
         let flushed = match written {
-            // Whoever keeps requests out has flushed it before, so that they need not wait for that.
+            // A transaction keeps requests out: it has flushed the disk before.
             Written::Flush if node.disk.front.is_shut() => Ok(()),
             Written::Flush => node.disk.flush_inside().await,
             Written::Copied => node.disk.flush_below().await,

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use control::{Arguments, QmpError};
 use door_nbd::TlsPolicy;
 use export::Removal;
+use graph::Change;
 use serde_json::{Value, json};
 use tls::ServerFiles;
 
@@ -38,7 +39,8 @@ pub fn start(inventory: &Inventory, arguments: Arguments<'_>) -> Result<Value, Q
 }
 
 /// Closes the socket and takes all exports from their clients. When this ends they are gone and their nodes are free: managers remove those next.
-pub async fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
+/// Others may change the graph while requests of clients end.
+pub async fn stop(inventory: &Rc<Inventory>, change: Change<'_>) -> Result<Value, QmpError> {
     if !inventory.doors.close() {
         return Err(QmpError::generic("the NBD server does not listen"));
     }
@@ -46,6 +48,7 @@ pub async fn stop(inventory: &Rc<Inventory>) -> Result<Value, QmpError> {
     for export in exports.iter().filter(|export| !export.shutting_down.get()) {
         inventory.remove_export(&export.id, Removal::Hard)?;
     }
+    drop(change);
     for export in exports {
         export.gone().await;
     }
