@@ -90,7 +90,7 @@ impl LargestBuf {
         Self { buf: IoBuf::uninit(bytes), bytes }
     }
 
-    /// Its first `len` bytes are `read`, which came out of [`LargestBuf::split`]; `rest` is what was left there.
+    /// Of `read`, the first bytes of a buffer that was split, and `rest`, what was left there.
     pub(crate) fn joined(mut read: IoBuf, rest: IoBuf, bytes: usize) -> Self {
         read.rejoin(rest);
         Self::of(read, bytes)

@@ -31,7 +31,7 @@ pub struct Known<T> {
     pub put: fn(&mut T, &str) -> Option<()>,
 }
 
-/// Options of qcow2 images. Those of encryption ([`keys::KNOWN`]) have their prefix ([`ENCRYPT`]) in front.
+/// Options of qcow2 images. Those of encryption ([`keys::KNOWN`]) have their prefix ([`keys::ENCRYPT`]) in front.
 const KNOWN: [Known<Wanted>; 8] = [
     Known {
         name: "backing_file",
