@@ -29,21 +29,22 @@ impl Graph {
 
     /// Whether `node` is `other`, or sends requests to it, through filters and jobs.
     pub(super) fn feeds(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
-        if Arc::ptr_eq(node, other) {
-            return true;
-        }
-        let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-        let below = below.iter().filter_map(|(_, name)| self.node(name).ok());
-        below.chain(node.holders.targets()).any(|next| self.feeds(&next, other))
+        leads(node, other, |node| {
+            let mut next = self.below(node);
+            next.extend(node.holders.targets());
+            next
+        })
     }
 
     /// Whether `node` is `other`, or over it.
     pub(super) fn reaches(&self, node: &Arc<Node>, other: &Arc<Node>) -> bool {
-        if Arc::ptr_eq(node, other) {
-            return true;
-        }
+        leads(node, other, |node| self.below(node))
+    }
+
+    /// The nodes below a filter.
+    fn below(&self, node: &Node) -> Vec<Arc<Node>> {
         let below = node.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-        below.iter().filter_map(|(_, name)| self.node(name).ok()).any(|below| self.reaches(&below, other))
+        below.iter().filter_map(|(_, name)| self.node(name).ok()).collect()
     }
 
     /// Refuses a filter `name` of whose children one stands on another.
@@ -71,8 +72,7 @@ impl Graph {
             return Err(NodeError::InUse { name: node.name(), by: job });
         }
         for over in &upper {
-            let children = over.filter.as_ref().map(FilterNode::below).unwrap_or_default();
-            let children: Vec<_> = children.iter().filter_map(|(_, name)| self.node(name).ok()).collect();
+            let children = self.below(over);
             if !children.iter().any(|child| self.reaches(child, node)) {
                 continue;
             }
@@ -83,6 +83,23 @@ impl Graph {
         }
         Ok(())
     }
+}
+
+/// Whether `to` is `from`, or comes after it. Each node is looked at once, in how many ways it may be reached.
+fn leads(from: &Arc<Node>, to: &Arc<Node>, next: impl Fn(&Node) -> Vec<Arc<Node>>) -> bool {
+    let (mut seen, mut left) = (vec![Arc::as_ptr(from)], vec![Arc::clone(from)]);
+    while let Some(node) = left.pop() {
+        if Arc::ptr_eq(&node, to) {
+            return true;
+        }
+        for node in next(&node) {
+            if !seen.contains(&Arc::as_ptr(&node)) {
+                seen.push(Arc::as_ptr(&node));
+                left.push(node);
+            }
+        }
+    }
+    false
 }
 
 fn one_over_another(one: &Node, of: &str, other: &Node) -> NodeError {

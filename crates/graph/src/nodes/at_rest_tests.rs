@@ -45,6 +45,26 @@ fn those_that_send_come_before_those_they_send_to() {
 }
 
 #[test]
+fn a_disk_that_many_ways_lead_to_comes_to_rest_once_and_last() {
+    with_world(async |world| {
+        world.add(world.raw_file("s0", 1)).await;
+        for storey in 0..5 {
+            let below = format!("s{storey}");
+            for side in ["l", "r"] {
+                let name = format!("{side}{storey}");
+                world.add(json!({ "driver": "copy-on-read", "node-name": name, "file": below })).await;
+            }
+            let children = [format!("l{storey}"), format!("r{storey}")];
+            let name = format!("s{}", storey + 1);
+            world.add(json!({ "driver": "quorum", "node-name": name, "vote-threshold": 1, "children": children })).await;
+        }
+        let order = order(world, &["s0", "s5"]).await;
+        assert_eq!((order.len(), &*order[0], &*order[15]), (3 * 5 + 1, "s5", "s0"));
+        assert!(world.graph.sends_to("s5", "s0") && !world.graph.sends_to("s0", "s5"));
+    });
+}
+
+#[test]
 fn at_rest_only_who_keeps_them_there_is_answered() {
     with_world(async |world| {
         tower(world).await;

@@ -130,8 +130,8 @@ pub(super) fn target_of(
     }
 }
 
-/// Refuses a target over the source, or one that a job copies to the source: a copy to it would wait for itself. And a source over the target, but for a snapshot, which stays as
-/// it is while the disk below it becomes what it was.
+/// Refuses a target over the source, or one that a job copies to the source: a copy to it would wait for itself. And a source over the
+/// target, but for a snapshot, which stays as it is while the disk below it becomes what it was.
 fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> Result<(), QmpError> {
     let (from, to) = (source.name(), target.name());
     let feeds_source = inventory.graph.sends_to(&to, &from);

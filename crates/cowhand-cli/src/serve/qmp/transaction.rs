@@ -55,13 +55,13 @@ async fn all_or_none(
     let is_grouped =
         arguments.maybe_object("properties").and_then(|given| given.maybe_text("completion-mode"))
             == Some("grouped");
-    let disks = inventory.graph.in_order_of_rest(change, &disks(inventory, &actions, |_| true)?);
+    let resting = inventory.graph.in_order_of_rest(change, &disks(inventory, &actions, |_| true)?);
     // What an overlay or a job's filter is put over is durable first, while requests go on.
-    for disk in self::disks(inventory, &actions, |kind| !kind.starts_with(BITMAPS))? {
+    for disk in disks(inventory, &actions, |kind| !kind.starts_with(BITMAPS))? {
         let flushed = disk.disk.flush_inside().await;
         flushed.map_err(|error| QmpError::because(format!("cannot flush {:?}", disk.name()), &error))?;
     }
-    let at_rest = inventory.graph.keep_at_rest(change, &disks).await;
+    let at_rest = inventory.graph.keep_at_rest(change, &resting).await;
     let group = Group::new(is_grouped);
     let mut done = Vec::new();
     for (kind, data) in &actions {
