@@ -1,9 +1,10 @@
 //! `cargo xtask sim`: the simulation with seeds, for times and up to totals of one's choice.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::figures::{Figures, follow};
+use crate::test_programs::tests_of;
 use crate::workspace;
 
 /// Arguments of `cargo xtask sim`.
@@ -114,9 +115,7 @@ fn cargo_test(args: &Args, tests: &[&str]) -> Command {
 
 /// How many tests share the time.
 fn count(args: &Args, tests: &[&str]) -> usize {
-    let listed = cargo_test(args, tests).arg("--list").stderr(Stdio::null()).output();
-    let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().filter(|line| line.ends_with(": test")).count()
+    tests_of(cargo_test(args, tests)).map_or(0, |names| names.len())
 }
 
 fn parallel() -> usize {

@@ -126,6 +126,9 @@ pub fn run(args: &Args) -> ExitCode {
                     .env("COWHAND_FUZZ_SEED", args.seed.to_string())
             });
         }
+        if args.only.is_empty() {
+            stages.tests("black box: what the suites share", programs.library("tests"), |tests| tests);
+        }
         for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
             if suite == MEDIA && !has_loop_devices("black box: media") {
                 continue;
