@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use black_box::Random;
-use black_box::bytes::are_all;
+use black_box::bytes::are_kept_or_zero;
 use black_box::client::{Client, Reply, Request};
 use black_box::wire::{Command, FUA, NO_HOLE};
 
@@ -131,11 +131,10 @@ impl Model {
         let len = u32::try_from(range.len()).expect("a short request");
         let found = client.read(range.start as u64, len).expect("read");
         if matches!(operation.kind, Kind::Trim) {
-            let old = &self.disk[range.clone()];
-            let mut bytes = found.iter().zip(old);
-            let legal =
-                found == old || are_all(&found, 0) || bytes.all(|(found, old)| found == old || *found == 0);
-            assert!(legal, "{operation} leaves neither old bytes nor zeroes");
+            assert!(
+                are_kept_or_zero(&found, &self.disk[range.clone()]),
+                "{operation} leaves neither old bytes nor zeroes"
+            );
             self.disk[range].copy_from_slice(&found);
         } else {
             assert!(found == self.disk[range], "{operation} is not what is read afterwards");

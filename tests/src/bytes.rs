@@ -13,13 +13,18 @@ pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     assert_eq!(one.len(), other.len(), "they are of one length");
     const PIECE: usize = 512;
     let piece = one.chunks(PIECE).zip(other.chunks(PIECE)).position(|(one, other)| one != other)?;
-    let at = |bytes: &[u8], place: usize| bytes.get(place).copied();
-    (piece * PIECE..one.len()).find(|&place| at(one, place) != at(other, place))
+    (piece * PIECE..one.len()).find(|&place| one[place] != other[place])
+}
+
+/// Whether each byte of `found` is the one of `was`, or zero: what a trim may leave.
+pub fn are_kept_or_zero(found: &[u8], was: &[u8]) -> bool {
+    let each = || found.iter().zip(was).all(|(found, was)| found == was || *found == 0);
+    found == was || are_all(found, 0) || each()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{are_all, first_difference};
+    use super::{are_all, are_kept_or_zero, first_difference};
 
     #[test]
     fn every_byte_counts() {
@@ -32,5 +37,7 @@ mod tests {
             assert_eq!(first_difference(&bytes, &[1; 700]), Some(at));
         }
         assert_eq!(first_difference(&[1; 700], &[1; 700]), None);
+        assert!(are_kept_or_zero(&[0, 2], &[1, 2]) && are_kept_or_zero(&[0, 0], &[1, 2]));
+        assert!(are_kept_or_zero(&[1, 2], &[1, 2]) && !are_kept_or_zero(&[0, 3], &[1, 2]));
     }
 }
