@@ -36,8 +36,7 @@ pub struct ExportRecord {
     pub door: ExportDoor,
     /// Clients are on their way out.
     pub shutting_down: Cell<bool>,
-    /// Nothing is left of it.
-    is_gone: Cell<bool>,
+    /// Told when nothing is left of it.
     gone: Event,
     /// Those of its bitmaps that another disk has.
     lent: Vec<LentBitmap>,
@@ -126,14 +125,6 @@ impl ExportRecord {
         Arc::ptr_eq(of, disk) && self.entry.disk().bitmaps().iter().any(|shown| shown == bitmap)
     }
 
-    /// Waits until the last client has left and the nodes are free.
-    pub async fn gone(&self) {
-        let gone = self.gone.listen();
-        if !self.is_gone.get() {
-            gone.await;
-        }
-    }
-
     /// What is exported is called so now.
     pub fn node_name(&self) -> String {
         self.holds.borrow().first().map_or_else(|| self.disk.name(), Hold::node_name)
@@ -183,7 +174,6 @@ impl Inventory {
             entry,
             door,
             shutting_down: Cell::new(false),
-            is_gone: Cell::new(false),
             gone: Event::new(),
             lent,
             holds: RefCell::new(holds),
@@ -276,8 +266,15 @@ impl Inventory {
         self.exports.borrow_mut().retain(|other| !Rc::ptr_eq(other, record));
         record.holds.borrow_mut().clear();
         self.events.emit("BLOCK_EXPORT_DELETED", &json!({ "id": record.id }));
-        record.is_gone.set(true);
         record.gone.notify(usize::MAX);
+    }
+
+    /// Waits until the last client of an export has left and its nodes are free.
+    pub async fn export_gone(&self, record: &Rc<ExportRecord>) {
+        let gone = record.gone.listen();
+        if self.exports.borrow().iter().any(|other| Rc::ptr_eq(other, record)) {
+            gone.await;
+        }
     }
 
     /// The export called `id` here.

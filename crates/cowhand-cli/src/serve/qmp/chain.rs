@@ -193,11 +193,9 @@ pub fn hold(
         let held = inventory.graph.hold(&node.name(), user.clone());
         held.map_err(|error| inventory.refused(&error))
     };
-    let mut holds = vec![hold(disk)?];
-    if let Some(target) = target {
-        let target = hold(target)?;
-        holds.iter().for_each(|source| source.copies_to(&target));
-        holds.push(target);
-    }
-    Ok(holds)
+    let source = hold(disk)?;
+    let Some(target) = target else { return Ok(vec![source]) };
+    let target = hold(target)?;
+    source.copies_to(&target);
+    Ok(vec![source, target])
 }

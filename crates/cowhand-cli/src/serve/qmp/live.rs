@@ -134,13 +134,7 @@ pub(super) fn target_of(
 /// target, but for a snapshot, which stays as it is while the disk below it becomes what it was.
 fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> Result<(), QmpError> {
     let (from, to) = (source.name(), target.name());
-    let feeds_source = inventory.graph.sends_to(&to, &from);
     let over = match inventory.graph.stands_on(&to, &from) {
-        false if feeds_source => {
-            return Err(QmpError::generic(format!(
-                "a job copies what is written to the target {to:?} to the source {from:?}: a copy to it would wait for itself"
-            )));
-        }
         true => Some((&to, &from)),
         false if is_snapshot(source.disk.root().driver()) => None,
         false => inventory.graph.stands_on(&from, &to).then_some((&from, &to)),
@@ -148,6 +142,9 @@ fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> R
     match over {
         Some((upper, lower)) => Err(QmpError::generic(format!(
             "source and target are one disk: node {upper:?} stands on node {lower:?}"
+        ))),
+        None if inventory.graph.sends_to(&to, &from) => Err(QmpError::generic(format!(
+            "a job copies what is written to the target {to:?} to the source {from:?}: a copy to it would wait for itself"
         ))),
         None => Ok(()),
     }

@@ -49,8 +49,8 @@ pub async fn stop(inventory: &Rc<Inventory>, change: Change<'_>) -> Result<Value
         inventory.remove_export(&export.id, Removal::Hard)?;
     }
     drop(change);
-    for export in exports {
-        export.gone().await;
+    for export in &exports {
+        inventory.export_gone(export).await;
     }
     Ok(json!({}))
 }
