@@ -204,9 +204,15 @@ impl Server {
         peak_rss(self.pid())
     }
 
-    /// Its open descriptors.
+    /// How many descriptors it has.
     pub fn descriptors(&self) -> usize {
         descriptors(self.pid())
+    }
+
+    /// What its descriptors lead to.
+    pub fn open_files(&self) -> Vec<PathBuf> {
+        let links = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
+        links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok()).collect()
     }
 
     /// Looks again and again until `look` finds something; `None` if the process ends first. Fails

@@ -4,7 +4,7 @@ use super::sizes::without_tests;
 use super::tree::Tree;
 
 /// Where it is, and why it cannot be elsewhere.
-const ROOMS: [(&str, &str); 12] = [
+const ROOMS: [(&str, &str); 13] = [
     ("crates/buffer/src/", "bytes that the kernel writes while nobody looks"),
     ("crates/reactor/src/", "rings shared with the kernel, and sockets from descriptors"),
     ("crates/door-vhost-user-blk/src/mapping", "memory of guests, mapped, and what happens when it is cut"),
@@ -12,6 +12,7 @@ const ROOMS: [(&str, &str); 12] = [
     ("crates/door-ublk/src/kernel.rs", "buffers and memory that the kernel's block driver shares"),
     ("crates/storage/src/file/extent.rs", "system calls on buffers of an I/O"),
     ("crates/storage/src/locks.rs", "locks of open file descriptions, which no crate wraps"),
+    ("crates/storage/src/page_cache.rs", "what the page cache has of a file, which no crate wraps"),
     ("crates/storage-rbd/src/librbd/", "functions of Ceph's library, in a process of its own"),
     ("crates/secret/src/", "pages that are locked, registers that are cleared, and the kernel's keyrings"),
     ("tests/src/libblkio.rs", "answers that libblkio leaves in memory of ours"),

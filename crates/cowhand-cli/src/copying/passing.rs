@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::IoSliceMut;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +10,6 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use graph::Disk;
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
-use rustix::io::{ReadWriteFlags, preadv2};
 
 /// How often pages go: often enough that few are there at a time, seldom enough that what is read ahead of the copy is not lost.
 const LET_GO: Duration = Duration::from_millis(300);
@@ -70,10 +68,9 @@ fn is_cold(file: &File) -> bool {
     let (mut cold, mut warm) = (0, 0);
     for look in 0..LOOKS {
         let Ok(at) = seek(file, SeekFrom::Data(found.len() / LOOKS * look)) else { break };
-        let mut byte = [0];
-        match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
-            Ok(_) => warm += 1,
-            Err(rustix::io::Errno::AGAIN) => cold += 1,
+        match storage::is_cached(file, at) {
+            Ok(true) => warm += 1,
+            Ok(false) => cold += 1,
             Err(_) => return false,
         }
     }

@@ -1,12 +1,20 @@
 //! Taking nodes away.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::error::NodeError;
 use super::filter_node::FilterNode;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
+use crate::Disk;
+
+/// How often it is looked whether a closed disk is still in somebody's hands.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How long that is waited for. A client that has left lets go as soon as its loop comes to it.
+const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Graph {
     /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
@@ -17,7 +25,14 @@ impl Graph {
     pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
         let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
-        self.close(&node).await
+        let weak = |node: &Arc<Node>| Some((node.name(), Arc::downgrade(&node.disk().ok()?.disk)));
+        let disks: Vec<_> = self.nodes().iter().filter_map(weak).collect();
+        let closed = self.close(&node).await;
+        drop(node);
+        for (name, disk) in disks.iter().filter(|(name, _)| self.node(name).is_err()) {
+            let_go(name, disk).await;
+        }
+        closed
     }
 
     /// The node that has a part called `name`.
@@ -98,5 +113,20 @@ impl Graph {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Waits until nobody has the closed disk called `name` any more: its files are locked until then.
+async fn let_go(name: &str, disk: &Weak<Disk>) {
+    let mut left = LET_GO_PATIENCE;
+    while disk.strong_count() > 0 {
+        if left.is_zero() {
+            return tracing::warn!(
+                node = name,
+                "the closed disk is in use somewhere, and its files stay locked until that ends"
+            );
+        }
+        reactor::sleep(LOOK_AGAIN).await;
+        left = left.saturating_sub(LOOK_AGAIN);
     }
 }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -65,6 +67,21 @@ fn a_node_stays_until_its_last_user_has_gone() {
         assert!(matches!(graph.hold("d", export("a")), Err(NodeError::Unknown { name }) if name == "d"));
         // Its lock is gone with it.
         add(graph, raw("d", path)).await.unwrap();
+    });
+}
+
+/// A client that had left still had the disk for a moment, and whoever opened the file next found it locked.
+#[test]
+fn a_node_is_gone_with_its_lock_also_if_somebody_lets_go_of_it_late() {
+    with_graph(async |graph, path| {
+        let node = add(graph, raw("d", path)).await.unwrap();
+        let late = reactor::spawn(async move {
+            reactor::sleep(Duration::from_millis(50)).await;
+            drop(node);
+        });
+        remove(graph, "d").await.unwrap();
+        add(graph, raw("d", path)).await.unwrap();
+        late.await;
     });
 }
 

@@ -37,10 +37,8 @@ impl Inventory {
     /// # Errors
     /// As [`graph::Graph::remove`].
     pub async fn remove_node(&self, change: &Change<'_>, name: &str) -> Result<(), QmpError> {
-        let disks = self.graph.disks();
-        let removed = self.graph.remove(change, name).await;
-        self.tell_of_bitmaps(&disks);
-        removed.map_err(|error| self.refused(&error))
+        self.tell_of_bitmaps();
+        self.graph.remove(change, name).await.map_err(|error| self.refused(&error))
     }
 
     /// Puts the options of blockdev-reopen in force.
@@ -57,9 +55,9 @@ impl Inventory {
 
     /// Closes every disk, also after one has failed; tells of all failures, gives the first.
     pub async fn close_all(&self) -> Result<(), QmpError> {
-        let disks = self.graph.disks();
-        let failed = self.graph.close_all(&self.graph.change().await).await;
-        self.tell_of_bitmaps(&disks);
+        let change = self.graph.change().await;
+        self.tell_of_bitmaps();
+        let failed = self.graph.close_all(&change).await;
         let failed: Vec<_> = failed.iter().map(|error| self.refused(error)).collect();
         failed.iter().for_each(|error| tracing::error!("{error}"));
         failed.into_iter().next().map_or(Ok(()), Err)
@@ -90,8 +88,8 @@ impl Inventory {
         told
     }
 
-    /// Disks may have been closed since somebody looked at them: this is the last look.
-    fn tell_of_bitmaps(&self, disks: &[Arc<DiskNode>]) {
-        disks.iter().for_each(|disk| bitmaps::tell(self, disk));
+    /// Disks are to be closed: this is the last look at them.
+    fn tell_of_bitmaps(&self) {
+        self.graph.disks().iter().for_each(|disk| bitmaps::tell(self, disk));
     }
 }

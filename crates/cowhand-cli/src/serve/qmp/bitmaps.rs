@@ -25,7 +25,7 @@ pub const INVALIDATED: EventSpec = EventSpec {
     ]),
 };
 
-/// Tells it of `node`, once while it is open. Looked at again when the disk is closed: a disk may come and go between
+/// Tells it of `node`, once while it is open. Looked at again before the disk is closed: a disk may come and go between
 /// two looks.
 pub fn tell(inventory: &Inventory, node: &DiskNode) {
     let names = node.news_of_bitmaps();
