@@ -146,7 +146,10 @@ fn a_descriptor_that_cannot_be_the_disk_is_refused_in_words() {
     let (steered, elsewhere) = (Steered::new(), Scratch::new());
     let path = create(&elsewhere, "b.qcow2", "1M");
     let mut qmp = steered.talk();
-    let open = |flags| -> OwnedFd { rustix::fs::open(&*path, flags, Mode::empty()).expect("the image") };
+    // Servers of other tests, started meanwhile, are not to inherit them.
+    let open = |flags: OFlags| -> OwnedFd {
+        rustix::fs::open(&*path, flags | OFlags::CLOEXEC, Mode::empty()).expect("the image")
+    };
     let (socket, _peer) = std::os::unix::net::UnixStream::pair().expect("sockets");
     let (pipe, _end) = std::io::pipe().expect("a pipe");
     let directory = reading(elsewhere.path().to_str().expect("text"));

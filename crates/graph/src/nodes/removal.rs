@@ -18,7 +18,7 @@ const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Graph {
     /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
-    /// closing fails.
+    /// closing fails. Waits for those who have left and still have the disk, up to a second; the caller has nothing of it.
     ///
     /// # Errors
     /// When it is in use; when closing fails.
