@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use event_listener::Event;
 use parking_lot::RwLock;
@@ -16,9 +15,6 @@ use crate::request::Job;
 /// Requests of a disk in flight at most: sixteen queues of the depth that guests' drivers use at most (1024), four times over. What
 /// they hold is the callers' memory; this bounds what a caller that never looks at completions can pile up here.
 const IN_FLIGHT_MAX: usize = 1 << 16;
-
-/// Between two looks whether the disk's own work in the background has let go of it.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The loop on which a disk is closed, and on which its work in the background runs.
 pub(crate) const HOME: usize = 0;
@@ -146,9 +142,7 @@ impl Shared {
         self.disk.write().take();
         let gone = Arc::downgrade(&disk);
         drop(disk);
-        while gone.strong_count() > 0 {
-            reactor::sleep(LOOK_AGAIN).await;
-        }
+        graph::Disk::gone(&gone).await;
         closed.map_err(Error::from)
     }
 

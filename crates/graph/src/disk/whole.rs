@@ -1,6 +1,7 @@
 //! What concerns the disk as a whole: bitmaps, size, internal snapshots.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use block::{Blame, Error};
 use qcow2::bitmap::{Bitmap, BitmapChange, Dirtiness};
@@ -17,7 +18,18 @@ const NO_BITMAPS: &str =
     "only a qcow2 image keeps bitmaps itself: another disk needs a file for them (option bitmaps)";
 const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 
+/// Between two looks whether somebody still has a closed disk.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 impl Disk {
+    /// Waits until nobody has the disk any more, whose locks are held until then: a request that has ended, and work beside requests, let go
+    /// of it when their loop comes to them.
+    pub async fn gone(disk: &Weak<Self>) {
+        while disk.strong_count() > 0 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+    }
+
     /// Waits until nothing that requests left behind is at work any more. A loop on which requests
     /// ran must go on running until then.
     pub async fn idle(&self) {

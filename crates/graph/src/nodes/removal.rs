@@ -1,7 +1,10 @@
 //! Taking nodes away.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use futures_util::future::{Either, select};
 
 use super::error::NodeError;
 use super::filter_node::FilterNode;
@@ -10,10 +13,7 @@ use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::Disk;
 
-/// How often it is looked whether a closed disk is still in somebody's hands.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// How long that is waited for. A client that has left lets go as soon as its loop comes to it.
+/// How long it is waited for those who still have a closed disk. A client that has left lets go as soon as its loop comes to it.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Graph {
@@ -116,17 +116,12 @@ impl Graph {
     }
 }
 
-/// Waits until nobody has the closed disk called `name` any more: its files are locked until then.
+/// Waits until nobody has the closed disk called `name` any more, within bounds.
 async fn let_go(name: &str, disk: &Weak<Disk>) {
-    let mut left = LET_GO_PATIENCE;
-    while disk.strong_count() > 0 {
-        if left.is_zero() {
-            return tracing::warn!(
-                node = name,
-                "the closed disk is in use somewhere, and its files stay locked until that ends"
-            );
-        }
-        reactor::sleep(LOOK_AGAIN).await;
-        left = left.saturating_sub(LOOK_AGAIN);
+    if let Either::Right(_) = select(pin!(Disk::gone(disk)), reactor::sleep(LET_GO_PATIENCE)).await {
+        tracing::warn!(
+            node = name,
+            "the closed disk is in use somewhere, and its files stay locked until that ends"
+        );
     }
 }
