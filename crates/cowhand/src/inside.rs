@@ -140,9 +140,9 @@ impl Shared {
         let closed = disk.close().await;
         disk.idle().await;
         self.disk.write().take();
-        let gone = Arc::downgrade(&disk);
+        let end = disk.end();
         drop(disk);
-        graph::Disk::gone(&gone).await;
+        end.reached().await;
         closed.map_err(Error::from)
     }
 

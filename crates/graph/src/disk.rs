@@ -8,8 +8,8 @@ mod stored;
 mod whole;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use block::{Blame, Block, BlockStatus, Error, ReadKind, ZeroOptions};
@@ -52,7 +52,13 @@ pub struct Disk {
     discard_charge: DiscardCharge,
     /// Held while a raw disk gets another size.
     resizing: async_lock::Mutex<()>,
+    /// The last to be dropped: what [`Disk::end`] gives waits for it.
+    alive: Arc<()>,
 }
+
+/// The end of a disk, for those who wait for it.
+#[derive(Debug)]
+pub struct DiskEnd(Weak<()>);
 
 /// What requests should look like, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +84,7 @@ impl Disk {
             prefetch: options.layer.qcow2.prefetch,
             discard_charge: options.throttling.discard,
             resizing: async_lock::Mutex::new(()),
+            alive: Arc::default(),
         }
     }
 

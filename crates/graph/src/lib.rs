@@ -36,7 +36,7 @@ mod upkeep;
 
 pub use crate::bitmaps_file::{bitmaps_of, raw_of};
 pub use crate::chain::{ChainWalk, DataFiles, FoundImage};
-pub use crate::disk::{BlockSizes, Disk};
+pub use crate::disk::{BlockSizes, Disk, DiskEnd};
 pub use crate::error::OpenError;
 pub use crate::layers::{OpenedLayers, RemovedLayers};
 pub use crate::limits::{Drained, ThrottleReport};

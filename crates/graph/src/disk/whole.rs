@@ -1,6 +1,6 @@
 //! What concerns the disk as a whole: bitmaps, size, internal snapshots.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Blame, Error};
@@ -9,7 +9,7 @@ use qcow2::snapshot::{NewSnapshot, SnapshotName};
 use qcow2::{Qcow2, ResizeOptions};
 use qcow2_layout::{BitmapEntry, SnapshotEntry};
 
-use super::Disk;
+use super::{Disk, DiskEnd};
 use crate::bitmaps_file::raw_of;
 use crate::front::{Charge, Kind};
 use crate::resize_raw::resize_raw;
@@ -22,12 +22,9 @@ const NO_SNAPSHOTS: &str = "a raw disk has no internal snapshots";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Disk {
-    /// Waits until nobody has the disk any more, whose locks are held until then: a request that has ended, and work beside requests, let go
-    /// of it when their loop comes to them.
-    pub async fn gone(disk: &Weak<Self>) {
-        while disk.strong_count() > 0 {
-            reactor::sleep(LOOK_AGAIN).await;
-        }
+    /// What can be waited for without having the disk: its end.
+    pub fn end(&self) -> DiskEnd {
+        DiskEnd(Arc::downgrade(&self.alive))
     }
 
     /// Waits until nothing that requests left behind is at work any more. A loop on which requests
@@ -146,5 +143,15 @@ impl Disk {
     /// The qcow2 image; `otherwise` says why a disk that is none cannot do it.
     fn image_or(&self, otherwise: &'static str) -> Result<Qcow2, Error> {
         self.image().ok_or_else(|| Blame::new(self.root().name()).unsupported(otherwise))
+    }
+}
+
+impl DiskEnd {
+    /// Waits until nobody has the disk any more and its files are closed, whose locks are held until then. A request that has ended, and work
+    /// beside requests, let go of it when their loop comes to them.
+    pub async fn reached(&self) {
+        while self.0.strong_count() > 0 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Taking nodes away.
 
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -11,7 +11,7 @@ use super::filter_node::FilterNode;
 use super::hold::User;
 use super::node::{Node, NodeKind};
 use super::{Change, Graph};
-use crate::Disk;
+use crate::DiskEnd;
 
 /// How long it is waited for those who still have a closed disk. A client that has left lets go as soon as its loop comes to it.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
@@ -25,12 +25,12 @@ impl Graph {
     pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
         let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
-        let weak = |node: &Arc<Node>| Some((node.name(), Arc::downgrade(&node.disk().ok()?.disk)));
-        let disks: Vec<_> = self.nodes().iter().filter_map(weak).collect();
+        let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
+        let ends: Vec<_> = self.nodes().iter().filter_map(end).collect();
         let closed = self.close(&node).await;
         drop(node);
-        for (name, disk) in disks.iter().filter(|(name, _)| self.node(name).is_err()) {
-            let_go(name, disk).await;
+        for (name, end) in ends.iter().filter(|(name, _)| self.node(name).is_err()) {
+            let_go(name, end).await;
         }
         closed
     }
@@ -117,8 +117,8 @@ impl Graph {
 }
 
 /// Waits until nobody has the closed disk called `name` any more, within bounds.
-async fn let_go(name: &str, disk: &Weak<Disk>) {
-    if let Either::Right(_) = select(pin!(Disk::gone(disk)), reactor::sleep(LET_GO_PATIENCE)).await {
+async fn let_go(name: &str, end: &DiskEnd) {
+    if let Either::Right(_) = select(pin!(end.reached()), reactor::sleep(LET_GO_PATIENCE)).await {
         tracing::warn!(
             node = name,
             "the closed disk is in use somewhere, and its files stay locked until that ends"
