@@ -57,9 +57,8 @@ fn fio_verifies_direct_writes_at_depth_16_of_any_length() {
 fn several_loops_serve_one_mount() {
     let place = Place::new();
     let server = place.serve("", &["--threads", "3"]);
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("its descriptors");
-    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    assert_eq!(targets.filter(|target| target.as_os_str() == "/dev/fuse").count(), 3);
+    let opened = server.open_files();
+    assert_eq!(opened.iter().filter(|target| target.as_os_str() == "/dev/fuse").count(), 3);
     let load = ["--direct=1", "--ioengine=libaio", "--iodepth=32", "--rw=randrw", "--bs=4k", "--numjobs=4"];
     let apart =
         ["--size=16M", "--offset_increment=16M", "--io_size=32M", "--verify=crc32c", "--verify_fatal=1"];
