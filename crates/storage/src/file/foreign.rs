@@ -9,6 +9,7 @@ use reactor::fs::{File, may_call_inline};
 
 use super::alignment::DirectAlignment;
 use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
+use super::write_queue::Data;
 use super::{Shared, check_range};
 use crate::range_lock::RangeMode;
 use crate::{Answer, Hints};
@@ -95,12 +96,15 @@ impl Shared {
         let end = offset + memory.len() as u64;
         match self.direct {
             None => {
-                let done = self.try_write_from(offset, &memory);
-                self.write_rest_from(offset, memory, done, 1).await?;
+                if memory.len() > INLINE_BYTES_MAX {
+                    self.write_all_from(offset, memory, 1).await?;
+                } else {
+                    self.write_small(offset, Data::Foreign(memory), hints).await?;
+                }
             }
             Some(alignment) if admits(alignment, offset, &memory) => {
                 let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
-                self.write_rest_from(offset, memory, 0, alignment.offset as usize).await?;
+                self.write_all_from(offset, memory, alignment.offset as usize).await?;
             }
             Some(_) => {
                 let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
@@ -111,23 +115,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes into the page cache on this thread, where that pays. Gives the count of bytes; what stopped it shows when the
-    /// rest is written.
-    fn try_write_from(&self, offset: u64, memory: &ForeignBytes) -> usize {
-        if memory.len() > INLINE_BYTES_MAX || !self.inline.pays() || !may_call_inline() {
-            return 0;
-        }
-        self.timed(|| self.file.write_from_now(offset, memory)).unwrap_or(0)
-    }
-
-    /// Writes `memory` behind the first `done` bytes. The part of a `block` that a short write ended in is written again.
-    async fn write_rest_from(
-        &self,
-        offset: u64,
-        memory: ForeignBytes,
-        mut done: usize,
-        block: usize,
-    ) -> io::Result<()> {
+    /// Writes all of `memory`, going on after short writes. The part of a `block` that one ended in is written again.
+    async fn write_all_from(&self, offset: u64, memory: ForeignBytes, block: usize) -> io::Result<()> {
+        let mut done = 0;
         while done < memory.len() {
             let at = offset + done as u64;
             match self.file.write_from(at, memory.slice(done, memory.len())).await {

@@ -10,6 +10,7 @@ mod direct;
 mod extent;
 mod flush;
 mod foreign;
+mod inline;
 mod length;
 mod open;
 mod outcome;
@@ -33,9 +34,9 @@ use crate::{Allocation, Capabilities, Extent, Hints, IoFuture, Medium, Storage, 
 use alignment::DirectAlignment;
 use asking::Tried;
 pub use asking::ask_medium;
-use buffered::InlineWrites;
 use copy_queue::CopyQueue;
 pub use description::is_same_description;
+use inline::InlineWrites;
 pub use open::{FileOptions, OpenError};
 pub use unlocked::UnlockedFile;
 use write_queue::WriteQueue;

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use super::alignment;
 use super::asking::{self, Tried};
-use super::buffered::InlineWrites;
 use super::copy_queue::CopyQueue;
+use super::inline::InlineWrites;
 use super::open::{failed, kind_of, length_of, retry, set_flags};
 use super::write_queue::WriteQueue;
 use super::{FileOptions, FileStorage, Kind, OpenError, Shared, extent};

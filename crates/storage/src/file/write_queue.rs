@@ -1,18 +1,23 @@
-//! Small writes to the page cache, one after another on a thread beside the loops.
+//! Small writes to the page cache: on the loop's own thread, or one after another on a thread beside the loops.
 //!
 //! The kernel lets one write into a file at a time, so more threads would only wait for each other. One beside
 //! the loop, though, leaves it free to receive and reply while the writes are made.
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
-use buffer::IoVec;
+use buffer::{ForeignBytes, IoVec};
+use reactor::fs::may_call_inline;
+use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::Shared;
 use super::buffered::{is_transient, no_progress};
 use super::outcome::{Outcome, Told};
 use super::turns::{TOGETHER_MAX, Turns};
+use crate::Hints;
 
 /// Writes made before their callers are told: telling each alone would wake a loop that waits for
 /// them once a write, which costs as much as the write.
@@ -23,13 +28,78 @@ pub(super) type WriteQueue = Turns<Queued>;
 
 pub(super) struct Queued {
     offset: u64,
-    data: IoVec,
+    data: Data,
     outcome: Arc<Outcome<()>>,
 }
 
+/// What is written.
+pub(super) enum Data {
+    Own(IoVec),
+    /// Memory of others.
+    Foreign(ForeignBytes),
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Self::Own(data) => data.len(),
+            Self::Foreign(memory) => memory.len(),
+        }
+    }
+
+    /// What stands behind the first `done` bytes.
+    fn rest(self, done: usize) -> Self {
+        match self {
+            whole if done == 0 => whole,
+            Self::Own(data) => Self::Own(data.slice(done, data.len())),
+            Self::Foreign(memory) => Self::Foreign(memory.slice(done, memory.len())),
+        }
+    }
+}
+
 impl Shared {
-    /// Writes all of `data` behind the writes that wait already. The range was checked.
-    pub(super) fn write_queued(self: &Arc<Self>, offset: u64, data: IoVec) -> Told<()> {
+    /// Writes all of `data`, of at most [`INLINE_BYTES_MAX`]: on this thread unless that would hold it up, otherwise behind the writes that
+    /// wait already. The range was checked.
+    pub(super) async fn write_small(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Data,
+        hints: Hints,
+    ) -> io::Result<()> {
+        // What stopped it shows when the rest is written.
+        let done = self.try_write(offset, &data, hints);
+        if done == data.len() {
+            return Ok(());
+        }
+        self.write_queued(offset + done as u64, data.rest(done)).await
+    }
+
+    /// Writes on this thread, unless that would hold it up. Gives the count of bytes written.
+    fn try_write(&self, offset: u64, data: &Data, hints: Hints) -> usize {
+        let is_long = self.inline.are_long();
+        if !self.inline.pays() || is_long && hints.more_waiting || !may_call_inline() {
+            return 0;
+        }
+        if !is_long {
+            return self.write_timed(offset, data).unwrap_or(0);
+        }
+        let Some(_alone) = self.queue.enter_alone() else { return 0 };
+        self.write_timed(offset, data).unwrap_or(0)
+    }
+
+    /// Writes as much as one call does, on this thread, and notes how long that took.
+    fn write_timed(&self, offset: u64, data: &Data) -> io::Result<usize> {
+        let start = Instant::now();
+        let written = match data {
+            Data::Own(data) => write_now(self.file.fd(), offset, data),
+            Data::Foreign(memory) => self.file.write_from_now(offset, memory),
+        };
+        self.inline.note(start.elapsed());
+        written
+    }
+
+    /// Writes all of `data` behind the writes that wait already.
+    fn write_queued(self: &Arc<Self>, offset: u64, data: Data) -> Told<()> {
         let (outcome, told) = Outcome::new();
         if self.queue.push(Queued { offset, data, outcome }) {
             let shared = Arc::clone(self);
@@ -39,17 +109,14 @@ impl Shared {
     }
 
     /// Writes all of `data`, going on after short writes.
-    fn write_all(&self, offset: u64, data: &IoVec) -> io::Result<()> {
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            let written = match done {
-                0 => self.write_timed(at, data),
-                _ => self.write_timed(at, &data.slice(done, data.len())),
-            };
-            match written {
-                Ok(0) => return Err(no_progress(at)),
-                Ok(count) => done += count,
+    fn write_all(&self, mut offset: u64, mut data: Data) -> io::Result<()> {
+        while data.len() > 0 {
+            match self.write_timed(offset, &data) {
+                Ok(0) => return Err(no_progress(offset)),
+                Ok(count) => {
+                    offset += count as u64;
+                    data = data.rest(count);
+                }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -61,11 +128,63 @@ impl Shared {
         while let Some(writes) = self.queue.next(TOLD_TOGETHER) {
             let done: SmallVec<[_; TOLD_TOGETHER]> = writes
                 .into_iter()
-                .map(|write| (write.outcome, self.write_all(write.offset, &write.data)))
+                .map(|write| (write.outcome, self.write_all(write.offset, write.data)))
                 .collect();
             for (outcome, result) in done {
                 outcome.tell(result);
             }
         }
+    }
+}
+
+/// Writes as much of `data` as one call does, on this thread.
+fn write_now(fd: impl AsFd, offset: u64, data: &IoVec) -> io::Result<usize> {
+    let parts: SmallVec<[IoSlice<'_>; 8]> =
+        data.parts().iter().take(PARTS_MAX).map(|part| IoSlice::new(part)).collect();
+    Ok(rustix::io::pwritev2(fd, &parts, offset, ReadWriteFlags::empty())?)
+}
+
+/// Most parts that one vectored call takes (the kernel's UIO_MAXIOV).
+const PARTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use buffer::IoBytes;
+    use reactor::{Backend, Reactor};
+
+    use super::*;
+    use crate::{FileOptions, FileStorage};
+
+    const LEN: usize = 4096;
+
+    #[test]
+    fn queued_writes_of_both_kinds_are_made_in_order_also_those_whose_callers_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (name, options) = (
+            dir.path().join("image"),
+            FileOptions { direct: false, read_only: false, no_flush: false, aio: Backend::Ring },
+        );
+        let storage = FileStorage::create_new(&name, &options).unwrap();
+        let data = |number: u8| {
+            let bytes = [number + 1; LEN];
+            if number.is_multiple_of(2) {
+                return Data::Own(IoBytes::copy_from(&bytes).into());
+            }
+            let memory = ForeignBytes::zeroed(LEN);
+            memory.copy_from(0, &bytes);
+            Data::Foreign(memory)
+        };
+        Reactor::new(Backend::Ring).unwrap().run(async {
+            let told = (0..40).map(|number| {
+                (number, storage.shared.write_queued(u64::from(number) * LEN as u64, data(number)))
+            });
+            for (number, told) in told.collect::<Vec<_>>() {
+                if number % 3 != 1 {
+                    told.await.unwrap();
+                }
+            }
+        });
+        let expected: Vec<u8> = (0..40).flat_map(|number| [number + 1; LEN]).collect();
+        assert!(std::fs::read(name).unwrap() == expected);
     }
 }
