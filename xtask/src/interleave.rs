@@ -73,27 +73,20 @@ pub fn run(args: &Args) -> ExitCode {
 /// # Errors
 /// If a law does not hold under one of them; how to replay it is printed.
 pub fn stage() -> Result<u64, String> {
-    let everything = Args { iterations: CI_ITERATIONS, each: None, seed: 0, test: None, schedule: None };
-    explore(&everything)
+    explore(&Args::of_every_run())
+}
+
+/// What [`stage`] runs, built: one program after the other, each for some of [`CI_ITERATIONS`] schedules.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn programs() -> Result<Vec<Command>, String> {
+    Exploration::new(&Args::of_every_run()).map(|exploration| exploration.programs)
 }
 
 fn explore(args: &Args) -> Result<u64, String> {
-    let programs = TestPrograms::build(&BUILT)?;
-    let list = |place: &Place| place.tests(&programs, args.test.as_deref().unwrap_or_default());
-    let tests = PLACES.iter().map(list).collect::<Result<Vec<_>, _>>()?;
-    let count: u64 = tests.iter().map(|names| names.len() as u64).sum();
-    if count == 0 {
-        return Err(format!("no test has {} in its name", args.test.as_deref().unwrap_or_default()));
-    }
-    let each = args.each.unwrap_or_else(|| args.iterations.div_ceil(count));
-    for (place, names) in PLACES.iter().zip(&tests).filter(|(_, names)| !names.is_empty()) {
-        let mut command = place.program(&programs)?;
-        command.args(["--nocapture", "--exact"]).args(names);
-        command.env("COWHAND_INTERLEAVE_ITERATIONS", each.to_string());
-        command.env("COWHAND_INTERLEAVE_SEED", args.seed.to_string());
-        if let Some(schedule) = &args.schedule {
-            command.env("COWHAND_INTERLEAVE_SCHEDULE", schedule);
-        }
+    let Exploration { programs, tests, each } = Exploration::new(args)?;
+    for mut command in programs {
         let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
         if !status.success() {
             return Err(format!("a law does not hold under every schedule (seed {})", args.seed));
@@ -103,13 +96,53 @@ fn explore(args: &Args) -> Result<u64, String> {
         Some(_) => println!("the schedule was replayed; nothing failed"),
         None => {
             println!(
-                "{} interleavings explored: {count} tests, {each} each, seed {}",
-                each * count,
+                "{} interleavings explored: {tests} tests, {each} each, seed {}",
+                each * tests,
                 args.seed
             );
         }
     }
-    Ok(each * count)
+    Ok(each * tests)
+}
+
+/// What there is to do.
+struct Exploration {
+    programs: Vec<Command>,
+    tests: u64,
+    /// Schedules of each test.
+    each: u64,
+}
+
+impl Exploration {
+    fn new(args: &Args) -> Result<Self, String> {
+        let built = TestPrograms::build(&BUILT)?;
+        let list = |place: &Place| place.tests(&built, args.test.as_deref().unwrap_or_default());
+        let found = PLACES.iter().map(list).collect::<Result<Vec<_>, _>>()?;
+        let tests: u64 = found.iter().map(|names| names.len() as u64).sum();
+        if tests == 0 {
+            return Err(format!("no test has {} in its name", args.test.as_deref().unwrap_or_default()));
+        }
+        let each = args.each.unwrap_or_else(|| args.iterations.div_ceil(tests));
+        let mut programs = Vec::new();
+        for (place, names) in PLACES.iter().zip(&found).filter(|(_, names)| !names.is_empty()) {
+            let mut command = place.program(&built)?;
+            command.args(["--nocapture", "--exact"]).args(names);
+            command.env("COWHAND_INTERLEAVE_ITERATIONS", each.to_string());
+            command.env("COWHAND_INTERLEAVE_SEED", args.seed.to_string());
+            if let Some(schedule) = &args.schedule {
+                command.env("COWHAND_INTERLEAVE_SCHEDULE", schedule);
+            }
+            programs.push(command);
+        }
+        Ok(Self { programs, tests, each })
+    }
+}
+
+impl Args {
+    /// What every test run explores.
+    fn of_every_run() -> Self {
+        Self { iterations: CI_ITERATIONS, each: None, seed: 0, test: None, schedule: None }
+    }
 }
 
 impl Place {

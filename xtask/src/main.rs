@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod beside;
 mod coverage;
 mod figures;
 mod fuzz;

@@ -42,7 +42,7 @@ const PEERS: &[Peer] = &[
     Peer { package: "btrfs-progs", found: || all(&["mkfs.btrfs"]) },
     Peer { package: "mount", found: || all(&["mount", "umount", "losetup"]) },
     Peer { package: "xz-utils", found: || all(&["xz"]) },
-    Peer { package: "util-linux", found: || all(&["unshare", "fsfreeze", "partx"]) },
+    Peer { package: "util-linux", found: || all(&["unshare", "fsfreeze", "partx", "chrt"]) },
     Peer { package: "socat", found: || all(&["socat"]) },
     Peer { package: "python3-prometheus-client", found: || imports("prometheus_client.openmetrics.parser") },
     Peer { package: "python3-pip", found: || imports("pip") },

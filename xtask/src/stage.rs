@@ -3,10 +3,19 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::beside::Beside;
+
 /// Runs stages and remembers how they went.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stages {
+    begun: Instant,
     done: Vec<Done>,
+}
+
+impl Default for Stages {
+    fn default() -> Self {
+        Self { begun: Instant::now(), done: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -39,12 +48,40 @@ impl Stages {
         }
     }
 
+    /// One stage that is programs, all of which run, whether those before them succeeded or not; says whether all did.
+    pub fn programs(&mut self, name: &str, programs: Vec<Command>) -> bool {
+        self.stage(name, || {
+            let run = |mut program: Command| match program.status() {
+                Ok(status) if status.success() => None,
+                Ok(status) => Some(format!("{}: {status}", words(&program))),
+                Err(error) => Some(format!("{}: {error}", words(&program))),
+            };
+            let failed: Vec<String> = programs.into_iter().filter_map(run).collect();
+            if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+        })
+    }
+
+    /// The stages that ran beside the others, once they are done; says whether all succeeded.
+    pub fn beside(&mut self, beside: Beside) -> bool {
+        println!("\n==== what ran beside the others");
+        let mut well = true;
+        for done in beside.done() {
+            println!("\n==== {}\n{}", done.name, done.said);
+            well &= self.tell(&done.name, done.took, done.outcome);
+        }
+        well
+    }
+
     /// One stage; says whether it succeeded.
     pub fn stage(&mut self, name: &str, work: impl FnOnce() -> Result<(), String>) -> bool {
         println!("\n==== {name}");
         let start = Instant::now();
         let outcome = work();
-        let took = start.elapsed();
+        self.tell(name, start.elapsed(), outcome)
+    }
+
+    /// Says how a stage ended, and whether it succeeded.
+    fn tell(&mut self, name: &str, took: Duration, outcome: Result<(), String>) -> bool {
         match &outcome {
             Ok(()) => println!("==== {name}: {:.1} s", took.as_secs_f64()),
             Err(error) => println!("==== {name}: FAILED after {:.1} s: {error}", took.as_secs_f64()),
@@ -60,7 +97,7 @@ impl Stages {
             let verdict = if *failed { "FAILED" } else { "ok" };
             println!("{:>8.1} s  {verdict:<6}  {name}", took.as_secs_f64());
         }
-        let total: Duration = self.done.iter().map(|done| done.took).sum();
+        let total = self.begun.elapsed();
         let failed = self.done.iter().filter(|done| done.failed).count();
         println!("{:>8.1} s  {}", total.as_secs_f64(), if failed == 0 { "all ok" } else { "NOT ok" });
         failed == 0
@@ -71,7 +108,7 @@ impl Stages {
 const WORDS_SHOWN: usize = 8;
 
 /// What was run, without its environment and all but the first words.
-fn words(command: &Command) -> String {
+pub fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let mut words: Vec<_> = words.map(|word| word.to_string_lossy()).take(WORDS_SHOWN + 1).collect();
     if words.len() > WORDS_SHOWN {

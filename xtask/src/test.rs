@@ -2,6 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
+use crate::beside::Beside;
 use crate::interleave;
 use crate::peers;
 use crate::stage::Stages;
@@ -76,6 +77,12 @@ pub const FUZZ_SECONDS: u64 = 60;
 /// Cases for everything that reads foreign bytes.
 const FUZZ: &str = "fuzz";
 
+/// Where they are.
+const CORPUS: (&str, &str) = ("fuzz", "corpus");
+
+/// The package of the black-box suites.
+const BLACK_BOX: &str = "tests";
+
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let known = |name: &str| [UNIT, INTERLEAVINGS, FUZZ].contains(&name) || SUITES.contains(&name);
@@ -85,72 +92,109 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
-    let mut programs = TestPrograms::default();
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let mut built = Built::default();
     let ready = stages.stage("build of the tests and the program, and what they compare with", || {
-        programs = build_beside_peers()?;
+        built = build_beside_peers(wanted)?;
         Ok(())
     });
     if ready {
-        let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-        if wanted(UNIT) {
-            let every = ["test", "--workspace", "--exclude", "black-box", "--no-fail-fast"];
-            let mut command = cargo();
-            command.args(every).env("PROPTEST_RNG_SEED", args.seed.to_string());
-            stages.command("unit: tests of every crate", &mut command);
-            // With the workspace's features nothing is built again but what has bugs; building it for speed takes longer than all its tests.
-            let bugs = [
-                "test",
-                "--config",
-                "profile.test.package.cowhand-qcow2.opt-level=1",
-                "--workspace",
-                "--features",
-                "cowhand-qcow2/deliberate-bugs",
-                "--test",
-                "deliberate_bugs",
-            ];
-            stages.command("unit: bugs put in on purpose are found", cargo().args(bugs));
-        }
-        if wanted(UNIT) && has_loop_devices("unit: block devices") {
-            stages.tests("unit: block devices", programs.command("crates/storage", "all"), |tests| {
-                tests.args(["device::", "--ignored"])
-            });
-        }
-        if wanted(INTERLEAVINGS) {
-            stages
-                .stage("interleavings: schedules of map cache and engine", || interleave::stage().map(drop));
-        }
-        if wanted(FUZZ) {
-            stages.tests("fuzz: the corpus and made-up cases", programs.command("fuzz", "corpus"), |tests| {
-                tests
-                    .env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string())
-                    .env("COWHAND_FUZZ_SEED", args.seed.to_string())
-            });
-        }
-        if args.only.is_empty() {
-            stages.tests("black box: what the suites share", programs.library("tests"), |tests| tests);
-        }
-        for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
-            if suite == MEDIA && !has_loop_devices("black box: media") {
-                continue;
-            }
-            stages.tests(&format!("black box: {suite}"), programs.suite("tests", "all", suite), |tests| {
-                let alone = (suite == MEDIA).then_some("--test-threads=1");
-                tests.args(alone).env("COWHAND_BIN", binary())
-            });
-        }
+        run_built(args, built, &mut stages, wanted);
     }
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Builds the tests, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
-fn build_beside_peers() -> Result<TestPrograms, String> {
+/// What is run.
+#[derive(Debug, Default)]
+struct Built {
+    programs: TestPrograms,
+    /// Stages that only compute: names and programs.
+    computing: Vec<(String, Vec<Command>)>,
+}
+
+/// Runs the tests that are `wanted`. Those that only compute run beside those that wait for programs, disks and time.
+fn run_built(args: &Args, built: Built, stages: &mut Stages, wanted: impl Fn(&str) -> bool) {
+    let Built { programs, mut computing } = built;
+    for program in computing.iter_mut().flat_map(|(_, programs)| programs) {
+        program.env("PROPTEST_RNG_SEED", args.seed.to_string());
+    }
+    let beside = Beside::begin(computing);
+    if wanted(UNIT) {
+        let examples = ["test", "--workspace", "--doc"];
+        stages.command("unit: examples of the documentation", cargo().args(examples));
+        let mut every = programs.all_but(&[BLACK_BOX], &[SIMULATIONS, CORPUS]);
+        for program in &mut every {
+            program.env("PROPTEST_RNG_SEED", args.seed.to_string());
+        }
+        stages.programs("unit: tests of every crate", every);
+    }
+    if wanted(UNIT) && has_loop_devices("unit: block devices") {
+        stages.tests("unit: block devices", programs.command("crates/storage", "all"), |tests| {
+            tests.args(["device::", "--ignored"])
+        });
+    }
+    if wanted(FUZZ) {
+        stages.tests("fuzz: the corpus and made-up cases", programs.command(CORPUS.0, CORPUS.1), |tests| {
+            tests
+                .env("COWHAND_FUZZ_SECONDS", FUZZ_SECONDS.to_string())
+                .env("COWHAND_FUZZ_SEED", args.seed.to_string())
+        });
+    }
+    if args.only.is_empty() {
+        stages.tests("black box: what the suites share", programs.library(BLACK_BOX), |tests| tests);
+    }
+    for suite in SUITES.into_iter().filter(|suite| wanted(suite)) {
+        if suite == MEDIA && !has_loop_devices("black box: media") {
+            continue;
+        }
+        stages.tests(&format!("black box: {suite}"), programs.suite(BLACK_BOX, "all", suite), |tests| {
+            let alone = (suite == MEDIA).then_some("--test-threads=1");
+            tests.args(alone).env("COWHAND_BIN", binary())
+        });
+    }
+    stages.beside(beside);
+}
+
+/// Builds the tests that are `wanted`, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
+fn build_beside_peers(wanted: impl Fn(&str) -> bool) -> Result<Built, String> {
     std::thread::scope(|scope| {
         let peers = scope.spawn(|| peers::ensure().inspect_err(|missing| eprintln!("{missing}")));
-        let programs = TestPrograms::build(&["--workspace"]);
+        let built = build(wanted);
         peers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        programs
+        built
     })
 }
+
+fn build(wanted: impl Fn(&str) -> bool) -> Result<Built, String> {
+    let programs = TestPrograms::build(&["--workspace"])?;
+    let mut computing = Vec::new();
+    if wanted(UNIT) {
+        let engine = programs.command(SIMULATIONS.0, SIMULATIONS.1)?;
+        computing.push(("unit: tests of the engine".to_owned(), vec![engine]));
+        let bugs = TestPrograms::build(&BUGS)?.command("crates/qcow2", "deliberate_bugs")?;
+        computing.push(("unit: bugs put in on purpose are found".to_owned(), vec![bugs]));
+    }
+    if wanted(INTERLEAVINGS) {
+        let name = "interleavings: schedules of map cache and engine";
+        computing.push((name.to_owned(), interleave::programs()?));
+    }
+    Ok(Built { programs, computing })
+}
+
+/// The tests of the engine, most of which simulate: they take longer than those of all other crates.
+const SIMULATIONS: (&str, &str) = ("crates/qcow2", "all");
+
+/// The engine with bugs put in on purpose. With the workspace's features nothing is built again but what has bugs; building it for speed
+/// takes longer than all its tests.
+const BUGS: [&str; 7] = [
+    "--config",
+    "profile.test.package.cowhand-qcow2.opt-level=1",
+    "--workspace",
+    "--features",
+    "cowhand-qcow2/deliberate-bugs",
+    "--test",
+    "deliberate_bugs",
+];
 
 /// Whether this is root on a machine that lets it make block devices; where it is not, it is said aloud that `stage` is left out.
 fn has_loop_devices(stage: &str) -> bool {

@@ -16,9 +16,19 @@ pub struct TestPrograms {
 struct TestProgram {
     /// The package's directory.
     directory: PathBuf,
-    /// The name of the file of tests, without `.rs`; of a library's own tests none.
-    name: Option<String>,
+    tests: Tests,
     program: PathBuf,
+}
+
+/// Which tests of a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Tests {
+    /// Those inside its library.
+    Library,
+    /// Those inside one of its programs.
+    Program,
+    /// Those in a file of tests; its name, without `.rs`.
+    File(String),
 }
 
 impl TestPrograms {
@@ -44,7 +54,7 @@ impl TestPrograms {
     /// # Errors
     /// When there are none.
     pub fn command(&self, directory: &str, name: &str) -> Result<Command, String> {
-        self.run(directory, Some(name))
+        self.find(directory, &Tests::File(name.to_owned()))
     }
 
     /// As [`TestPrograms::command`], for the tests inside the library in `directory`.
@@ -52,18 +62,28 @@ impl TestPrograms {
     /// # Errors
     /// When there are none.
     pub fn library(&self, directory: &str) -> Result<Command, String> {
-        self.run(directory, None)
+        self.find(directory, &Tests::Library)
     }
 
-    fn run(&self, directory: &str, name: Option<&str>) -> Result<Command, String> {
+    /// Every test program but those of the packages in the directories `packages`, and but the files of tests `files` (a package's
+    /// directory, a name as [`TestPrograms::command`] takes it), in the order in which they were built.
+    pub fn all_but(&self, packages: &[&str], files: &[(&str, &str)]) -> Vec<Command> {
+        let root = root();
+        let is_left_out = |found: &&TestProgram| {
+            let is_in = |directory: &str| found.directory == root.join(directory);
+            let is_file = |name: &str| matches!(&found.tests, Tests::File(own) if own == name);
+            packages.iter().any(|package| is_in(package))
+                || files.iter().any(|(directory, name)| is_in(directory) && is_file(name))
+        };
+        self.found.iter().filter(|found| !is_left_out(found)).map(TestProgram::command).collect()
+    }
+
+    fn find(&self, directory: &str, tests: &Tests) -> Result<Command, String> {
         let directory = root().join(directory);
-        let is_it = |found: &&TestProgram| found.directory == directory && found.name.as_deref() == name;
-        let found = self.found.iter().find(is_it);
-        let name = name.unwrap_or("of the library");
-        let found = found.ok_or_else(|| format!("{}: no tests {name} were built", directory.display()))?;
-        let mut command = Command::new(&found.program);
-        command.current_dir(&found.directory).stdin(Stdio::null());
-        Ok(command)
+        let found = self.found.iter().find(|found| found.directory == directory && found.tests == *tests);
+        let found =
+            found.ok_or_else(|| format!("{}: no such tests were built: {tests:?}", directory.display()))?;
+        Ok(found.command())
     }
 
     /// As [`TestPrograms::command`], for the tests of the module `suite` alone: the harness's own filter takes every test that has the
@@ -80,6 +100,14 @@ impl TestPrograms {
         }
         command.arg("--exact").args(tests);
         Ok(command)
+    }
+}
+
+impl TestProgram {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.directory).stdin(Stdio::null());
+        command
     }
 }
 
@@ -107,12 +135,14 @@ fn test_program(line: &str) -> Option<TestProgram> {
     let kinds = said.pointer("/target/kind")?.as_array()?;
     let program = said.get("executable")?.as_str()?;
     let manifest = Path::new(said.get("manifest_path")?.as_str()?);
-    let name = match kinds.first()?.as_str()? {
-        "test" => Some(said.pointer("/target/name")?.as_str()?.to_owned()),
-        "lib" => None,
+    let tests = match kinds.first()?.as_str()? {
+        _ if !said.pointer("/profile/test")?.as_bool()? => return None,
+        "test" => Tests::File(said.pointer("/target/name")?.as_str()?.to_owned()),
+        "lib" => Tests::Library,
+        "bin" => Tests::Program,
         _ => return None,
     };
-    Some(TestProgram { directory: manifest.parent()?.to_owned(), name, program: program.into() })
+    Some(TestProgram { directory: manifest.parent()?.to_owned(), tests, program: program.into() })
 }
 
 #[cfg(test)]
@@ -129,20 +159,21 @@ mod tests {
 
     #[test]
     fn test_programs_are_found_among_what_cargo_says() {
-        let tests = r#"{"reason":"compiler-artifact","manifest_path":"/p/fuzz/Cargo.toml","target":{"kind":["test"],"name":"corpus"},"executable":"/t/corpus-1"}"#;
-        let expected = TestProgram {
-            directory: "/p/fuzz".into(),
-            name: Some("corpus".into()),
-            program: "/t/corpus-1".into(),
+        let program = |kind: &str, name: &str, is_test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{is_test}}},"executable":"/t/a-1"}}"#
+            )
         };
-        assert_eq!(test_program(tests), Some(expected));
-        let library = r#"{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{"kind":["lib"],"name":"a"},"executable":"/t/a-1"}"#;
-        let expected = TestProgram { directory: "/p/a".into(), name: None, program: "/t/a-1".into() };
-        assert_eq!(test_program(library), Some(expected));
+        for (kind, tests) in
+            [("test", Tests::File("corpus".into())), ("lib", Tests::Library), ("bin", Tests::Program)]
+        {
+            let expected = TestProgram { directory: "/p/a".into(), tests, program: "/t/a-1".into() };
+            assert_eq!(test_program(&program(kind, "corpus", true)), Some(expected));
+        }
         for other in [
-            r#"{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{"kind":["bin"],"name":"a"},"executable":"/t/a-2"}"#,
-            r#"{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{"kind":["lib"],"name":"a"},"executable":null}"#,
-            r#"{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{"kind":["test"],"name":"a"},"executable":null}"#,
+            &program("bin", "a", false),
+            &program("example", "a", true),
+            r#"{"reason":"compiler-artifact","manifest_path":"/p/a/Cargo.toml","target":{"kind":["lib"],"name":"a"},"profile":{"test":true},"executable":null}"#,
             r#"{"reason":"build-finished","success":true}"#,
             "error: something else",
         ] {
