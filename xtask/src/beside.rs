@@ -8,19 +8,18 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::stage::words;
+use crate::stage::outcome;
 
-/// Stages that are running.
+/// A stage that is running.
 #[derive(Debug)]
 pub struct Beside {
-    thread: JoinHandle<Vec<Done>>,
+    name: String,
+    thread: JoinHandle<Done>,
 }
 
-/// A stage that has ended.
+/// How a stage has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// Its name.
-    pub name: String,
     /// How long it was under way.
     pub took: Duration,
     /// Whether all its programs succeeded, or which did not.
@@ -30,19 +29,23 @@ pub struct Done {
 }
 
 impl Beside {
-    /// Begins to run `stages`, a name and its programs each, one program after the other. A stage ends with its first program that fails.
-    /// What they print is kept for the end.
-    pub fn begin(stages: Vec<(String, Vec<Command>)>) -> Self {
-        let run = |(name, programs): (String, Vec<Command>)| {
+    /// Begins to run `programs` one after the other, until one fails. What they print is kept for the end.
+    pub fn begin(name: String, programs: Vec<Command>) -> Self {
+        let work = move || {
             let (start, mut said) = (Instant::now(), String::new());
             let outcome = programs.iter().try_for_each(|program| run(program, &mut said));
-            Done { name, took: start.elapsed(), outcome, said }
+            Done { took: start.elapsed(), outcome, said }
         };
-        Self { thread: std::thread::spawn(move || stages.into_iter().map(run).collect()) }
+        Self { name, thread: std::thread::spawn(work) }
     }
 
-    /// Waits for all of them.
-    pub fn done(self) -> Vec<Done> {
+    /// What it is.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for its end.
+    pub fn done(self) -> Done {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
@@ -51,11 +54,7 @@ impl Beside {
 fn run(program: &Command, said: &mut String) -> Result<(), String> {
     let mut idle = when_idle(program);
     let ended = capture(&mut idle, said).and_then(|mut child| child.wait());
-    match ended {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{}: {status}", words(program))),
-        Err(error) => Err(format!("{}: {error}", words(&idle))),
-    }
+    outcome(program, ended)
 }
 
 /// Starts `program` and follows it until it has closed its output.
@@ -96,23 +95,23 @@ mod tests {
         command
     }
 
-    #[test]
-    fn programs_run_when_others_do_not_as_they_were_to_be_run() {
-        let script = "echo $GIVEN; pwd; chrt --pid $$ | grep -o SCHED_IDLE >&2";
-        let done = Beside::begin(vec![("first".to_owned(), vec![sh(script)])]).done();
-        assert_eq!((&done[0].said[..], &done[0].outcome), ("a value\n/\nSCHED_IDLE\n", &Ok(())));
+    fn done(programs: Vec<Command>) -> Done {
+        Beside::begin("a stage".to_owned(), programs).done()
     }
 
     #[test]
-    fn a_program_that_fails_ends_its_stage_and_no_other() {
-        let stages = vec![
-            ("fails".to_owned(), vec![sh("echo one"), sh("echo two; exit 3"), sh("echo three")]),
-            ("does not".to_owned(), vec![sh("echo four")]),
-        ];
-        let done = Beside::begin(stages).done();
-        let found: Vec<_> = done.iter().map(|done| (&done.name[..], &done.said[..])).collect();
-        assert_eq!(found, [("fails", "one\ntwo\n"), ("does not", "four\n")]);
-        assert_eq!(done[0].outcome, Err("sh -c echo two; exit 3: exit status: 3".to_owned()));
-        assert_eq!(done[1].outcome, Ok(()));
+    fn programs_run_when_others_do_not_as_they_were_to_be_run() {
+        let Done { outcome, said, .. } =
+            done(vec![sh("echo $GIVEN; pwd; chrt --pid $$ | grep -o SCHED_IDLE >&2")]);
+        assert_eq!((&said[..], outcome), ("a value\n/\nSCHED_IDLE\n", Ok(())));
+    }
+
+    #[test]
+    fn the_first_program_that_fails_is_the_last() {
+        let Done { outcome, said, .. } = done(vec![sh("echo one"), sh("echo two; exit 3"), sh("echo three")]);
+        assert_eq!(
+            (&said[..], outcome),
+            ("one\ntwo\n", Err("sh -c echo two; exit 3: exit status: 3".to_owned()))
+        );
     }
 }

@@ -1,25 +1,26 @@
 //! Stages of a long run: announced, timed, and summed up at the end.
 
-use std::process::Command;
+use std::io;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use crate::beside::Beside;
+use crate::beside::{Beside, Done};
 
 /// Runs stages and remembers how they went.
 #[derive(Debug)]
 pub struct Stages {
     begun: Instant,
-    done: Vec<Done>,
+    ended: Vec<Ended>,
 }
 
 impl Default for Stages {
     fn default() -> Self {
-        Self { begun: Instant::now(), done: Vec::new() }
+        Self { begun: Instant::now(), ended: Vec::new() }
     }
 }
 
 #[derive(Debug)]
-struct Done {
+struct Ended {
     name: String,
     took: Duration,
     failed: bool,
@@ -28,10 +29,9 @@ struct Done {
 impl Stages {
     /// One stage that is a command; says whether it succeeded.
     pub fn command(&mut self, name: &str, command: &mut Command) -> bool {
-        self.stage(name, || match command.status() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{}: {status}", words(command))),
-            Err(error) => Err(format!("{}: {error}", words(command))),
+        self.stage(name, || {
+            let status = command.status();
+            outcome(command, status)
         })
     }
 
@@ -51,54 +51,61 @@ impl Stages {
     /// One stage that is programs, all of which run, whether those before them succeeded or not; says whether all did.
     pub fn programs(&mut self, name: &str, programs: Vec<Command>) -> bool {
         self.stage(name, || {
-            let run = |mut program: Command| match program.status() {
-                Ok(status) if status.success() => None,
-                Ok(status) => Some(format!("{}: {status}", words(&program))),
-                Err(error) => Some(format!("{}: {error}", words(&program))),
+            let run = |mut program: Command| {
+                let status = program.status();
+                outcome(&program, status).err()
             };
             let failed: Vec<String> = programs.into_iter().filter_map(run).collect();
             if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
         })
     }
 
-    /// The stages that ran beside the others, once they are done; says whether all succeeded.
-    pub fn beside(&mut self, beside: Beside) -> bool {
-        println!("\n==== what ran beside the others");
-        let mut well = true;
-        for done in beside.done() {
-            println!("\n==== {}\n{}", done.name, done.said);
-            well &= self.tell(&done.name, done.took, done.outcome);
+    /// Stages that ran beside the others: waits for each, and shows what it printed.
+    pub fn beside(&mut self, stages: Vec<Beside>) {
+        for stage in stages {
+            let name = stage.name().to_owned();
+            println!("\n==== {name} (beside the others)");
+            let Done { took, outcome, said } = stage.done();
+            println!("{said}");
+            self.tell(&name, took, outcome);
         }
-        well
     }
 
     /// One stage; says whether it succeeded.
     pub fn stage(&mut self, name: &str, work: impl FnOnce() -> Result<(), String>) -> bool {
-        println!("\n==== {name}");
-        let start = Instant::now();
-        let outcome = work();
-        self.tell(name, start.elapsed(), outcome)
+        self.making(name, work).is_some()
     }
 
-    /// Says how a stage ended, and whether it succeeded.
-    fn tell(&mut self, name: &str, took: Duration, outcome: Result<(), String>) -> bool {
+    /// One stage that makes something; gives it if it succeeded.
+    pub fn making<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T, String>) -> Option<T> {
+        println!("\n==== {name}");
+        let start = Instant::now();
+        let (made, outcome) = match work() {
+            Ok(made) => (Some(made), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.tell(name, start.elapsed(), outcome);
+        made
+    }
+
+    /// Says how a stage ended.
+    fn tell(&mut self, name: &str, took: Duration, outcome: Result<(), String>) {
         match &outcome {
             Ok(()) => println!("==== {name}: {:.1} s", took.as_secs_f64()),
             Err(error) => println!("==== {name}: FAILED after {:.1} s: {error}", took.as_secs_f64()),
         }
-        self.done.push(Done { name: name.to_owned(), took, failed: outcome.is_err() });
-        outcome.is_ok()
+        self.ended.push(Ended { name: name.to_owned(), took, failed: outcome.is_err() });
     }
 
     /// Prints the table of all stages; says whether all succeeded.
     pub fn sum_up(&self) -> bool {
         println!("\n==== wall time of each stage");
-        for Done { name, took, failed } in &self.done {
+        for Ended { name, took, failed } in &self.ended {
             let verdict = if *failed { "FAILED" } else { "ok" };
             println!("{:>8.1} s  {verdict:<6}  {name}", took.as_secs_f64());
         }
         let total = self.begun.elapsed();
-        let failed = self.done.iter().filter(|done| done.failed).count();
+        let failed = self.ended.iter().filter(|stage| stage.failed).count();
         println!("{:>8.1} s  {}", total.as_secs_f64(), if failed == 0 { "all ok" } else { "NOT ok" });
         failed == 0
     }
@@ -107,8 +114,20 @@ impl Stages {
 /// Words of a command that are shown.
 const WORDS_SHOWN: usize = 8;
 
+/// Whether `command` has succeeded, which ended with `status`; if not, what was run, and how it ended.
+///
+/// # Errors
+/// If it has not.
+pub fn outcome(command: &Command, status: io::Result<ExitStatus>) -> Result<(), String> {
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{}: {status}", words(command))),
+        Err(error) => Err(format!("{}: {error}", words(command))),
+    }
+}
+
 /// What was run, without its environment and all but the first words.
-pub fn words(command: &Command) -> String {
+fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let mut words: Vec<_> = words.map(|word| word.to_string_lossy()).take(WORDS_SHOWN + 1).collect();
     if words.len() > WORDS_SHOWN {

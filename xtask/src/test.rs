@@ -93,32 +93,17 @@ pub fn run(args: &Args) -> ExitCode {
     let mut stages = Stages::default();
     stages.stage("tidy: what the tree says of itself", tidy::stage);
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    let mut built = Built::default();
-    let ready = stages.stage("build of the tests and the program, and what they compare with", || {
-        built = build_beside_peers(wanted)?;
-        Ok(())
-    });
-    if ready {
-        run_built(args, built, &mut stages, wanted);
+    let programs =
+        stages.making("build of the tests and the program, and what they compare with", build_beside_peers);
+    if let Some(programs) = programs {
+        run_built(args, &programs, &mut stages, wanted);
     }
     if stages.sum_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is run.
-#[derive(Debug, Default)]
-struct Built {
-    programs: TestPrograms,
-    /// Stages that only compute: names and programs.
-    computing: Vec<(String, Vec<Command>)>,
-}
-
 /// Runs the tests that are `wanted`. Those that only compute run beside those that wait for programs, disks and time.
-fn run_built(args: &Args, built: Built, stages: &mut Stages, wanted: impl Fn(&str) -> bool) {
-    let Built { programs, mut computing } = built;
-    for program in computing.iter_mut().flat_map(|(_, programs)| programs) {
-        program.env("PROPTEST_RNG_SEED", args.seed.to_string());
-    }
-    let beside = Beside::begin(computing);
+fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages, wanted: impl Fn(&str) -> bool) {
+    let beside = begin_computing(args, programs, stages, &wanted);
     if wanted(UNIT) {
         let examples = ["test", "--workspace", "--doc"];
         stages.command("unit: examples of the documentation", cargo().args(examples));
@@ -155,30 +140,49 @@ fn run_built(args: &Args, built: Built, stages: &mut Stages, wanted: impl Fn(&st
     stages.beside(beside);
 }
 
-/// Builds the tests that are `wanted`, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
-fn build_beside_peers(wanted: impl Fn(&str) -> bool) -> Result<Built, String> {
-    std::thread::scope(|scope| {
-        let peers = scope.spawn(|| peers::ensure().inspect_err(|missing| eprintln!("{missing}")));
-        let built = build(wanted);
-        peers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        built
-    })
+/// Begins with the tests that only compute. Those of the engine run while the others are built, which takes one processor most of the time:
+/// the engine is one large crate.
+fn begin_computing(
+    args: &Args,
+    programs: &TestPrograms,
+    stages: &mut Stages,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<Beside> {
+    let mut beside = Vec::new();
+    let mut begin = |name: &str, mut programs: Vec<Command>| {
+        for program in &mut programs {
+            program.env("PROPTEST_RNG_SEED", args.seed.to_string());
+        }
+        beside.push(Beside::begin(name.to_owned(), programs));
+    };
+    if wanted(UNIT) {
+        match programs.command(SIMULATIONS.0, SIMULATIONS.1) {
+            Ok(engine) => begin("unit: tests of the engine", vec![engine]),
+            Err(error) => {
+                stages.stage("unit: tests of the engine", || Err(error));
+            }
+        }
+        let build = || TestPrograms::build(&BUGS)?.command("crates/qcow2", "deliberate_bugs");
+        if let Some(bugs) = stages.making("unit: build with bugs put in on purpose", build) {
+            begin("unit: bugs put in on purpose are found", vec![bugs]);
+        }
+    }
+    if wanted(INTERLEAVINGS)
+        && let Some(programs) = stages.making("interleavings: build", interleave::programs)
+    {
+        begin("interleavings: schedules of map cache and engine", programs);
+    }
+    beside
 }
 
-fn build(wanted: impl Fn(&str) -> bool) -> Result<Built, String> {
-    let programs = TestPrograms::build(&["--workspace"])?;
-    let mut computing = Vec::new();
-    if wanted(UNIT) {
-        let engine = programs.command(SIMULATIONS.0, SIMULATIONS.1)?;
-        computing.push(("unit: tests of the engine".to_owned(), vec![engine]));
-        let bugs = TestPrograms::build(&BUGS)?.command("crates/qcow2", "deliberate_bugs")?;
-        computing.push(("unit: bugs put in on purpose are found".to_owned(), vec![bugs]));
-    }
-    if wanted(INTERLEAVINGS) {
-        let name = "interleavings: schedules of map cache and engine";
-        computing.push((name.to_owned(), interleave::programs()?));
-    }
-    Ok(Built { programs, computing })
+/// Builds the tests, and meanwhile makes sure that what they compare with is there: that waits for the network and for disks.
+fn build_beside_peers() -> Result<TestPrograms, String> {
+    std::thread::scope(|scope| {
+        let peers = scope.spawn(|| peers::ensure().inspect_err(|missing| eprintln!("{missing}")));
+        let programs = TestPrograms::build(&["--workspace"]);
+        peers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        programs
+    })
 }
 
 /// The tests of the engine, most of which simulate: they take longer than those of all other crates.
