@@ -12,7 +12,7 @@ pub(super) const TOGETHER_MAX: usize = 8;
 /// The requests that wait for their turn. Bounded by what the callers have in flight.
 pub(super) struct Turns<T> {
     waiting: Mutex<Waiting<T>>,
-    /// Somebody is at work: a hint, without the lock.
+    /// [`Waiting::draining`], without the lock.
     busy: AtomicBool,
 }
 
@@ -29,19 +29,10 @@ impl<T> Default for Turns<T> {
     }
 }
 
-/// Keeps others from working on their own threads meanwhile.
-pub(super) struct Alone<'a>(&'a AtomicBool);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
 impl<T> Turns<T> {
-    /// Whether nobody is at work: then the caller may be, until it drops what it is given.
-    pub(super) fn enter_alone(&self) -> Option<Alone<'_>> {
-        (!self.busy.swap(true, Ordering::Relaxed)).then(|| Alone(&self.busy))
+    /// Whether a thread is at work, or is about to be. It may have changed since.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
     }
 
     /// Puts a request behind those that wait already. Says whether the caller has to start a thread that makes them.

@@ -75,15 +75,14 @@ impl Shared {
     }
 
     /// Writes on this thread, unless that would hold it up. Gives the count of bytes written.
+    ///
+    /// A long write that comes alone is made here also while another loop writes: both wait for the file's lock, which costs
+    /// no more than handing the write over.
     fn try_write(&self, offset: u64, data: &Data, hints: Hints) -> usize {
-        let is_long = self.inline.are_long();
-        if !self.inline.pays() || is_long && hints.more_waiting || !may_call_inline() {
+        let is_held_up = || self.inline.are_long() && (hints.more_waiting || self.queue.is_busy());
+        if !self.inline.pays() || !may_call_inline() || is_held_up() {
             return 0;
         }
-        if !is_long {
-            return self.write_timed(offset, data).unwrap_or(0);
-        }
-        let Some(_alone) = self.queue.enter_alone() else { return 0 };
         self.write_timed(offset, data).unwrap_or(0)
     }
 
