@@ -66,20 +66,18 @@ impl Shared {
         (Ok(()), buf)
     }
 
-    /// Writes all of `data`. The range was checked.
-    ///
-    /// A write is made here and now, unless writes take long here and more requests wait: then it is made beside the loop.
+    /// Writes all of `data`, and notes the new length. The range was checked.
     pub(super) async fn write_buffered(
         self: &Arc<Self>,
         offset: u64,
-        data: IoVec,
+        data: Data,
         hints: Hints,
     ) -> io::Result<()> {
         let end = offset + data.len() as u64;
-        if data.len() > INLINE_BYTES_MAX {
-            self.write_by_workers(offset, data).await?;
-        } else {
-            self.write_small(offset, Data::Own(data), hints).await?;
+        match data {
+            small if small.len() <= INLINE_BYTES_MAX => self.write_small(offset, small, hints).await?,
+            Data::Own(data) => self.write_by_workers(offset, data).await?,
+            Data::Foreign(memory) => self.write_all_from(offset, memory, 1).await?,
         }
         self.grown_to(end);
         Ok(())
@@ -103,7 +101,7 @@ impl Shared {
 
 /// Larger writes are left to the kernel's workers: copying takes them longer than a loop's other
 /// tasks should wait.
-pub(super) const INLINE_BYTES_MAX: usize = 128 << 10;
+const INLINE_BYTES_MAX: usize = 128 << 10;
 
 /// Errors after which the same call is simply made again.
 pub(super) fn is_transient(error: &io::Error) -> bool {

@@ -8,7 +8,7 @@ use buffer::{ForeignBytes, IoBuf};
 use reactor::fs::{File, may_call_inline};
 
 use super::alignment::DirectAlignment;
-use super::buffered::{INLINE_BYTES_MAX, is_transient, no_progress};
+use super::buffered::{is_transient, no_progress};
 use super::write_queue::Data;
 use super::{Shared, check_range};
 use crate::range_lock::RangeMode;
@@ -93,30 +93,29 @@ impl Shared {
         memory: ForeignBytes,
         hints: Hints,
     ) -> io::Result<()> {
-        let end = offset + memory.len() as u64;
         match self.direct {
-            None => {
-                if memory.len() > INLINE_BYTES_MAX {
-                    self.write_all_from(offset, memory, 1).await?;
-                } else {
-                    self.write_small(offset, Data::Foreign(memory), hints).await?;
-                }
-            }
+            None => self.write_buffered(offset, Data::Foreign(memory), hints).await,
             Some(alignment) if admits(alignment, offset, &memory) => {
+                let end = offset + memory.len() as u64;
                 let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
                 self.write_all_from(offset, memory, alignment.offset as usize).await?;
+                self.grown_to(end);
+                Ok(())
             }
             Some(_) => {
                 let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
-                return self.write(offset, copy.into(), hints).await;
+                self.write(offset, copy.into(), hints).await
             }
         }
-        self.grown_to(end);
-        Ok(())
     }
 
     /// Writes all of `memory`, going on after short writes. The part of a `block` that one ended in is written again.
-    async fn write_all_from(&self, offset: u64, memory: ForeignBytes, block: usize) -> io::Result<()> {
+    pub(super) async fn write_all_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        block: usize,
+    ) -> io::Result<()> {
         let mut done = 0;
         while done < memory.len() {
             let at = offset + done as u64;

@@ -39,7 +39,7 @@ pub use description::is_same_description;
 use inline::InlineWrites;
 pub use open::{FileOptions, OpenError};
 pub use unlocked::UnlockedFile;
-use write_queue::WriteQueue;
+use write_queue::{Data, WriteQueue};
 
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Shared {
     /// Writes, whatever the mode, and notes the new length. The range was checked.
     async fn write(self: &Arc<Self>, offset: u64, data: IoVec, hints: Hints) -> io::Result<()> {
         match self.direct {
-            None => self.write_buffered(offset, data, hints).await,
+            None => self.write_buffered(offset, Data::Own(data), hints).await,
             Some(alignment) => self.write_direct(alignment, offset, data).await,
         }
     }

@@ -40,7 +40,7 @@ pub(super) enum Data {
 }
 
 impl Data {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(data) => data.len(),
             Self::Foreign(memory) => memory.len(),
@@ -58,7 +58,7 @@ impl Data {
 }
 
 impl Shared {
-    /// Writes all of `data`, of at most [`INLINE_BYTES_MAX`]: on this thread unless that would hold it up, otherwise behind the writes that
+    /// Writes all of `data`, which is little: on this thread unless that would hold it up, otherwise behind the writes that
     /// wait already. The range was checked.
     pub(super) async fn write_small(
         self: &Arc<Self>,
