@@ -22,6 +22,16 @@ pub struct Args {
     seed: u64,
 }
 
+impl Args {
+    /// The same programs; their property tests make up the cases that were asked for.
+    fn seeded(&self, mut programs: Vec<Command>) -> Vec<Command> {
+        for program in &mut programs {
+            program.env("PROPTEST_RNG_SEED", self.seed.to_string());
+        }
+        programs
+    }
+}
+
 /// Every crate's own tests.
 const UNIT: &str = "unit";
 
@@ -107,11 +117,8 @@ fn run_built(args: &Args, programs: &TestPrograms, stages: &mut Stages, wanted: 
     if wanted(UNIT) {
         let examples = ["test", "--workspace", "--doc"];
         stages.command("unit: examples of the documentation", cargo().args(examples));
-        let mut every = programs.all_but(&[BLACK_BOX], &[SIMULATIONS, CORPUS]);
-        for program in &mut every {
-            program.env("PROPTEST_RNG_SEED", args.seed.to_string());
-        }
-        stages.programs("unit: tests of every crate", every);
+        let every = programs.all_but(&[BLACK_BOX], &[SIMULATIONS, CORPUS]);
+        stages.programs("unit: tests of every crate", args.seeded(every));
     }
     if wanted(UNIT) && has_loop_devices("unit: block devices") {
         stages.tests("unit: block devices", programs.command("crates/storage", "all"), |tests| {
@@ -149,11 +156,8 @@ fn begin_computing(
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Beside> {
     let mut beside = Vec::new();
-    let mut begin = |name: &str, mut programs: Vec<Command>| {
-        for program in &mut programs {
-            program.env("PROPTEST_RNG_SEED", args.seed.to_string());
-        }
-        beside.push(Beside::begin(name.to_owned(), programs));
+    let mut begin = |name: &str, programs: Vec<Command>| {
+        beside.push(Beside::begin(name.to_owned(), args.seeded(programs)));
     };
     if wanted(UNIT) {
         match programs.command(SIMULATIONS.0, SIMULATIONS.1) {
