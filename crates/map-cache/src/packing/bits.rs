@@ -27,19 +27,37 @@ pub(super) fn get(words: &[u64], bit: usize, width: u32) -> u64 {
     (low | high) & mask(width)
 }
 
-/// Puts `number`, of `width` bits, where there are zeroes.
-#[inline]
-pub(super) fn put(words: &mut [u64], bit: usize, width: u32, number: u64) {
-    if width == 0 {
-        return;
+/// Writes numbers, one behind the other, after the words that are there.
+pub(super) struct Writer {
+    words: Vec<u64>,
+    last: u64,
+    /// Bits of `last` that are in use: less than a word.
+    used: u32,
+}
+
+impl Writer {
+    pub(super) fn after(words: Vec<u64>) -> Self {
+        Self { words, last: 0, used: 0 }
     }
-    let (at, skip) = (bit / 64, (bit % 64) as u32);
-    if let Some(word) = words.get_mut(at) {
-        *word |= number << skip;
+
+    /// Writes `number`, which has `width` bits at most.
+    #[inline]
+    pub(super) fn put(&mut self, width: u32, number: u64) {
+        self.last |= number << self.used;
+        let left = 64 - self.used;
+        if width < left {
+            self.used += width;
+        } else {
+            self.words.push(self.last);
+            self.last = number.checked_shr(left).unwrap_or(0);
+            self.used = width - left;
+        }
     }
-    if skip + width > 64
-        && let Some(word) = words.get_mut(at + 1)
-    {
-        *word |= number >> (64 - skip);
+
+    pub(super) fn end(mut self) -> Vec<u64> {
+        if self.used > 0 {
+            self.words.push(self.last);
+        }
+        self.words
     }
 }

@@ -60,22 +60,20 @@ impl Plan {
     }
 
     pub(super) fn pack(&self, words: &[u64]) -> Frame {
+        let groups = &self.groups.groups;
+        let (low, width) = (self.field.low, self.value_bits + self.code_bits);
         let mut packed = Vec::with_capacity(self.words());
-        let low = self.field.low;
-        packed.extend(self.groups.groups.iter().map(|group| group.tag | (group.min << low)));
-        packed.resize(self.words(), 0);
-        let dictionary = self.groups.groups.len();
-        let width = self.value_bits + self.code_bits;
-        let (_, entries) = packed.split_at_mut(dictionary);
-        for (index, (&word, &code)) in words.iter().zip(&self.groups.codes).enumerate() {
-            let min = self.groups.groups.get(usize::from(code)).map_or(0, |group| group.min);
+        packed.extend(groups.iter().map(|group| group.tag | (group.min << low)));
+        let mut entries = bits::Writer::after(packed);
+        for (&word, &code) in words.iter().zip(&self.groups.codes) {
+            let min = groups.get(usize::from(code)).map_or(0, |group| group.min);
             let value = ((word & self.field.mask()) >> low) - min;
             // A code of 64 bits does not occur: it has 8 at most.
-            bits::put(entries, index * width as usize, width, (value << self.code_bits) | u64::from(code));
+            entries.put(width, (value << self.code_bits) | u64::from(code));
         }
         Frame {
-            words: packed.into(),
-            dictionary: dictionary as u16,
+            words: entries.end().into(),
+            dictionary: groups.len() as u16,
             value_bits: self.value_bits as u8,
             code_bits: self.code_bits as u8,
             shift: low,

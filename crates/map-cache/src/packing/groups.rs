@@ -20,6 +20,12 @@ pub(super) struct Group {
     pub(super) max: u64,
 }
 
+impl Group {
+    fn is_of(&self, part: Self) -> bool {
+        self.tag == part.tag && (self.max == 0) == (part.max == 0)
+    }
+}
+
 /// The groups of a column, and each word's.
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -30,12 +36,24 @@ pub(super) struct Groups {
 impl Groups {
     /// `None` if there are too many.
     pub(super) fn new(words: &[u64], field: Field) -> Option<Self> {
-        let mut finder = Finder { groups: Vec::new(), slots: Vec::new(), last: 0 };
+        let mut finder = Finder { groups: Vec::new(), slots: Vec::new() };
         let mask = field.mask();
         let mut codes = Vec::with_capacity(words.len());
-        for &word in words {
-            let code = finder.code(word & !mask, (word & mask) >> field.low)?;
-            codes.push(code as u8);
+        let mut rest = words;
+        while let Some(&first) = rest.first() {
+            let (tag, is_zero) = (first & !mask, first & mask == 0);
+            // Neighbours mostly belong together.
+            let (mut len, mut min, mut max) = (0, u64::MAX, 0);
+            for &word in rest {
+                let offset = word & mask;
+                if word & !mask != tag || (offset == 0) != is_zero {
+                    break;
+                }
+                (len, min, max) = (len + 1, min.min(offset), max.max(offset));
+            }
+            let code = finder.code(Group { tag, min: min >> field.low, max: max >> field.low })?;
+            codes.resize(codes.len() + len, code as u8);
+            (_, rest) = rest.split_at(len);
         }
         Some(Self { groups: finder.groups, codes })
     }
@@ -45,40 +63,37 @@ struct Finder {
     groups: Vec<Group>,
     /// A group's number plus 1, or 0. Empty as long as there are few groups.
     slots: Vec<u16>,
-    last: usize,
 }
 
 impl Finder {
-    fn code(&mut self, tag: u64, offset: u64) -> Option<usize> {
-        // Neighbours mostly belong together.
-        if !self.holds(self.last, tag, offset) {
-            self.last = self.find(tag, offset)?;
+    /// The number of the group that `part` is of; it has room for that then.
+    fn code(&mut self, part: Group) -> Option<usize> {
+        let code = self.find(part)?;
+        if let Some(group) = self.groups.get_mut(code) {
+            group.min = group.min.min(part.min);
+            group.max = group.max.max(part.max);
         }
-        if let Some(group) = self.groups.get_mut(self.last) {
-            group.min = group.min.min(offset);
-            group.max = group.max.max(offset);
-        }
-        Some(self.last)
+        Some(code)
     }
 
-    fn holds(&self, code: usize, tag: u64, offset: u64) -> bool {
-        self.groups.get(code).is_some_and(|group| group.tag == tag && (group.max == 0) == (offset == 0))
+    fn holds(&self, code: usize, part: Group) -> bool {
+        self.groups.get(code).is_some_and(|group| group.is_of(part))
     }
 
-    fn find(&mut self, tag: u64, offset: u64) -> Option<usize> {
+    fn find(&mut self, part: Group) -> Option<usize> {
         if self.slots.is_empty()
-            && let Some(found) = (0..self.groups.len()).find(|&code| self.holds(code, tag, offset))
+            && let Some(found) = self.groups.iter().position(|group| group.is_of(part))
         {
             return Some(found);
         }
-        let slot = if self.slots.is_empty() { 0 } else { self.slot(tag, offset) };
+        let slot = if self.slots.is_empty() { 0 } else { self.slot(part) };
         if let Some(found) = self.slots.get(slot).and_then(|taken| usize::from(*taken).checked_sub(1)) {
             return Some(found);
         }
         if self.groups.len() == GROUPS_MAX {
             return None;
         }
-        self.groups.push(Group { tag, min: offset, max: offset });
+        self.groups.push(part);
         if let Some(free) = self.slots.get_mut(slot) {
             *free = self.groups.len() as u16;
         } else if self.groups.len() > FEW {
@@ -88,12 +103,12 @@ impl Finder {
     }
 
     /// The slot of the group, or the free one where it would be.
-    fn slot(&self, tag: u64, offset: u64) -> usize {
-        let hash = (tag ^ u64::from(offset == 0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    fn slot(&self, part: Group) -> usize {
+        let hash = (part.tag ^ u64::from(part.max == 0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let first = (hash >> 32) as usize % SLOTS;
         let is_it = |slot: &usize| match self.slots.get(*slot) {
             Some(0) | None => true,
-            Some(&taken) => self.holds(usize::from(taken) - 1, tag, offset),
+            Some(&taken) => self.holds(usize::from(taken) - 1, part),
         };
         (0..SLOTS).map(|step| (first + step) % SLOTS).find(is_it).unwrap_or(first)
     }
@@ -101,7 +116,7 @@ impl Finder {
     fn make_table(&mut self) {
         self.slots = vec![0; SLOTS];
         for (code, group) in self.groups.clone().into_iter().enumerate() {
-            let slot = self.slot(group.tag, group.max);
+            let slot = self.slot(group);
             if let Some(free) = self.slots.get_mut(slot) {
                 *free = code as u16 + 1;
             }
