@@ -47,9 +47,13 @@ fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
         let refused = qmp.refused("blockdev-del", json!({ "node-name": name }));
         assert!(refused.contains(&format!("node \"{name}\" is in use by node \"t\"")), "{refused}");
     }
-    let again = json!({ "driver": "qcow2", "node-name": "mid", "file": "mid-file" });
-    let refused = qmp.refused("blockdev-reopen", json!({ "options": [again] }));
-    assert!(refused.contains("node \"mid\" is a part of node \"t\""), "{refused}");
+    let part = json!({ "driver": "file", "node-name": "mid-file", "filename": mid });
+    let refused = qmp.refused("blockdev-reopen", json!({ "options": [part] }));
+    assert!(refused.contains("node \"mid-file\" is a part of node \"t\""), "{refused}");
+    let other = json!({ "driver": "qcow2", "node-name": "mid", "file": { "driver": "file", "filename": steered.scratch.name("other") } });
+    std::fs::copy(&mid, steered.scratch.name("other")).expect("a copy");
+    qmp.ok("blockdev-reopen", json!({ "options": [other] }));
+    assert_eq!(node(&mut qmp, "mid")["file"], json!(steered.scratch.name("other")));
     assert_eq!(node(&mut qmp, "t")["file"], json!(top));
     qmp.ok("blockdev-del", json!({ "node-name": "t" }));
     steered.server.stop();

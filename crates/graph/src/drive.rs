@@ -13,6 +13,7 @@
 //! `file=PATH` is short for `file.filename=PATH`, and likewise `backing.file=` and `data-file=`.
 
 mod alone;
+mod below;
 mod change;
 mod path;
 mod shown;

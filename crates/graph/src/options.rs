@@ -69,6 +69,11 @@ pub struct DiskOptions {
     pub filters: Vec<FilterOptions>,
 }
 
+/// Whether a drive is a filter over its disk.
+pub(crate) fn has_filters(tree: &OptionTree) -> bool {
+    filter::named(tree).is_some()
+}
+
 impl DiskOptions {
     /// Checks every option of `tree`.
     ///

@@ -8,6 +8,7 @@ use super::error::NodeError;
 use super::node::{Links, NodeKind};
 use crate::drive::OptionTree;
 use crate::drivers::{self, StorageDriver, StorageKind, driver, storage};
+use crate::options::has_filters;
 
 /// Why options do not describe a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -82,9 +83,15 @@ pub enum DescriptionError {
         /// The node.
         name: String,
     },
+    /// What is read there is not what was there when the layer over it was made.
+    #[error("node {name:?} is over a disk that is written, and cannot be the backing of another one")]
+    BackingIsOverWritable {
+        /// The node.
+        name: String,
+    },
     /// Options are JSON, which has no other texts.
-    #[error("the path of node {name:?} is not UTF-8; give its options instead")]
-    PathNotUtf8 {
+    #[error("the options of node {name:?} are not UTF-8; give them instead of its name")]
+    NotUtf8 {
         /// The node.
         name: String,
     },
@@ -239,17 +246,25 @@ impl Graph {
         }
     }
 
-    /// A node as a layer below: its file is opened once more, for reading.
+    /// A node as a layer below: what it is made of is opened once more, in the same way, for reading.
     fn backing_node(&self, name: &str, uses: &mut Vec<String>) -> Result<Value, NodeError> {
         let node = self.node(name)?;
         let disk = node.disk()?;
         if !disk.disk.read_only() {
             return Err(DescriptionError::BackingIsWritable { name: name.to_owned() }.into());
         }
-        uses.push(name.to_owned());
-        let path = disk.path();
-        let path = path.to_str().ok_or_else(|| DescriptionError::PathNotUtf8 { name: name.to_owned() })?;
-        let file = serde_json::json!({ "driver": "file", "filename": path });
-        Ok(serde_json::json!({ "driver": disk.driver(), "node-name": name, "file": file }))
+        if node.stands_on.is_some() {
+            return Err(DescriptionError::BackingIsOverWritable { name: name.to_owned() }.into());
+        }
+        let mut tree = disk.asked.lock().tree.clone();
+        if node.filter.is_some() || has_filters(&tree) {
+            return Err(NodeError::Filter { name: name.to_owned() });
+        }
+        tree.keep_image();
+        tree.replace("driver", disk.driver())?;
+        tree.replace("node-name", name)?;
+        uses.extend(tree.node_names());
+        let options = tree.to_json();
+        options.map(Value::Object).ok_or_else(|| DescriptionError::NotUtf8 { name: name.to_owned() }.into())
     }
 }

@@ -187,6 +187,16 @@ pub enum NodeError {
         /// The node.
         of: String,
     },
+    /// An image below a disk is asked for other options.
+    #[error(
+        "only the file of node {name:?} can change while it is below {of:?}; its other options must be what they are"
+    )]
+    FixedBelow {
+        /// The node.
+        name: String,
+        /// The node over it.
+        of: String,
+    },
     /// The disk does not take the options.
     #[error("cannot reopen {name}")]
     Reopen {

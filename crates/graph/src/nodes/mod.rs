@@ -24,6 +24,7 @@ mod hold;
 mod job_filter;
 mod key_slots;
 mod live;
+mod move_files;
 mod name;
 mod node;
 mod other_file;

@@ -10,7 +10,7 @@ use qcow2::bitmap::{BitmapChange, NewBitmap};
 use serde_json::{Value, json};
 use storage::{FileLock, Role};
 
-use super::test_world::{Load, SIZE, STEP, World, a_while, polled, value_at, with_world, write};
+use super::test_world::{Load, SIZE, STEP, World, a_while, polled, read_only, value_at, with_world, write};
 use super::*;
 use crate::Disk;
 use crate::options::{DiskOptions, FileOptions};
@@ -280,6 +280,120 @@ fn the_file_of_a_layer_below_is_another_one_under_a_load() {
         for (offset, value) in load.end().await {
             assert_eq!(value_at(&disk, offset, STEP).await, value);
         }
+    });
+}
+
+/// A name for an image below a disk was good for nothing but to be looked at.
+#[test]
+fn an_image_below_goes_on_with_another_file_by_its_own_name() {
+    with_world(async |world| {
+        let bottom = read_only(world.raw_file("bottom", 3));
+        let mut base = read_only(world.image_file("base", bottom).await);
+        base["file"]["node-name"] = json!("base-file");
+        let disk = world.add(world.image_file("d", base.clone()).await).await;
+        let load = Load::on(&disk);
+        for (name, of) in [("bottom", "raw"), ("base", "qcow2"), ("bottom", "raw")] {
+            a_while().await;
+            let was = world.path(name);
+            let copy = world.copy(name, &format!("{name}-copy"));
+            if !is_free(&was) {
+                let mut options = json!({ "driver": of, "node-name": name, "file": file(&copy) });
+                options["file"]["node-name"] = json!(format!("{name}-file-2"));
+                world.reopened(&options).await.unwrap();
+            }
+            assert!(!is_free(&copy) && is_free(&was), "{name}");
+            assert_eq!(value_at(&disk, 8 * STEP, STEP).await, 3);
+        }
+        let names: Vec<_> =
+            world.graph.layers("d").unwrap().iter().map(|layer| layer.files.clone()).collect();
+        assert_eq!(
+            names[1..],
+            [[("file", "base-file-2".to_owned())], [("file", "bottom-file-2".to_owned())]]
+        );
+        // What is not its file, what is not the same, and a part that is no image.
+        let copy = file(&world.copy("base-copy", "again"));
+        let with = |name: &str, value: Value| {
+            let mut options = json!({ "driver": "qcow2", "node-name": "base", "file": copy });
+            options[name] = value;
+            options
+        };
+        for (options, expected) in [
+            (
+                with("discard", json!("unmap")),
+                "only the file of node \"base\" can change while it is below \"d\"",
+            ),
+            (with("read-only", json!(false)), "read-only"),
+            (with("backing", Value::Null), "option backing of node \"base\" cannot change"),
+            (with("file", file(&world.path("d"))), "d"),
+            (with("node-name", json!("base-file-2")), "node \"base-file-2\" is a part of node \"d\""),
+        ] {
+            let said = world.reopened(&options).await.expect_err(expected);
+            assert!(said.contains(expected), "{said}");
+            assert!(!is_free(&world.path("base-copy")), "{said}");
+        }
+        for (offset, value) in load.end().await {
+            assert_eq!(value_at(&disk, offset, STEP).await, value);
+        }
+        let change = world.graph.change().await;
+        world.graph.remove(&change, "d").await.unwrap();
+        for name in ["d", "base-copy", "again"] {
+            world.check_clean(name).await;
+        }
+    });
+}
+
+/// A disk over a node opened the file that the node was named by, and whatever that names: a window of a raw file, another image below it and
+/// the place of a file on another machine were forgotten, and another file of the node left the disk on the old one.
+#[test]
+fn a_disk_over_a_node_stands_on_what_the_node_stands_on() {
+    with_world(async |world| {
+        std::fs::write(world.path("wide"), [vec![1; SIZE as usize], vec![2; SIZE as usize]].concat())
+            .unwrap();
+        let window = json!({
+            "driver": "raw", "node-name": "window", "read-only": true, "offset": SIZE, "size": SIZE,
+            "file": { "driver": "file", "node-name": "wide", "filename": world.path("wide") },
+        });
+        world.add(window).await;
+        let base = world.image_file("base", json!("window")).await;
+        world.add(read_only(base.clone())).await;
+        let disk = world.add(world.image_file("d", json!("base")).await).await;
+        assert_eq!(
+            value_at(&disk, 0, SIZE).await,
+            2,
+            "the header of base names nothing, and the window is not at 0"
+        );
+        let names: Vec<_> =
+            world.graph.layers("d").unwrap().into_iter().filter_map(|layer| layer.name).collect();
+        assert_eq!(names, ["d", "base", "window"]);
+        // The node takes the disks over it along, and they have one moment.
+        let load = Load::on(&disk);
+        let moved = read_only(base.clone());
+        world.on(&moved, file(&world.copy("base", "copy"))).await.unwrap();
+        assert!(is_free(&world.path("base")) && !is_free(&world.path("copy")));
+        // Refused for one, it is refused for all.
+        let said = world.on(&moved, file(&world.path("d"))).await.unwrap_err();
+        assert!(said.contains("d"), "{said}");
+        assert!(!is_free(&world.path("copy")));
+        for (offset, value) in load.end().await {
+            assert_eq!(value_at(&disk, offset, STEP).await, value);
+        }
+        assert_eq!(value_at(&disk, 8 * STEP, STEP).await, 2);
+        // Another one over it finds it where it is now.
+        let other = world.add(world.image_file("other", json!("base")).await).await;
+        assert_eq!(value_at(&other, 0, SIZE).await, 2);
+        drop((disk, other));
+        let change = world.graph.change().await;
+        for (name, is_used) in [
+            ("window", true),
+            ("base", true),
+            ("other", false),
+            ("d", false),
+            ("base", false),
+            ("window", false),
+        ] {
+            assert_eq!(world.graph.remove(&change, name).await.is_err(), is_used, "{name}");
+        }
+        assert!(is_free(&world.path("copy")) && is_free(&world.path("wide")));
     });
 }
 

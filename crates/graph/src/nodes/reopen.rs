@@ -2,19 +2,22 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
+use block::Block;
+use qcow2::Qcow2;
 use serde_json::{Map, Value};
 
 use super::disk_node::{Asked, DiskNode};
 use super::error::NodeError;
 use super::filter::text;
 use super::live::place;
-use super::name::check_node_name;
-use super::node::{Links, Node, NodeKind};
+use super::move_files::FileMove;
+use super::node::{Node, NodeKind};
 use super::{Change, Graph};
 use crate::drive::OptionTree;
 use crate::drivers::of_file;
-use crate::options::{DiskOptions, FileOptions, Opened, first_fixed, moves};
+use crate::options::{DiskOptions, Opened, first_fixed, moves};
 use crate::probe::Format;
 use crate::runtime::RuntimeOptions;
 
@@ -26,10 +29,10 @@ impl Graph {
     /// Names the first option that cannot change while the node is open; then nothing has changed.
     pub async fn reopen(&self, change: &Change<'_>, options: &Map<String, Value>) -> Result<(), NodeError> {
         let name = text(options, "node-name")?;
-        let node = self.node(name).map_err(|unknown| match self.owner(name) {
-            Some(owner) => NodeError::PartReopened { name: name.to_owned(), of: owner.name() },
-            None => unknown,
-        })?;
+        let node = match self.node(name) {
+            Ok(node) => node,
+            Err(unknown) => return self.reopen_part(change, name, options).await.unwrap_or(Err(unknown)),
+        };
         if let Some(filter) = &node.filter {
             return self.reopen_filter_node(&node, filter, options).await;
         }
@@ -67,38 +70,23 @@ impl Graph {
         let mut moved = old.clone();
         moved.filename.clone_from(&new.filename);
         moved.layer.file.clone_from(&new.layer.file);
-        let (mut gone, mut come) = (Vec::new(), Links::default());
-        names_of(&old.layer.file, &mut gone);
-        if let Some(file) = given.get("file") {
-            self.resolve_file("file", file, &mut come.parts, &mut come.uses)?;
-        }
-        for part in come.parts.iter().filter(|part| !gone.contains(part)) {
-            check_node_name(part)?;
-            self.check_free(part)?;
-        }
+        let come = self.file_to_come(&old.layer.file, given)?;
         disk.check_reopened(&moved, &new)?;
         let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
         disk.set_runtime(&new).await?;
-        if let Err(error) = Box::pin(self.replace_file(change, &name, at, &moved.layer.file)).await {
+        // Images below other disks are this one opened once more.
+        let mut moves = self.moves_below(&name, &tree)?;
+        moves.push(FileMove { node: name.clone(), at, old: old.layer.file.clone(), new: new.layer.file });
+        if let Err(source) = self.move_files(change, &moves).await {
             // They were in force a moment ago.
             if let Err(error) = disk.set_runtime(&old).await {
                 tracing::warn!("node {name:?}: {error}");
             }
-            return Err(NodeError::NotMoved { name, source: Box::new(error) });
+            return Err(NodeError::NotMoved { name, source: Box::new(source) });
         }
+        self.note_moved(&name, &tree, &moves, come);
         *disk.asked.lock() = Asked { path: new.filename, tree };
-        let mut links = node.links.lock();
-        links.remove(&Links { parts: gone.clone(), uses: gone });
-        links.add(come);
         Ok(())
-    }
-}
-
-/// The names of a file and of those below it.
-fn names_of(file: &FileOptions, names: &mut Vec<String>) {
-    names.extend(file.node_name.clone());
-    if let Some(over) = &file.over {
-        names_of(&over.below, names);
     }
 }
 
@@ -142,17 +130,22 @@ impl DiskNode {
 
     /// What is so of the open disk.
     fn opened<'a>(&self, node_name: &'a str) -> Opened<'a> {
-        let is_device = self.path().metadata().is_ok_and(|found| found.file_type().is_block_device());
-        let (format, has_data_file) = match self.disk.image() {
-            Some(image) => (Format::Qcow2, image.geometry().external_data),
-            None => (Format::of_name(self.disk.top_image().driver()).unwrap_or(Format::Raw), false),
-        };
-        Opened {
-            node_name,
-            format,
-            file_driver: of_file(is_device),
-            has_backing: self.disk.top_image().below().is_some(),
-            has_data_file,
-        }
+        opened(node_name, &*self.disk.top_image(), &self.path())
+    }
+}
+
+/// What is so of an image that is open, and whose file was named `path`.
+pub(super) fn opened<'a>(node_name: &'a str, image: &dyn Block, path: &Path) -> Opened<'a> {
+    let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+    let (format, has_data_file) = match image.downcast_ref::<Qcow2>() {
+        Some(image) => (Format::Qcow2, image.geometry().external_data),
+        None => (Format::of_name(image.driver()).unwrap_or(Format::Raw), false),
+    };
+    Opened {
+        node_name,
+        format,
+        file_driver: of_file(is_device),
+        has_backing: image.below().is_some(),
+        has_data_file,
     }
 }

@@ -12,6 +12,7 @@ use super::reader::Reader;
 use super::spec::{Changes, Group, Kind, Qmp};
 use super::table;
 use crate::cache_mode::CacheMode;
+use crate::drive::OptionTree;
 use crate::drivers;
 use crate::probe::Format;
 
@@ -249,6 +250,14 @@ impl LayerOptions {
             Backing::With(layer) => Some((**layer).clone()),
             Backing::AsInImage => Some(Self::defaults(self.inherited())),
         }
+    }
+
+    /// The options that `tree` says for this image, which is below another one. What it has from that and `tree` leaves out stays.
+    ///
+    /// # Errors
+    /// As [`DiskOptions::of_tree`](super::DiskOptions::of_tree).
+    pub(crate) fn reopened_below(&self, tree: OptionTree) -> Result<Self, OptionError> {
+        Self::read(Reader::new(tree, String::new()), self.inherited())
     }
 
     /// Refuses options that an image of `format` does not have.

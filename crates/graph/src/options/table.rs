@@ -140,6 +140,13 @@ pub(crate) fn has_no_word(name: &str) -> bool {
     }
 }
 
+/// Whether an option is the disk's as a whole: its lower images do not have it.
+pub(crate) fn is_of_whole_disk(name: &str) -> bool {
+    DISK.iter().any(|entry| entry.spec().is_called(name))
+        || ELSEWHERE_BELOW.iter().any(|(elsewhere, _)| *elsewhere == name)
+        || LIMITS.iter().any(|spec| spec.alias == Some(name))
+}
+
 /// Whether options of this name are also a value (`cache=none,cache.direct=off`): then they keep their dots.
 pub(crate) fn is_flat(part: &str) -> bool {
     all().any(|spec| spec.name.split_once('.').is_some_and(|(first, _)| first == part))

@@ -1,0 +1,44 @@
+//! A drive as a layer below another one: what it has there, and what is said of layers further down.
+
+use serde_json::{Map, Value};
+
+use super::{Entry, OptionTree};
+use crate::options::table::is_of_whole_disk;
+
+impl OptionTree {
+    /// Only what an image below another one has too: not what is the disk's as a whole.
+    pub(crate) fn keep_image(&mut self) {
+        self.entries.retain(|name, _| !is_of_whole_disk(name));
+    }
+
+    /// As JSON; `None` if a value is not UTF-8.
+    pub(crate) fn to_json(&self) -> Option<Map<String, Value>> {
+        let members = self.entries.iter().map(|(name, entry)| {
+            let value = match entry {
+                Entry::Value(value) => Value::String(value.to_str()?.to_owned()),
+                Entry::Null => Value::Null,
+                Entry::Tree(tree) => Value::Object(tree.to_json()?),
+            };
+            Some((name.clone(), value))
+        });
+        members.collect()
+    }
+
+    /// The names of all nodes that it is made of, its own included.
+    pub(crate) fn node_names(&self) -> Vec<String> {
+        let below = self.entries.values().filter_map(|entry| match entry {
+            Entry::Tree(tree) => Some(tree.node_names()),
+            Entry::Value(_) | Entry::Null => None,
+        });
+        below.flatten().chain(self.value("node-name")).collect()
+    }
+
+    /// Says of the image below that is called `name` that it is made of the file that `new` names, if that image is told of here.
+    pub(crate) fn move_below(&mut self, name: &str, new: &Self) {
+        let Some(Entry::Tree(below)) = self.entries.get_mut("backing") else { return };
+        match (below.value("node-name").as_deref() == Some(name), new.entries.get("file")) {
+            (true, Some(file)) => drop(below.entries.insert("file".to_owned(), file.clone())),
+            _ => below.move_below(name, new),
+        }
+    }
+}

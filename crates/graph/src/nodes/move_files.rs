@@ -1,0 +1,197 @@
+//! Images below disks that go on with another file, by their own names.
+//!
+//! An image has a name below a disk when it was described there, or was a node when the disk was put over it: then the disk has opened it once more,
+//! and wherever it is open it goes on with the other file.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::error::NodeError;
+use super::name::check_node_name;
+use super::node::{Links, Node};
+use super::reopen::opened;
+use super::replace::ReplaceError;
+use super::{Change, Graph};
+use crate::drive::OptionTree;
+use crate::layers::{Layer, LayerFiles};
+use crate::options::{DiskOptions, FileOptions, LayerOptions, first_fixed};
+use crate::runtime::RuntimeOptions;
+
+/// Another file for a layer of a disk.
+pub(super) struct FileMove {
+    /// The disk's node.
+    pub(super) node: String,
+    /// The layer, counted from the uppermost one, which is 0.
+    pub(super) at: usize,
+    /// What it is made of.
+    pub(super) old: FileOptions,
+    /// What it goes on with.
+    pub(super) new: FileOptions,
+}
+
+/// An image below a disk.
+struct Below {
+    node: Arc<Node>,
+    at: usize,
+    layer: Arc<Layer>,
+}
+
+/// A file that comes, with its names, for one that goes.
+pub(super) struct Come {
+    gone: Vec<String>,
+    links: Links,
+}
+
+impl Graph {
+    /// Puts the options of blockdev-reopen in force for what is called `name` and is no node by itself: an image below a disk may go on with another
+    /// file. `None` if nothing is called so.
+    pub(super) async fn reopen_part(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        options: &Map<String, Value>,
+    ) -> Option<Result<(), NodeError>> {
+        let owner = self.owner(name)?;
+        let places = self.below_disks(name);
+        Some(match places.first() {
+            Some(place) => self.reopen_below(change, name, place, options).await,
+            None => Err(NodeError::PartReopened { name: name.to_owned(), of: owner.name() }),
+        })
+    }
+
+    async fn reopen_below(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        place: &Below,
+        given: &Map<String, Value>,
+    ) -> Result<(), NodeError> {
+        let tree = self.describe(given)?.tree;
+        let old = &place.files()?.options;
+        let new = old.reopened_below(tree.clone())?;
+        let whole = |layer: &LayerOptions| {
+            let path = layer.file.shown().unwrap_or_default();
+            DiskOptions { layer: layer.clone(), ..DiskOptions::of_path(path) }
+        };
+        let path = old.file.shown().unwrap_or_default();
+        let opened = opened(name, &*place.layer.block, &path);
+        let mut moved = whole(old);
+        moved.filename = new.file.shown().unwrap_or_default();
+        moved.layer.file.clone_from(&new.file);
+        if let Some(option) = first_fixed(&moved, &whole(&new), &opened)? {
+            return Err(NodeError::Fixed { name: name.to_owned(), option });
+        }
+        if RuntimeOptions::of(old) != RuntimeOptions::of(&new) {
+            return Err(NodeError::FixedBelow { name: name.to_owned(), of: place.node.name() });
+        }
+        let come = self.file_to_come(&old.file, given)?;
+        let moves = self.moves_below(name, &tree)?;
+        let moved = self.move_files(change, &moves).await;
+        moved.map_err(|source| NodeError::NotMoved { name: name.to_owned(), source: Box::new(source) })?;
+        self.note_moved(name, &tree, &moves, come);
+        Ok(())
+    }
+
+    /// What has to move where images below disks are called `name`, when that goes on as `tree` says.
+    pub(super) fn moves_below(&self, name: &str, tree: &OptionTree) -> Result<Vec<FileMove>, NodeError> {
+        let mut tree = tree.clone();
+        tree.keep_image();
+        let moves = self.below_disks(name).into_iter().map(|place| {
+            let old = &place.files()?.options;
+            let new = old.reopened_below(tree.clone())?;
+            Ok(FileMove { node: place.node.name(), at: place.at, old: old.file.clone(), new: new.file })
+        });
+        moves.filter(|moved| !moved.as_ref().is_ok_and(|moved| moved.old == moved.new)).collect()
+    }
+
+    /// Where images below disks are called `name`.
+    fn below_disks(&self, name: &str) -> Vec<Below> {
+        let mut found = Vec::new();
+        for node in self.nodes() {
+            let Ok(disk) = node.disk() else { continue };
+            let layers = disk.disk.layers();
+            for (at, block) in block::layers(Arc::clone(&layers.top)).enumerate() {
+                // The uppermost image has the disk's name.
+                let layer = layers.of(&block).filter(|layer| Some(*layer) != layers.first());
+                if let Some(layer) = layer.filter(|layer| layer.own_name().as_deref() == Some(name)) {
+                    found.push(Below { node: Arc::clone(&node), at, layer: Arc::clone(layer) });
+                }
+            }
+        }
+        found
+    }
+
+    /// The names of the file that `given` describes, which comes for `old`.
+    pub(super) fn file_to_come(
+        &self,
+        old: &FileOptions,
+        given: &Map<String, Value>,
+    ) -> Result<Come, NodeError> {
+        let mut come = Come { gone: Vec::new(), links: Links::default() };
+        names_of(old, &mut come.gone);
+        if let Some(file) = given.get("file") {
+            self.resolve_file("file", file, &mut come.links.parts, &mut come.links.uses)?;
+        }
+        for part in come.links.parts.iter().filter(|part| !come.gone.contains(part)) {
+            check_node_name(part)?;
+            self.check_free(part)?;
+        }
+        Ok(come)
+    }
+
+    /// Puts all files in the place of those that are there. After an error the disks are on their old ones.
+    pub(super) async fn move_files(
+        &self,
+        change: &Change<'_>,
+        moves: &[FileMove],
+    ) -> Result<(), ReplaceError> {
+        for (done, next) in moves.iter().enumerate() {
+            let moved = Box::pin(self.replace_file(change, &next.node, next.at, &next.new)).await;
+            let Err(error) = moved else { continue };
+            for back in moves.iter().take(done).rev() {
+                let undone = Box::pin(self.replace_file(change, &back.node, back.at, &back.old)).await;
+                if let Err(error) = undone {
+                    tracing::warn!("node {:?} stays on its other file: {error}", back.node);
+                }
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// The image called `name` is made of what `tree` says now, where `moves` say: disks over it were asked for with that, and have its names.
+    pub(super) fn note_moved(&self, name: &str, tree: &OptionTree, moves: &[FileMove], come: Come) {
+        let Come { gone, links: come } = come;
+        for node in
+            self.nodes().into_iter().filter(|node| moves.iter().any(|moved| node.name.is(&moved.node)))
+        {
+            if let Ok(disk) = node.disk() {
+                disk.asked.lock().tree.move_below(name, tree);
+            }
+            let is_owner = node.is_called(name);
+            let mut links = node.links.lock();
+            links.remove(&Links { parts: gone.clone(), uses: gone.clone() });
+            links.add(match is_owner {
+                true => come.clone(),
+                // They are another node's, which stays as long as this one does.
+                false => Links { parts: Vec::new(), uses: [&*come.parts, &*come.uses].concat() },
+            });
+        }
+    }
+}
+
+impl Below {
+    fn files(&self) -> Result<&LayerFiles, NodeError> {
+        let unknown = || NodeError::Unknown { name: self.node.name() };
+        self.layer.files.as_ref().ok_or_else(unknown)
+    }
+}
+
+/// The names of a file and of those below it.
+fn names_of(file: &FileOptions, names: &mut Vec<String>) {
+    names.extend(file.node_name.clone());
+    if let Some(over) = &file.over {
+        names_of(&over.below, names);
+    }
+}
