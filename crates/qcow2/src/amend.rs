@@ -7,7 +7,7 @@ mod refcount_width;
 
 use std::ops::ControlFlow;
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use qcow2_layout::{
     Autoclear, Compatible, Compression, CryptMethod, FeatureName, Header, Incompatible, Version,
 };
@@ -165,40 +165,42 @@ impl Amendment {
 ///
 /// # Crash
 /// The old image or the new one; docs/write-order.md, `amend_header` and `amend_refcount_bits`.
-pub async fn amend(
-    file: &dyn Storage,
-    amendment: &Amendment,
-    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<(), Error> {
-    let blame = Blame::new(file.name());
-    let header = read_header(file).await?;
-    amendment.check(file.name(), &header)?;
-    let mut new = amendment.applied(&header);
-    if new == header {
-        return Ok(());
-    }
-    if file.capabilities().read_only {
-        return Err(blame.refused("the file is opened read-only"));
-    }
-    // What was read may be in the page cache only.
-    file.flush().await.map_err(blame.io("flushing"))?;
-    let length = file.length();
-    if new.refcount_order != header.refcount_order {
-        let changed = refcount_width::change(file, &blame, &header, &mut new, progress).await;
-        if changed.is_err() {
-            give_back(file, length).await;
+pub fn amend<'a>(
+    file: &'a dyn Storage,
+    amendment: &'a Amendment,
+    progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> BlockFuture<'a, Result<(), Error>> {
+    Box::pin(async move {
+        let blame = Blame::new(file.name());
+        let header = read_header(file).await?;
+        amendment.check(file.name(), &header)?;
+        let mut new = amendment.applied(&header);
+        if new == header {
+            return Ok(());
         }
-        changed?;
-    }
-    match header_sector::replace(file, &blame, &header, &new).await {
-        Ok(()) => Ok(()),
-        Err(NotReplaced { error, unknown }) => {
-            if !unknown {
+        if file.capabilities().read_only {
+            return Err(blame.refused("the file is opened read-only"));
+        }
+        // What was read may be in the page cache only.
+        file.flush().await.map_err(blame.io("flushing"))?;
+        let length = file.length();
+        if new.refcount_order != header.refcount_order {
+            let changed = refcount_width::change(file, &blame, &header, &mut new, progress).await;
+            if changed.is_err() {
                 give_back(file, length).await;
             }
-            Err(error)
+            changed?;
         }
-    }
+        match header_sector::replace(file, &blame, &header, &new).await {
+            Ok(()) => Ok(()),
+            Err(NotReplaced { error, unknown }) => {
+                if !unknown {
+                    give_back(file, length).await;
+                }
+                Err(error)
+            }
+        }
+    })
 }
 
 /// The old header leads to nothing behind `length`. Where the file cannot be made shorter that space is lost, and nothing else.

@@ -57,11 +57,11 @@ impl Block for Qcow2 {
         buf: IoBuf,
         hints: Hints,
     ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
-        Box::pin(Qcow2::read(self, offset, buf, hints))
+        Qcow2::read(self, offset, buf, hints)
     }
 
     fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::write(self, offset, data, hints))
+        Qcow2::write(self, offset, data, hints)
     }
 
     fn read_into(
@@ -70,7 +70,7 @@ impl Block for Qcow2 {
         memory: ForeignBytes,
         hints: Hints,
     ) -> BlockFuture<'_, Result<ReadKind, Error>> {
-        Box::pin(Qcow2::read_into(self, offset, memory, hints))
+        Qcow2::read_into(self, offset, memory, hints)
     }
 
     fn write_from(
@@ -79,23 +79,23 @@ impl Block for Qcow2 {
         memory: ForeignBytes,
         hints: Hints,
     ) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::write_from(self, offset, memory, hints))
+        Qcow2::write_from(self, offset, memory, hints)
     }
 
     fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::zero(self, offset, len, options))
+        Qcow2::zero(self, offset, len, options)
     }
 
     fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::discard(self, offset, len))
+        Qcow2::discard(self, offset, len)
     }
 
     fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::flush(self))
+        Qcow2::flush(self)
     }
 
     fn block_status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<BlockStatus, Error>> {
-        Box::pin(Qcow2::block_status(self, offset, len))
+        Qcow2::block_status(self, offset, len)
     }
 
     fn stored(&self, offset: u64, len: u64, wanted: Takes) -> BlockFuture<'_, Result<Option<Stored>, Error>> {
@@ -111,6 +111,6 @@ impl Block for Qcow2 {
     }
 
     fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
-        Box::pin(Qcow2::close(self))
+        Qcow2::close(self)
     }
 }

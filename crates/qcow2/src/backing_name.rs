@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::Header;
 
 use crate::image::Inner;
@@ -17,9 +18,15 @@ impl Qcow2 {
     /// # Crash
     /// The old name or the new one, unless the header is so full of other names that it does not fit in a sector; such a header can be
     /// torn, as all that QEMU writes. docs/write-order.md, `backing_name`.
-    pub async fn set_backing_name(&self, name: Option<String>, format: Option<String>) -> Result<(), Error> {
-        let result = self.inner.set_backing_name(name, format).await;
-        self.inner.reporting(result).await
+    pub fn set_backing_name(
+        &self,
+        name: Option<String>,
+        format: Option<String>,
+    ) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.set_backing_name(name, format).await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

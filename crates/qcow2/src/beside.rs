@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::gate::Pass;
 use crate::{Error, Qcow2};
+use block::BlockFuture;
 
 /// A change of the disk that its bitmaps know of. It may be carried out as long as this is there: until then bitmaps are not stored, cleared
 /// or taken away.
@@ -26,26 +27,30 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The bitmaps have the range as dirty from here on, whether it was changed or not. docs/write-order.md, `bitmap_record_of_another_region`.
-    pub async fn note_change(&self, range: Range<u64>) -> Result<NotedChange<'_>, Error> {
-        self.inner.check_writable()?;
-        let range = self.inner.check_range(range.start, range.end.saturating_sub(range.start))?;
-        let _pass = self.inner.enter_to_change(range).await?;
-        Ok(NotedChange { _pass })
+    pub fn note_change(&self, range: Range<u64>) -> BlockFuture<'_, Result<NotedChange<'_>, Error>> {
+        Box::pin(async move {
+            self.inner.check_writable()?;
+            let range = self.inner.check_range(range.start, range.end.saturating_sub(range.start))?;
+            let _pass = self.inner.enter_to_change(range).await?;
+            Ok(NotedChange { _pass })
+        })
     }
 
     /// Whether the image has anything of a disk: clusters in use, a backing file, snapshots.
     ///
     /// # Errors
     /// When there is no memory to look.
-    pub async fn has_content(&self) -> Result<bool, Error> {
-        let header = self.inner.header.lock().await.clone();
-        let words = self.inner.map.l1.words();
-        let words = words.map_err(|_| self.inner.medium.blame.no_memory("the L1 table"))?;
-        let is_used = words.iter().any(|word| *word != 0);
-        Ok(is_used
-            || header.backing.is_some()
-            || header.snapshots > 0
-            || header.extensions.data_file.is_some())
+    pub fn has_content(&self) -> BlockFuture<'_, Result<bool, Error>> {
+        Box::pin(async move {
+            let header = self.inner.header.lock().await.clone();
+            let words = self.inner.map.l1.words();
+            let words = words.map_err(|_| self.inner.medium.blame.no_memory("the L1 table"))?;
+            let is_used = words.iter().any(|word| *word != 0);
+            Ok(is_used
+                || header.backing.is_some()
+                || header.snapshots > 0
+                || header.extensions.data_file.is_some())
+        })
     }
 
     /// Whether bitmaps were in use when the program before this one ended, and were made true again from the record of changes.
@@ -61,14 +66,16 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The bitmaps as before, or inconsistent.
-    pub async fn distrust_bitmaps(&self) -> Result<Vec<String>, Error> {
-        self.inner.distrust_bitmaps().await
+    pub fn distrust_bitmaps(&self) -> BlockFuture<'_, Result<Vec<String>, Error>> {
+        Box::pin(async move { self.inner.distrust_bitmaps().await })
     }
 
     /// The data of the header extension of the type `kind`, which no part of the format has.
-    pub async fn extension(&self, kind: u32) -> Option<Vec<u8>> {
-        let header = self.inner.header.lock().await;
-        header.extensions.unknown.iter().find(|(found, _)| *found == kind).map(|(_, data)| data.clone())
+    pub fn extension(&self, kind: u32) -> BlockFuture<'_, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let header = self.inner.header.lock().await;
+            header.extensions.unknown.iter().find(|(found, _)| *found == kind).map(|(_, data)| data.clone())
+        })
     }
 
     /// Puts `data` into the header extension of the type `kind`, which no part of the format has. Other programs keep it. Durable when it returns;
@@ -79,18 +86,20 @@ impl Qcow2 {
     ///
     /// # Crash
     /// What was there, or `data`.
-    pub async fn set_extension(&self, kind: u32, data: Vec<u8>) -> Result<(), Error> {
-        if self.extension(kind).await.as_ref() == Some(&data) {
-            return Ok(());
-        }
-        self.inner
-            .managed(async move |image| {
-                let put = |header: &mut qcow2_layout::Header| {
-                    header.extensions.unknown.retain(|(found, _)| *found != kind);
-                    header.extensions.unknown.push((kind, data));
-                };
-                image.header.rewrite(&image.medium, put).await
-            })
-            .await
+    pub fn set_extension(&self, kind: u32, data: Vec<u8>) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            if self.extension(kind).await.as_ref() == Some(&data) {
+                return Ok(());
+            }
+            self.inner
+                .managed(async move |image| {
+                    let put = |header: &mut qcow2_layout::Header| {
+                        header.extensions.unknown.retain(|(found, _)| *found != kind);
+                        header.extensions.unknown.push((kind, data));
+                    };
+                    image.header.rewrite(&image.medium, put).await
+                })
+                .await
+        })
     }
 }

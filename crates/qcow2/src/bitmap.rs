@@ -8,7 +8,7 @@ mod load;
 mod merge;
 mod store;
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use qcow2_layout::{
     Autoclear, BITMAP_DIRECTORY_BYTES_MAX, BitmapEntry, BitmapError, BitmapFlags, Geometry, Header,
     decode_bitmap_directory, encode_bitmap_directory,
@@ -23,10 +23,15 @@ use crate::Error;
 use crate::table_io::{read_bytes, write_bytes};
 
 /// The bitmaps of the image in `file`. Empty if the header says that they cannot be trusted at all.
-pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<BitmapEntry>, Error> {
-    let blame = Blame::new(file.name());
-    let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-    read_directory(file, header, &geometry, &blame).await
+pub fn list<'a>(
+    file: &'a dyn Storage,
+    header: &'a Header,
+) -> BlockFuture<'a, Result<Vec<BitmapEntry>, Error>> {
+    Box::pin(async move {
+        let blame = Blame::new(file.name());
+        let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+        read_directory(file, header, &geometry, &blame).await
+    })
 }
 
 async fn read_directory(

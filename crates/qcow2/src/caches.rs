@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::Geometry;
 
 use crate::Error;
@@ -23,9 +24,11 @@ impl Qcow2 {
     ///
     /// # Errors
     /// When the request contradicts itself or the image, or writing fails: then the old sizes stay.
-    pub async fn set_caches(&self, request: CacheRequest) -> Result<CacheSizes, Error> {
-        let image = Arc::clone(&self.inner);
-        self.inner.medium.to_the_end(async move { image.set_caches(request).await }).await
+    pub fn set_caches(&self, request: CacheRequest) -> BlockFuture<'_, Result<CacheSizes, Error>> {
+        Box::pin(async move {
+            let image = Arc::clone(&self.inner);
+            self.inner.medium.to_the_end(async move { image.set_caches(request).await }).await
+        })
     }
 }
 

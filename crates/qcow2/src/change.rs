@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::{Compatible, Version};
 use sync::atomic::Ordering;
 
@@ -25,11 +26,13 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The dirty bit, as long as refcounts may be wrong. docs/write-order.md, `lazy_refcounts_turned_off` and `_on`.
-    pub async fn set_lazy_refcounts(&self, lazy: Option<bool>) -> Result<(), Error> {
-        if !self.inner.options.writable {
-            return Ok(());
-        }
-        self.inner.managed(async move |image| image.set_lazy_refcounts(lazy).await).await
+    pub fn set_lazy_refcounts(&self, lazy: Option<bool>) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            if !self.inner.options.writable {
+                return Ok(());
+            }
+            self.inner.managed(async move |image| image.set_lazy_refcounts(lazy).await).await
+        })
     }
 
     /// The metadata that is looked at before anything is read or written beside it.
@@ -43,9 +46,11 @@ impl Qcow2 {
     /// # Errors
     /// [`crate::ErrorKind::Corrupt`] when tables lie inside each other; whatever the storage says. Then the old
     /// one stays in force.
-    pub async fn set_overlap_check(&self, check: OverlapCheck) -> Result<(), Error> {
-        let image = Arc::clone(&self.inner);
-        self.inner.medium.to_the_end(async move { image.set_overlap_check(check).await }).await
+    pub fn set_overlap_check(&self, check: OverlapCheck) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let image = Arc::clone(&self.inner);
+            self.inner.medium.to_the_end(async move { image.set_overlap_check(check).await }).await
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use block::{Blame, ReadKind};
+use block::{Blame, BlockFuture, ReadKind};
 use futures_util::future::join_all;
 use storage::{ForeignBytes, Hints, IoBuf, Step as EngineStep, Storage, about_to};
 
@@ -18,27 +18,36 @@ use crate::read::PIECES_AT_ONCE;
 
 impl Qcow2 {
     /// As [`Qcow2::read`], into memory of others: in place, but for clusters that are compressed or deciphered by the guest's offset.
-    pub async fn read_into(
+    pub fn read_into(
         &self,
         offset: u64,
         memory: ForeignBytes,
         hints: Hints,
-    ) -> Result<ReadKind, Error> {
-        let len = memory.len() as u64;
-        self.inner.check_range(offset, len)?;
-        let result = {
-            let _pass = self.inner.enter().await?;
+    ) -> BlockFuture<'_, Result<ReadKind, Error>> {
+        Box::pin(async move {
+            let len = memory.len() as u64;
             self.inner.check_range(offset, len)?;
-            self.inner.read_into(offset, memory, hints).await
-        };
-        self.inner.reporting(result).await
+            let result = {
+                let _pass = self.inner.enter().await?;
+                self.inner.check_range(offset, len)?;
+                self.inner.read_into(offset, memory, hints).await
+            };
+            self.inner.reporting(result).await
+        })
     }
 
     /// As [`Qcow2::write`], of memory of others: in place where the range has its place in the file already, otherwise through a copy.
-    pub async fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> Result<(), Error> {
-        self.inner.check_range(offset, memory.len() as u64)?;
-        let result = self.inner.write_from(offset, memory, hints).await;
-        self.inner.reporting(result).await
+    pub fn write_from(
+        &self,
+        offset: u64,
+        memory: ForeignBytes,
+        hints: Hints,
+    ) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.inner.check_range(offset, memory.len() as u64)?;
+            let result = self.inner.write_from(offset, memory, hints).await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

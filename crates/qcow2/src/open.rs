@@ -5,8 +5,8 @@ mod tables;
 
 use std::sync::Arc;
 
-use block::Blame;
 use block::Block;
+use block::{Blame, BlockFuture};
 use map_cache::{CacheLimits, MapCache};
 use qcow2_layout::{
     Autoclear, Compatible, CryptMethod, Geometry, Header, HeaderError, Incompatible, Version,
@@ -68,13 +68,15 @@ pub struct Files {
 
 /// Reads the header of an image: what it is, and which other files it names. At most one cluster
 /// is read.
-pub async fn read_header(file: &dyn Storage) -> Result<Header, Error> {
-    let blame = Blame::new(file.name());
-    let start = read_up_to(file, &blame, HEADER_START).await?;
-    let refuse = |error: HeaderError| header_error(&blame, &error);
-    let cluster_bits = Header::cluster_bits_of(&start).map_err(refuse)?;
-    let first = read_up_to(file, &blame, 1 << cluster_bits).await?;
-    Header::decode(&first).map_err(refuse)
+pub fn read_header(file: &dyn Storage) -> BlockFuture<'_, Result<Header, Error>> {
+    Box::pin(async move {
+        let blame = Blame::new(file.name());
+        let start = read_up_to(file, &blame, HEADER_START).await?;
+        let refuse = |error: HeaderError| header_error(&blame, &error);
+        let cluster_bits = Header::cluster_bits_of(&start).map_err(refuse)?;
+        let first = read_up_to(file, &blame, 1 << cluster_bits).await?;
+        Header::decode(&first).map_err(refuse)
+    })
 }
 
 /// The first `len` bytes, or all there are.
@@ -99,8 +101,12 @@ impl Qcow2 {
     /// Costs the header, L1, refcount table and snapshot table in reads and memory: at most
     /// 32 MiB + 8 MiB + 64 MiB, each checked against the file's length first. The place of each table that
     /// they name takes 8 bytes more: at most 40 MiB.
-    pub async fn open(files: Files, options: Options, host: Arc<dyn Host>) -> Result<Qcow2, Error> {
-        Self::open_by(files, None, options, host).await
+    pub fn open(
+        files: Files,
+        options: Options,
+        host: Arc<dyn Host>,
+    ) -> BlockFuture<'static, Result<Qcow2, Error>> {
+        Box::pin(async move { Self::open_by(files, None, options, host).await })
     }
 
     /// Opens an encrypted image as [`Qcow2::open`] does a plain one, with the key that `password` opens. Costs also what the header's key
@@ -108,13 +114,13 @@ impl Qcow2 {
     ///
     /// # Errors
     /// Also when no key slot is opened, or the image is not encrypted.
-    pub async fn open_encrypted(
+    pub fn open_encrypted(
         files: Files,
         password: &Secret,
         options: Options,
         host: Arc<dyn Host>,
-    ) -> Result<Qcow2, Error> {
-        Self::open_by(files, Some(password), options, host).await
+    ) -> BlockFuture<'_, Result<Qcow2, Error>> {
+        Box::pin(async move { Self::open_by(files, Some(password), options, host).await })
     }
 
     async fn open_by(

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use storage::{Capabilities, Hints, IoBuf, Storage};
 use sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,11 +53,13 @@ impl Qcow2 {
     ///
     /// # Errors
     /// When the image is closed, takes no more writes, or cannot be written.
-    pub async fn rest(&self) -> Result<(), Error> {
-        match self.inner.options.writable {
-            true => self.inner.managed(async |image| image.pause().await.map(drop)).await,
-            false => Ok(()),
-        }
+    pub fn rest(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            match self.inner.options.writable {
+                true => self.inner.managed(async |image| image.pause().await.map(drop)).await,
+                false => Ok(()),
+            }
+        })
     }
 }
 
@@ -68,44 +70,51 @@ impl<'a> HeldStill<'a> {
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] when `files` are not the same in length, kind or metadata, which the message tells;
     /// [`crate::ErrorKind::Refused`] when the image takes no more writes; what reading and writing fail with.
-    pub async fn on_other_files(self, files: Files, which: OtherFiles) -> Result<OnOtherFiles<'a>, Error> {
-        let image = self.image;
-        let Files { file, data, backing: _ } = files;
-        check_alike(image, &image.medium.file, &file)?;
-        let external = image.medium.geometry.external_data;
-        let data = match (external, data) {
-            (true, Some(data)) => {
-                check_alike(image, &image.medium.data, &data)?;
-                data
+    pub fn on_other_files(
+        self,
+        files: Files,
+        which: OtherFiles,
+    ) -> BlockFuture<'a, Result<OnOtherFiles<'a>, Error>> {
+        Box::pin(async move {
+            let image = self.image;
+            let Files { file, data, backing: _ } = files;
+            check_alike(image, &image.medium.file, &file)?;
+            let external = image.medium.geometry.external_data;
+            let data = match (external, data) {
+                (true, Some(data)) => {
+                    check_alike(image, &image.medium.data, &data)?;
+                    data
+                }
+                (false, None) => Arc::clone(&file),
+                (needs, _) => {
+                    let what =
+                        if needs { "needs an external data file" } else { "has no external data file" };
+                    return Err(image.medium.blame.invalid(format!("the image {what}")));
+                }
+            };
+            if image.options.writable {
+                image.check_writable()?;
+                image.settle_map().await?;
+                image.medium.barrier().await?;
             }
-            (false, None) => Arc::clone(&file),
-            (needs, _) => {
-                let what = if needs { "needs an external data file" } else { "has no external data file" };
-                return Err(image.medium.blame.invalid(format!("the image {what}")));
-            }
-        };
-        if image.options.writable {
-            image.check_writable()?;
-            image.settle_map().await?;
-            image.medium.barrier().await?;
-        }
-        // The last commit may have made them longer.
-        check_length(&image.medium.file, &file)?;
-        if external {
-            check_length(&image.medium.data, &data)?;
-        }
-        if which == OtherFiles::Copies {
-            compare_metadata(image, &file).await?;
-        }
-        // What guests were told is durable must be so there: who copied it may have left it in the page cache.
-        if which == OtherFiles::Copies && image.options.writable {
-            make_durable(&file).await?;
+            // The last commit may have made them longer.
+            check_length(&image.medium.file, &file)?;
             if external {
-                make_durable(&data).await?;
+                check_length(&image.medium.data, &data)?;
             }
-        }
-        let image = image.on(file, data);
-        Ok(OnOtherFiles { still: self, image })
+            if which == OtherFiles::Copies {
+                compare_metadata(image, &file).await?;
+            }
+            // What guests were told is durable must be so there: who copied it may have left it in the page cache.
+            if which == OtherFiles::Copies && image.options.writable {
+                make_durable(&file).await?;
+                if external {
+                    make_durable(&data).await?;
+                }
+            }
+            let image = image.on(file, data);
+            Ok(OnOtherFiles { still: self, image })
+        })
     }
 }
 

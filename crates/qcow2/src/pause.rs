@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::Block;
+use block::{Block, BlockFuture};
 use sync::AsyncMutexGuard;
 
 use crate::Error;
@@ -35,12 +35,14 @@ impl Qcow2 {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Refused`] when the image was closed.
-    pub async fn hold_still(&self) -> Result<HeldStill<'_>, Error> {
-        let image = &self.inner;
-        let _managing = image.turns.managing.lock().await;
-        drop(image.enter().await?);
-        let closed = image.turns.gate.close().await;
-        Ok(HeldStill { image, _managing, closed })
+    pub fn hold_still(&self) -> BlockFuture<'_, Result<HeldStill<'_>, Error>> {
+        Box::pin(async move {
+            let image = &self.inner;
+            let _managing = image.turns.managing.lock().await;
+            drop(image.enter().await?);
+            let closed = image.turns.gate.close().await;
+            Ok(HeldStill { image, _managing, closed })
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::ReadKind;
+use block::{BlockFuture, ReadKind};
 use qcow2_layout::{BitmapEntry, BitmapFlags, Geometry, Header, Version};
 use storage::{Hints, IoBuf, IoVec, Storage};
 
@@ -40,8 +40,8 @@ impl Qcow2 {
     }
 
     /// A copy of the header as it is in the file.
-    pub async fn header(&self) -> Header {
-        self.inner.header.lock().await.clone()
+    pub fn header(&self) -> BlockFuture<'_, Header> {
+        Box::pin(async move { self.inner.header.lock().await.clone() })
     }
 
     /// The bitmaps whose content can be trusted: those that are kept up to date, in the file or in memory alone, and those that were
@@ -62,15 +62,22 @@ impl Qcow2 {
     ///
     /// # Errors
     /// When the range is not inside the disk, the image is closed, or bits that are not in memory cannot be read.
-    pub async fn bitmap_status(&self, name: &str, offset: u64, len: u64) -> Result<Option<Dirtiness>, Error> {
-        // Bits in the file stay where they are as long as somebody is inside.
-        let _pass = self.inner.enter().await?;
-        self.inner.check_range(offset, len).map(drop)?;
-        let now = self.inner.tracking.now();
-        match now.usable.iter().find(|bitmap| bitmap.name() == name) {
-            Some(bitmap) => bitmap.status(offset, len).await.map(Some),
-            None => Ok(None),
-        }
+    pub fn bitmap_status<'a>(
+        &'a self,
+        name: &'a str,
+        offset: u64,
+        len: u64,
+    ) -> BlockFuture<'a, Result<Option<Dirtiness>, Error>> {
+        Box::pin(async move {
+            // Bits in the file stay where they are as long as somebody is inside.
+            let _pass = self.inner.enter().await?;
+            self.inner.check_range(offset, len).map(drop)?;
+            let now = self.inner.tracking.now();
+            match now.usable.iter().find(|bitmap| bitmap.name() == name) {
+                Some(bitmap) => bitmap.status(offset, len).await.map(Some),
+                None => Ok(None),
+            }
+        })
     }
 
     /// Whether anything was changed since the image was opened: then the file says that bitmaps which record changes are in use.
@@ -115,80 +122,101 @@ impl Qcow2 {
     }
 
     /// Fills `buf` from `offset`, zeroes included, and gives it back.
-    pub async fn read(&self, offset: u64, buf: IoBuf, hints: Hints) -> (Result<ReadKind, Error>, IoBuf) {
-        if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
-            return (Err(error), buf);
-        }
-        let (result, buf) = {
-            let _pass = match self.inner.enter().await {
-                Ok(pass) => pass,
-                Err(error) => return (Err(error), buf),
-            };
+    pub fn read(
+        &self,
+        offset: u64,
+        buf: IoBuf,
+        hints: Hints,
+    ) -> BlockFuture<'_, (Result<ReadKind, Error>, IoBuf)> {
+        Box::pin(async move {
             if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
                 return (Err(error), buf);
             }
-            self.inner.read(offset, buf, hints).await
-        };
-        (self.inner.reporting(result).await, buf)
+            let (result, buf) = {
+                let _pass = match self.inner.enter().await {
+                    Ok(pass) => pass,
+                    Err(error) => return (Err(error), buf),
+                };
+                if let Err(error) = self.inner.check_range(offset, buf.len() as u64) {
+                    return (Err(error), buf);
+                }
+                self.inner.read(offset, buf, hints).await
+            };
+            (self.inner.reporting(result).await, buf)
+        })
     }
 
     /// Writes `data` at `offset`. Completed means: the image's reads show it, and the next
     /// [`Qcow2::flush`] makes it durable.
-    pub async fn write(&self, offset: u64, data: IoVec, hints: Hints) -> Result<(), Error> {
-        self.inner.check_range(offset, data.len() as u64)?;
-        let result = self.inner.write(offset, data, hints).await;
-        self.inner.reporting(result).await
+    pub fn write(&self, offset: u64, data: IoVec, hints: Hints) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.inner.check_range(offset, data.len() as u64)?;
+            let result = self.inner.write(offset, data, hints).await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it.
-    pub async fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> Result<(), Error> {
-        let range = self.inner.check_range(offset, len)?;
-        let result = self.inner.zero(range, options).await;
-        self.inner.reporting(result).await
+    pub fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let range = self.inner.check_range(offset, len)?;
+            let result = self.inner.zero(range, options).await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Gives the space of the whole clusters in the range back (if the image was opened with
     /// `discard=unmap`; otherwise nothing happens). They read as zeroes afterwards.
-    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        let range = self.inner.check_range(offset, len)?;
-        let result = self.inner.discard(range).await;
-        self.inner.reporting(result).await
+    pub fn discard(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let range = self.inner.check_range(offset, len)?;
+            let result = self.inner.discard(range).await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Makes everything durable that completed before this call. Flushes under way at the same time
     /// share their barriers.
-    pub async fn flush(&self) -> Result<(), Error> {
-        let result = self.inner.flush().await;
-        self.inner.reporting(result).await
+    pub fn flush(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.flush().await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Packs map slices that were written back and not modified since the last call, and writes metadata
     /// that waits in memory, if there is any; for a timer, so that a guest that never flushes still
     /// gets its discarded space back.
-    pub async fn write_back(&self) -> Result<(), Error> {
-        self.inner.map.cache.pack_idle();
-        if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
+    pub fn write_back(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.inner.map.cache.pack_idle();
+            if self.inner.options.writable && self.inner.is_dirty() { self.flush().await } else { Ok(()) }
+        })
     }
 
     /// Lets the kernel have the metadata of all that completed before this call: the next program that opens the image finds it, also if this
     /// process is killed. A power cut may lose it, as what was written to a file and not synced. Requests that wait at the same time share
     /// the work: a write of the changed entries, or, where these wait for refcounts or data (docs/write-order.md), a flush. Data that was
     /// written in place is in the kernel's hands already, and costs nothing.
-    pub async fn hand_to_kernel(&self) -> Result<(), Error> {
-        let result = self.inner.hand_to_kernel().await;
-        self.inner.reporting(result).await
+    pub fn hand_to_kernel(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.hand_to_kernel().await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Waits until the clusters are given back that were free at the last flush: the next ones that are needed are taken from them. Waits for the
     /// requests that saw them in use.
-    pub async fn reclaimed(&self) {
-        self.inner.space.frees.idle().await;
+    pub fn reclaimed(&self) -> BlockFuture<'_, ()> {
+        Box::pin(async move {
+            self.inner.space.frees.idle().await;
+        })
     }
 
     /// Waits for the requests inside, writes all metadata, gives freed clusters back and, with lazy
     /// refcounts, clears the dirty bit. Whatever is asked of the image afterwards fails, also if closing
     /// failed: then what was not flushed may be lost.
-    pub async fn close(&self) -> Result<(), Error> {
-        self.inner.close().await
+    pub fn close(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move { self.inner.close().await })
     }
 }

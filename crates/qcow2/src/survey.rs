@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use qcow2_layout::{Geometry, Header, HostOffset, L1Entry, L2Entry, RefcountTableEntry, refcount_get};
 use storage::{ExtentKind, IoBuf, Storage};
 
@@ -44,14 +44,19 @@ pub enum Surveyed {
 ///
 /// # Errors
 /// The header is not one, the medium fails, or the image refers to more tables than its file has clusters.
-pub async fn survey(file: &dyn Storage, seen: &mut dyn FnMut(Surveyed)) -> Result<(), Error> {
-    let header = read_header(file).await?;
-    let blame = Blame::new(file.name());
-    let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
-    let mut survey = Survey { file, geometry, blame, extent: Extent::default(), seen };
-    survey.tell_metadata(HostOffset(0), 1);
-    survey.clusters(&header).await?;
-    survey.refcounts(&header).await
+pub fn survey<'a>(
+    file: &'a dyn Storage,
+    seen: &'a mut dyn FnMut(Surveyed),
+) -> BlockFuture<'a, Result<(), Error>> {
+    Box::pin(async move {
+        let header = read_header(file).await?;
+        let blame = Blame::new(file.name());
+        let geometry = header.geometry().map_err(|error| blame.corrupt(error.to_string()))?;
+        let mut survey = Survey { file, geometry, blame, extent: Extent::default(), seen };
+        survey.tell_metadata(HostOffset(0), 1);
+        survey.clusters(&header).await?;
+        survey.refcounts(&header).await
+    })
 }
 
 struct Survey<'a> {

@@ -35,21 +35,27 @@ impl WithBitmaps {
     ///
     /// # Crash
     /// While it is made to fit: its old size or the new one, and bitmaps that have what was added as changed, or none of it yet.
-    pub async fn new(block: Arc<dyn Block>, file: Arc<dyn Storage>, bitmaps: Qcow2) -> Result<Self, Error> {
-        let blame = Blame::new(bitmaps.file().name());
-        if bitmaps.has_content().await? {
-            return Err(blame.invalid(
+    pub fn new(
+        block: Arc<dyn Block>,
+        file: Arc<dyn Storage>,
+        bitmaps: Qcow2,
+    ) -> BlockFuture<'static, Result<Self, Error>> {
+        Box::pin(async move {
+            let blame = Blame::new(bitmaps.file().name());
+            if bitmaps.has_content().await? {
+                return Err(blame.invalid(
                 "it is to keep the bitmaps of another disk, and holds a disk itself; name another file, or one that is not there",
             ));
-        }
-        let known = stamp(&*file)?;
-        if !bitmaps.recovered_bitmaps() && bitmaps.extension(STAMP).await.as_deref() != Some(&known[..]) {
-            distrust(&bitmaps, file.name()).await?;
-        }
-        let size = block.size();
-        let with = Self { block, file, bitmaps };
-        with.fit(size).await?;
-        Ok(with)
+            }
+            let known = stamp(&*file)?;
+            if !bitmaps.recovered_bitmaps() && bitmaps.extension(STAMP).await.as_deref() != Some(&known[..]) {
+                distrust(&bitmaps, file.name()).await?;
+            }
+            let size = block.size();
+            let with = Self { block, file, bitmaps };
+            with.fit(size).await?;
+            Ok(with)
+        })
     }
 
     /// The block.
@@ -69,30 +75,32 @@ impl WithBitmaps {
     ///
     /// # Crash
     /// Their old size or the new one. What is added may not be noted yet: the next [`WithBitmaps::new`] of a disk of another size notes it.
-    pub async fn fit(&self, size: u64) -> Result<(), Error> {
-        let old = self.bitmaps.size();
-        if old == size {
-            return Ok(());
-        }
-        let name = self.bitmaps.file().name();
-        if self.bitmaps.capabilities().read_only {
-            return Err(Blame::new(name).invalid(format!(
+    pub fn fit(&self, size: u64) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let old = self.bitmaps.size();
+            if old == size {
+                return Ok(());
+            }
+            let name = self.bitmaps.file().name();
+            if self.bitmaps.capabilities().read_only {
+                return Err(Blame::new(name).invalid(format!(
                 "it keeps the bitmaps of a disk of {old} bytes, and this one has {size}; they are made to fit when the disk is opened for writing"
             )));
-        }
-        for bitmap in self.bitmaps.inconsistent_bitmaps() {
-            let bitmap = &bitmap.name;
-            tracing::warn!(
-                "{name}: bitmap {bitmap:?} is removed: it is inconsistent, and of a disk of another size"
-            );
-            self.bitmaps.change_bitmap(bitmap, BitmapChange::Remove).await?;
-        }
-        let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
-        self.bitmaps.resize(size, options).await?;
-        if size > old {
-            drop(self.bitmaps.note_change(old..size).await?);
-        }
-        Ok(())
+            }
+            for bitmap in self.bitmaps.inconsistent_bitmaps() {
+                let bitmap = &bitmap.name;
+                tracing::warn!(
+                    "{name}: bitmap {bitmap:?} is removed: it is inconsistent, and of a disk of another size"
+                );
+                self.bitmaps.change_bitmap(bitmap, BitmapChange::Remove).await?;
+            }
+            let options = ResizeOptions { shrink: true, bitmaps: true, ..ResizeOptions::default() };
+            self.bitmaps.resize(size, options).await?;
+            if size > old {
+                drop(self.bitmaps.note_change(old..size).await?);
+            }
+            Ok(())
+        })
     }
 
     /// Notes a change, if it lies inside the block; otherwise the block says what is wrong with it.

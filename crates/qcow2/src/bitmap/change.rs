@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::{
     BITMAP_GRANULARITY_BITS, BITMAP_NAME_BYTES_MAX, BITMAPS_MAX, BitmapEntry, BitmapFlags, HostOffset,
     Version,
@@ -60,9 +61,15 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The old bitmaps or the new ones; leaks. docs/write-order.md, `bitmap_change`.
-    pub async fn change_bitmap(&self, name: &str, change: BitmapChange) -> Result<(), Error> {
-        let result = self.inner.change_bitmap(name.to_owned(), change).await;
-        self.inner.reporting(result).await
+    pub fn change_bitmap<'a>(
+        &'a self,
+        name: &'a str,
+        change: BitmapChange,
+    ) -> BlockFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.change_bitmap(name.to_owned(), change).await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

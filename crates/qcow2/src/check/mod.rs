@@ -29,6 +29,7 @@ pub(crate) mod tables;
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use storage::Storage;
 
 use crate::host::Host;
@@ -55,12 +56,12 @@ use reading::Reader;
 ///
 /// # After a crash during the repair
 /// See `repair.rs`: the image is at least as good as before, and version 3 images are marked dirty.
-pub async fn check(
-    file: &dyn Storage,
+pub fn check<'a>(
+    file: &'a dyn Storage,
     repair: Repair,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<CheckReport, CheckError> {
-    check_with(Reader::of(file), repair, progress).await
+    progress: &'a mut dyn FnMut(Progress<'_>),
+) -> BlockFuture<'a, Result<CheckReport, CheckError>> {
+    Box::pin(async move { check_with(Reader::of(file), repair, progress).await })
 }
 
 /// As [`check`]; tables that are in memory are read and summed up on other threads of `host`. What is told does not depend on how
@@ -68,13 +69,13 @@ pub async fn check(
 ///
 /// # Errors
 /// Those of [`check`].
-pub async fn check_in_parallel(
-    file: &Arc<dyn Storage>,
-    host: &Arc<dyn Host>,
+pub fn check_in_parallel<'a>(
+    file: &'a Arc<dyn Storage>,
+    host: &'a Arc<dyn Host>,
     repair: Repair,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<CheckReport, CheckError> {
-    check_with(Reader::with_threads(file, host), repair, progress).await
+    progress: &'a mut dyn FnMut(Progress<'_>),
+) -> BlockFuture<'a, Result<CheckReport, CheckError>> {
+    Box::pin(async move { check_with(Reader::with_threads(file, host), repair, progress).await })
 }
 
 async fn check_with(

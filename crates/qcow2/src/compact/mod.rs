@@ -23,6 +23,7 @@ mod zeroes;
 
 use std::ops::ControlFlow;
 
+use block::BlockFuture;
 use qcow2_layout::{CryptMethod, Incompatible};
 use storage::Storage;
 
@@ -95,17 +96,19 @@ type Watcher<'a> = &'a mut dyn FnMut(CompactProgress) -> ControlFlow<()>;
 ///
 /// # After a crash
 /// Clusters counted too often at most, which the next run frees (docs/write-order.md, `compact`).
-pub async fn compact(
-    file: &dyn Storage,
-    plain: Option<&dyn Storage>,
+pub fn compact<'a>(
+    file: &'a dyn Storage,
+    plain: Option<&'a dyn Storage>,
     options: CompactOptions,
-    watcher: Watcher<'_>,
-) -> Result<CompactReport, CompactError> {
-    if !options.dry_run && file.capabilities().read_only {
-        return Err(CheckError::ReadOnly { name: file.name().to_owned() }.into());
-    }
-    let meter = Meter { watcher, progress: CompactProgress { done_bytes: 0, total_bytes: 0 } };
-    Compaction { file, plain, meter, rooms: 0, report: CompactReport::default() }.run(options).await
+    watcher: Watcher<'a>,
+) -> BlockFuture<'a, Result<CompactReport, CompactError>> {
+    Box::pin(async move {
+        if !options.dry_run && file.capabilities().read_only {
+            return Err(CheckError::ReadOnly { name: file.name().to_owned() }.into());
+        }
+        let meter = Meter { watcher, progress: CompactProgress { done_bytes: 0, total_bytes: 0 } };
+        Compaction { file, plain, meter, rooms: 0, report: CompactReport::default() }.run(options).await
+    })
 }
 
 /// Counts what is done.

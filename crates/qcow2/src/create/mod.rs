@@ -6,6 +6,7 @@ mod measure;
 mod options;
 mod plan;
 
+use block::BlockFuture;
 use storage::{Allocation, Hints, IoBuf, Storage, Zeroing};
 use storage_luks::{Around, NewVolume};
 
@@ -32,12 +33,12 @@ const ZERO: u64 = 1;
 ///
 /// # After a crash
 /// The header is written last, behind a flush: until then the file starts with zeroes, which is no image.
-pub async fn create(
-    file: &dyn Storage,
-    data_file: Option<&dyn Storage>,
-    options: &CreateOptions,
-) -> Result<(), CreateError> {
-    create_with(file, data_file, options, None).await
+pub fn create<'a>(
+    file: &'a dyn Storage,
+    data_file: Option<&'a dyn Storage>,
+    options: &'a CreateOptions,
+) -> BlockFuture<'a, Result<(), CreateError>> {
+    Box::pin(async move { create_with(file, data_file, options, None).await })
 }
 
 /// Likewise an encrypted image, with the key that `volume` makes; its cipher is the one of the options. Costs the time that a password
@@ -48,15 +49,17 @@ pub async fn create(
 ///
 /// # After a crash
 /// As [`create`].
-pub async fn create_encrypted(
-    file: &dyn Storage,
-    data_file: Option<&dyn Storage>,
-    options: &CreateOptions,
-    volume: &NewVolume,
-    around: &dyn Around,
-) -> Result<(), CreateError> {
-    let options = CreateOptions { encrypt: Some(volume.cipher), ..options.clone() };
-    create_with(file, data_file, &options, Some((volume, around))).await
+pub fn create_encrypted<'a>(
+    file: &'a dyn Storage,
+    data_file: Option<&'a dyn Storage>,
+    options: &'a CreateOptions,
+    volume: &'a NewVolume,
+    around: &'a dyn Around,
+) -> BlockFuture<'a, Result<(), CreateError>> {
+    Box::pin(async move {
+        let options = CreateOptions { encrypt: Some(volume.cipher), ..options.clone() };
+        create_with(file, data_file, &options, Some((volume, around))).await
+    })
 }
 
 async fn create_with(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::CryptMethod;
 use storage::Storage;
 use storage_luks::Secret;
@@ -14,12 +15,14 @@ use crate::{Error, Host};
 ///
 /// # Errors
 /// When the header is not one, the image is encrypted and `password` is not there or opens nothing, or is there and the image is not.
-pub async fn plain_text(
-    file: &Arc<dyn Storage>,
-    password: Option<&Secret>,
-    host: &Arc<dyn Host>,
-) -> Result<Option<Arc<dyn Storage>>, Error> {
-    let header = read_header(&**file).await?;
-    let data = guest_data(file, None, &header, password, true, host).await?;
-    Ok((header.crypt != CryptMethod::None).then_some(data.storage))
+pub fn plain_text<'a>(
+    file: &'a Arc<dyn Storage>,
+    password: Option<&'a Secret>,
+    host: &'a Arc<dyn Host>,
+) -> BlockFuture<'a, Result<Option<Arc<dyn Storage>>, Error>> {
+    Box::pin(async move {
+        let header = read_header(&**file).await?;
+        let data = guest_data(file, None, &header, password, true, host).await?;
+        Ok((header.crypt != CryptMethod::None).then_some(data.storage))
+    })
 }

@@ -11,7 +11,7 @@ mod shorten;
 
 use std::sync::Arc;
 
-use block::SECTOR_BYTES;
+use block::{BlockFuture, SECTOR_BYTES};
 use qcow2_layout::{L1_BYTES_MAX, Version};
 
 use crate::image::{Inner, Qcow2};
@@ -65,9 +65,11 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The old size or the new one; leaks. docs/write-order.md, `grow` and `shrink`.
-    pub async fn resize(&self, size: u64, options: ResizeOptions) -> Result<(), Error> {
-        let result = self.inner.resize(size, options).await;
-        self.inner.reporting(result).await
+    pub fn resize(&self, size: u64, options: ResizeOptions) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.resize(size, options).await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

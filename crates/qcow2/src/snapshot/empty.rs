@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::shadow::{Change, Shadow};
 use crate::image::Inner;
 use crate::{Error, Qcow2};
+use block::BlockFuture;
 
 impl Qcow2 {
     /// Makes the disk read as its backing file does, and as zeroes without one. Snapshots stay. Durable when it returns.
@@ -15,9 +16,11 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The old content or none; leaks. docs/write-order.md, `make_empty`.
-    pub async fn make_empty(&self) -> Result<(), Error> {
-        let result = self.inner.make_empty().await;
-        self.inner.reporting(result).await
+    pub fn make_empty(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.make_empty().await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

@@ -15,6 +15,7 @@ mod view;
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::SnapshotEntry;
 
 use crate::Error;
@@ -83,8 +84,8 @@ impl std::fmt::Display for SnapshotName {
 
 impl Qcow2 {
     /// The internal snapshots. Reads the table.
-    pub async fn snapshots(&self) -> Result<Vec<SnapshotEntry>, Error> {
-        self.inner.snapshots().await
+    pub fn snapshots(&self) -> BlockFuture<'_, Result<Vec<SnapshotEntry>, Error>> {
+        Box::pin(async move { self.inner.snapshots().await })
     }
 
     /// Takes an internal snapshot of the disk as it is, while it is in use; gives its entry, with a new id. What
@@ -99,25 +100,31 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The snapshot, or none; leaks. docs/write-order.md, `snapshot_create`.
-    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotEntry, Error> {
-        let result = self.inner.create_snapshot(new).await;
-        self.inner.reporting(result).await
+    pub fn create_snapshot(&self, new: NewSnapshot) -> BlockFuture<'_, Result<SnapshotEntry, Error>> {
+        Box::pin(async move {
+            let result = self.inner.create_snapshot(new).await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Goes back to a snapshot, also to the size that the disk had. The snapshot stays. Durable when it
     /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`], and
     /// [`crate::ErrorKind::Invalid`] if there is no such snapshot.
-    pub async fn apply_snapshot(&self, name: SnapshotName) -> Result<(), Error> {
-        let result = self.inner.apply_snapshot(name).await;
-        self.inner.reporting(result).await
+    pub fn apply_snapshot(&self, name: SnapshotName) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.apply_snapshot(name).await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Deletes a snapshot, and gives its entry; what only it needed is freed in the background. Durable when it
     /// returns. Costs, failures and crashes as for [`Qcow2::create_snapshot`]: deleting, too, needs
     /// room for the tables that change. [`crate::ErrorKind::Invalid`] if there is no such snapshot.
-    pub async fn delete_snapshot(&self, name: SnapshotName) -> Result<SnapshotEntry, Error> {
-        let result = self.inner.delete_snapshot(name).await;
-        self.inner.reporting(result).await
+    pub fn delete_snapshot(&self, name: SnapshotName) -> BlockFuture<'_, Result<SnapshotEntry, Error>> {
+        Box::pin(async move {
+            let result = self.inner.delete_snapshot(name).await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The snapshot table of an image.
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use qcow2_layout::{
     DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,
 };
@@ -40,9 +40,14 @@ pub(crate) async fn read_table(
 }
 
 /// The internal snapshots of the image in `file`.
-pub async fn list(file: &dyn Storage, header: &Header) -> Result<Vec<SnapshotEntry>, Error> {
-    if header.snapshots == 0 {
-        return Ok(Vec::new());
-    }
-    read_table(file, header, &Blame::new(file.name())).await.map(|(entries, _)| entries)
+pub fn list<'a>(
+    file: &'a dyn Storage,
+    header: &'a Header,
+) -> BlockFuture<'a, Result<Vec<SnapshotEntry>, Error>> {
+    Box::pin(async move {
+        if header.snapshots == 0 {
+            return Ok(Vec::new());
+        }
+        read_table(file, header, &Blame::new(file.name())).await.map(|(entries, _)| entries)
+    })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::{Cluster, HostOffset, L1Entry, L2Entry, SnapshotEntry};
 
 use super::shadow::{Change, Shadow};
@@ -22,9 +23,11 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The image as it was, without bitmaps, or also without marks; leaks. docs/write-order.md, `amend_to_version_2`.
-    pub async fn prepare_for_version_2(&self) -> Result<Vec<String>, Error> {
-        let result = self.inner.prepare_for_version_2().await;
-        self.inner.reporting(result).await
+    pub fn prepare_for_version_2(&self) -> BlockFuture<'_, Result<Vec<String>, Error>> {
+        Box::pin(async move {
+            let result = self.inner.prepare_for_version_2().await;
+            self.inner.reporting(result).await
+        })
     }
 
     /// Makes every snapshot say how large its disk is, as version 3 wants it. Durable when it returns.
@@ -34,9 +37,11 @@ impl Qcow2 {
     ///
     /// # Crash
     /// The old table of snapshots or the new one; leaks. docs/write-order.md, `amend_to_version_3`.
-    pub async fn prepare_for_version_3(&self) -> Result<(), Error> {
-        let result = self.inner.prepare_for_version_3().await;
-        self.inner.reporting(result).await
+    pub fn prepare_for_version_3(&self) -> BlockFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.prepare_for_version_3().await;
+            self.inner.reporting(result).await
+        })
     }
 }
 

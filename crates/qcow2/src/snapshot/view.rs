@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use block::BlockFuture;
 use qcow2_layout::{Header, SnapshotEntry};
 
 use super::SnapshotName;
@@ -17,30 +18,35 @@ impl Qcow2 {
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] if there is no such snapshot; [`crate::ErrorKind::Refused`] if this image is open for writing: a
     /// snapshot that is deleted would be read on; what opening fails with.
-    pub async fn at_snapshot(&self, name: &SnapshotName) -> Result<Qcow2, Error> {
-        let inner = &self.inner;
-        if inner.options.writable {
-            return Err(inner.medium.blame.refused("snapshots are read of images that are open for reading"));
-        }
-        let (snapshots, index) = inner.snapshot_named(name).await?;
-        let header = inner.header.lock().await.clone();
-        let header = match snapshots.get(index) {
-            Some(snapshot) => inner.header_at(header, snapshot)?,
-            None => header,
-        };
-        let medium = &inner.medium;
-        let files = Files {
-            file: Arc::clone(&medium.file),
-            data: medium.geometry.external_data.then(|| Arc::clone(&medium.data)),
-            backing: self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block())),
-        };
-        let options = Options { writable: false, ..inner.options };
-        let data = GuestData {
-            storage: Arc::clone(&medium.data),
-            plain: medium.plain.clone(),
-            by_guest: medium.by_guest.clone(),
-        };
-        open_with(files, data, header, options, Arc::clone(&medium.host)).await
+    pub fn at_snapshot<'a>(&'a self, name: &'a SnapshotName) -> BlockFuture<'a, Result<Qcow2, Error>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            if inner.options.writable {
+                return Err(inner
+                    .medium
+                    .blame
+                    .refused("snapshots are read of images that are open for reading"));
+            }
+            let (snapshots, index) = inner.snapshot_named(name).await?;
+            let header = inner.header.lock().await.clone();
+            let header = match snapshots.get(index) {
+                Some(snapshot) => inner.header_at(header, snapshot)?,
+                None => header,
+            };
+            let medium = &inner.medium;
+            let files = Files {
+                file: Arc::clone(&medium.file),
+                data: medium.geometry.external_data.then(|| Arc::clone(&medium.data)),
+                backing: self.inner.below.load().as_ref().map(|lower| Arc::clone(lower.block())),
+            };
+            let options = Options { writable: false, ..inner.options };
+            let data = GuestData {
+                storage: Arc::clone(&medium.data),
+                plain: medium.plain.clone(),
+                by_guest: medium.by_guest.clone(),
+            };
+            open_with(files, data, header, options, Arc::clone(&medium.host)).await
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::Blame;
+use block::{Blame, BlockFuture};
 use qcow2_layout::{BITMAP_GRANULARITY_BITS, BitmapEntry, BitmapFlags, BitmapTableEntry, Geometry};
 use storage::{Hints, IoBuf, Storage};
 use sync::Mutex;
@@ -98,19 +98,21 @@ impl Bitmap {
     ///
     /// # Errors
     /// As [`Bitmap::status`].
-    pub async fn dirty_ranges(&self) -> Result<Vec<Range<u64>>, Error> {
-        let (mut at, mut ranges) = (0, Vec::<Range<u64>>::new());
-        while at < self.size {
-            let said = self.status(at, self.size - at).await?;
-            let end = at + said.len;
-            match ranges.last_mut() {
-                Some(last) if said.dirty && last.end == at => last.end = end,
-                _ if said.dirty => ranges.push(at..end),
-                _ => {}
+    pub fn dirty_ranges(&self) -> BlockFuture<'_, Result<Vec<Range<u64>>, Error>> {
+        Box::pin(async move {
+            let (mut at, mut ranges) = (0, Vec::<Range<u64>>::new());
+            while at < self.size {
+                let said = self.status(at, self.size - at).await?;
+                let end = at + said.len;
+                match ranges.last_mut() {
+                    Some(last) if said.dirty && last.end == at => last.end = end,
+                    _ if said.dirty => ranges.push(at..end),
+                    _ => {}
+                }
+                at = end;
             }
-            at = end;
-        }
-        Ok(ranges)
+            Ok(ranges)
+        })
     }
 
     /// Its name.
@@ -159,15 +161,17 @@ impl Bitmap {
     ///
     /// # Errors
     /// When bits that are not in memory cannot be read.
-    pub async fn status(&self, offset: u64, len: u64) -> Result<Dirtiness, Error> {
-        let end = (offset + len).min(self.size);
-        let granularity = u32::from(self.granularity_bits());
-        let (first, last) = (offset >> granularity, (end - 1) >> granularity);
-        let (dirty, same) = match &self.bits {
-            Bits::InMemory(live) => live.bits.run(first, last),
-            Bits::InFile(stored) => stored.run(first, last).await?,
-        };
-        Ok(Dirtiness { len: (((first + same) << granularity).min(end)) - offset, dirty })
+    pub fn status(&self, offset: u64, len: u64) -> BlockFuture<'_, Result<Dirtiness, Error>> {
+        Box::pin(async move {
+            let end = (offset + len).min(self.size);
+            let granularity = u32::from(self.granularity_bits());
+            let (first, last) = (offset >> granularity, (end - 1) >> granularity);
+            let (dirty, same) = match &self.bits {
+                Bits::InMemory(live) => live.bits.run(first, last),
+                Bits::InFile(stored) => stored.run(first, last).await?,
+            };
+            Ok(Dirtiness { len: (((first + same) << granularity).min(end)) - offset, dirty })
+        })
     }
 
     /// All its bits, 64 a word, the first being the lowest, in order to `take`. Costs reading what is not in memory.
@@ -205,10 +209,12 @@ impl Bitmap {
     ///
     /// # Errors
     /// As [`Bitmap::status`].
-    pub async fn dirty_bytes(&self) -> Result<u64, Error> {
-        let mut bits = 0;
-        self.each_word(|word| bits += u64::from(word.count_ones())).await?;
-        Ok(bits << self.granularity_bits())
+    pub fn dirty_bytes(&self) -> BlockFuture<'_, Result<u64, Error>> {
+        Box::pin(async move {
+            let mut bits = 0;
+            self.each_word(|word| bits += u64::from(word.count_ones())).await?;
+            Ok(bits << self.granularity_bits())
+        })
     }
 
     /// Cluster `index` of the bits of one that is in the file.
