@@ -60,6 +60,49 @@ fn a_named_image_below_is_told_as_what_it_is_and_goes_with_its_disk() {
     [base, mid, top].iter().for_each(|path| assert_clean(path.as_ref()));
 }
 
+/// As libvirt opens the chain of a machine that starts: each image a node of its own. Only the uppermost one was a layer by its name, and what it was over
+/// was what its header said.
+#[test]
+fn a_chain_of_nodes_is_committed_and_streamed_by_their_names() {
+    let steered = Steered::new();
+    let (scratch, mut qmp) = (&steered.scratch, steered.talk());
+    let names = ["n0", "n1", "n2", "n3"];
+    let paths = names.map(|name| create(scratch, name, "64M"));
+    for (at, path) in paths.iter().enumerate() {
+        qemu_io_ok(&["-f", "qcow2"], path, &[&format!("write -P {} {at}M 1M", at + 1)]);
+        let storage = format!("{}-storage", names[at]);
+        qmp.ok("blockdev-add", json!({ "driver": "file", "node-name": storage, "filename": path }));
+        let below = at.checked_sub(1).map(|below| names[below]);
+        let image = json!({ "driver": "qcow2", "node-name": names[at], "read-only": at < 3, "file": storage, "backing": below });
+        qmp.ok("blockdev-add", image);
+    }
+    let reads = |qmp: &mut Qmp| {
+        let export = json!({ "type": "nbd", "id": "e", "node-name": "n3" });
+        qmp.ok("block-export-add", export);
+        let uri = steered.server.uri("n3");
+        let commands: Vec<String> = (0..4).map(|at| format!("read -P {} {at}M 1M", at + 1)).collect();
+        qemu_io_ok(&["-f", "raw", "-r"], &uri, &commands.iter().map(String::as_str).collect::<Vec<_>>());
+        qmp.ok("block-export-del", json!({ "id": "e", "mode": "hard" }));
+        qmp.event("BLOCK_EXPORT_DELETED");
+    };
+    reads(&mut qmp);
+    qmp.ok("block-commit", json!({ "job-id": "c", "device": "n3", "top-node": "n1", "base-node": "n0" }));
+    completed(&mut qmp, "c");
+    for gone in ["n1", "n1-storage"] {
+        qmp.ok("blockdev-del", json!({ "node-name": gone }));
+    }
+    reads(&mut qmp);
+    qmp.ok("block-stream", json!({ "job-id": "s", "device": "n3", "base-node": "n0" }));
+    completed(&mut qmp, "s");
+    reads(&mut qmp);
+    for gone in ["n3", "n3-storage", "n2", "n2-storage", "n0", "n0-storage"] {
+        qmp.ok("blockdev-del", json!({ "node-name": gone }));
+    }
+    steered.server.stop();
+    paths.iter().for_each(|path| assert_clean(path.as_ref()));
+    qemu_io_ok(&["-f", "qcow2"], &paths[0], &["read -P 1 0 1M", "read -P 2 1M 1M"]);
+}
+
 /// A filter cannot be named in an image. The answer was about the length of the format's name.
 #[test]
 fn an_overlay_of_a_filter_is_refused_by_what_it_is() {

@@ -59,7 +59,7 @@ pub enum NodeError {
     },
     /// A disk was asked for.
     #[error(
-        "node {name:?} was taken out of its disk by a job and is closed; blockdev-del it, and add it anew to use it"
+        "node {name:?} became a layer of a disk, left it or went with it, and is closed; blockdev-del it, and add it anew to use it"
     )]
     TakenOut {
         /// The node.

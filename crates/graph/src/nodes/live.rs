@@ -16,8 +16,7 @@ use super::node::{Links, Node, NodeKind};
 use super::replace::{Edge, Put, PutOver, ReplaceError, Replaced};
 use super::{Change, Graph};
 use crate::child::Child;
-use crate::layers::{Layer, LayerFiles, Layers, OpenedLayers, Own};
-use crate::names::Identity;
+use crate::layers::{LayerFiles, Layers, OpenedLayers, Own};
 
 /// An overlay to be put over a disk.
 #[derive(Debug)]
@@ -279,43 +278,6 @@ impl Graph {
         let node = self.node(name)?;
         let links = node.links.lock().clone();
         Ok(Own { name: node.name(), by_user: !node.implicit, links })
-    }
-
-    /// Closes the node that has the same file as `layer` open beside it, if only `disk` uses that.
-    async fn take_in(&self, disk: &DiskNode, layer: &Layer) -> Result<(), ReplaceError> {
-        let Some(node) = layer.identity.as_ref().and_then(|identity| self.node_of(identity, disk)) else {
-            return Ok(());
-        };
-        let users = self.users(&node);
-        let other = users.iter().find(|user| !user.is_of(disk));
-        let by = other.map(|user| User { kind: "node", name: user.name() });
-        if let Some(by) = by.or_else(|| node.holders.first()) {
-            return Err(NodeError::InUse { name: node.name(), by }.into());
-        }
-        let name = node.name();
-        let links = node.links.lock().clone();
-        self.close(&node).await?;
-        *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: links.clone() });
-        let nodes = self.nodes.lock();
-        if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
-            let mut own = node.links.lock();
-            own.uses.retain(|used| *used != name);
-            own.add(links);
-            own.parts.push(name);
-        }
-        Ok(())
-    }
-
-    /// The node of another disk whose uppermost image is the file `identity`.
-    fn node_of(&self, identity: &Identity, disk: &DiskNode) -> Option<Arc<Node>> {
-        let nodes = self.nodes.lock();
-        let found = nodes.iter().find(|node| match &node.kind {
-            NodeKind::Disk(other) if !std::ptr::eq(&**other, disk) => {
-                other.disk.layers().first().is_some_and(|layer| layer.identity.as_ref() == Some(identity))
-            }
-            _ => false,
-        });
-        found.cloned()
     }
 
     /// Puts names in order after an exchange. The uppermost image of `before` keeps the disk's old name; `own` is the name of the one

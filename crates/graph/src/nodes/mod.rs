@@ -35,6 +35,7 @@ mod reopen;
 mod replace;
 #[cfg(test)]
 mod replace_tests;
+mod take_in;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]

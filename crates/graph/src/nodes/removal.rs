@@ -16,9 +16,24 @@ use crate::DiskEnd;
 /// How long it is waited for those who still have a closed disk. A client that has left lets go as soon as its loop comes to it.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(1);
 
+/// What stays of a node when it goes: layers of its disk that were nodes by themselves, closed.
+fn names_left(node: &Node) -> Vec<Arc<Node>> {
+    let Ok(disk) = node.disk() else { return Vec::new() };
+    let layers = disk.disk.layers();
+    // The uppermost one has the node's own name.
+    let below = layers.list.iter().filter(|layer| Some(*layer) != layers.first());
+    let left = below.filter_map(|layer| layer.own.lock().clone()).filter(|own| own.by_user);
+    left.map(|own| {
+        let node = Node::new(own.name, NodeKind::TakenOut);
+        *node.links.lock() = own.links;
+        Arc::new(node)
+    })
+    .collect()
+}
+
 impl Graph {
     /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
-    /// closing fails. Waits for those who have left and still have the disk, up to a second; the caller has nothing of it.
+    /// closing fails. Names of layers that were nodes by themselves stay, until they are removed. Waits for those who have left and still have the disk, up to a second; the caller has nothing of it.
     ///
     /// # Errors
     /// When it is in use; when closing fails.
@@ -27,7 +42,9 @@ impl Graph {
         self.check_unused(&node)?;
         let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
         let ends: Vec<_> = self.nodes().iter().filter_map(end).collect();
+        let left = names_left(&node);
         let closed = self.close(&node).await;
+        self.nodes.lock().extend(left);
         drop(node);
         for (name, end) in ends.iter().filter(|(name, _)| self.node(name).is_err()) {
             let_go(name, end).await;

@@ -1,0 +1,84 @@
+//! Nodes that have a layer of a disk open beside it: a job that writes to the layer needs it alone, so they become layers of the disk and nothing else.
+
+use std::sync::Arc;
+
+use super::Graph;
+use super::disk_node::DiskNode;
+use super::error::NodeError;
+use super::hold::User;
+use super::node::{Node, NodeKind};
+use super::replace::ReplaceError;
+use crate::layers::{Layer, Layers, Own};
+use crate::names::Identity;
+
+/// A node, and the layer of the disk that is the same file.
+type Beside = (Arc<Node>, Arc<Layer>);
+
+impl Graph {
+    /// Closes the node that has the same file as `layer` open beside it, if only `disk` uses that: itself, or through nodes over it that are other
+    /// layers of the disk, which are closed with it.
+    pub(super) async fn take_in(&self, disk: &DiskNode, layer: &Arc<Layer>) -> Result<(), ReplaceError> {
+        let layers = disk.disk.layers();
+        let mut taken = self.to_take_in(disk, &layers, layer)?;
+        // Those over others first: nobody uses what is closed.
+        taken.sort_by_key(|(_, layer)| layers.list.iter().position(|other| other == layer));
+        let names: Vec<String> = taken.iter().map(|(node, _)| node.name()).collect();
+        for ((node, layer), name) in taken.iter().zip(&names) {
+            let mut links = node.links.lock().clone();
+            links.uses.retain(|used| !names.contains(used));
+            self.close(node).await?;
+            *layer.own.lock() = Some(Own { name: name.clone(), by_user: true, links: links.clone() });
+            let nodes = self.nodes.lock();
+            if let Some(node) = nodes.iter().find(|node| node.is_of(disk)) {
+                let mut own = node.links.lock();
+                own.uses.retain(|used| used != name);
+                own.add(links);
+                own.parts.push(name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that have the same file as a layer of `disk` open beside it and have to go for `layer` to be its alone, each with its layer.
+    fn to_take_in(
+        &self,
+        disk: &DiskNode,
+        layers: &Layers,
+        layer: &Arc<Layer>,
+    ) -> Result<Vec<Beside>, NodeError> {
+        let beside =
+            |layer: &Layer| layer.identity.as_ref().and_then(|identity| self.node_of(identity, disk));
+        let mut taken: Vec<_> = beside(layer).map(|node| (node, Arc::clone(layer))).into_iter().collect();
+        let mut seen = 0;
+        while let Some((node, _)) = taken.get(seen).cloned() {
+            for user in self.users(&node).into_iter().filter(|user| !user.is_of(disk)) {
+                if taken.iter().any(|(taken, _)| Arc::ptr_eq(taken, &user)) {
+                    continue;
+                }
+                let is_it = |layer: &&Arc<Layer>| beside(layer).is_some_and(|node| Arc::ptr_eq(&node, &user));
+                let Some(layer) = layers.list.iter().find(is_it) else {
+                    let by = User { kind: "node", name: user.name() };
+                    return Err(NodeError::InUse { name: node.name(), by });
+                };
+                taken.push((user, Arc::clone(layer)));
+            }
+            if let Some(by) = node.holders.first() {
+                return Err(NodeError::InUse { name: node.name(), by });
+            }
+            seen += 1;
+        }
+        Ok(taken)
+    }
+
+    /// The node of another disk whose uppermost image is the file `identity`.
+    fn node_of(&self, identity: &Identity, disk: &DiskNode) -> Option<Arc<Node>> {
+        let nodes = self.nodes.lock();
+        let found = nodes.iter().find(|node| match &node.kind {
+            NodeKind::Disk(other) if !std::ptr::eq(&**other, disk) => {
+                other.disk.layers().first().is_some_and(|layer| layer.identity.as_ref() == Some(identity))
+            }
+            _ => false,
+        });
+        found.cloned()
+    }
+}
