@@ -353,7 +353,9 @@ fn what_is_about_to_be_modified_is_not_packed_again() {
     explore(|| {
         let disk = disk(TIGHT);
         let modify = |disk: &Disk| (0..2).for_each(|_| disk.raise(key(0)));
-        let crowd = |disk: &Disk| drop(disk.read(key(1)));
+        let crowd = |disk: &Disk| {
+            disk.read(key(1));
+        };
         together(&disk, [modify as fn(&Disk), modify, crowd]);
         assert_eq!(disk.read(key(0)), [4, 4]);
         // Once modified it is dirty, and nobody writes it.

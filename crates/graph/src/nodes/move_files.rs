@@ -98,6 +98,10 @@ impl Graph {
         let mut tree = tree.clone();
         tree.keep_image();
         let moves = self.below_disks(name).into_iter().map(|place| {
+            // It may write there, or put other layers over it.
+            if let Some(by) = self.job_on(&place.node.name())? {
+                return Err(NodeError::InUse { name: name.to_owned(), by });
+            }
             let old = &place.files()?.options;
             let new = old.reopened_below(tree.clone())?;
             Ok(FileMove { node: place.node.name(), at: place.at, old: old.file.clone(), new: new.file })

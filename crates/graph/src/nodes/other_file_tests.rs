@@ -10,6 +10,7 @@ use qcow2::bitmap::{BitmapChange, NewBitmap};
 use serde_json::{Value, json};
 use storage::{FileLock, Role};
 
+use super::hold::User;
 use super::test_world::{Load, SIZE, STEP, World, a_while, polled, read_only, value_at, with_world, write};
 use super::*;
 use crate::Disk;
@@ -331,6 +332,10 @@ fn an_image_below_goes_on_with_another_file_by_its_own_name() {
             assert!(said.contains(expected), "{said}");
             assert!(!is_free(&world.path("base-copy")), "{said}");
         }
+        let job = world.graph.hold("d", User { kind: "job", name: "j".to_owned() }).unwrap();
+        let said = world.reopened(&with("discard", json!("ignore"))).await.unwrap_err();
+        assert!(said.contains("node \"base\" is in use by job \"j\""), "{said}");
+        drop(job);
         for (offset, value) in load.end().await {
             assert_eq!(value_at(&disk, offset, STEP).await, value);
         }

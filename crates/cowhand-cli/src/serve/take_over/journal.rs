@@ -164,29 +164,41 @@ fn open_at_once(entries: &mut [Entry], options: &Value) {
     }
     for entry in entries {
         match entry.name.as_str() {
-            "blockdev-add" if entry.arguments.get("node-name") == Some(name) => {
-                entry.arguments.insert("file".to_owned(), file.clone());
-            }
+            "blockdev-add" => set_file(&mut entry.arguments, name, file),
             "blockdev-reopen" => {
                 let options = entry.arguments.get_mut("options").and_then(Value::as_array_mut);
-                for one in options.into_iter().flatten().filter(|one| one["node-name"] == *name) {
-                    one["file"] = file.clone();
-                }
+                let all = options.into_iter().flatten().filter_map(Value::as_object_mut);
+                all.for_each(|one| set_file(one, name, file));
             }
             _ => {}
         }
     }
 }
 
+/// Says that the image called `name` is made of `file`: `options` are those of it, or of a disk over it.
+fn set_file(options: &mut Map<String, Value>, name: &Value, file: &Value) {
+    if options.get("node-name") == Some(name) {
+        options.insert("file".to_owned(), file.clone());
+    } else if let Some(below) = options.get_mut("backing").and_then(Value::as_object_mut) {
+        set_file(below, name, file);
+    }
+}
+
+/// The names of a node and of the images that were described below it.
+fn names_of(options: &Map<String, Value>) -> Vec<&Value> {
+    let below = options.get("backing").and_then(Value::as_object).map(names_of).unwrap_or_default();
+    options.get("node-name").into_iter().chain(below).collect()
+}
+
 /// Takes away what made something that is gone, and what was done to it since.
 fn undo(entries: &mut Vec<Entry>, at: usize) {
     let gone = entries.remove(at);
     let id = gone.text("node-name").or_else(|| gone.text("id")).map(str::to_owned);
-    let Some(id) = id else { return };
+    let (Some(id), names) = (id, names_of(&gone.arguments)) else { return };
     let is_about = |entry: &Entry| match entry.name.as_str() {
         "block_set_io_throttle" => entry.text("id") == Some(&id) || entry.text("device") == Some(&id),
         "qom-set" => entry.text("path").is_some_and(|path| path.trim_start_matches("/objects/") == id),
-        "blockdev-reopen" => reopened(entry).all(|one| one["node-name"] == id.as_str()),
+        "blockdev-reopen" => reopened(entry).all(|one| names.contains(&&one["node-name"])),
         _ => false,
     };
     let mut number = 0;
@@ -250,6 +262,19 @@ mod tests {
         assert_eq!(entries[0].arguments["file"]["filename"], "3");
         assert_eq!(entries[1].arguments["file"]["filename"], "9");
         assert_eq!(entries[2].arguments["options"][0]["file"]["filename"], "3");
+    }
+
+    /// An image below a disk was opened on its old file, which may be gone, and its reopening was repeated when its disk was not there any more.
+    #[test]
+    fn an_image_below_that_moved_is_opened_where_it_is_and_forgotten_with_its_disk() {
+        let disk = json!({ "node-name": "d", "backing": { "node-name": "mid", "backing": { "node-name": "base", "file": { "filename": "1" } } } });
+        let moved = json!({ "options": [{ "node-name": "base", "file": { "filename": "2" } }] });
+        let mut done = vec![("blockdev-add", disk), ("blockdev-reopen", moved)];
+        let entries = journal(&done).entries();
+        assert_eq!(entries[0].arguments["backing"]["backing"]["file"]["filename"], "2");
+        assert_eq!(entries.len(), 2);
+        done.push(("blockdev-del", json!({ "node-name": "d" })));
+        assert_eq!(journal(&done).entries(), []);
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! The production engine under the simulation: configurations, images to start from, judges.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::allow_attributes,
+    reason = "each test binary uses its own part of this"
+)]
 
 pub mod base;
 pub mod bitmaps;
