@@ -73,10 +73,11 @@ impl Graph {
         let come = self.file_to_come(&old.layer.file, given)?;
         disk.check_reopened(&moved, &new)?;
         let at = place(&disk.disk.layers(), &disk.disk.top_image())?;
-        disk.set_runtime(&new).await?;
         // Images below other disks are this one opened once more.
         let mut moves = self.moves_below(&name, &tree)?;
-        moves.push(FileMove { node: name.clone(), at, old: old.layer.file.clone(), new: new.layer.file });
+        let (was, is) = (old.layer.file.clone(), new.layer.file.clone());
+        moves.push(FileMove { node: name.clone(), at, old: was, new: is });
+        disk.set_runtime(&new).await?;
         if let Err(source) = self.move_files(change, &moves).await {
             // They were in force a moment ago.
             if let Err(error) = disk.set_runtime(&old).await {
