@@ -1,5 +1,6 @@
 //! What only devices do: they change their size under a disk, refuse writes, have partitions, and run out of room behind their own back.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use black_box::bytes::are_all;
@@ -191,6 +192,10 @@ fn a_copy_onto_a_device_that_does_not_end_is_no_image() {
     let source = scratch.name("source.raw");
     std::fs::write(&source, vec![3; 4 << 20]).expect("a source");
     for signal in ["INT", "KILL"] {
+        // What the last copy left is not taken for this one's.
+        let wiped = std::fs::OpenOptions::new().write(true).open(device.path()).expect("the device");
+        wiped.write_all_at(&vec![0; DEVICE as usize], 0).expect("zeroes");
+        drop(wiped);
         let words = ["convert", "-r", "500k", "-O", "qcow2", &source, device.path()];
         let mut running = std::process::Command::new(black_box::program::path())
             .args(words)
