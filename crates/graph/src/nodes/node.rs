@@ -76,7 +76,8 @@ pub enum NodeKind {
         /// The job.
         job: User,
     },
-    /// An image that a job took out of its disk, closed. It keeps its name until it is removed, as managers of disks expect.
+    /// An image that was a node by itself and became a layer of a disk: a job took it out, or it went with the disk. It is closed, and keeps its name
+    /// until it is removed, as managers of disks expect.
     TakenOut,
 }
 
