@@ -22,7 +22,7 @@ use self::options::Wanted;
 use crate::copying;
 use crate::copying::watch::Watch;
 use crate::create::options::asks_for_help;
-use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
+use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::{Failure, warn};
 use crate::progress::Progress;
 
@@ -88,7 +88,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let Some(drive) = &args.drive else { return Err(Failure::new("no DRIVE is given")) };
     let mut options = args.opening.options(drive, "-f", args.format)?;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     let failed = |error: &dyn Error| copying::because("amend", &options, error);
     let reactor = copying::reactor()?;

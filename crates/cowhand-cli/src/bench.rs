@@ -12,7 +12,6 @@ use graph::{Disk, OpenRules};
 use reactor::{Backend, Reactor};
 
 pub use self::args::Args;
-use crate::drive::set_cache_mode;
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 use crate::voice;
@@ -45,9 +44,11 @@ fn options(args: &Args) -> Result<DiskOptions, Failure> {
     let mut options = args.drive.options()?;
     options.layer.read_only = !args.operation().writes();
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
-    options.layer.file.aio = args.aio().or(options.layer.file.aio);
+    if let Some(aio) = args.aio() {
+        options.set_aio(aio);
+    }
     Ok(options)
 }
 

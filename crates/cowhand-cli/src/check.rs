@@ -21,7 +21,7 @@ use crate::cli::DRIVE_HELP;
 use crate::compat;
 use crate::copying;
 use crate::copying::watch::Watch;
-use crate::drive::{DriveArgs, cache_modes, set_cache_mode};
+use crate::drive::{DriveArgs, cache_modes};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, printable, tell, write_json};
 use crate::progress::Progress;
@@ -94,7 +94,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
     options.layer.read_only = args.repair.is_none() || args.dry_run;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     let failed = |error: &dyn std::error::Error| {
         Failure::because(format!("cannot check {}", options.filename.display()), error)

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX};
-use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::failure::Failure;
 use crate::remote::Remote;
 
@@ -164,8 +164,8 @@ fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Pla
     }
     base_options.layer.discard = Discard::Unmap;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut above, mode);
-        set_cache_mode(&mut base_options, mode);
+        above.set_cache(mode);
+        base_options.set_cache(mode);
     }
     Plan { above, base: base_options, empties }
 }

@@ -22,7 +22,7 @@ pub(crate) use self::result::Difference;
 use self::result::Outcome;
 use self::walk::{Piece, Step, Walk};
 use crate::copying::{self, Memory};
-use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
+use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 use crate::progress::Progress;
@@ -141,7 +141,7 @@ fn options(
     let mut options = args.opening.options(drive, option, format)?;
     options.layer.read_only = true;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     Ok(options)
 }

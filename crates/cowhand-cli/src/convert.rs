@@ -29,7 +29,7 @@ use crate::copying::pipe::{self, PipeTarget};
 use crate::copying::watch::Watch;
 use crate::copying::{self, MEMORY_BYTES_MIN, Memory, compressing};
 use crate::create::options;
-use crate::drive::{OpenArgs, cache_modes, formats, parse_bytes, set_cache_mode};
+use crate::drive::{OpenArgs, cache_modes, formats, parse_bytes};
 use crate::failure::{Failure, warn};
 use crate::progress::Progress;
 
@@ -243,7 +243,7 @@ impl Args {
         let mut options = self.opening.options(drive, "-f", self.format)?;
         options.layer.read_only = true;
         if let Some(mode) = self.source_cache {
-            set_cache_mode(&mut options, mode);
+            options.set_cache(mode);
         }
         Ok(options)
     }

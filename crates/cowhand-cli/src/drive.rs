@@ -85,7 +85,9 @@ impl OpenArgs {
             }
             (asked, other) => options.layer.format = asked.or(other),
         }
-        options.layer.force_share |= self.force_share;
+        if self.force_share {
+            options.set_force_share();
+        }
         Ok(options)
     }
 
@@ -107,15 +109,6 @@ pub fn policy(directories: &[PathBuf], names: &[String]) -> Result<Policy, Failu
     let policy = Policy::new(directories);
     let policy = policy.map_err(|error| Failure::because("cannot allow a directory", &error))?;
     policy.allowing(names).map_err(|error| Failure::because("cannot allow a name", &error))
-}
-
-/// Opens a disk with all its files in a cache mode.
-pub fn set_cache_mode(options: &mut DiskOptions, mode: CacheMode) {
-    options.layer.cache = mode;
-    let layer = &mut options.layer;
-    for file in [&mut layer.file, &mut *layer.data_file, &mut *layer.luks_header, &mut *layer.bitmaps] {
-        (file.direct, file.no_flush) = (mode.direct, mode.no_flush);
-    }
 }
 
 /// The options of one DRIVE.

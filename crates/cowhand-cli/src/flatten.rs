@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing, parse_memory};
-use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::failure::Failure;
 use crate::output::{OutputFormat, write_json};
 
@@ -102,7 +102,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
     options.layer.discard = Discard::Unmap;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     let memory = Memory::of(args.memory_limit);
     let rules = memory.rules(args.drive.policy()?);

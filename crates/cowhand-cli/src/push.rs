@@ -21,7 +21,7 @@ use storage_s3::StoreError;
 use self::upload::{Figures, Upload, UploadError};
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory};
-use crate::drive::{DriveArgs, cache_modes, parse_bytes, set_cache_mode};
+use crate::drive::{DriveArgs, cache_modes, parse_bytes};
 use crate::failure::{Failure, warn};
 use crate::output::{OutputFormat, write_json};
 
@@ -115,7 +115,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
     options.layer.read_only = true;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     let rules = Memory::default().rules(args.drive.policy()?);
     let watch = Watch::begin(args.progress && !args.quiet)?;

@@ -15,7 +15,7 @@ use qcow2_layout::Version;
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
-use crate::drive::{DriveArgs, cache_modes, formats, set_cache_mode};
+use crate::drive::{DriveArgs, cache_modes, formats};
 use crate::failure::Failure;
 
 /// Arguments of `cowhand rebase`.
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut options = args.drive.options()?;
     options.layer.discard = Discard::Unmap;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     if args.only_name {
         options.layer.backing = Backing::None;
@@ -130,7 +130,7 @@ fn below(args: &Args, overlay: &DiskOptions) -> DiskOptions {
     options.layer.read_only = true;
     options.layer.format = args.backing_format;
     if let Some(mode) = args.backing_cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     options
 }

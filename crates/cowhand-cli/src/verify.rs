@@ -22,7 +22,7 @@ use serde::Serialize;
 use self::digest::{Algorithm, Done};
 use self::list::Line;
 use crate::copying::{self, Memory};
-use crate::drive::{OpenArgs, cache_modes, formats, set_cache_mode};
+use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::{FAILED, Failure};
 use crate::output::{OutputFormat, tell, write_json};
 use crate::progress::Progress;
@@ -254,7 +254,7 @@ fn options(args: &Args, name: &OsString) -> Result<DiskOptions, Failure> {
     };
     options.layer.read_only = true;
     if let Some(mode) = args.cache {
-        set_cache_mode(&mut options, mode);
+        options.set_cache(mode);
     }
     Ok(options)
 }

@@ -13,6 +13,7 @@ mod luks;
 mod qcow2;
 mod raw;
 mod reader;
+mod setting;
 mod spec;
 pub mod table;
 #[cfg(test)]

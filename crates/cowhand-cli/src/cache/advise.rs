@@ -54,7 +54,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let failed =
         |error: &dyn std::error::Error| Failure::because(format!("cannot read the map of {name}"), error);
     options.layer.read_only = true;
-    options.layer.qcow2.prefetch = Prefetch::Off;
+    options.set_prefetch(Prefetch::Off);
     let rules = OpenRules { policy: args.drive.policy()?, ..OpenRules::default() };
     let reactor = Reactor::new(reactor::available()).map_err(|error| failed(&error))?;
     let disk = reactor.run(graph::open(&options, &rules)).map_err(|error| failed(&error))?;

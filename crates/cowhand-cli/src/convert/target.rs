@@ -9,7 +9,7 @@ use job::{Content, Counters};
 use super::Args;
 use super::plan::Plan;
 use crate::copying::made::Made;
-use crate::drive::{disk_options, set_cache_mode};
+use crate::drive::disk_options;
 use crate::failure::Failure;
 
 /// The target.
@@ -36,7 +36,7 @@ impl Target {
             None => Self::in_place(args, name)?,
         };
         if let Some(mode) = args.target_cache {
-            set_cache_mode(&mut options, mode);
+            options.set_cache(mode);
         }
         Ok(Self { options, new })
     }
@@ -47,7 +47,6 @@ impl Target {
         let mut options = disk_options(name, is_path)?;
         options.layer.format = options.layer.format.or(Some(args.target_format));
         options.layer.discard = Discard::Unmap;
-        options.layer.qcow2.pass_discard_request = true;
         Ok(options)
     }
 

@@ -23,7 +23,6 @@ pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&Stri
     layer.format = Some(format);
     layer.key_secret = key_secret.cloned();
     layer.discard = Discard::Unmap;
-    layer.qcow2.pass_discard_request = true;
     // Nobody flushes before the end: clusters that are counted ahead would only be left as gaps.
     layer.qcow2.allocation_reserve = Some(0);
     options

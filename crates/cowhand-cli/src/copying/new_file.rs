@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cowhand::Existing;
+use graph::cache_mode::CacheMode;
 use graph::drive::place_of;
 use graph::names::directory_of;
 use graph::options::DiskOptions;
@@ -81,10 +82,7 @@ impl NewFile {
     pub fn options(&self) -> DiskOptions {
         let mut options = to_be_filled(&self.path, self.format, self.key_secret.as_ref());
         // Nobody has it before it is whole, and then it is flushed.
-        let layer = &mut options.layer;
-        layer.cache.no_flush = true;
-        layer.file.no_flush = true;
-        layer.data_file.no_flush = true;
+        options.set_cache(CacheMode { no_flush: true, ..options.layer.cache() });
         options
     }
 

@@ -23,18 +23,18 @@ pub struct LayerOptions {
     pub node_name: Option<String>,
     /// `driver` or `format`; `None`: the overlay's header says, or the content does.
     pub format: Option<Format>,
-    /// `cache`, `cache.direct`, `cache.no-flush`, `cache.writeback`.
-    pub cache: CacheMode,
-    /// `aio`: for files that do not say it themselves.
-    pub aio: Option<Aio>,
+    /// `cache`, `cache.direct`, `cache.no-flush`, `cache.writeback`. Files and images below inherit it: set with [`DiskOptions::set_cache`](super::DiskOptions::set_cache).
+    pub(crate) cache: CacheMode,
+    /// `aio`: for files that do not say it themselves. Set with [`DiskOptions::set_aio`](super::DiskOptions::set_aio).
+    pub(crate) aio: Option<Aio>,
     /// `discard`.
     pub discard: Discard,
     /// `detect-zeroes`.
     pub detect_zeroes: DetectZeroes,
     /// `read-only`. Always set below the active layer.
     pub read_only: bool,
-    /// `force-share`: read without regard for who else writes.
-    pub force_share: bool,
+    /// `force-share`: read without regard for other writers. Set with [`DiskOptions::set_force_share`](super::DiskOptions::set_force_share).
+    pub(crate) force_share: bool,
     /// `file.*`.
     pub file: FileOptions,
     /// `data-file.*`.
@@ -220,10 +220,10 @@ pub const LAYER: &[Entry<LayerOptions>] = &in_group(
 /// What a layer has from the one above it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inherited {
-    cache: CacheMode,
-    aio: Option<Aio>,
-    force_share: bool,
-    prefetch: Prefetch,
+    pub(super) cache: CacheMode,
+    pub(super) aio: Option<Aio>,
+    pub(super) force_share: bool,
+    pub(super) prefetch: Prefetch,
     /// Below the active layer.
     backing: bool,
 }
@@ -242,6 +242,11 @@ impl Inherited {
 }
 
 impl LayerOptions {
+    /// The cache mode.
+    pub fn cache(&self) -> CacheMode {
+        self.cache
+    }
+
     /// The options of the image below this one, as far as they do not come from its overlay's
     /// header; `None` if there must be no image below.
     pub fn below(&self) -> Option<LayerOptions> {
@@ -275,7 +280,7 @@ impl LayerOptions {
         }
     }
 
-    fn inherited(&self) -> Inherited {
+    pub(super) fn inherited(&self) -> Inherited {
         Inherited {
             cache: self.cache,
             aio: self.file.aio,
@@ -299,7 +304,7 @@ impl LayerOptions {
             data_file: Box::new(FileOptions::defaults(above.cache, above.aio)),
             luks_header: Box::new(FileOptions::defaults(above.cache, above.aio)),
             bitmaps: Box::new(FileOptions::defaults(above.cache, above.aio)),
-            qcow2: Qcow2Options::defaults(Discard::Ignore, above.prefetch),
+            qcow2: Qcow2Options::defaults(above.prefetch),
             raw: RawOptions::default(),
             encryption: None,
             key_secret: None,
@@ -314,7 +319,6 @@ impl LayerOptions {
         layer.of_formats = Format::ALL.into_iter().filter_map(first_of).collect();
         read_all(LAYER, &mut reader, &mut layer)?;
         layer.check_rules(&reader, above)?;
-        layer.qcow2 = Qcow2Options::defaults(layer.discard, above.prefetch);
         for driver in drivers::FORMATS {
             read_all(driver.options, &mut reader, &mut layer)?;
         }

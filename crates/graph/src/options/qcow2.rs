@@ -22,8 +22,8 @@ pub struct Qcow2Options {
     pub cache_clean_interval_s: u32,
     /// `lazy-refcounts`; `None`: as the image's header says.
     pub lazy_refcounts: Option<bool>,
-    /// `pass-discard-request`: what the guest discards gives its space back.
-    pub pass_discard_request: bool,
+    /// `pass-discard-request`: what the guest discards gives its space back; `None`: as `discard` says when it is used.
+    pub pass_discard_request: Option<bool>,
     /// `pass-discard-snapshot`: what a deleted snapshot held gives its space back.
     pub pass_discard_snapshot: bool,
     /// `pass-discard-other`: so does everything else that is freed.
@@ -180,13 +180,13 @@ pub const QCOW2: &[Entry<LayerOptions>] = &in_group(
 );
 
 impl Qcow2Options {
-    pub(super) fn defaults(discard: Discard, prefetch: Prefetch) -> Self {
+    pub(super) fn defaults(prefetch: Prefetch) -> Self {
         Self {
             caches: CacheRequest::default(),
             prefetch,
             cache_clean_interval_s: CACHE_CLEAN_INTERVAL_S_DEFAULT,
             lazy_refcounts: None,
-            pass_discard_request: discard == Discard::Unmap,
+            pass_discard_request: None,
             pass_discard_snapshot: true,
             pass_discard_other: false,
             discard_no_unref: false,
@@ -205,7 +205,7 @@ impl Qcow2Options {
             lazy_refcounts: self.lazy_refcounts,
             overlap_check: self.overlap_check,
             discard: discard == Discard::Unmap,
-            pass_discard_request: self.pass_discard_request,
+            pass_discard_request: self.pass_discard_request.unwrap_or(discard == Discard::Unmap),
             pass_discard_snapshot: self.pass_discard_snapshot,
             pass_discard_other: self.pass_discard_other,
             discard_no_unref: self.discard_no_unref,

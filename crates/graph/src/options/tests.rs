@@ -43,7 +43,7 @@ fn a_path_alone_means_the_same_in_every_form() {
     assert_eq!(qcow2.cache_clean_interval_s, 600);
     assert_eq!(qcow2.lazy_refcounts, None);
     assert_eq!(qcow2.overlap_check, OverlapCheck::CACHED);
-    assert!(!qcow2.pass_discard_request && qcow2.pass_discard_snapshot);
+    assert!(qcow2.pass_discard_request.is_none() && qcow2.pass_discard_snapshot);
     assert!(!qcow2.pass_discard_other && !qcow2.discard_no_unref);
 }
 
@@ -73,7 +73,7 @@ fn every_option_reaches_its_place() {
         prefetch: Prefetch::All,
         cache_clean_interval_s: 30,
         lazy_refcounts: Some(true),
-        pass_discard_request: true,
+        pass_discard_request: None,
         pass_discard_snapshot: false,
         pass_discard_other: true,
         discard_no_unref: true,
@@ -104,9 +104,13 @@ fn cache_parts_override_the_named_mode() {
 
 #[test]
 fn a_discarding_drive_passes_the_guests_discards_on() {
-    assert!(layer("discard=on").qcow2.pass_discard_request);
-    assert!(!layer("discard=unmap,pass-discard-request=off").qcow2.pass_discard_request);
-    assert!(layer("pass-discard-request=on").qcow2.pass_discard_request);
+    let passes = |line: &str| {
+        let layer = layer(line);
+        layer.qcow2.for_engine(true, layer.discard).discards().pass_discard_request
+    };
+    assert!(passes("discard=on") && !passes("discard=ignore"));
+    assert!(!passes("discard=unmap,pass-discard-request=off"));
+    assert!(passes("pass-discard-request=on"));
 }
 
 #[test]

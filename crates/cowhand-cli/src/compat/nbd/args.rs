@@ -8,11 +8,11 @@ use clap::{Args as _, Command};
 use door_nbd::ServerOptions;
 use graph::cache_mode::CacheMode;
 use graph::drive::OptionTree;
-use graph::options::{Aio, DetectZeroes, Discard, DiskOptions};
+use graph::options::{Aio, DiskOptions};
 use graph::probe::Format;
 
 use crate::compat::VERSION;
-use crate::drive::{cache_modes, formats, option_tree, parse_bytes, set_cache_mode};
+use crate::drive::{cache_modes, formats, option_tree, parse_bytes};
 use crate::failure::Failure;
 
 /// Connections where any number may come (`-e 0`): as many as the server can count.
@@ -257,28 +257,20 @@ impl Args {
     ///
     /// # Errors
     /// When options do not go with it.
-    pub fn disk_options(&self, tree: OptionTree) -> Result<DiskOptions, Failure> {
+    pub fn disk_options(&self, mut tree: OptionTree) -> Result<DiskOptions, Failure> {
+        // Before the rest is read: what contradicts FILE's options is refused there.
+        for (name, value) in [("discard", &self.discard), ("detect-zeroes", &self.detect_zeroes)] {
+            let set = value.as_ref().map(|value| tree.replace(name, value));
+            set.transpose().map_err(|error| Failure::because(format!("cannot set {name}"), &error))?;
+        }
         let mut options = DiskOptions::of_tree(tree)
             .map_err(|error| Failure::because("cannot understand the options of the disk", &error))?;
+        if let Some(aio) = &self.aio {
+            options.set_aio(if aio == "threads" { Aio::Threads } else { Aio::IoUring });
+        }
         let layer = &mut options.layer;
         layer.format = self.format.filter(|_| !self.snapshot).or(layer.format);
         layer.read_only |= self.read_only;
-        if let Some(aio) = &self.aio {
-            layer.file.aio = Some(if aio == "threads" { Aio::Threads } else { Aio::IoUring });
-        }
-        if let Some(discard) = &self.discard {
-            layer.discard =
-                if matches!(discard.as_str(), "unmap" | "on") { Discard::Unmap } else { Discard::Ignore };
-        }
-        layer.detect_zeroes = match self.detect_zeroes.as_deref() {
-            None => layer.detect_zeroes,
-            Some("off") => DetectZeroes::Off,
-            Some("on") => DetectZeroes::On,
-            Some(_) if layer.discard != Discard::Unmap => {
-                return Err(Failure::new("--detect-zeroes unmap needs --discard unmap"));
-            }
-            Some(_) => DetectZeroes::Unmap,
-        };
         if let Some(offset) = self.offset {
             if layer.format != Some(Format::Raw) {
                 return Err(Failure::new("-o is a byte of a raw image; give -f raw with it, and not -s"));
@@ -287,7 +279,7 @@ impl Args {
         }
         let mode = if self.nocache { CacheMode::of_name("none") } else { self.cache };
         if let Some(mode) = mode {
-            set_cache_mode(&mut options, mode);
+            options.set_cache(mode);
         }
         Ok(options)
     }
@@ -296,6 +288,7 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use clap::FromArgMatches;
+    use graph::options::{DetectZeroes, Discard};
 
     use super::*;
 
@@ -326,10 +319,19 @@ mod tests {
                 .unwrap();
         let layer = &disk.layer;
         assert_eq!((layer.format, layer.raw.offset, layer.read_only), (Some(Format::Raw), 65_536, true));
-        assert!(layer.cache.direct && layer.file.direct && layer.file.aio == Some(Aio::Threads));
+        assert!(layer.cache().direct && layer.file.direct && layer.file.aio == Some(Aio::Threads));
         assert_eq!((layer.discard, layer.detect_zeroes), (Discard::Unmap, DetectZeroes::Unmap));
-        assert!(options("-n x").unwrap().layer.cache.direct);
-        for line in ["-o 64k x", "-f qcow2 -o 64k x", "--detect-zeroes=unmap x", ""] {
+        assert!(options("-n x").unwrap().layer.cache().direct);
+        let with = |line: &str| options(line).unwrap().layer.detect_zeroes;
+        let image = "--image-opts driver=qcow2,file.filename=x";
+        assert_eq!(with(&format!("--discard=unmap {image},detect-zeroes=unmap")), DetectZeroes::Unmap);
+        for line in [
+            "-o 64k x",
+            "-f qcow2 -o 64k x",
+            "--detect-zeroes=unmap x",
+            "--discard=ignore --image-opts driver=qcow2,file.filename=x,discard=unmap,detect-zeroes=unmap",
+            "",
+        ] {
             assert!(options(line).is_err(), "{line}");
         }
     }

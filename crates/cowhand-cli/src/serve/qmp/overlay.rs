@@ -83,7 +83,7 @@ async fn put_file_over(
     file: &str,
     own: Option<&str>,
 ) -> Result<Replaced, QmpError> {
-    let cache = disk.options().map(|options| options.layer.cache).unwrap_or_default();
+    let cache = disk.options().map(|options| options.layer.cache()).unwrap_or_default();
     let options = json!({
         "driver": "qcow2",
         "file": { "driver": "file", "filename": file },

@@ -187,7 +187,7 @@ fn disk_value(name: &str, node: &DiskNode, snapshots: &Value) -> Value {
         value["image"]["format-specific"]["data"]["bitmaps"] = bitmaps;
     }
     if let Some(options) = options {
-        let mode = options.layer.cache;
+        let mode = options.layer.cache();
         value["cache"] =
             json!({ "writeback": !mode.writethrough, "direct": mode.direct, "no-flush": mode.no_flush });
         value["discard"] = json!(match options.layer.discard {

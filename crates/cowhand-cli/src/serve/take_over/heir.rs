@@ -51,7 +51,8 @@ impl Heir {
     pub fn check(&self, reactor: &Reactor, settings: &Settings) -> Result<(), Failure> {
         for export in &settings.exports {
             let mut disk = export.disk.clone();
-            (disk.layer.read_only, disk.layer.force_share) = (true, true);
+            disk.layer.read_only = true;
+            disk.set_force_share();
             let looked = reactor.run(async {
                 let disk = graph::open(&disk, &graph::OpenRules::default()).await?;
                 // Nothing was changed: there is nothing to lose.
