@@ -20,7 +20,7 @@ use qcow2_layout::Header;
 
 use self::options::Wanted;
 use crate::copying;
-use crate::copying::watch::Watch;
+use crate::copying::watch::{Watch, survive_questions};
 use crate::create::options::asks_for_help;
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::{Failure, warn};
@@ -91,6 +91,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         options.set_cache(mode);
     }
     let failed = |error: &dyn Error| copying::because("amend", &options, error);
+    survive_questions()?;
     let reactor = copying::reactor()?;
     if reactor.run(luks::is_meant(&options)).map_err(|error| failed(&error))? {
         let amended = reactor.run(luks::amend(&options, &args.options, args.force));

@@ -162,6 +162,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     };
     let plain = reactor.run(plain_text(&options, &image.file))?;
     let result = reactor.run(qcow2::compact(&*image.file, plain.as_deref(), asked, &mut look));
+    if result.is_ok() {
+        watch.answer_at_end(&mut progress);
+    }
     progress.end();
     let report = Report::of(name, args.dry_run, &result.map_err(|error| failed(&error))?);
     match args.output {

@@ -78,6 +78,13 @@ impl Progress {
         tell(format_args!("{}", line(done_bytes, self.total_bytes, now.duration_since(self.started))));
     }
 
+    /// Says on a line of its own that all is done.
+    pub fn tell_whole(&mut self, now: Instant) {
+        // Nothing to do is all of it.
+        self.total_bytes = self.total_bytes.max(1);
+        self.tell(self.total_bytes, now);
+    }
+
     /// Takes the line away.
     pub fn end(&mut self) {
         if !std::mem::take(&mut self.written) {

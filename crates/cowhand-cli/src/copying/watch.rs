@@ -96,6 +96,7 @@ impl Watch {
         };
         if result.is_ok() {
             progress.at(copy.from.end - copy.from.start, Instant::now());
+            self.answer_at_end(&mut progress);
         }
         progress.end();
         result.map(|()| counters.progress())
@@ -142,6 +143,13 @@ impl Watch {
         match self.end.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Work that is done answers a question that came since the last look: a short one has no other.
+    pub fn answer_at_end(&self, progress: &mut Progress) {
+        if self.asked.swap(false, Ordering::Relaxed) {
+            progress.tell_whole(Instant::now());
         }
     }
 
