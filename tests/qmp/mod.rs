@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod amendment;
+mod answered;
 mod apart;
 mod backups;
 mod bitmaps;

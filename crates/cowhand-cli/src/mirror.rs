@@ -103,7 +103,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     }
     if mirrored.is_err() || !args.switch {
         // Its image is closed: it is whole now, or goes.
-        let closed = remote.ask("blockdev-del", json!({ "node-name": name }));
+        let closed = remote.remove_node(&name);
         if mirrored.is_err() {
             target.iter().for_each(Target::remove);
         } else {
@@ -128,7 +128,7 @@ fn begin(args: &Args, remote: &mut Remote, disk: &str, job: &str, target: &Targe
         let begun = remote.ask("blockdev-mirror", mirror);
         if begun.is_err() {
             // Why the job is not begun is what the user has to know.
-            let _ = remote.ask("blockdev-del", json!({ "node-name": target.name }));
+            let _ = remote.remove_node(&target.name);
         }
         begun
     });

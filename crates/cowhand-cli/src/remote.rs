@@ -63,6 +63,18 @@ impl Remote {
         })
     }
 
+    /// Removes a node and closes its disk.
+    ///
+    /// # Errors
+    /// As [`Remote::ask`]; when what was not flushed could not be written, though the node is gone.
+    pub fn remove_node(&mut self, node: &str) -> Result<(), Failure> {
+        let removed = self.ask("blockdev-del", json!({ "node-name": node }))?;
+        match removed["x-close-error"].as_str() {
+            None => Ok(()),
+            Some(error) => Err(Failure::new(error.to_owned())),
+        }
+    }
+
     /// The disk that is meant: the one that is named, or the only one.
     ///
     /// # Errors

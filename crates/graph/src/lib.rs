@@ -43,7 +43,7 @@ pub use crate::limits::{Drained, ThrottleReport};
 pub use crate::map_memory::{MAP_MEMORY_MIN, default_map_memory};
 pub use crate::nodes::{
     AtRest, Change, DescriptionError, DiskNode, Edge, FileToFill, FilterNode, Graph, Hold, JobFilter,
-    KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver,
+    KeySlots, LayerAccess, LayerView, Node, NodeError, NodeKind, NodeName, Overlay, Put, PutOver, Removed,
     ReplaceError, Replaced, User,
 };
 pub use crate::open::{BareImage, CHAIN_MAX_DEFAULT, OpenRules, open, open_bare, open_luks_header};

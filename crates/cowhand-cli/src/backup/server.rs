@@ -70,7 +70,7 @@ fn end_left_job(remote: &mut Remote, job: &str, watch: &Watch) -> Result<(), Fai
         watch.check()?;
     }
     // Its target, if there is one.
-    let _ = remote.ask("blockdev-del", json!({ "node-name": target_of(job) }));
+    let _ = remote.remove_node(&target_of(job));
     Ok(())
 }
 
@@ -143,7 +143,7 @@ impl<'a> Source<'a> {
             .remote
             .ask("transaction", json!({ "actions": actions }))
             .and_then(|_| self.remote.watch_job(job, watch, Until::Ended).map(drop));
-        let closed = self.remote.ask("blockdev-del", json!({ "node-name": target }));
-        copied.and(closed.map(drop))
+        let closed = self.remote.remove_node(&target);
+        copied.and(closed)
     }
 }

@@ -31,13 +31,22 @@ fn names_left(node: &Node) -> Vec<Arc<Node>> {
     .collect()
 }
 
+/// A node that is gone.
+#[derive(Debug)]
+pub struct Removed {
+    /// What was not flushed before could not be written when the disk was closed ([`NodeError::Close`]). Its files are closed and their locks
+    /// released all the same.
+    pub not_written: Option<NodeError>,
+}
+
 impl Graph {
-    /// Takes a node away and closes what it opened: metadata is written, locks are given back. It is gone also if
-    /// closing fails. Names of layers that were nodes by themselves stay, until they are removed. Waits for those who have left and still have the disk, up to a second; the caller has nothing of it.
+    /// Takes a node away and closes what it opened: metadata is written, locks are released. A node whose disk cannot be closed in order is
+    /// gone as well: a disk on a server that is lost could never be removed otherwise. Names of layers that were nodes by themselves stay, until
+    /// they are removed. Waits up to a second for requests that have left and still have the disk; the caller must have no reference to it.
     ///
     /// # Errors
-    /// When it is in use; when closing fails.
-    pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<(), NodeError> {
+    /// When it is in use. Then nothing has changed.
+    pub async fn remove(&self, _change: &Change<'_>, name: &str) -> Result<Removed, NodeError> {
         let node = self.node(name).map_err(|error| self.owner_of(name).unwrap_or(error))?;
         self.check_unused(&node)?;
         let end = |node: &Arc<Node>| Some((node.name(), node.disk().ok()?.disk.end()));
@@ -49,7 +58,7 @@ impl Graph {
         for (name, end) in ends.iter().filter(|(name, _)| self.node(name).is_err()) {
             let_go(name, end).await;
         }
-        closed
+        Ok(Removed { not_written: closed.err() })
     }
 
     /// The node that has a part called `name`.
@@ -63,6 +72,7 @@ impl Graph {
         Some(NodeError::InUse { name: name.to_owned(), by })
     }
 
+    /// Takes a node from the list and closes what it opened; fails only with [`NodeError::Close`].
     pub(super) async fn close(&self, node: &Arc<Node>) -> Result<(), NodeError> {
         self.nodes.lock().retain(|other| !Arc::ptr_eq(other, node));
         match &node.kind {
@@ -77,8 +87,10 @@ impl Graph {
                 }
             }
             NodeKind::Throttle { child, .. } => {
-                let child = self.node(&child.get())?;
-                child.disk()?.disk.set_throttle_group(None);
+                let Ok(child) = self.node(&child.get()) else { return Ok(()) };
+                if let Ok(disk) = child.disk() {
+                    disk.disk.set_throttle_group(None);
+                }
                 if child.implicit { Box::pin(self.close(&child)).await } else { Ok(()) }
             }
         }

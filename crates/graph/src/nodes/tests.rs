@@ -23,7 +23,7 @@ async fn add(graph: &Graph, options: Value) -> Result<Arc<Node>, NodeError> {
 }
 
 async fn remove(graph: &Graph, name: &str) -> Result<(), NodeError> {
-    graph.remove(&graph.change().await, name).await
+    graph.remove(&graph.change().await, name).await.map(drop)
 }
 
 async fn reopen(graph: &Graph, options: Value) -> Result<(), NodeError> {

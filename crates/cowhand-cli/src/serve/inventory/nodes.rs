@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::Inventory;
 use crate::failure::is_forbidden;
 use crate::serve::qmp::bitmaps;
+use crate::serve::qmp::errors::io_error;
 use crate::serve::sandbox::Sandbox;
 
 impl Inventory {
@@ -32,13 +33,19 @@ impl Inventory {
         self.graph.add(change, options).await.map(drop).map_err(|error| self.refused(&error))
     }
 
-    /// Takes a node away and closes what it opened.
+    /// Takes a node away and closes what it opened. Gives what could not be written then, which is logged and sent as an event: the node is gone.
     ///
     /// # Errors
     /// As [`graph::Graph::remove`].
-    pub async fn remove_node(&self, change: &Change<'_>, name: &str) -> Result<(), QmpError> {
+    pub async fn remove_node(&self, change: &Change<'_>, name: &str) -> Result<Option<QmpError>, QmpError> {
         self.tell_of_bitmaps();
-        self.graph.remove(change, name).await.map_err(|error| self.refused(&error))
+        let removed = self.graph.remove(change, name).await.map_err(|error| self.refused(&error))?;
+        let not_written = removed.not_written.map(|error| self.refused(&error));
+        if let Some(error) = &not_written {
+            tracing::error!(node = name, %error, "a node is removed, and what it had not flushed is lost");
+            io_error(self, name, "write", &error.desc);
+        }
+        Ok(not_written)
     }
 
     /// Puts the options of blockdev-reopen in force.

@@ -19,8 +19,9 @@ impl OwnTarget {
     /// Closes the node, unless somebody has come to use it. What was made for a job that has not begun goes, too.
     pub async fn close(self, inventory: &Inventory, change: &Change<'_>, has_begun: bool) {
         match inventory.remove_node(change, &self.node).await {
-            Ok(()) if has_begun => {}
-            Ok(()) => self.remove_file(),
+            // What a job wrote was flushed before it ended.
+            Ok(_) if has_begun => {}
+            Ok(_) => self.remove_file(),
             Err(error) => tracing::warn!(%error, "the target of a job that has ended stays open"),
         }
     }

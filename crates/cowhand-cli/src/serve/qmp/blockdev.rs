@@ -20,24 +20,34 @@ pub async fn add(
     Ok(json!({}))
 }
 
-/// Closes a disk, or takes a filter away.
+/// Closes a disk, or takes a filter away. As in QEMU that succeeds also where the disk does not take what was not flushed: its node is gone. Then
+/// the answer says so: `x-close-error`, which QEMU does not have.
 pub async fn del(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
-    inventory.remove_node(change, arguments.text("node-name")?).await?;
-    Ok(json!({}))
+    match inventory.remove_node(change, arguments.text("node-name")?).await? {
+        None => Ok(json!({})),
+        Some(error) => Ok(json!({ "x-close-error": error.desc })),
+    }
 }
 
-/// Puts other options in force, node after node; the first that fails ends it, those before stay changed.
+/// Puts other options in force, node after node; the first that fails ends it, those before stay changed, and the error names them.
 pub async fn reopen(
     inventory: &Rc<Inventory>,
     change: &Change<'_>,
     arguments: Arguments<'_>,
 ) -> Result<Value, QmpError> {
+    let mut changed: Vec<&str> = Vec::new();
     for options in arguments.list("options").iter().filter_map(Value::as_object) {
-        inventory.reopen_node(change, options).await?;
+        if let Err(mut error) = inventory.reopen_node(change, options).await {
+            if !changed.is_empty() {
+                error.desc.push_str(&format!("; these nodes have their new options: {}", changed.join(", ")));
+            }
+            return Err(error);
+        }
+        changed.extend(options.get("node-name").and_then(Value::as_str));
     }
     Ok(json!({}))
 }
@@ -69,9 +79,17 @@ pub async fn resize(
     inventory.graph.check_no_filter_over(change, &node).map_err(|error| inventory.refused(&error))?;
     let options =
         ResizeOptions { shrink: arguments.is_on("x-shrink"), bitmaps: true, ..ResizeOptions::default() };
+    let before = node.disk.size();
     let resized = node.disk.resize(arguments.whole("size")?, options).await;
     // Also where it failed half-way: what guests are told is what there is.
     inventory.tell_resized(&node);
-    resized.map_err(|error| QmpError::because(format!("cannot resize {name}"), &error))?;
+    resized.map_err(|error| {
+        let mut refused = QmpError::because(format!("cannot resize {name}"), &error);
+        let now = node.disk.size();
+        if now != before {
+            refused.desc.push_str(&format!("; its size is {now} bytes now"));
+        }
+        refused
+    })?;
     Ok(json!({}))
 }

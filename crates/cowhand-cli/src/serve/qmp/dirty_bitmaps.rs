@@ -123,8 +123,16 @@ async fn merge(inventory: &Inventory, arguments: Arguments<'_>) -> Result<(), Qm
         }
         sources.push(found);
     }
+    let mut merged: Vec<String> = Vec::new();
     for source in sources {
-        done(&node, target, "merge into", BitmapChange::Merge(source)).await?;
+        let name = source.name().to_owned();
+        if let Err(mut error) = done(&node, target, "merge into", BitmapChange::Merge(source)).await {
+            if !merged.is_empty() {
+                error.desc.push_str(&format!("; these are merged: {}", merged.join(", ")));
+            }
+            return Err(error);
+        }
+        merged.push(name);
     }
     Ok(())
 }
@@ -289,7 +297,10 @@ pub async fn change_undoably(
 
 impl Before {
     /// Puts it back. The disk has been drained since.
-    pub async fn undo(self) {
+    ///
+    /// # Errors
+    /// Says that the bitmap stays changed, and why.
+    pub async fn undo(self) -> Result<(), String> {
         let Self { node, name, was } = self;
         let put_back = async {
             let Some((spec, bits)) = was else {
@@ -301,8 +312,6 @@ impl Before {
             }
             node.disk.change_bitmap(&name, BitmapChange::Become(bits)).await
         };
-        if let Err(error) = put_back.await {
-            tracing::error!(bitmap = name, %error, "a bitmap could not be put back");
-        }
+        put_back.await.map_err(|error| format!("bitmap {name:?} of {:?} is changed ({error})", node.name()))
     }
 }

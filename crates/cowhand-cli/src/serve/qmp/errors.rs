@@ -22,6 +22,20 @@ fn failures(statistics: &Statistics) -> [(&'static str, u64); 2] {
     ]
 }
 
+/// Sends BLOCK_IO_ERROR for a node; `operation` is `read` or `write`.
+pub fn io_error(inventory: &Inventory, node: &str, operation: &str, reason: &str) {
+    let data = json!({
+        // QEMU says the guest's device here; we do not know it.
+        "qom-path": "",
+        "device": node,
+        "node-name": node,
+        "operation": operation,
+        "action": "report",
+        "reason": reason,
+    });
+    inventory.events.emit("BLOCK_IO_ERROR", &data);
+}
+
 /// Tells of failures, of bitmaps that are out of date, of what quorums met, and of servers that are lost, for ever. The clients were told what failed; this is for the manager of the disks.
 pub async fn tell(inventory: Rc<Inventory>) {
     let mut known: BTreeMap<String, [(&str, u64); 2]> = BTreeMap::new();
@@ -38,16 +52,8 @@ pub async fn tell(inventory: Rc<Inventory>) {
                 // A disk that was opened anew begins at nothing.
                 let earlier = before.map_or(0, |before| before[index].1);
                 if *failed > earlier {
-                    let data = json!({
-                        // QEMU says the guest's device here; we do not know it.
-                        "qom-path": "",
-                        "device": node.name(),
-                        "node-name": node.name(),
-                        "operation": operation,
-                        "action": "report",
-                        "reason": format!("{} requests failed", failed - earlier),
-                    });
-                    inventory.events.emit("BLOCK_IO_ERROR", &data);
+                    let reason = format!("{} requests failed", failed - earlier);
+                    io_error(&inventory, &node.name(), operation, &reason);
                 }
             }
             now.insert(node.name(), failures);

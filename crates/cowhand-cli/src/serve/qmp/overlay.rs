@@ -157,7 +157,10 @@ impl Taken {
     }
 
     /// Takes it back; requests have been kept out since.
-    pub async fn undo(self, inventory: &Inventory, change: &Change<'_>) {
+    ///
+    /// # Errors
+    /// Says that the disk stays on the overlay, and why.
+    pub async fn undo(self, inventory: &Inventory, change: &Change<'_>) -> Result<(), String> {
         let is_own = self.node.is_none();
         match inventory.graph.take_off(change, &self.disk, self.node).await {
             Ok(replaced) => {
@@ -167,8 +170,9 @@ impl Taken {
                 }
                 remove(self.made.as_deref());
             }
-            Err(error) => tracing::error!(%error, "a snapshot could not be taken back"),
+            Err(error) => return Err(format!("the overlay of {:?} stays ({error})", self.disk.name())),
         }
+        Ok(())
     }
 }
 

@@ -68,12 +68,16 @@ async fn all_or_none(
         match act(inventory, change, kind, *data, &group).await {
             Ok(step) => done.push(step),
             Err(error) => {
+                let mut left = Vec::new();
                 for step in done.into_iter().rev() {
-                    withdrawn.extend(undo(inventory, change, step).await);
+                    match undo(inventory, change, step).await {
+                        Ok(job) => withdrawn.extend(job),
+                        Err(stays) => left.push(stays),
+                    }
                 }
                 drop(at_rest);
                 group.begin();
-                return Err(error);
+                return Err(with_what_is_left(error, &left));
             }
         }
     }
@@ -138,17 +142,29 @@ fn job_id(data: Arguments<'_>) -> Result<String, QmpError> {
     Ok(data.maybe_text("job-id").map_or_else(|| data.text("device"), Ok)?.to_owned())
 }
 
+/// The error of an action, with the steps that could not be undone.
+fn with_what_is_left(mut error: QmpError, left: &[String]) -> QmpError {
+    for stays in left {
+        tracing::error!("a transaction that failed is not undone: {stays}");
+        error.desc.push_str("; not undone: ");
+        error.desc.push_str(stays);
+    }
+    error
+}
+
 /// Undoes a step; gives the job that was taken back, if it made one.
-async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) -> Option<Rc<Job>> {
+///
+/// # Errors
+/// Says what stays, and why.
+async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) -> Result<Option<Rc<Job>>, String> {
     match step {
-        Done::Snapshot(taken) => taken.undo(inventory, change).await,
-        Done::Bitmap(before) => before.undo().await,
+        Done::Snapshot(taken) => taken.undo(inventory, change).await?,
+        Done::Bitmap(before) => before.undo().await?,
         Done::Internal(device, name) => {
             let which = json!({ "device": device, "name": name });
-            if let Value::Object(which) = which
-                && let Err(error) = snapshots::delete(inventory, Arguments(&which)).await
-            {
-                tracing::error!(%error, "a snapshot could not be taken back");
+            if let Value::Object(which) = which {
+                let deleted = snapshots::delete(inventory, Arguments(&which)).await;
+                deleted.map_err(|error| format!("snapshot {name:?} of {device:?} stays ({error})"))?;
             }
         }
         Done::Job(id) => {
@@ -157,8 +173,8 @@ async fn undo(inventory: &Inventory, change: &Change<'_>, step: Done) -> Option<
             if let Some(job) = &job {
                 job.withdraw();
             }
-            return job;
+            return Ok(job);
         }
     }
-    None
+    Ok(None)
 }
