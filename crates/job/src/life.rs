@@ -194,6 +194,17 @@ impl Life {
         }
     }
 
+    /// Waits until the job has ended: its last step is done, or it was cancelled.
+    pub async fn concluded(&self) {
+        loop {
+            let changed = self.changed.listen();
+            if matches!(self.status.get(), Status::Concluded | Status::Null) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Has a pending job do its last step.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl Steering {
 
     async fn run(&self, command: &Command, passed: &Passed) -> Result<Value, QmpError> {
         let (inventory, arguments) = (&self.inventory, Arguments(&command.arguments));
-        if let Some(done) = about_jobs(inventory, &command.name, arguments) {
+        if let Some(done) = about_jobs(inventory, &command.name, arguments).await {
             return done;
         }
         match command.name.as_str() {
@@ -143,24 +143,24 @@ impl Steering {
 }
 
 /// Commands about jobs; they do not wait for the command at work, which may begin one.
-fn about_jobs(
+async fn about_jobs(
     inventory: &Rc<Inventory>,
     name: &str,
     arguments: Arguments<'_>,
 ) -> Option<Result<Value, QmpError>> {
-    let act = || Some(jobs::act(inventory, name, arguments));
-    match name {
-        "query-jobs" => Some(Ok(jobs::query(inventory))),
-        "query-block-jobs" => Some(Ok(jobs::query_block(inventory))),
-        "job-pause" | "block-job-pause" => act(),
-        "job-resume" | "block-job-resume" => act(),
-        "job-cancel" | "block-job-cancel" => act(),
-        "job-complete" | "block-job-complete" => act(),
-        "job-finalize" | "block-job-finalize" => act(),
-        "job-dismiss" | "block-job-dismiss" => act(),
-        "block-job-set-speed" | "block-job-change" => act(),
-        _ => None,
-    }
+    let act = || jobs::act(inventory, name, arguments);
+    Some(match name {
+        "query-jobs" => Ok(jobs::query(inventory)),
+        "query-block-jobs" => Ok(jobs::query_block(inventory)),
+        "job-pause" | "block-job-pause" => act().await,
+        "job-resume" | "block-job-resume" => act().await,
+        "job-cancel" | "block-job-cancel" => act().await,
+        "job-complete" | "block-job-complete" => act().await,
+        "job-finalize" | "block-job-finalize" => act().await,
+        "job-dismiss" | "block-job-dismiss" => act().await,
+        "block-job-set-speed" | "block-job-change" => act().await,
+        _ => return None,
+    })
 }
 
 impl Handler for Steering {

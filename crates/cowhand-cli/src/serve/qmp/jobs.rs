@@ -20,11 +20,17 @@ pub fn query_block(inventory: &Inventory) -> Value {
     jobs.iter().filter(|job| job.is_of_disk).map(|job| job.block_info()).collect()
 }
 
-/// Does `command`, which is one about a job.
-pub fn act(inventory: &Inventory, command: &str, arguments: Arguments<'_>) -> Result<Value, QmpError> {
+/// Does `command`, which is one about a job. As in QEMU a job that is finalized has concluded, and one that is dismissed is gone, before the answer:
+/// the next command may use its nodes and its id.
+pub async fn act(inventory: &Inventory, command: &str, arguments: Arguments<'_>) -> Result<Value, QmpError> {
     let older = command.strip_prefix("block-job-");
     let verb = older.or_else(|| command.strip_prefix("job-")).unwrap_or(command);
-    asked(inventory, verb, older.is_some(), arguments)?;
+    let job = asked(inventory, verb, older.is_some(), arguments)?;
+    match verb {
+        "finalize" => job.life.concluded().await,
+        "dismiss" => job.life.over().await,
+        _ => {}
+    }
     Ok(json!({}))
 }
 
@@ -33,21 +39,21 @@ fn asked(
     verb: &str,
     is_older: bool,
     arguments: Arguments<'_>,
-) -> Result<(), QmpError> {
+) -> Result<Rc<Job>, QmpError> {
     let name = if is_older && arguments.has("device") { "device" } else { "id" };
     let job = find(inventory, arguments.text(name)?, is_older)?;
     let done = match verb {
         "pause" => job.life.pause(),
         "resume" => job.life.resume(),
         "cancel" => cancel(&job, is_older, arguments.is_on("force")),
-        "complete" => return complete(&job),
+        "complete" => return complete(&job).map(|()| job),
         "finalize" => job.life.finalize(),
         "dismiss" => job.life.dismiss(),
         "set-speed" => job.life.set_speed(arguments.whole("speed")?),
-        "change" => return change(&job, arguments),
+        "change" => return change(&job, arguments).map(|()| job),
         _ => return Err(QmpError::not_found(format!("there is no verb {verb} for jobs"))),
     };
-    done.map_err(refused)
+    done.map(|()| job).map_err(refused)
 }
 
 fn find(inventory: &Inventory, id: &str, is_older: bool) -> Result<Rc<Job>, QmpError> {
