@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, assert_leaks_at_most, qemu_img, qemu_io, qemu_io_ok};
+use black_box::qmp::Qmp;
 use black_box::server::Start;
 use black_box::{Run, Scratch, Server, cowhand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn write(disk: &str, commands: &[&str]) {
     qemu_io_ok(&["-f", "qcow2"], disk, commands);
@@ -161,6 +162,39 @@ fn a_served_disk_is_backed_up_while_it_is_written() {
     assert_eq!(kinds(&directory)[3], "incremental");
     qemu_img(["compare", "-q", &format!("{directory}/0004-incremental.qcow2"), &disk]).ok();
     cowhand(["backup", "--verify", &directory]).ok();
+}
+
+/// docs/qmp.md advises to export a filter over the disk, so that another one can be put below it. The bitmaps are the disk's, below the filter:
+/// `backup` looked at the filter, found none, and each point was a full one.
+#[test]
+fn a_disk_that_is_exported_below_filters_is_backed_up_incrementally() {
+    let scratch = Scratch::new();
+    let (disk, directory) = (disk(&scratch), scratch.name("backups"));
+    let (server, socket) = serve(&scratch, &scratch.name("disk.qcow2"));
+    let mut qmp = Qmp::connect(Path::new(&socket));
+    qmp.ok("block-export-del", json!({ "id": "disk" }));
+    let over =
+        |driver: &str, name: &str, below: &str| json!({ "driver": driver, "node-name": name, "file": below });
+    qmp.ok("blockdev-add", over("compress", "compressing", "disk"));
+    qmp.ok("blockdev-add", over("copy-on-read", "top", "compressing"));
+    qmp.ok(
+        "block-export-add",
+        json!({ "type": "nbd", "id": "e", "node-name": "top", "name": "top", "writable": true }),
+    );
+    let mut client = server.client("top");
+    for fill in 5..8 {
+        client.write(8 << 20, &[fill; 1 << 20]).expect("a write");
+        client.flush().expect("a flush");
+        cowhand(["backup", &socket, &directory]).ok();
+    }
+    drop(client);
+    server.stop();
+    assert_eq!(kinds(&directory), ["full", "incremental", "incremental"]);
+    for (point, fill) in [("0001-full", 5), ("0002-incremental", 6), ("0003-incremental", 7)] {
+        let image = format!("{directory}/{point}.qcow2");
+        qemu_io_ok(&["-f", "qcow2"], &image, &["read -P 1 0 2M", &format!("read -P {fill} 8M 1M")]);
+    }
+    assert_eq!(bitmaps(&disk).len(), 1, "the bitmaps of earlier points are gone");
 }
 
 /// The storage daemon of QEMU has the disk: the same commands, the same directory.

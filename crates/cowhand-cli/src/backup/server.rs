@@ -19,12 +19,23 @@ use crate::remote::jobs::Until;
 /// A disk of a server.
 struct Source<'a> {
     remote: &'a mut Remote,
+    /// What is exported: the disk, or filters over it.
     node: String,
+    /// The disk itself, which has the bitmaps.
+    disk: String,
+    /// A job can copy the disk itself, below its filters, and use its bitmaps.
+    is_copied_below: bool,
     disk_bytes: u64,
-    /// Its bitmaps, by name: whether each records changes and can be trusted.
+    /// The disk's bitmaps, by name: whether each records changes and can be trusted.
     bitmaps: Vec<(String, bool)>,
     tracks: bool,
 }
+
+/// Filters that hand every write on to the disk below and read as that does. A disk below others (quorum, snapshot-access) has another content.
+const TRANSPARENT: [&str; 4] = ["copy-on-read", "compress", "throttle", COPY_BEFORE_WRITE];
+
+/// A filter that no job gets below: it would miss what the job's filter does.
+const COPY_BEFORE_WRITE: &str = "copy-before-write";
 
 /// Takes the next point of a disk of the server at `socket`.
 ///
@@ -45,6 +56,7 @@ pub fn take(
     let mut source = Source::find(&mut remote, &node)?;
     let last = store.points().last().map(|last| store.bitmap(last.point));
     let recording = source.bitmaps.iter().find(|(name, _)| Some(name) == last.as_ref()).map(|(_, is)| *is);
+    let recording = recording.filter(|_| source.is_copied_below);
     let full_because = why_full(store, full, recording);
     let kind = if full_because.is_some() { Kind::Full } else { Kind::Incremental };
     let next = store.bitmap(store.next());
@@ -80,11 +92,28 @@ fn target_of(job: &str) -> String {
     format!("backup-{id}")
 }
 
+/// The node below a filter whose content is that of the filter. QEMU lists children as objects, we name them by role.
+fn below(filter: &Value) -> Option<&str> {
+    if !TRANSPARENT.iter().any(|driver| filter["drv"] == *driver) {
+        return None;
+    }
+    let listed = || filter["children"].as_array()?.iter().find(|child| child["child"] == "file");
+    let ours = filter["children"]["file"].as_str().or_else(|| filter["child"].as_str());
+    ours.or_else(|| listed()?["node-name"].as_str())
+}
+
 impl<'a> Source<'a> {
     fn find(remote: &'a mut Remote, node: &str) -> Result<Self, Failure> {
         let nodes = remote.ask("query-named-block-nodes", json!({}))?;
-        let found = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == node);
-        let found = found.ok_or_else(|| Failure::new(format!("the server has no disk {node:?}")))?;
+        let nodes: Vec<&Value> = nodes.as_array().into_iter().flatten().collect();
+        let named = |name: &str| nodes.iter().copied().find(|found| found["node-name"] == name);
+        let mut found =
+            named(node).ok_or_else(|| Failure::new(format!("the server has no disk {node:?}")))?;
+        let mut is_copied_below = true;
+        while let Some(below) = below(found).and_then(named) {
+            is_copied_below &= found["drv"] != COPY_BEFORE_WRITE;
+            found = below;
+        }
         let size = found["image"]["virtual-size"].as_u64();
         let disk_bytes = size.ok_or_else(|| Failure::new(format!("the server tells no size of {node:?}")))?;
         let bitmaps = found["dirty-bitmaps"].as_array().into_iter().flatten();
@@ -95,12 +124,13 @@ impl<'a> Source<'a> {
         });
         let tracks = found["drv"] == "qcow2" || found["x-bitmaps-file"].is_string();
         let bitmaps = bitmaps.collect();
-        Ok(Self { remote, node: node.to_owned(), disk_bytes, bitmaps, tracks })
+        let disk = found["node-name"].as_str().unwrap_or(node).to_owned();
+        Ok(Self { remote, node: node.to_owned(), disk, is_copied_below, disk_bytes, bitmaps, tracks })
     }
 
     fn remove_bitmaps(&mut self, goes: impl Fn(&str) -> bool) {
         for (name, _) in self.bitmaps.iter().filter(|(name, _)| goes(name)) {
-            let which = json!({ "node": self.node, "name": name });
+            let which = json!({ "node": self.disk, "name": name });
             if let Err(failure) = self.remote.ask("block-dirty-bitmap-remove", which) {
                 warn(&format!("bitmap {name} stays: {failure}"));
             }
@@ -129,6 +159,8 @@ impl<'a> Source<'a> {
         match bitmap {
             None => backup["sync"] = json!("full"),
             Some(bitmap) => {
+                // Where the bitmap is; what clients see above it is the same.
+                backup["device"] = json!(self.disk);
                 backup["sync"] = json!("bitmap");
                 backup["bitmap"] = json!(bitmap);
                 backup["bitmap-mode"] = json!("never");
@@ -136,7 +168,7 @@ impl<'a> Source<'a> {
         }
         let mut actions = vec![json!({ "type": "blockdev-backup", "data": backup })];
         if self.tracks {
-            let add = json!({ "node": self.node, "name": next, "persistent": true });
+            let add = json!({ "node": self.disk, "name": next, "persistent": true });
             actions.insert(0, json!({ "type": "block-dirty-bitmap-add", "data": add }));
         }
         let copied = self
