@@ -99,10 +99,14 @@ fn is_listening(socket: &Path) -> bool {
     /// `__SO_ACCEPTCON`: the socket is listened at.
     const LISTENS: &str = "00010000";
     let name = socket.to_str().expect("a path");
+    // Ours listens before its name is there, under the name that it has until then.
+    let (directory, own) = name.rsplit_once('/').expect("a whole path");
+    let before = format!("{directory}/.{own}.new");
     let text = std::fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
     text.lines().any(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
-        words.get(3) == Some(&LISTENS) && words.get(7) == Some(&name)
+        let is_ours = || words.get(7) == Some(&&*before) && socket.exists();
+        words.get(3) == Some(&LISTENS) && (words.get(7) == Some(&name) || is_ours())
     })
 }
 

@@ -22,6 +22,7 @@ pub mod log_filter;
 pub mod machine_lines;
 pub mod map_memory;
 pub mod metrics;
+mod new_socket;
 pub mod overlay;
 mod owners_socket;
 pub mod paste;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
+use super::new_socket::{self, Lock};
 use super::socket_mode::SocketMode;
 use super::take_over::sockets;
 use crate::failure::Failure;
@@ -104,42 +104,20 @@ fn bind(path: &Path, mode: SocketMode) -> io::Result<NamedSocket> {
     }
     // Between finding a dead socket and replacing it nobody else may do the same: the directory is
     // locked. Where it cannot be (no right to open it), binding alone still is atomic.
-    let lock = File::open(directory_of(path));
-    if let Ok(directory) = &lock {
+    let directory = File::open(directory_of(path));
+    if let Ok(directory) = &directory {
         flock(directory, FlockOperation::LockExclusive)?;
     }
-    let listener = match listen_at(path, mode) {
+    let lock = if directory.is_ok() { Lock::Held } else { Lock::None };
+    let listener = match new_socket::listen_at(path, mode, lock) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_dead(path)?;
-            listen_at(path, mode)?
+            new_socket::listen_at(path, mode, lock)?
         }
         bound => bound?,
     };
     let metadata = fs::symlink_metadata(path)?;
     Ok(NamedSocket { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
-}
-
-/// Connections that wait to be accepted, at most: as many as the kernel allows unless told otherwise.
-const BACKLOG: i32 = 4096;
-
-/// A name gets the rights of the socket that is bound to it, less those of the umask. What the umask took away is given
-/// back before anybody can connect.
-fn listen_at(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::fs::fchmod(&socket, mode.mode())?;
-    rustix::net::bind(&socket, &address)?;
-    let begun = || -> io::Result<()> {
-        if fs::symlink_metadata(path)?.mode() & 0o777 != mode.mode().as_raw_mode() {
-            rustix::fs::chmod(path, mode.mode())?;
-        }
-        Ok(rustix::net::listen(&socket, BACKLOG)?)
-    };
-    if let Err(error) = begun() {
-        let _ = fs::remove_file(path);
-        return Err(error);
-    }
-    Ok(UnixListener::from(socket))
 }
 
 /// Removes a socket behind which nobody listens.
@@ -201,12 +179,15 @@ fn make_private(path: &Path, user: u32) -> io::Result<()> {
 /// What a server's socket is called whose first export is `export`, of the disk at `path`: the same whenever and in whatever order
 /// servers are started, and another one for every path.
 pub fn private_name(export: &str, path: &Path) -> String {
-    // FNV-1a, of which 48 bits are shown: it has to stay what it is, since clients remember the name.
+    // It has to stay what it is, since clients remember the name.
+    format!("{}-{:012x}", file_name(export), fnv_48(path.as_os_str().as_bytes()))
+}
+
+/// The upper 48 bits of FNV-1a.
+pub fn fnv_48(bytes: &[u8]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let bytes = path.as_os_str().as_bytes().iter();
-    let hash = bytes.fold(BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
-    format!("{}-{:012x}", file_name(export), hash >> 16)
+    bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)) >> 16
 }
 
 /// An export's name as part of a file's name.
@@ -255,6 +236,61 @@ mod tests {
         for octal in ["0660", "0666", "0777", "0600"] {
             let asked = parse_socket_mode(octal).unwrap();
             assert_eq!(mode(asked), asked.mode().as_raw_mode());
+        }
+    }
+
+    /// A client that waited for the file and connected was refused now and then: the name was there before the socket listened.
+    #[test]
+    fn a_name_that_is_there_is_one_that_can_be_connected_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    if let Err(error) = UnixStream::connect(&path) {
+                        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+                    }
+                }
+            });
+            // They listen to the end: a name is gone before its socket.
+            let sockets = (0..500).map(|_| {
+                let socket = NamedSocket::bind(&path, SocketMode::default()).unwrap();
+                fs::remove_file(&path).unwrap();
+                socket
+            });
+            let sockets: Vec<_> = sockets.collect();
+            ended.store(true, Ordering::SeqCst);
+            client.join().unwrap();
+            drop(sockets);
+        });
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "something is left");
+    }
+
+    /// The name that a socket has for a moment fits wherever its own does: a whole path of 107 bytes, or a name of that length.
+    #[test]
+    fn a_path_as_long_as_a_sockets_may_be_is_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let long = |bytes: usize, parts: &[&str]| {
+            let all = parts.iter().fold(directory.path().to_owned(), |path, part| path.join(part));
+            let left = bytes - all.as_os_str().len() - 1;
+            all.join("n".repeat(left))
+        };
+        let deep = "d".repeat(60);
+        fs::create_dir(directory.path().join(&deep)).unwrap();
+        for path in [long(107, &[]), long(107, &[&deep])] {
+            assert_eq!(path.as_os_str().len(), 107);
+            let left = path
+                .parent()
+                .unwrap()
+                .join(format!(".{:012x}.new", fnv_48(path.file_name().unwrap().as_bytes())));
+            // What a process left that was killed between bind and rename.
+            drop(UnixListener::bind(&left).unwrap());
+            let socket = NamedSocket::bind(&path, SocketMode::default()).unwrap();
+            UnixStream::connect(&path).unwrap();
+            assert!(!left.exists());
+            drop(socket);
+            assert!(!path.exists());
         }
     }
 
