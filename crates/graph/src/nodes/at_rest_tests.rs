@@ -44,6 +44,39 @@ fn those_that_send_come_before_those_they_send_to() {
     });
 }
 
+/// In whatever order a command names them: a filter, the source of a copy, its target, and what that is copied to.
+#[test]
+fn each_order_of_names_is_one_order_of_rest() {
+    with_world(async |world| {
+        tower(world).await;
+        world.add(world.raw_file("c", 3)).await;
+        let hold =
+            |name: &str, job: &str| world.graph.hold(name, User { kind: "job", name: job.into() }).unwrap();
+        let (first, second) = ((hold("a", "j"), hold("b", "j")), (hold("b", "k"), hold("c", "k")));
+        first.0.copies_to(&first.1);
+        second.0.copies_to(&second.1);
+        let names = ["g", "f", "a", "b", "c"];
+        let mut seen = 0;
+        // Each order is a number: where the first one goes, where among the rest the second one goes, and so on.
+        for number in 0..120 {
+            let (mut left, mut number, mut named) = (names.to_vec(), number, Vec::new());
+            while !left.is_empty() {
+                named.push(left.remove(number % left.len()));
+                number /= left.len() + 1;
+            }
+            assert_eq!(order(world, &named).await, names, "named as {named:?}");
+            seen += 1;
+        }
+        assert_eq!(seen, 120);
+        assert_eq!(
+            order(world, &["c", "g"]).await,
+            ["g", "c"],
+            "those between answer until the first one is at rest"
+        );
+        drop((first, second));
+    });
+}
+
 #[test]
 fn a_disk_that_many_ways_lead_to_comes_to_rest_once_and_last() {
     with_world(async |world| {
