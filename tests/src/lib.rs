@@ -9,6 +9,7 @@ pub mod bytes;
 pub mod ceph;
 pub mod client;
 pub mod cutter;
+pub mod default_signals;
 pub mod fault_server;
 pub mod faulty_store;
 pub mod holder;

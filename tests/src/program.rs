@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::default_signals;
 use crate::run::Run;
 
 /// The binary: `COWHAND_BIN`, or else this workspace's as its tests are built, with all its assertions; made (or found fresh) once.
 pub fn path() -> &'static Path {
+    default_signals::default_in_programs(&default_signals::SENT);
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("COWHAND_BIN") {
         Some(path) => std::fs::canonicalize(&path).expect("COWHAND_BIN names no file"),

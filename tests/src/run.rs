@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::default_signals;
+
 /// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
 const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
 
@@ -187,6 +189,7 @@ impl Run {
 
     /// What is to be run, without its standard streams.
     pub(crate) fn command(&self) -> Command {
+        default_signals::default_in_programs(&default_signals::SENT);
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {

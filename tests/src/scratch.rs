@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::default_signals;
+
 /// A new, empty directory; removed when dropped, kept if `COWHAND_KEEP` is set.
 #[derive(Debug)]
 pub struct Scratch {
@@ -12,6 +14,8 @@ impl Scratch {
     /// Makes one in the system's directory for temporary files.
     #[expect(clippy::new_without_default, reason = "it makes a directory: that is not a default value")]
     pub fn new() -> Self {
+        // Most tests begin here, also those that start programs by themselves.
+        default_signals::default_in_programs(&default_signals::SENT);
         let mut directory =
             tempfile::Builder::new().prefix("cowhand-").tempdir().expect("cannot make a scratch directory");
         if std::env::var_os("COWHAND_KEEP").is_some() {

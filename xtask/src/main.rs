@@ -20,6 +20,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "What the project does with itself")]
@@ -51,6 +52,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Started in the background of a script it ignores them, and so would all that the tests start. SIGHUP stays ignored under nohup.
+    black_box::default_signals::default_in_programs(&[SIGINT, SIGQUIT]);
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Coverage(args) => coverage::run(&args),

@@ -15,6 +15,8 @@ mod compat;
 mod convert;
 mod create;
 mod dd;
+#[path = "../../../../tests/src/default_signals.rs"]
+mod default_signals;
 mod encrypted;
 mod faults;
 mod flatten;

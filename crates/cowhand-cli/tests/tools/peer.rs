@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::default_signals::{SENT, default_in_programs};
+
 /// What QEMU's tools say, now and then, when they make a key: the kernel's count of CPU time went back. They are to try again.
 const NO_CPU_TIME: &str = "Unable to get accurate CPU usage";
 
@@ -36,6 +38,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
+        default_in_programs(&SENT);
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
