@@ -25,6 +25,7 @@ pub mod qemu_nbd;
 pub mod qmp;
 pub mod radosgw;
 pub mod random;
+pub mod ready;
 pub mod run;
 pub mod scratch;
 pub mod server;

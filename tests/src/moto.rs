@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ports::free_port;
-use crate::{Run, program};
+use crate::{Run, program, ready};
 
-/// How long it may take to listen: it is much Python.
+/// How long it may take to answer: it is much Python.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// What `Authorization` is to be: objects that were made with a signature are not replaced without.
@@ -37,17 +37,8 @@ impl Moto {
         command.args(["-m", "moto.server", "-p", &port.to_string()]).env("PYTHONPATH", packages());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run python3: {error}"));
-        let until = Instant::now() + STARTS_WITHIN;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = child.try_wait().expect("a child");
-            assert!(
-                ended.is_none(),
-                "moto ends ({ended:?}); `cargo xtask test` installs it to {}",
-                packages().display()
-            );
-            assert!(Instant::now() < until, "moto does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let what = format!("moto (in {})", packages().display());
+        ready::until(&what, &mut child, STARTS_WITHIN, || ready::http(port));
         Self { child, port }
     }
 

@@ -1,13 +1,13 @@
 //! nginx with the files of a directory, at two ports of its own: without and with TLS.
 
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ports::free_port;
+use crate::ready;
 
-/// How long it may take to listen.
+/// How long it may take to answer.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A server of files. Under `/locked/` they are for `user` with the password `hush`, `/moved` leads to `/disk`, under `/packed/` they
@@ -71,13 +71,9 @@ fn spawn(scratch: &Path, port: u16) -> Child {
     let mut command = Command::new(program());
     command.arg("-p").arg(scratch).arg("-c").arg(scratch.join("conf")).arg("-e").arg(scratch.join("log"));
     let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
-    let child = child.unwrap_or_else(|error| panic!("cannot run nginx (needed to test with): {error}"));
-    let until = Instant::now() + STARTS_WITHIN;
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        let log = || std::fs::read_to_string(scratch.join("log"));
-        assert!(Instant::now() < until, "nginx does not listen: {:?}", log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut child = child.unwrap_or_else(|error| panic!("cannot run nginx (needed to test with): {error}"));
+    let what = format!("nginx (its log is {})", scratch.join("log").display());
+    ready::until(&what, &mut child, STARTS_WITHIN, || ready::http(port));
     child
 }
 

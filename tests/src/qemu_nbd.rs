@@ -2,8 +2,14 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ready;
+
+/// How long it may take to answer.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The server. It ends with the test.
 #[derive(Debug)]
@@ -31,11 +37,14 @@ impl QemuNbd {
     }
 
     fn spawn(words: &[String]) -> Child {
-        Command::new("qemu-nbd")
-            .args(words)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("qemu-nbd (needed to test with)")
+        let mut command = Command::new("qemu-nbd");
+        let child = command.args(words).stdin(Stdio::null()).spawn();
+        let mut child = child.expect("qemu-nbd (needed to test with)");
+        let place = words.iter().position(|word| ["-k", "-p"].contains(&word.as_str()));
+        if let Some(place) = place.and_then(|at| words.get(at + 1)) {
+            ready::until("qemu-nbd", &mut child, STARTS_WITHIN, || ready::nbd(place));
+        }
+        child
     }
 
     /// Ends it in order: the image is closed.

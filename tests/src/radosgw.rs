@@ -1,14 +1,13 @@
 //! radosgw: the S3-compatible store of a Ceph cluster. It takes no request that its user did not sign.
 
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ports::free_port;
-use crate::{Ceph, Run, moto};
+use crate::{Ceph, Run, moto, ready};
 
-/// How long it may take to make its pools and to listen.
+/// How long it may take to make its pools and to answer.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Its only user: the key's name, and the secret.
@@ -83,11 +82,7 @@ impl Drop for Radosgw {
 }
 
 fn started(ceph: &Ceph, words: &[String], port: u16) -> Child {
-    let child = ceph.spawn("radosgw", words);
-    let until = Instant::now() + STARTS_WITHIN;
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(Instant::now() < until, "radosgw does not listen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut child = ceph.spawn("radosgw", words);
+    ready::until("radosgw", &mut child, STARTS_WITHIN, || ready::http(port));
     child
 }
