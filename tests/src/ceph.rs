@@ -130,10 +130,19 @@ impl Ceph {
 
     /// Has the OSD rest for `time`, as one does whose machine is too busy.
     pub fn rest_osd(&self, time: Duration) {
-        let pid = Pid::from_child(&self.osd);
-        kill_process(pid, Signal::STOP).expect("it runs");
+        self.stop_osd();
         std::thread::sleep(time);
-        kill_process(pid, Signal::CONT).expect("it runs");
+        self.continue_osd();
+    }
+
+    /// Has the OSD rest until [`Ceph::continue_osd`].
+    pub fn stop_osd(&self) {
+        kill_process(Pid::from_child(&self.osd), Signal::STOP).expect("it runs");
+    }
+
+    /// Has the OSD go on.
+    pub fn continue_osd(&self) {
+        kill_process(Pid::from_child(&self.osd), Signal::CONT).expect("it runs");
     }
 
     /// Starts it again.

@@ -422,7 +422,8 @@ fn hostile_json_costs_nothing() {
         checksum(&mut copy);
         let start = Instant::now();
         let error = Header::decode(&first(&copy).unwrap(), 1 << 30).unwrap_err().to_string();
-        assert!(start.elapsed() < Duration::from_secs(1) && error.len() < 300, "{error}");
+        // What grows with the square of a MiB takes hours.
+        assert!(start.elapsed() < Duration::from_secs(60) && error.len() < 300, "{error}");
     }
     // No zero byte ends it.
     let mut copy = copy_of(b"{}");

