@@ -3,12 +3,13 @@
 //! They have a processor while nobody else wants one, so that whoever measures or awaits something beside them does not notice. They
 //! should hold nothing that others wait for: no lock, no build, no file system.
 
-use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::io;
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::stage::outcome;
+use crate::watched::{self, IDLE_TEST_MAX};
 
 /// A stage that is running.
 #[derive(Debug)]
@@ -53,20 +54,17 @@ impl Beside {
 /// Runs `program` to its end; what it prints goes behind `said`.
 fn run(program: &Command, said: &mut String) -> Result<(), String> {
     let mut idle = when_idle(program);
-    let ended = capture(&mut idle, said).and_then(|mut child| child.wait());
-    outcome(program, ended)
+    outcome(program, capture(&mut idle, said))
 }
 
-/// Starts `program` and follows it until it has closed its output.
-fn capture(program: &mut Command, said: &mut String) -> io::Result<std::process::Child> {
-    let (mut reader, writer) = io::pipe()?;
-    let child = program.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command has the pipe's other end, too: it would never be closed.
-    program.stdout(Stdio::null()).stderr(Stdio::null());
+/// Runs `program` to its end; its output goes behind `said`.
+fn capture(program: &mut Command, said: &mut String) -> io::Result<ExitStatus> {
+    let (reader, writer) = io::pipe()?;
+    program.stdout(writer.try_clone()?).stderr(writer);
     let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes)?;
+    let ended = watched::run(program, reader, IDLE_TEST_MAX, &mut |piece| bytes.extend_from_slice(piece));
     said.push_str(&String::from_utf8_lossy(&bytes));
-    Ok(child)
+    ended
 }
 
 /// The same program, which gets a processor only while nobody else wants it.

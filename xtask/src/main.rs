@@ -15,6 +15,7 @@ mod stage;
 mod test;
 mod test_programs;
 mod tidy;
+mod watched;
 mod workspace;
 
 use std::process::ExitCode;

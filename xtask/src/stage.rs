@@ -1,10 +1,11 @@
 //! Stages of a long run: announced, timed, and summed up at the end.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::beside::{Beside, Done};
+use crate::watched::{self, TEST_MAX};
 
 /// Runs stages and remembers how they went.
 #[derive(Debug)]
@@ -42,19 +43,16 @@ impl Stages {
         program: Result<Command, String>,
         set: impl FnOnce(&mut Command) -> &mut Command,
     ) -> bool {
-        match program {
-            Ok(mut program) => self.command(name, set(&mut program)),
-            Err(error) => self.stage(name, || Err(error)),
-        }
+        self.stage(name, || {
+            let mut program = program?;
+            watch(set(&mut program))
+        })
     }
 
     /// One stage that is programs, all of which run, whether those before them succeeded or not; says whether all did.
     pub fn programs(&mut self, name: &str, programs: Vec<Command>) -> bool {
         self.stage(name, || {
-            let run = |mut program: Command| {
-                let status = program.status();
-                outcome(&program, status).err()
-            };
+            let run = |mut program: Command| watch(&mut program).err();
             let failed: Vec<String> = programs.into_iter().filter_map(run).collect();
             if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
         })
@@ -109,6 +107,19 @@ impl Stages {
         println!("{:>8.1} s  {}", total.as_secs_f64(), if failed == 0 { "all ok" } else { "NOT ok" });
         failed == 0
     }
+}
+
+/// Runs a test program; what it prints is shown as it comes, and a test that takes too long ends it.
+fn watch(program: &mut Command) -> Result<(), String> {
+    let ended = io::pipe().and_then(|(reader, writer)| {
+        let mut show = |piece: &[u8]| {
+            let mut out = io::stdout().lock();
+            // Who does not want to read it any more still wants to know how it ends.
+            let _ = out.write_all(piece).and_then(|()| out.flush());
+        };
+        watched::run(program.stdout(writer), reader, TEST_MAX, &mut show)
+    });
+    outcome(program, ended)
 }
 
 /// Words of a command that are shown.
