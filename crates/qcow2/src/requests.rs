@@ -156,7 +156,8 @@ impl Qcow2 {
         })
     }
 
-    /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it.
+    /// Makes the range read as zeroes, by metadata alone where whole subclusters allow it. It stays so whatever is put below the image later:
+    /// also zeroes over nothing are recorded, but in version 2, which cannot ([`Qcow2::await_backing`]).
     pub fn zero(&self, offset: u64, len: u64, options: ZeroOptions) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let range = self.inner.check_range(offset, len)?;

@@ -10,6 +10,7 @@ use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
+use crate::map::Kind;
 use crate::waiting::Needs;
 use crate::write::mask;
 
@@ -33,6 +34,15 @@ pub(crate) enum Space {
     PunchOnly,
 }
 
+/// What becomes of clusters that hold nothing, where nothing lies below that would show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Empty {
+    /// They are recorded as zeroes, as QEMU does: they stay zeroes whatever image is put below later. Version 2 cannot.
+    Recorded,
+    /// They stay unallocated.
+    Left,
+}
+
 impl Inner {
     /// See [`crate::Qcow2::zero`].
     pub(crate) async fn zero(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
@@ -47,47 +57,51 @@ impl Inner {
     }
 
     async fn zero_range(self: &Arc<Self>, range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
-        let GuestRange { start, end } = range;
-        let sub = self.medium.geometry.subcluster_size();
-        let whole_start = start.next_multiple_of(sub);
-        // The last subcluster of the disk may be cut off by its end: then it is whole all the same.
-        let whole_end = if end == self.size() { end.next_multiple_of(sub) } else { end / sub * sub };
-        let whole = GuestRange { start: whole_start, end: whole_end };
-        if self.needs_data(range).await? || whole.is_empty() {
-            return self.zero_as_data(range, options).await;
+        let (whole, end) = (self.whole_subclusters(range), range.end);
+        if self.zeroes_are_data() || whole.is_empty() {
+            return self.zero_parts(range, options).await;
         }
-        self.zero_as_data(range.before(whole_start), options).await?;
+        self.zero_parts(range.before(whole.start), options).await?;
         let space = match options.unmap {
             true if self.discards().discard_no_unref => Space::PunchOnly,
             true => Space::Free { punch: self.discards().pass_discard_request },
             false => Space::Keep,
         };
-        self.zero_subclusters(whole, space).await?;
-        self.zero_as_data(GuestRange { start: whole_end, end }, options).await
+        self.zero_subclusters(whole, space, Empty::Recorded).await?;
+        self.zero_parts(GuestRange { start: whole.end.min(end), end }, options).await
     }
 
-    /// Version 2 has no zero flag: only where nothing lies below can metadata say "zeroes" there.
-    async fn needs_data(&self, range: GuestRange) -> Result<bool, Error> {
-        if self.medium.geometry.version == Version::V3 {
-            return Ok(false);
-        }
-        Ok(self.awaits_backing()
-            || self.is_over_changing()
-            || range.start < self.backing_size() && !self.is_zero(range).await?)
+    /// The subclusters that lie in `range` as a whole; the last one of the disk may be cut off by its end.
+    fn whole_subclusters(&self, range: GuestRange) -> GuestRange {
+        let sub = self.medium.geometry.subcluster_size();
+        let end = match range.end == self.size() {
+            true => range.end.next_multiple_of(sub),
+            false => range.end / sub * sub,
+        };
+        GuestRange { start: range.start.next_multiple_of(sub), end }
     }
 
-    async fn zero_as_data(
-        self: &Arc<Self>,
-        mut range: GuestRange,
-        options: ZeroOptions,
-    ) -> Result<(), Error> {
+    /// Version 2 has no zero flag. As in QEMU, zeroes are written there where anything lies below, whatever that reads as: another image may
+    /// take its place. Where nothing does, and nothing is expected ([`crate::Qcow2::await_backing`]), they are left unallocated.
+    fn zeroes_are_data(&self) -> bool {
+        self.medium.geometry.version == Version::V2
+            && (self.has_backing() || self.awaits_backing() || self.is_over_changing())
+    }
+
+    /// Zeroes that are no whole subclusters, or that metadata cannot say.
+    async fn zero_parts(self: &Arc<Self>, mut range: GuestRange, options: ZeroOptions) -> Result<(), Error> {
+        let sub = self.medium.geometry.subcluster_size();
+        // A write that failed may have left something in a raw data file that the map knows nothing of. What changes below may do so
+        // between the look and the write.
+        let is_written = self.zeroes_are_data() || self.medium.raw_data || self.is_over_changing();
         while !range.is_empty() {
-            let part = range.before(range.start + WRITTEN_AT_ONCE);
-            // A write that failed may have left something in a raw data file that the map knows nothing of.
-            let is_hidden_later = self.is_over_changing()
-                || self.awaits_backing() && self.medium.geometry.version == Version::V2;
-            if self.medium.raw_data || is_hidden_later || !self.is_zero(part).await? {
-                let small = part.len() < self.medium.geometry.subcluster_size();
+            let limit = match is_written {
+                true => range.start.saturating_add(WRITTEN_AT_ONCE),
+                false => (range.start / sub + 1).saturating_mul(sub),
+            };
+            let part = range.before(limit);
+            if is_written || !self.zero_whole_around(part).await? {
+                let small = part.len() < sub;
                 if options.fast_only && !small {
                     return Err(self.medium.blame.unsupported("zeroes would have to be written one by one"));
                 }
@@ -97,6 +111,40 @@ impl Inner {
             range = range.behind(part.len());
         }
         Ok(())
+    }
+
+    /// Makes the subcluster around `part` zeroes by metadata, if all of it reads so: what lies below may be exchanged for something else
+    /// later, and `part` must not change with it. Returns whether `part` is recorded as zeroes now.
+    async fn zero_whole_around(self: &Arc<Self>, part: GuestRange) -> Result<bool, Error> {
+        let sub = self.medium.geometry.subcluster_size();
+        let whole = GuestRange { start: part.start / sub * sub, end: part.end.next_multiple_of(sub) };
+        {
+            let owned = self.own_clusters(whole).await;
+            let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
+            if self.records_zeroes(part).await? {
+                return Ok(true);
+            }
+            if !self.is_zero(whole.before(self.size())).await? {
+                return Ok(false);
+            }
+            self.zero_batch(whole, Space::Keep, Empty::Recorded).await?;
+        }
+        if self.wants_commit() {
+            self.commit().await?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the entries of this image itself say that `part` reads as zeroes.
+    async fn records_zeroes(&self, mut part: GuestRange) -> Result<bool, Error> {
+        while !part.is_empty() {
+            let extent = self.map.extent(&self.medium, part).await?;
+            if !matches!(extent.kind, Kind::Zero { .. }) {
+                return Ok(false);
+            }
+            part = part.behind(extent.len);
+        }
+        Ok(true)
     }
 
     /// See [`crate::Qcow2::discard`].
@@ -126,7 +174,7 @@ impl Inner {
                     true => Space::PunchOnly,
                     false => Space::Free { punch: image.discards().pass_discard_request },
                 };
-                image.zero_subclusters(whole, space).await
+                image.zero_subclusters(whole, space, Empty::Left).await
             })
             .await
     }
@@ -136,13 +184,14 @@ impl Inner {
         self: &Arc<Self>,
         range: GuestRange,
         space: Space,
+        empty: Empty,
     ) -> Result<(), Error> {
         let size = self.medium.geometry.cluster_size();
         let GuestRange { start: mut guest, end } = range;
         while guest < end {
             let table_end = (guest / self.medium.geometry.bytes_per_l2_table() + 1)
                 .saturating_mul(self.medium.geometry.bytes_per_l2_table());
-            if self.reads_as_zeroes_without_table(guest)? {
+            if self.may_lack_table(guest, empty)? {
                 guest = end.min(table_end);
                 continue;
             }
@@ -151,7 +200,7 @@ impl Inner {
             {
                 let owned = self.own_clusters(batch).await;
                 let _owned = (!deliberate::has(Bug::LockDropped)).then_some(owned);
-                self.zero_batch(batch, space).await?;
+                self.zero_batch(batch, space, empty).await?;
             }
             if self.wants_commit() {
                 self.commit().await?;
@@ -161,9 +210,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether all that the L2 table of `guest` would map reads as zeroes because there is no such table.
-    fn reads_as_zeroes_without_table(&self, guest: u64) -> Result<bool, Error> {
-        if self.has_backing() || self.awaits_backing() || self.medium.raw_data {
+    /// Whether clusters that hold nothing, with nothing below them, stay as they are. In front of a raw data file they do: nothing is
+    /// ever put below such an image.
+    fn leaves_empty(&self, empty: Empty) -> bool {
+        let is_recorded =
+            empty == Empty::Recorded && self.medium.geometry.version == Version::V3 && !self.medium.raw_data;
+        !is_recorded && !self.has_backing() && !self.awaits_backing()
+    }
+
+    /// Whether nothing changes where `guest` has no L2 table.
+    fn may_lack_table(&self, guest: u64, empty: Empty) -> Result<bool, Error> {
+        if !self.leaves_empty(empty) || self.medium.raw_data {
             return Ok(false);
         }
         Ok(self.map.l1_entry(&self.medium, guest)?.table.is_none())
@@ -171,7 +228,12 @@ impl Inner {
 
     /// Part of one L2 table. Entries that change are replaced first, and what they referred to is
     /// freed after that.
-    async fn zero_batch(self: &Arc<Self>, range: GuestRange, space: Space) -> Result<(), Error> {
+    async fn zero_batch(
+        self: &Arc<Self>,
+        range: GuestRange,
+        space: Space,
+        empty: Empty,
+    ) -> Result<(), Error> {
         let GuestRange { start, end } = range;
         let size = self.medium.geometry.cluster_size();
         // Beyond the end of the disk there is nothing that is ever read.
@@ -198,7 +260,7 @@ impl Inner {
                 guest = cluster_end;
                 continue;
             }
-            match self.zeroed(&old, GuestRange { start: guest, end: cluster_end }, space) {
+            match self.zeroed(&old, GuestRange { start: guest, end: cluster_end }, space, empty) {
                 Some(new) => {
                     if changed.is_empty() {
                         changed_from = cluster_start;
@@ -248,7 +310,7 @@ impl Inner {
 
     /// What the entry of a cluster becomes when `part` of it is to read as zeroes; `None` if it
     /// does already, as the caller wants it.
-    fn zeroed(&self, old: &L2Entry, part: GuestRange, space: Space) -> Option<L2Entry> {
+    fn zeroed(&self, old: &L2Entry, part: GuestRange, space: Space, empty: Empty) -> Option<L2Entry> {
         let sub = self.medium.geometry.subcluster_bits();
         let first = (self.medium.geometry.in_cluster(part.start) >> sub) as u32;
         let count = (part.len() >> sub) as u32;
@@ -263,7 +325,7 @@ impl Inner {
             }
         };
         let unallocated = old.alloc == 0 && old.zero == 0 && old.host.is_none();
-        if unallocated && !self.has_backing() && !self.awaits_backing() {
+        if unallocated && self.leaves_empty(empty) {
             return None;
         }
         // Without the zero flag an entry that has a place is data.

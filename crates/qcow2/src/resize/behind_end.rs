@@ -9,7 +9,7 @@ use crate::Error;
 use crate::guest_range::GuestRange;
 use crate::image::Inner;
 use crate::map::Kind;
-use crate::zero::Space;
+use crate::zero::{Empty, Space};
 
 impl Inner {
     /// Makes everything between the end of the disk at `old` and `new` read as zeroes once the disk
@@ -37,7 +37,8 @@ impl Inner {
             if visible > from {
                 let _pass = self.enter().await?;
                 let space = Space::Free { punch: self.options.pass_discard_other };
-                self.zero_subclusters(GuestRange { start: from, end: visible }, space).await?;
+                let behind = GuestRange { start: from, end: visible };
+                self.zero_subclusters(behind, space, Empty::Left).await?;
             }
             from = table_end;
         }

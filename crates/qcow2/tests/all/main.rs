@@ -37,3 +37,4 @@ mod sim_raw;
 mod sim_space;
 mod truncated;
 mod write_order;
+mod zeroes;
