@@ -2,7 +2,6 @@
 
 mod image;
 mod manifest;
-mod marked;
 mod new_point;
 mod restore;
 mod server;

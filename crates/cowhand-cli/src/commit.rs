@@ -9,7 +9,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
-use job::{Content, Copy, CopyOptions, Counters, LoopClock, RateLimit, Scope, Zeroes};
+use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use qcow2::ResizeOptions;
 use serde_json::json;
 
@@ -75,6 +75,8 @@ pub struct Args {
 struct Plan {
     /// The overlay, without the base and what lies below it.
     above: DiskOptions,
+    /// How many images are above the base.
+    layers: u32,
     base: DiskOptions,
     /// The overlay becomes empty.
     empties: bool,
@@ -144,6 +146,7 @@ async fn plan(args: &Args, options: DiskOptions, rules: &OpenRules) -> Result<Pl
 fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Plan {
     let count = chain.len() - 1;
     let empties = !args.keep && count == 1;
+    let layers = u32::try_from(count).unwrap_or(u32::MAX);
     let base =
         chain.pop().map(|base| (base.storage().name().to_owned(), base.options.clone(), format(&base)));
     let mut above = options.clone();
@@ -167,7 +170,7 @@ fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Pla
         above.set_cache(mode);
         base_options.set_cache(mode);
     }
-    Plan { above, base: base_options, empties }
+    Plan { above, layers, base: base_options, empties }
 }
 
 fn format(image: &FoundImage) -> Format {
@@ -190,21 +193,13 @@ async fn commit(
         return Err(Failure::new(what).with_hint("-d leaves it as it is"));
     }
     let base = open_base(&plan.base, rules, above.size()).await?;
-    let copy = Copy {
-        source: &**above,
-        from: 0..above.size(),
-        target: &*base,
-        to: 0,
-        scope: Scope::Layers(u32::MAX),
-        content: Content::Unknown,
-        options: CopyOptions {
-            memory_bytes: memory.copy_bytes,
-            flush_bytes: Some(WAITING_BYTES_MAX),
-            zeroes: Zeroes::ByMap,
-            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
-            ..CopyOptions::default()
-        },
+    let options = CopyOptions {
+        memory_bytes: memory.copy_bytes,
+        flush_bytes: Some(WAITING_BYTES_MAX),
+        rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+        ..CopyOptions::default()
     };
+    let copy = job::copies::commit(&**above, plan.layers, &*base, options);
     let copied = watch.run(&copy, &Counters::default()).await.map_err(|error| failed(&error));
     copying::finish(&base, copied, |error| copying::because("write", &plan.base, error)).await?;
     // Behind the base's last flush: what the overlay gives up is there.

@@ -16,7 +16,7 @@ use graph::Disk;
 use graph::cache_mode::CacheMode;
 use graph::options::DiskOptions;
 use graph::probe::Format;
-use job::{Content, Copy, CopyOptions, Counters, Joined, Order, Zeroes};
+use job::{Content, Copy, CopyOptions, Counters, Joined, Order, Scope, Zeroes};
 use qcow2::bitmap::Bitmap;
 use qcow2::snapshot::SnapshotName;
 use reactor::Reactor;
@@ -324,14 +324,10 @@ async fn copy(
         Some(compressing) => (compressing as &dyn Block, compressing.cluster_bytes()),
         None => (&**disk as &dyn Block, 1),
     };
-    let copy = Copy {
-        source,
-        from: 0..source.size(),
-        target,
-        to: 0,
-        scope: plan.scope,
-        content,
-        options: plan.copy_options(args, align_bytes),
+    let options = plan.copy_options(args, align_bytes);
+    let copy = match plan.scope {
+        Scope::Overlay => job::copies::overlay(source, target, content, options),
+        _ => job::copies::whole(source, target, content, options),
     };
     watch.run(&copy, counters).await.map_err(|error| failed(&error))
 }

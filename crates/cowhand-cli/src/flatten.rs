@@ -10,9 +10,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
-use job::{Content, Copy, CopyOptions, Counters, LoopClock, RateLimit, Scope, Zeroes};
-use qcow2::Qcow2;
-use qcow2_layout::Version;
+use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use serde::Serialize;
 
 use crate::copying::watch::Watch;
@@ -199,7 +197,7 @@ async fn flatten(
             None => None,
         };
         let depth = base.map_or(0, |base| base.depth);
-        let copied = copy(args, disk, &image, below.as_deref().map(|below| (below, depth)), watch, memory);
+        let copied = copy(args, disk, below.as_deref().map(|below| (below, depth)), watch, memory);
         let copied = copied.await.map_err(|error| failed(&*error))?;
         (flattened.copied, flattened.zeroed) = (copied.written, copied.zeroed);
         watch.check()?;
@@ -214,7 +212,6 @@ async fn flatten(
 async fn copy(
     args: &Args,
     disk: &Disk,
-    image: &Qcow2,
     base: Option<(&Disk, u32)>,
     watch: &Watch,
     memory: Memory,
@@ -223,30 +220,14 @@ async fn copy(
         true => Some(compressing(disk)?),
         false => None,
     };
-    let geometry = image.geometry();
-    let (scope, content, zeroes) = match base {
-        None => (Scope::BelowTop, Content::Zeroes, Zeroes::Detect(geometry.cluster_size())),
-        Some((base, depth)) => {
-            // Version 2 has no entry that hides what the base has.
-            let zeroes = if geometry.version == Version::V2 { Zeroes::Write } else { Zeroes::ByMap };
-            (Scope::BelowTopWithin(depth), Content::As(base), zeroes)
-        }
+    let target = compressing.as_ref().map_or(disk as &dyn Block, |compressing| compressing);
+    let base = base.map(|(base, depth)| (base as &dyn Block, depth));
+    let options = CopyOptions {
+        memory_bytes: memory.copy_bytes,
+        flush_bytes: Some(WAITING_BYTES_MAX),
+        rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
+        ..CopyOptions::default()
     };
-    let copy = Copy {
-        source: disk,
-        from: 0..disk.size(),
-        target: compressing.as_ref().map_or(disk as &dyn Block, |compressing| compressing),
-        to: 0,
-        scope,
-        content,
-        options: CopyOptions {
-            memory_bytes: memory.copy_bytes,
-            flush_bytes: Some(WAITING_BYTES_MAX),
-            align_bytes: geometry.cluster_size(),
-            zeroes,
-            rate: args.rate.map(|rate| RateLimit::new(rate, LoopClock)),
-            ..CopyOptions::default()
-        },
-    };
+    let copy = job::copies::flatten(disk, target, base, options);
     Ok(watch.run(&copy, &Counters::default()).await?)
 }

@@ -9,9 +9,7 @@ use graph::cache_mode::CacheMode;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use job::{Content, Copy, CopyOptions, Counters, Scope, Zeroes};
-use qcow2::Qcow2;
-use qcow2_layout::Version;
+use job::{CopyOptions, Counters};
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
@@ -113,9 +111,11 @@ async fn rebase(
             true => None,
             false => Some(copying::open(&below(args, options), rules, "open backing file").await?),
         };
-        copy(args, overlay, &image, backing.as_deref(), watch, memory)
-            .await
-            .map_err(|error| failed(&*error))?;
+        if backing.is_some() {
+            // Zeroes that are written now hide what the new image has, also where nothing lies below yet.
+            image.await_backing();
+        }
+        copy(args, overlay, backing.as_deref(), watch, memory).await.map_err(|error| failed(&*error))?;
         watch.check()?;
     }
     let name = Some(args.backing.clone()).filter(|name| !name.is_empty());
@@ -139,7 +139,6 @@ fn below(args: &Args, overlay: &DiskOptions) -> DiskOptions {
 async fn copy(
     args: &Args,
     overlay: &Disk,
-    image: &Qcow2,
     backing: Option<&Disk>,
     watch: &Watch,
     memory: Memory,
@@ -148,32 +147,14 @@ async fn copy(
         true => Some(compressing(overlay)?),
         false => None,
     };
-    let content = match backing {
-        Some(backing) => Content::As(backing),
-        None => Content::Zeroes,
+    let target = compressing.as_ref().map_or(overlay as &dyn Block, |compressing| compressing);
+    let backing = backing.map(|backing| backing as &dyn Block);
+    let options = CopyOptions {
+        memory_bytes: memory.copy_bytes,
+        flush_bytes: Some(WAITING_BYTES_MAX),
+        ..CopyOptions::default()
     };
-    let cluster_bytes = image.geometry().cluster_size();
-    // Where nothing lies below now, the map says zeroes without an entry, and version 2 has none that says them.
-    let says_zeroes = overlay.root().below().is_some() && image.geometry().version == Version::V3;
-    let copy = Copy {
-        source: overlay,
-        from: 0..overlay.size(),
-        target: compressing.as_ref().map_or(overlay as &dyn Block, |compressing| compressing),
-        to: 0,
-        scope: Scope::BelowTop,
-        content,
-        options: CopyOptions {
-            memory_bytes: memory.copy_bytes,
-            flush_bytes: Some(WAITING_BYTES_MAX),
-            align_bytes: cluster_bytes,
-            zeroes: match (backing, says_zeroes) {
-                (None, _) => Zeroes::Detect(cluster_bytes),
-                (Some(_), true) => Zeroes::ByMap,
-                (Some(_), false) => Zeroes::Write,
-            },
-            ..CopyOptions::default()
-        },
-    };
+    let copy = job::copies::rebase(overlay, target, backing, options);
     watch.run(&copy, &Counters::default()).await?;
     Ok(())
 }

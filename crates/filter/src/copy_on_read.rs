@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Capabilities, Error, Filter, ReadKind, ZeroOptions};
 use buffer::{IoBuf, IoVec};
+use job::{Says, Scope};
 use storage::{Hints, RangeLocks, RangeMode};
 
 /// Bytes that are copied at a time at most, but for whole clusters.
@@ -34,7 +35,8 @@ impl CopyOnRead {
     /// Whether a range in this state is to be copied.
     fn takes(&self, status: &BlockStatus) -> bool {
         let is_below = !status.present || status.depth > 0;
-        is_below && self.layers.is_none_or(|layers| status.present && status.depth < layers)
+        let scope = self.layers.map_or(Scope::BelowTop, Scope::Layers);
+        is_below && scope.says(status) != Says::Nothing
     }
 
     /// Copies what of `range` lies below, in whole clusters.

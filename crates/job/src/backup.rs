@@ -14,15 +14,16 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use storage::{Hints, RangeLocks, RangeMode};
 use sync::Event;
 use sync::Mutex;
+use sync::atomic::{AtomicBool, Ordering};
 
 use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::dirty::Dirty;
 use crate::error::{Action, Error, Side};
+use crate::layers::Scope;
 use crate::life::Life;
 use crate::mirror::{What, finish, mark_layers};
-use crate::plan::Scope;
 
 /// Bytes that are copied at a time at most, of one piece.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -38,6 +39,8 @@ pub struct BeforeWrite {
     left: Dirty,
     /// What was written since the moment of which the copy is, where somebody asks for it.
     since: Option<Dirty>,
+    /// The target gets all of the disk: otherwise it is read with what lies, or will lie, below it.
+    holds_everything: AtomicBool,
     /// What was copied is discarded in the disk.
     discards: bool,
     /// The job and guests that copy hold what they copy; guests that write hold what they write.
@@ -49,7 +52,7 @@ pub struct BeforeWrite {
 }
 
 impl BeforeWrite {
-    /// Over `over`, whose old content goes to `target`, in units of `unit_bytes`. What is written from then on is kept in units of
+    /// Over `over`, whose old content goes to `target`, in units of `unit_bytes`, or of its clusters if they are larger. What is written from then on is kept in units of
     /// `since_bytes`, if they are given. Both are powers of two. With
     /// `discards` a unit is discarded in `over` once it is copied.
     pub fn new(
@@ -59,11 +62,24 @@ impl BeforeWrite {
         since_bytes: Option<u64>,
         discards: bool,
     ) -> Arc<Self> {
-        let left = Dirty::new(over.size(), unit_bytes);
+        let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
+        let left = Dirty::new(over.size(), unit_bytes.max(cluster_bytes));
+        let holds_everything = AtomicBool::new(false);
         let since = since_bytes.map(|unit| Dirty::new(over.size(), unit));
         let (locks, counters) = (RangeLocks::default(), Counters::default());
         let (broken, broke) = (Mutex::default(), Event::new());
-        Arc::new(Self { over, target, left, since, discards, locks, counters, broken, broke })
+        Arc::new(Self {
+            over,
+            target,
+            left,
+            since,
+            holds_everything,
+            discards,
+            locks,
+            counters,
+            broken,
+            broke,
+        })
     }
 
     /// What is not copied yet. Somebody who knows what is to be copied marks it here, with [`What::Marked`], while the disk is drained.
@@ -81,6 +97,7 @@ impl BeforeWrite {
     /// # Errors
     /// When the map cannot be read.
     pub async fn mark(&self, what: What) -> Result<(), BlockError> {
+        self.holds_everything.store(what == What::Everything, Ordering::Relaxed);
         match what {
             What::Layers(layers) => mark_layers(&*self.over, layers, &self.left).await?,
             // With nothing to copy by itself, what guests overwrite is copied all the same.
@@ -97,7 +114,10 @@ impl BeforeWrite {
             target: &*self.target,
             to: range.start,
             scope: Scope::Everything,
-            content: Content::Unknown,
+            content: match self.holds_everything.load(Ordering::Relaxed) {
+                true => Content::Unknown,
+                false => Content::Overlay,
+            },
             options: CopyOptions { in_flight: 1, ..CopyOptions::default() },
         };
         copy.transfer(&self.counters).await?;

@@ -1,10 +1,13 @@
 //! What is known of the target before the copy: it decides what need not be written.
 
+use std::ops::Range;
+
 use block::{Block, Hints, ZeroOptions};
 use buffer::{IoBuf, IoBytes};
 
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::layers::{needs_zero, widened};
 use crate::read::read;
 use crate::runs::Before;
 
@@ -17,6 +20,9 @@ pub enum Content<'a> {
     Zeroes,
     /// What this block reads as at the same offset, and zeroes behind its end.
     As(&'a dyn Block),
+    /// Nothing is known, and what the target does not say itself will be said by an image that is put below it later, or that it is read with:
+    /// zeroes are written in any case, and a cluster of the target that is written in part gets its rest from the source.
+    Overlay,
 }
 
 impl Content<'_> {
@@ -29,7 +35,7 @@ impl Content<'_> {
         counters: &Counters,
     ) -> Result<Before, Error> {
         match self {
-            Self::Unknown => Ok(Before::Unknown),
+            Self::Unknown | Self::Overlay => Ok(Before::Unknown),
             Self::Zeroes => Ok(Before::Zeroes),
             Self::As(block) => Ok(match bytes(*block, offset, len, hints, counters).await? {
                 Some(bytes) => Before::Bytes(bytes),
@@ -62,40 +68,72 @@ async fn bytes(
     Ok(Some(whole.freeze()))
 }
 
+/// How a range is made zeroes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zeroing {
+    /// Space may be given back.
+    pub(crate) unmap: bool,
+    /// Whether zeroes are needed is asked of whole units of so many bytes of the target.
+    pub(crate) unit_bytes: u64,
+}
+
 /// Makes a range of `target` zeroes, where `known` does not say that it reads so.
 pub(crate) async fn zero(
     target: &dyn Block,
     known: &Content<'_>,
-    offset: u64,
-    len: u64,
-    unmap: bool,
+    range: Range<u64>,
+    how: Zeroing,
     counters: &Counters,
 ) -> Result<(), Error> {
     let (proof, side) = match known {
         Content::Zeroes => return Ok(()),
+        Content::Overlay => return zero_all(target, range, how, counters).await,
         Content::Unknown => (target, Side::Target),
         Content::As(block) => (*block, Side::Source),
     };
-    let (mut at, end) = (offset, offset + len);
-    while at < end {
-        let (zero, found) = match proof.size() {
-            size if size <= at => (true, end - at),
-            size => {
-                let status = proof.block_status(at, end.min(size) - at).await;
-                let status = status.map_err(Error::request(side, proof, Action::Status, at))?;
-                // What an overlay does not say itself, the image below it will say.
-                let is_said =
-                    status.present || !(matches!(known, Content::Unknown) && target.awaits_backing());
-                (status.zero && is_said, status.len)
-            }
-        };
-        if !zero {
-            let options = ZeroOptions { unmap, fast_only: false };
-            let zeroed = target.zero(at, found, options).await;
-            zeroed.map_err(Error::request(Side::Target, target, Action::Zero, at))?;
-            counters.add_zeroed(found);
+    let (mut at, awaits_backing) = (range.start, target.awaits_backing());
+    // Units that need zeroes, from the first on.
+    let mut needed: Option<Range<u64>> = None;
+    while at < range.end {
+        let size = proof.size();
+        if size <= at {
+            // Behind its end it reads as zeroes; only a target itself is never shorter than what is copied to it.
+            break;
         }
-        at += found;
+        let status = proof.block_status(at, range.end.min(size) - at).await;
+        let status = status.map_err(Error::request(side, proof, Action::Status, at))?;
+        let found = at..at + status.len.min(range.end - at);
+        at = found.end;
+        if !needs_zero(known, &status, awaits_backing) {
+            continue;
+        }
+        let units = widened(found, how.unit_bytes, &range);
+        at = at.max(units.end);
+        needed = match needed {
+            Some(before) if before.end >= units.start => Some(before.start..units.end),
+            Some(before) => {
+                zero_all(target, before, how, counters).await?;
+                Some(units)
+            }
+            None => Some(units),
+        };
     }
+    match needed {
+        Some(units) => zero_all(target, units, how, counters).await,
+        None => Ok(()),
+    }
+}
+
+async fn zero_all(
+    target: &dyn Block,
+    range: Range<u64>,
+    how: Zeroing,
+    counters: &Counters,
+) -> Result<(), Error> {
+    let (at, len) = (range.start, range.end - range.start);
+    let options = ZeroOptions { unmap: how.unmap, fast_only: false };
+    let zeroed = target.zero(at, len, options).await;
+    zeroed.map_err(Error::request(Side::Target, target, Action::Zero, at))?;
+    counters.add_zeroed(len);
     Ok(())
 }

@@ -8,10 +8,11 @@ use buffer::{IoBytes, IoVec};
 use futures_util::lock::Mutex;
 use futures_util::{TryStream, TryStreamExt, stream};
 
-use crate::content::{self, Content};
+use crate::content::{self, Content, Zeroing};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
-use crate::plan::{Planner, Scope, Shape, Step};
+use crate::layers::{self, Scope};
+use crate::plan::{Planner, Shape, Step};
 use crate::rate::RateLimit;
 use crate::read;
 use crate::runs::{Before, Need, runs};
@@ -53,7 +54,7 @@ pub struct CopyOptions {
     pub in_flight: usize,
     /// Memory for what is under way; at least one piece (64 KiB, or a unit of alignment) is taken in any case.
     pub memory_bytes: u64,
-    /// Writes begin and end at multiples of this, or at the ends of the range.
+    /// Writes begin and end at multiples of this, or at the ends of the range; where the content needs it, at those of the target's clusters.
     pub align_bytes: u64,
     /// What becomes of zeroes.
     pub zeroes: Zeroes,
@@ -183,10 +184,10 @@ impl Copy<'_> {
     fn pieces(&self) -> Pieces {
         let buffers_each = match self.content {
             Content::As(_) => 2,
-            Content::Unknown | Content::Zeroes => 1,
+            Content::Unknown | Content::Zeroes | Content::Overlay => 1,
         };
         let options = &self.options;
-        Pieces::of(options.memory_bytes / buffers_each, options.in_flight, options.align_bytes)
+        Pieces::of(options.memory_bytes / buffers_each, options.in_flight, self.unit_bytes())
     }
 
     fn steps<'s>(
@@ -197,7 +198,7 @@ impl Copy<'_> {
         let shape = Shape {
             scope: self.scope,
             piece_bytes,
-            align_bytes: self.options.align_bytes.max(1),
+            align_bytes: self.unit_bytes(),
             zeroes_are_data: self.options.zeroes == Zeroes::Write,
             salvage: self.options.salvage,
         };
@@ -292,7 +293,7 @@ impl Copy<'_> {
             (Zeroes::ByMap | Zeroes::Write, Content::As(_)) => COMPARED_BYTES,
             (Zeroes::ByMap | Zeroes::Write, _) => return self.write(offset, bytes, counters).await,
         };
-        let granularity = granularity.max(1).next_multiple_of(self.options.align_bytes.max(1));
+        let granularity = granularity.max(1).next_multiple_of(self.unit_bytes());
         for run in runs(&bytes, before, offset, granularity) {
             let at = offset + run.start as u64;
             match run.need {
@@ -315,7 +316,13 @@ impl Copy<'_> {
     }
 
     async fn zero(&self, offset: u64, len: u64, counters: &Counters) -> Result<(), Error> {
-        content::zero(self.target, &self.content, offset, len, self.options.unmap, counters).await
+        let how = Zeroing { unmap: self.options.unmap, unit_bytes: self.unit_bytes() };
+        content::zero(self.target, &self.content, offset..offset + len, how, counters).await
+    }
+
+    /// Bytes of the target that are written together.
+    fn unit_bytes(&self) -> u64 {
+        layers::unit(&self.content, self.target, self.options.align_bytes)
     }
 
     /// Of every request: other pieces are under way with it, if there may be several.

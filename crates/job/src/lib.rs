@@ -11,12 +11,15 @@
 
 mod backup;
 mod content;
+pub mod copies;
 mod copy;
 mod counters;
 mod dirty;
 mod error;
 mod joined;
+mod layers;
 mod life;
+mod marked;
 mod merge;
 mod mirror;
 mod plan;
@@ -27,6 +30,7 @@ mod state;
 mod stored;
 mod stream;
 mod terms;
+mod through;
 mod tracked;
 
 pub use backup::{Backup, BackupPace, BeforeWrite};
@@ -36,10 +40,11 @@ pub use counters::{Counters, Progress};
 pub use dirty::Dirty;
 pub use error::{Action, Error, Side};
 pub use joined::Joined;
+pub use layers::{Says, Scope};
 pub use life::Life;
+pub use marked::Marked;
 pub use merge::Merge;
 pub use mirror::{Ended, Mirror, What};
-pub use plan::Scope;
 pub use rate::{Clock, LoopClock, RateLimit};
 pub use state::{Status, Verb};
 pub use stream::{Guarded, Stream};

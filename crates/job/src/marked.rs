@@ -1,11 +1,12 @@
-//! Parts of a disk: what is not among them is as if the disk had nothing there.
+//! Parts of a disk: what is not among them is as if the disk said nothing there.
 
 use std::sync::Arc;
 
 use block::{Block, BlockFuture, BlockStatus, Error, Filter};
-use job::Dirty;
 
-/// A disk of which only what is marked counts: [`job::Scope::Layers`] of one layer copies that and nothing else.
+use crate::dirty::Dirty;
+
+/// A disk of which only what is marked counts ([`crate::copies::incremental`]): there it is one layer that says all of it.
 #[derive(Debug)]
 pub struct Marked {
     /// The disk.

@@ -8,8 +8,8 @@ use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::layers::Scope;
 use crate::life::Life;
-use crate::plan::Scope;
 
 /// Bytes that are copied between two pause points at most.
 const PIECE_BYTES: u64 = 8 << 20;

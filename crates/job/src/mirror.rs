@@ -13,12 +13,11 @@ use block::Block;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use storage::RangeMode;
 
-use crate::content::Content;
 use crate::copy::{Copy, CopyOptions};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::layers::{Says, Scope};
 use crate::life::Life;
-use crate::plan::Scope;
 use crate::state::Status;
 use crate::terms::End;
 use crate::tracked::Tracked;
@@ -100,6 +99,9 @@ impl Mirror {
     pub async fn mark(&self, what: What) -> Result<(), block::Error> {
         let source = self.tracked.source();
         let size = source.size();
+        if what == What::Everything {
+            self.tracked.holds_everything();
+        }
         match what {
             What::Nothing | What::Marked => {}
             What::Everything => self.tracked.dirty.mark(0..size),
@@ -233,7 +235,7 @@ impl Mirror {
             target: &**self.tracked.target(),
             to: piece.start,
             scope: Scope::Everything,
-            content: Content::Unknown,
+            content: self.tracked.content(),
             options: CopyOptions { in_flight: 1, ..CopyOptions::default() },
         };
         copy.transfer(&self.counters).await
@@ -300,7 +302,7 @@ pub(crate) async fn finish(
     Ok(())
 }
 
-/// Marks what the uppermost layers of `source` have.
+/// Marks what the uppermost layers of `source` say.
 pub(crate) async fn mark_layers(
     source: &dyn Block,
     layers: u32,
@@ -310,7 +312,7 @@ pub(crate) async fn mark_layers(
     while at < size {
         let status = source.block_status(at, size - at).await?;
         let end = at + status.len.min(size - at);
-        if status.present && status.depth < layers {
+        if Scope::Layers(layers).says(&status) != Says::Nothing {
             dirty.mark(at..end);
         }
         at = end;

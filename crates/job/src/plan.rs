@@ -2,53 +2,14 @@
 
 use std::ops::Range;
 
-use block::{Block, BlockStatus};
+use block::Block;
 
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::layers::{Says, Scope};
 
 /// Zeroes of one step at most: a copy can be cancelled, and counts, between steps.
 const ZERO_STEP_BYTES: u64 = 64 << 20;
-
-/// Which parts of the source count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All of it.
-    Everything,
-    /// What its uppermost layers know, so many of them. The rest is left alone.
-    Layers(u32),
-    /// What its uppermost layer does not know.
-    BelowTop,
-    /// What its uppermost layer does not know, without what only layers further down than so many know.
-    BelowTopWithin(u32),
-}
-
-/// What is done with a range of the source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Nothing: it is out of scope.
-    Nothing,
-    /// The target must read as zeroes.
-    Zero,
-    /// It is read and copied.
-    Data,
-}
-
-impl Scope {
-    fn work(self, status: &BlockStatus) -> Work {
-        let counts = match self {
-            Self::Everything => true,
-            Self::Layers(layers) => status.present && status.depth < layers,
-            Self::BelowTop => !status.present || status.depth > 0,
-            Self::BelowTopWithin(layers) => !status.present || (1..layers).contains(&status.depth),
-        };
-        match (counts, status.zero) {
-            (false, _) => Work::Nothing,
-            (true, true) => Work::Zero,
-            (true, false) => Work::Data,
-        }
-    }
-}
 
 /// One step of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +46,7 @@ pub(crate) struct Planner<'a> {
     /// What is added to an offset in the source for the target's.
     to_target: i128,
     /// The latest answer of the map.
-    known: Option<(Range<u64>, Work)>,
+    known: Option<(Range<u64>, Says)>,
 }
 
 impl<'a> Planner<'a> {
@@ -106,15 +67,15 @@ impl<'a> Planner<'a> {
             let at = self.at;
             let (work, end) = self.run(at).await?;
             match work {
-                Work::Nothing => {
+                Says::Nothing => {
                     self.counters.add_done(end - at);
                     self.at = end;
                 }
-                Work::Zero => {
+                Says::Zero => {
                     self.at = end.min(at + ZERO_STEP_BYTES);
                     return Ok(Some(Step { at, len: self.at - at, zero: true }));
                 }
-                Work::Data => {
+                Says::Data => {
                     self.at = self.data_end(at, end).await?;
                     return Ok(Some(Step { at, len: self.at - at, zero: false }));
                 }
@@ -129,15 +90,15 @@ impl<'a> Planner<'a> {
         let last = self.boundary(at, self.shape.piece_bytes);
         while end < last {
             match self.run(end).await? {
-                (Work::Data, next) => end = next,
-                (Work::Nothing | Work::Zero, _) => return Ok(end),
+                (Says::Data, next) => end = next,
+                (Says::Nothing | Says::Zero, _) => return Ok(end),
             }
         }
         Ok(last)
     }
 
     /// What is to be done from `at` on, and up to where, in whole units of alignment. A unit of different parts is data.
-    async fn run(&mut self, at: u64) -> Result<(Work, u64), Error> {
+    async fn run(&mut self, at: u64) -> Result<(Says, u64), Error> {
         let (work, mut end) = self.look(at).await?;
         let unit_end = self.boundary(at, self.shape.align_bytes);
         if end >= unit_end {
@@ -150,24 +111,24 @@ impl<'a> Planner<'a> {
             same &= other == work;
             end = other_end;
         }
-        Ok((if same { work } else { Work::Data }, unit_end))
+        Ok((if same { work } else { Says::Data }, unit_end))
     }
 
-    async fn look(&mut self, at: u64) -> Result<(Work, u64), Error> {
+    async fn look(&mut self, at: u64) -> Result<(Says, u64), Error> {
         if let Some((range, work)) = &self.known
             && range.contains(&at)
         {
             return Ok((*work, range.end));
         }
         let known = match self.source.block_status(at, self.end - at).await {
-            Ok(status) => (self.shape.scope.work(&status), at + status.len.min(self.end - at)),
-            Err(_) if self.shape.salvage => (Work::Data, self.boundary(at, self.shape.piece_bytes)),
+            Ok(status) => (self.shape.scope.says(&status), at + status.len.min(self.end - at)),
+            Err(_) if self.shape.salvage => (Says::Data, self.boundary(at, self.shape.piece_bytes)),
             Err(error) => {
                 return Err(Error::request(Side::Source, self.source, Action::Status, at)(error));
             }
         };
         let known = match known {
-            (Work::Zero, end) if self.shape.zeroes_are_data => (Work::Data, end),
+            (Says::Zero, end) if self.shape.zeroes_are_data => (Says::Data, end),
             known => known,
         };
         self.known = Some((at..known.1, known.0));

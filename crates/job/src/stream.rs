@@ -13,8 +13,8 @@ use crate::content::Content;
 use crate::copy::{Copy, CopyOptions, Zeroes};
 use crate::counters::Counters;
 use crate::error::{Action, Error, Side};
+use crate::layers::{Says, Scope};
 use crate::life::Life;
-use crate::plan::Scope;
 
 /// Bytes that are copied at a time at most.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -91,7 +91,7 @@ impl Stream {
     /// When a request fails and the job's terms say that it fails of it; when it is cancelled. What was copied stays, and is right.
     pub async fn run(&self, life: &Life) -> Result<(), Error> {
         let image = &*self.guarded.over;
-        let unit = image.capabilities().cluster_bytes.unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let unit = image.capabilities().cluster_bytes.unwrap_or(PIECE_BYTES);
         let (mut at, size, counters) = (0, image.size(), Counters::default());
         while at < size {
             life.pause_point().await?;
@@ -105,11 +105,12 @@ impl Stream {
             };
             let end = at + status.len.min(size - at);
             // Without a base, what nobody has reads as zeroes afterwards, too.
-            if !self.takes(status.present, status.depth) || (status.zero && self.base.is_none()) {
+            let says = self.scope().says(&status);
+            if says == Says::Nothing || (says == Says::Zero && self.base.is_none()) {
                 at = end;
                 continue;
             }
-            // Whole clusters, so that none is filled from below twice.
+            // Whole clusters, so that none is filled from below twice, and none is skipped for what the base has in a part of it.
             let from = at / unit * unit;
             let piece_bytes = if status.zero { ZERO_BYTES } else { PIECE_BYTES };
             let to = end.min(from + piece_bytes).next_multiple_of(unit).min(size);
@@ -127,19 +128,17 @@ impl Stream {
         image.flush().await.map_err(Error::request(Side::Target, image, Action::Flush, 0))
     }
 
-    fn takes(&self, present: bool, depth: u32) -> bool {
+    fn scope(&self) -> Scope {
         match self.base {
-            Some(_) => present && (1..self.layers).contains(&depth),
-            None => !present || depth > 0,
+            Some(_) => Scope::BelowTopWithin(self.layers),
+            None => Scope::BelowTop,
         }
     }
 
     async fn copy(&self, from: u64, to: u64, counters: &Counters) -> Result<(), Error> {
         let image = &*self.guarded.over;
-        let (scope, content) = match &self.base {
-            Some(base) => (Scope::BelowTopWithin(self.layers), Content::As(&**base)),
-            None => (Scope::BelowTop, Content::Zeroes),
-        };
+        let scope = self.scope();
+        let content = self.base.as_deref().map_or(Content::Zeroes, Content::As);
         let options = CopyOptions { in_flight: 1, zeroes: Zeroes::ByMap, ..CopyOptions::default() };
         let copy = Copy { source: image, from: from..to, target: image, to: from, scope, content, options };
         copy.transfer(counters).await

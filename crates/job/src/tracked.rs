@@ -17,8 +17,10 @@ use storage::{Hints, RangeLocks, RangeMode};
 use sync::Mutex;
 use sync::{Event, EventListener};
 
+use crate::content::Content;
 use crate::dirty::Dirty;
 use crate::error::{Action, Side};
+use crate::through::{Part, copy_unit, has_all, parts};
 
 /// What guests wrote, and what they write in two places at once.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Tracked {
     /// The job holds what it copies; in the synchronous mode guests hold what they write.
     pub(crate) locks: RangeLocks,
     synchronous: AtomicBool,
+    /// What the target does not have of the disk shows through from below it; otherwise it is read with what lies, or will lie, below it.
+    is_overlay: AtomicBool,
     /// Bytes that guests wrote to the target themselves.
     written_through: AtomicU64,
     /// Nanoseconds that guests waited for that, and for what the job copied where they wrote.
@@ -75,7 +79,10 @@ impl Drop for Pending<'_> {
 }
 
 impl Tracked {
-    /// Over `over`, which is copied to `target` of the same size or larger. With `synchronous` guests write to both from the beginning.
+    /// Over `over`, which is copied to `target` of the same size or larger, in units of `unit_bytes`, or of the target's clusters if they are
+    /// larger. With `synchronous` guests write to both from the beginning.
+    ///
+    /// A target that is no layer of `over` is taken for an overlay until [`crate::Mirror::mark`] says that it gets everything.
     pub fn new(
         driver: &'static str,
         over: Arc<dyn Block>,
@@ -83,13 +90,17 @@ impl Tracked {
         unit_bytes: u64,
         synchronous: bool,
     ) -> Arc<Self> {
+        let cluster_bytes = target.capabilities().cluster_bytes.unwrap_or(1);
+        // What lies below a layer of the disk itself is what the disk has there.
+        let is_layer = block::layers(Arc::clone(&over)).any(|layer| Arc::ptr_eq(&layer, &target));
         Arc::new(Self {
             driver,
-            dirty: Dirty::new(over.size(), unit_bytes),
+            dirty: Dirty::new(over.size(), unit_bytes.max(cluster_bytes)),
             over,
             target,
             locks: RangeLocks::default(),
             synchronous: AtomicBool::new(synchronous),
+            is_overlay: AtomicBool::new(!is_layer),
             written_through: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
             uncertain: Mutex::default(),
@@ -109,6 +120,19 @@ impl Tracked {
     /// Where it goes.
     pub fn target(&self) -> &Arc<dyn Block> {
         &self.target
+    }
+
+    /// The target gets all of the disk: what it does not have is zeroes.
+    pub(crate) fn holds_everything(&self) {
+        self.is_overlay.store(false, Ordering::SeqCst);
+    }
+
+    /// What is known of the target's content.
+    pub(crate) fn content(&self) -> Content<'static> {
+        match self.is_overlay.load(Ordering::SeqCst) {
+            true => Content::Overlay,
+            false => Content::Unknown,
+        }
     }
 
     /// What is to be copied.
@@ -227,16 +251,45 @@ impl Tracked {
         while at < range.end {
             let (is_dirty, end) = self.dirty.run(at..range.end);
             if !is_dirty {
-                let part = change.part(at - range.start, end - at);
-                match part.on_copy(&*self.target, at).await {
-                    Ok(()) => drop(self.written_through.fetch_add(end - at, Ordering::Relaxed)),
-                    Err(error) => {
-                        tracing::debug!(%error, "a write did not reach the target; the job repeats it");
-                        self.mark(at..end);
-                    }
-                }
+                self.write_clean(range, at..end, change).await;
             }
             at = end;
+        }
+    }
+
+    /// A part of the change where the job has nothing to copy.
+    async fn write_clean(&self, range: &Range<u64>, clean: Range<u64>, change: &Change) {
+        let pieces = match self.is_overlay.load(Ordering::SeqCst) {
+            true => parts(clean, self.dirty.unit_bytes(), self.over.size()),
+            false => vec![Part::Whole(clean)],
+        };
+        for piece in pieces {
+            let (part, unit) = match piece {
+                Part::Whole(part) => (part, None),
+                Part::Of { unit, part } => (part, Some(unit)),
+            };
+            let written = match unit {
+                Some(unit) if !has_all(&*self.target, unit.clone()).await => {
+                    copy_unit(&*self.over, &*self.target, self.content(), unit).await
+                }
+                Some(_) | None => {
+                    let change = change.part(part.start - range.start, part.end - part.start);
+                    let written = change.on_copy(&*self.target, part.start).await;
+                    written.map_err(crate::Error::request(
+                        Side::Target,
+                        &*self.target,
+                        Action::Write,
+                        part.start,
+                    ))
+                }
+            };
+            match written {
+                Ok(()) => drop(self.written_through.fetch_add(part.end - part.start, Ordering::Relaxed)),
+                Err(error) => {
+                    tracing::debug!(%error, "a write did not reach the target; the job repeats it");
+                    self.mark(part);
+                }
+            }
         }
     }
 }

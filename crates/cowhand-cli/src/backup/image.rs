@@ -9,12 +9,11 @@ use block::Block;
 use graph::options::{Backing, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
-use job::{Content, Copy, CopyOptions, Counters, Dirty, Scope};
+use job::{Content, CopyOptions, Counters, Dirty, Marked};
 use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
 use reactor::Reactor;
 
 use super::manifest::{Kind, Point, Store};
-use super::marked::Marked;
 use super::new_point::NewPoint;
 use super::{FullBecause, why_full};
 use crate::copying::watch::Watch;
@@ -132,27 +131,23 @@ async fn fill(
 ) -> Result<(), Failure> {
     let failed = |error: &dyn std::error::Error| Failure::because("cannot copy the disk", error);
     let over = Arc::clone(disk) as Arc<dyn Block>;
-    let (source, scope, content) = match bitmap {
-        None => (over, Scope::Everything, Content::Zeroes),
+    let options = CopyOptions {
+        memory_bytes: Memory::default().copy_bytes,
+        flush_bytes: Some(WAITING_BYTES_MAX),
+        ..CopyOptions::default()
+    };
+    let marked = match bitmap {
+        None => None,
         Some(bitmap) => {
             let marks = Dirty::new(disk.size(), UNIT_BYTES);
             let ranges = bitmap.dirty_ranges().await.map_err(|error| failed(&error))?;
             ranges.into_iter().for_each(|range| marks.mark(range));
-            (Arc::new(Marked { over, marks }) as Arc<dyn Block>, Scope::Layers(1), Content::Unknown)
+            Some(Marked { over, marks })
         }
     };
-    let copy = Copy {
-        source: &*source,
-        from: 0..disk.size(),
-        target: &**target,
-        to: 0,
-        scope,
-        content,
-        options: CopyOptions {
-            memory_bytes: Memory::default().copy_bytes,
-            flush_bytes: Some(WAITING_BYTES_MAX),
-            ..CopyOptions::default()
-        },
+    let copy = match &marked {
+        None => job::copies::whole(&**disk, &**target, Content::Zeroes, options),
+        Some(marked) => job::copies::incremental(marked, &**target, options),
     };
     watch.run(&copy, &Counters::default()).await.map(drop).map_err(|error| failed(&error))
 }

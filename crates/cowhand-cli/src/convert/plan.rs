@@ -56,7 +56,7 @@ impl Plan {
             return Err(Failure::new(format!("-o size is {size}; what is copied has {source_bytes} bytes")));
         }
         let over_backing = image.options.backing_file.is_some();
-        let scope = if over_backing && has_backing { Scope::Layers(1) } else { Scope::Everything };
+        let scope = if over_backing && has_backing { Scope::Overlay } else { Scope::Everything };
         // A new LUKS file reads as noise.
         let is_zero = image.format != Format::Luks && !over_backing;
         let is_blank = (!args.no_create && is_zero) || args.target_is_zero;

@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-async fn yield_now() {
+pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
         if std::mem::replace(&mut yielded, true) {

@@ -8,3 +8,4 @@ mod faults;
 mod made_up;
 mod rates;
 mod scopes;
+mod unlike;

@@ -11,7 +11,7 @@ use job::{Backup, BackupPace, BeforeWrite};
 use serde_json::{Value, json};
 
 use super::chain::{Chain, hold};
-use super::live::{name_filter, new_job, not_begun, target_of, unit};
+use super::live::{await_backing, name_filter, new_job, not_begun, target_of, unit};
 use super::new_target::Target;
 use super::{bitmap_sync, new_target};
 use crate::copying::compressing;
@@ -76,6 +76,7 @@ async fn begin(
         )));
     }
     let (unit, pace) = pace(arguments, unit(&block))?;
+    await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("copy-before-write", &disk))?;
     let since = bitmap.as_ref().map(|bitmap| bitmap.granularity_bytes);

@@ -150,6 +150,13 @@ fn check_apart(inventory: &Inventory, source: &DiskNode, target: &DiskNode) -> R
     }
 }
 
+/// A target that does not get all of a disk is read over another image later, whether its header names one yet or not.
+pub(super) fn await_backing(target: &DiskNode, what: What) {
+    if let Some(image) = target.disk.image().filter(|_| what != What::Everything) {
+        image.await_backing();
+    }
+}
+
 /// A copy is kept in step with a disk.
 pub async fn mirror(
     inventory: &Rc<Inventory>,
@@ -205,9 +212,7 @@ async fn begin_mirror(
             "the target {target:?} is raw and holds all of a disk: give sync full"
         )));
     }
-    if let Some(image) = node.disk.image().filter(|_| keeps_backing) {
-        image.await_backing();
-    }
+    await_backing(&node, what);
     let holds = hold(inventory, &new.terms.id, &disk, Some(&node))?;
     name_filter(inventory, change, arguments, &mut new, ("mirror_top", &disk))?;
     let tracked = Tracked::new("mirror_top", disk.disk.root(), block, unit, is_synchronous);
