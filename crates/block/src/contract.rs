@@ -7,7 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use buffer::{ForeignBytes, IoBuf, IoVec};
+use buffer::{CopyError, ForeignBytes, IoBuf, IoVec};
 
 use crate::{Blame, BlockStatus, Error, Hints, Stored, Takes};
 
@@ -142,7 +142,7 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
         hints: Hints,
     ) -> BlockFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let copy = memory.to_bytes().ok_or_else(|| no_memory(self.name()))?;
+            let copy = memory.to_bytes().map_err(|why| not_copied(self.name(), why))?;
             self.write(offset, copy.into(), hints).await
         })
     }
@@ -190,6 +190,11 @@ pub trait Block: Any + fmt::Debug + Send + Sync {
 /// The failure of a request on `block` that needs a copy of its bytes, and there is no memory for it.
 pub fn no_memory(block: &str) -> Error {
     Blame::new(block).io("copying the bytes of a request")(io::ErrorKind::OutOfMemory.into())
+}
+
+/// The failure of a request on `block` whose bytes in memory of others could not be copied.
+pub fn not_copied(block: &str, why: CopyError) -> Error {
+    Blame::new(block).io("copying the bytes of a request")(why.into())
 }
 
 /// `top` and all blocks below it, from the upper to the lower.

@@ -122,6 +122,11 @@ impl Error {
         let Error::Io { source, .. } = self else { return false };
         matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
+
+    /// Whether there was no memory for the bytes of the request.
+    pub fn is_no_memory(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory)
+    }
 }
 
 /// Makes errors that name one block.

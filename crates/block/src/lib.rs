@@ -15,7 +15,7 @@ mod raw;
 mod status;
 mod stored;
 
-pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory};
+pub use contract::{Block, BlockFuture, Capabilities, ReadKind, ZeroOptions, layers, no_memory, not_copied};
 pub use error::{Blame, Error, ErrorKind};
 pub use filter::Filter;
 pub use raw::{Raw, SECTOR_BYTES, in_file};

@@ -30,6 +30,14 @@ impl IoBuf {
         Some(Self { allocation: Arc::new(Allocation::try_take(len)?), start: 0, len })
     }
 
+    /// As [`IoBuf::try_uninit`], for a caller that gives an I/O error back.
+    ///
+    /// # Errors
+    /// [`std::io::ErrorKind::OutOfMemory`].
+    pub fn for_request(len: usize) -> std::io::Result<Self> {
+        Self::try_uninit(len).ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+    }
+
     /// `len` zero bytes, aligned to [`crate::ALIGNMENT`].
     pub fn zeroed(len: usize) -> Self {
         if len <= 64 << 10 {

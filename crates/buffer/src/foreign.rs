@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -22,7 +23,64 @@ use crate::{IoBuf, IoBytes};
 pub struct ForeignBytes {
     parts: SmallVec<[ForeignPart; 4]>,
     len: usize,
-    owner: Arc<dyn Any + Send + Sync>,
+    owner: Owner,
+}
+
+/// An owner whose memory others can take away: what is read there then is not what was written there.
+pub trait MayLose: Send + Sync {
+    /// Whether some of the memory was lost since it was mapped.
+    fn is_lost(&self) -> bool;
+}
+
+/// What keeps the memory mapped.
+#[derive(Clone)]
+enum Owner {
+    /// Its memory is never lost.
+    Sure(#[expect(dead_code, reason = "it is only to be dropped")] Arc<dyn Any + Send + Sync>),
+    /// See [`MayLose`].
+    MayLose(Arc<dyn MayLose>),
+    /// Those of memory that was joined.
+    Both(Arc<(Owner, Owner)>),
+}
+
+impl Owner {
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Sure(_) => false,
+            Self::MayLose(owner) => owner.is_lost(),
+            Self::Both(owners) => owners.0.is_lost() || owners.1.is_lost(),
+        }
+    }
+}
+
+/// Why there is no copy of memory of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyError {
+    /// There is no memory for it.
+    NoMemory,
+    /// The memory was lost: a copy would have bytes that nobody wrote.
+    Lost,
+}
+
+impl fmt::Display for CopyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoMemory => "there is no memory for a copy",
+            Self::Lost => "the memory was lost",
+        })
+    }
+}
+
+impl std::error::Error for CopyError {}
+
+impl From<CopyError> for io::Error {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::NoMemory => Self::new(io::ErrorKind::OutOfMemory, error),
+            // The kernel's own copies of such memory fail with EFAULT, which has no kind either.
+            CopyError::Lost => Self::other(error),
+        }
+    }
 }
 
 /// One contiguous range.
@@ -68,6 +126,21 @@ impl ForeignBytes {
         parts: impl IntoIterator<Item = (NonNull<u8>, usize)>,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
+        Self::of(parts, Owner::Sure(owner))
+    }
+
+    /// As [`ForeignBytes::new`], of memory that can be lost. What was lost stays mapped, with any content.
+    ///
+    /// # Safety
+    /// As [`ForeignBytes::new`].
+    pub unsafe fn new_that_may_be_lost(
+        parts: impl IntoIterator<Item = (NonNull<u8>, usize)>,
+        owner: Arc<dyn MayLose>,
+    ) -> Self {
+        Self::of(parts, Owner::MayLose(owner))
+    }
+
+    fn of(parts: impl IntoIterator<Item = (NonNull<u8>, usize)>, owner: Owner) -> Self {
         let parts = parts.into_iter().filter(|(_, len)| *len > 0);
         let parts: SmallVec<[_; 4]> = parts.map(|(start, len)| ForeignPart { start, len }).collect();
         Self { len: parts.iter().map(|part| part.len).sum(), parts, owner }
@@ -103,7 +176,7 @@ impl ForeignBytes {
     /// If the range does not lie inside.
     pub fn slice(&self, from: usize, to: usize) -> Self {
         let parts: SmallVec<_> = self.ranges(from, to).map(|(_, part)| part).collect();
-        Self { parts, len: to - from, owner: Arc::clone(&self.owner) }
+        Self { parts, len: to - from, owner: self.owner.clone() }
     }
 
     /// Copies `bytes` to the range that begins at `from`.
@@ -134,19 +207,24 @@ impl ForeignBytes {
     pub fn join(self, other: ForeignBytes) -> Self {
         let mut parts = self.parts;
         parts.extend_from_slice(&other.parts);
-        Self { parts, len: self.len + other.len, owner: Arc::new((self.owner, other.owner)) }
+        let owner = Owner::Both(Arc::new((self.owner, other.owner)));
+        Self { parts, len: self.len + other.len, owner }
     }
 
-    /// A copy of the bytes as they are now, which nobody can change any more; `None` if there is no memory for it.
-    pub fn to_bytes(&self) -> Option<IoBytes> {
-        let mut copy = IoBuf::try_uninit(self.len)?;
+    /// A copy of the bytes as they are now, which nobody can change any more.
+    ///
+    /// # Errors
+    /// If there is no memory for it, or the bytes were lost, at the latest while they were copied.
+    pub fn to_bytes(&self) -> Result<IoBytes, CopyError> {
+        let mut copy = IoBuf::try_uninit(self.len).ok_or(CopyError::NoMemory)?;
         for (at, part) in self.ranges(0, self.len) {
             let target = &mut copy[at..at + part.len];
             // SAFETY: the maker promised that the range is mapped and readable, and that no Rust reference leads there; so it does not
             // overlap `target`, to which there is one.
             unsafe { std::ptr::copy_nonoverlapping(part.start.as_ptr(), target.as_mut_ptr(), part.len) };
         }
-        Some(copy.freeze())
+        // After the copy: the memory may be lost by reading it.
+        if self.owner.is_lost() { Err(CopyError::Lost) } else { Ok(copy.freeze()) }
     }
 
     /// The pieces of `from..to`, each with its distance from `from`.
@@ -215,6 +293,32 @@ mod tests {
         assert_eq!(&content(&guest), b"012345XY89Zbcdef");
         bytes.fill_with_zeroes(3, 6);
         assert_eq!(&content(&guest), b"012345X\089\0\0cdef");
+    }
+
+    /// A guest's memory file was cut, or its memory failed: the copy had zeroes, which went to the disk as if the guest had written them.
+    #[test]
+    fn lost_memory_is_never_copied_as_if_it_had_been_written() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        struct Losing(Guest, AtomicBool);
+
+        impl MayLose for Losing {
+            fn is_lost(&self) -> bool {
+                self.1.load(Ordering::Relaxed)
+            }
+        }
+
+        let owner = Arc::new(Losing(Guest(UnsafeCell::new([7; 16])), AtomicBool::new(false)));
+        let start = NonNull::new(owner.0.0.get().cast::<u8>()).unwrap();
+        // SAFETY: the sixteen bytes are the owner's, and nothing refers to them meanwhile.
+        let bytes = unsafe { ForeignBytes::new_that_may_be_lost([(start, 16)], owner.clone()) };
+        assert_eq!(bytes.to_bytes().unwrap()[..], [7; 16]);
+        let (part, joined) = (bytes.slice(2, 4), ForeignBytes::zeroed(4).join(bytes.slice(0, 1)));
+        owner.1.store(true, Ordering::Relaxed);
+        for lost in [bytes, part, joined] {
+            assert_eq!(lost.to_bytes().unwrap_err(), CopyError::Lost);
+        }
+        assert!(ForeignBytes::zeroed(4).to_bytes().is_ok());
     }
 
     #[test]

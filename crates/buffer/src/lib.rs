@@ -11,10 +11,12 @@ mod allocation;
 mod buf;
 mod bytes;
 mod foreign;
+mod reserve;
 mod vec;
 
 pub use allocation::{ALIGNMENT, keep_none_on_this_thread};
 pub use buf::IoBuf;
 pub use bytes::IoBytes;
-pub use foreign::{ForeignBytes, ForeignPart};
+pub use foreign::{CopyError, ForeignBytes, ForeignPart, MayLose};
+pub use reserve::{WithReserve, keep_reserve};
 pub use vec::IoVec;

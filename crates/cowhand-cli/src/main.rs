@@ -4,6 +4,10 @@
 
 use std::process::ExitCode;
 
+/// A server keeps memory in reserve (`buffer::keep_reserve`).
+#[global_allocator]
+static ALLOCATOR: buffer::WithReserve = buffer::WithReserve;
+
 fn main() -> ExitCode {
     cowhand_cli::main()
 }

@@ -20,6 +20,7 @@ pub(crate) fn errno(failed: ErrorKind, request: RequestKind) -> Errno {
         ErrorKind::NotSupported => Errno::OPNOTSUPP,
         ErrorKind::Invalid => Errno::INVAL,
         ErrorKind::Io | ErrorKind::Corrupt => Errno::IO,
+        ErrorKind::NoMemory => Errno::NOMEM,
         ErrorKind::ShuttingDown => Errno::SHUTDOWN,
     }
 }

@@ -45,7 +45,8 @@ pub(crate) async fn read(session: &Rc<Session>, unique: u64, offset: u64, len: u
     if size == 0 {
         return session.send(unique, Ok(&[]));
     }
-    let (mut buf, hints) = (IoBuf::uninit(size), session.hints(0));
+    let Some(mut buf) = IoBuf::try_uninit(size) else { return session.refuse(unique, Errno::NOMEM) };
+    let hints = session.hints(0);
     let known =
         if size <= INLINE_READ_BYTES_MAX { entry.disk().try_read(offset, &mut buf, hints) } else { None };
     match known {

@@ -21,6 +21,7 @@ pub(crate) fn nbd_error(failed: ErrorKind, request: RequestKind) -> ErrorCode {
         ErrorKind::NotSupported => ErrorCode::NotSup,
         ErrorKind::Invalid => ErrorCode::Inval,
         ErrorKind::Io | ErrorKind::Corrupt => ErrorCode::Io,
+        ErrorKind::NoMemory => ErrorCode::NoMem,
         ErrorKind::ShuttingDown => ErrorCode::Shutdown,
     }
 }

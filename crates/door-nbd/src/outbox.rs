@@ -158,7 +158,8 @@ impl Outbox {
         fill: impl FnOnce(&mut [u8]) -> Option<ReadKind>,
     ) -> Option<ReadKind> {
         if len > SHARED_REPLY_BYTES_MAX {
-            let mut payload = IoBuf::uninit(len);
+            // Without memory the request waits, and is told.
+            let mut payload = IoBuf::try_uninit(len)?;
             payload.truncate(len);
             let filled = fill(&mut payload[..len]);
             if filled == Some(ReadKind::Data) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use buffer::{IoBuf, IoBytes, IoVec};
 use export::merge::Direction;
-use export::{Error, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
+use export::{Error, ErrorKind, Hints, Permit, ReadKind, RequestCount, RequestKind, ZeroFlags};
 use nbd_wire::{Dialect, done_reply, error_reply, hole_reply, read_head};
 
 use crate::block_status::{self, Question};
@@ -68,7 +68,10 @@ impl Request {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
         self.client.entry.after_those_left_behind(self.offset, u64::from(len)).await;
         self.client.before_memory(u64::from(len)).await;
-        let mut buf = IoBuf::uninit(size);
+        let Some(mut buf) = IoBuf::try_uninit(size) else {
+            self.count(RequestKind::Read, false, u64::from(len));
+            return self.fail(RequestKind::Read, &ErrorKind::NoMemory.into());
+        };
         buf.truncate(size);
         let (result, buf) = self.client.entry.disk().read(self.offset, buf, hints, &self.client.pace).await;
         self.count(RequestKind::Read, result.is_ok(), u64::from(len));
@@ -101,11 +104,15 @@ impl Request {
         client.entry.after_those_left_behind(offset, bytes).await;
         // At most a step.
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut buf = IoBuf::uninit(size);
-        buf.truncate(size);
-        let (result, mut buf) = client.entry.disk().read(offset, buf, hints, &client.pace).await;
-        let Ok(content) = result else {
-            drop(buf);
+        let read = match IoBuf::try_uninit(size) {
+            Some(mut buf) => {
+                buf.truncate(size);
+                let (result, buf) = client.entry.disk().read(offset, buf, hints, &client.pace).await;
+                result.ok().map(|content| (content, buf))
+            }
+            None => None,
+        };
+        let Some((content, mut buf)) = read else {
             for (request, len) in requests {
                 request.read(len, hints).await;
             }

@@ -112,6 +112,7 @@ fn errno(failed: ErrorKind) -> Errno {
         | ErrorKind::PastEnd
         | ErrorKind::Invalid
         | ErrorKind::Io
+        | ErrorKind::NoMemory
         | ErrorKind::Corrupt
         | ErrorKind::ShuttingDown => Errno::IO,
     }

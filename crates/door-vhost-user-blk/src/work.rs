@@ -267,6 +267,7 @@ fn status_of(kind: ErrorKind) -> Status {
         | ErrorKind::PastEnd
         | ErrorKind::Invalid
         | ErrorKind::Io
+        | ErrorKind::NoMemory
         | ErrorKind::Corrupt
         | ErrorKind::ShuttingDown => Status::IoError,
     }

@@ -169,6 +169,7 @@ impl From<block::Error> for Error {
 fn failed(error: block::Error) -> Error {
     let kind = match error.kind() {
         _ if error.is_no_space() => ErrorKind::NoSpace,
+        _ if error.is_no_memory() => ErrorKind::NoMemory,
         block::ErrorKind::Io => ErrorKind::Io,
         block::ErrorKind::Corrupt => ErrorKind::Corrupt,
         block::ErrorKind::Invalid => ErrorKind::Invalid,
@@ -198,6 +199,7 @@ mod tests {
         let cases = [
             (io_error(io::ErrorKind::StorageFull), ErrorKind::NoSpace),
             (io_error(io::ErrorKind::QuotaExceeded), ErrorKind::NoSpace),
+            (io_error(io::ErrorKind::OutOfMemory), ErrorKind::NoMemory),
             (io_error(io::ErrorKind::Other), ErrorKind::Io),
             (refused, ErrorKind::ReadOnly),
             (past_end, ErrorKind::PastEnd),

@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use buffer::CopyError;
+
 use crate::repeats::{self, Level};
 
 /// What a door tells a client, in the words of its protocol.
@@ -20,6 +22,8 @@ pub enum ErrorKind {
     Invalid,
     /// The storage failed.
     Io,
+    /// There is no memory for it.
+    NoMemory,
     /// The disk contradicts itself.
     Corrupt,
     /// The program is ending, or the disk is taken away.
@@ -36,6 +40,7 @@ impl ErrorKind {
             Self::NotSupported => "not supported",
             Self::Invalid => "invalid",
             Self::Io => "I/O",
+            Self::NoMemory => "no memory",
             Self::Corrupt => "corrupt",
             Self::ShuttingDown => "shutting down",
         }
@@ -85,6 +90,16 @@ impl Error {
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self { kind, cause: None }
+    }
+}
+
+/// Bytes in memory of others: losing them is a fault of its owner, and nothing for the log.
+impl From<CopyError> for Error {
+    fn from(why: CopyError) -> Self {
+        match why {
+            CopyError::NoMemory => ErrorKind::NoMemory.into(),
+            CopyError::Lost => ErrorKind::Io.into(),
+        }
     }
 }
 

@@ -154,7 +154,7 @@ pub trait Export: fmt::Debug + Send + Sync {
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<ReadKind, Error>> {
         Box::pin(async move {
-            let buf = IoBuf::try_uninit(memory.len()).ok_or(ErrorKind::Io)?;
+            let buf = IoBuf::try_uninit(memory.len()).ok_or(ErrorKind::NoMemory)?;
             let (result, buf) = self.read(offset, buf, hints, pace).await;
             let kind = result?;
             memory.copy_from(0, &buf);
@@ -172,7 +172,7 @@ pub trait Export: fmt::Debug + Send + Sync {
         pace: &'a Pace,
     ) -> IoFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let copy = memory.to_bytes().ok_or(ErrorKind::Io)?;
+            let copy = memory.to_bytes()?;
             self.write(offset, copy.into(), fua, hints, pace).await
         })
     }

@@ -125,7 +125,11 @@ pub(crate) async fn read_by_guest(
         cipher.decipher(guest / SECTOR_BYTES, &mut buf);
         return (result, buf);
     }
-    let (result, mut sectors) = storage.read(host.0 - skip, IoBuf::uninit(whole), hints).await;
+    let sectors = match IoBuf::for_request(whole) {
+        Ok(sectors) => sectors,
+        Err(error) => return (Err(error), buf),
+    };
+    let (result, mut sectors) = storage.read(host.0 - skip, sectors, hints).await;
     cipher.decipher((guest - skip) / SECTOR_BYTES, &mut sectors);
     let len = buf.len();
     buf.copy_from_slice(&sectors[skip as usize..][..len]);

@@ -158,7 +158,7 @@ impl Inner {
             return self.write_in_place(pass, host, range.len(), write).await;
         }
         drop(pass);
-        let copy = memory.to_bytes().ok_or_else(|| block::no_memory(self.medium.file.name()))?;
+        let copy = memory.to_bytes().map_err(|why| block::not_copied(self.medium.file.name(), why))?;
         self.write(offset, copy.into(), hints).await
     }
 }

@@ -152,7 +152,11 @@ impl Shared {
         if self.is_whole(offset, len) {
             return self.read_whole(offset, buf, hints).await;
         }
-        let (result, whole) = self.read_whole(first, IoBuf::uninit((end - first) as usize), hints).await;
+        let whole = match IoBuf::for_request((end - first) as usize) {
+            Ok(whole) => whole,
+            Err(error) => return (Err(error), buf),
+        };
+        let (result, whole) = self.read_whole(first, whole, hints).await;
         let from = (offset - first) as usize;
         let len = buf.len();
         buf.copy_from_slice(&whole[from..from + len]);

@@ -172,7 +172,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// driver that cannot write it in place copies it first.
     fn write_from(&self, offset: u64, memory: ForeignBytes, hints: Hints) -> IoFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
+            let copy = memory.to_bytes()?;
             self.write(offset, copy.into(), hints).await
         })
     }

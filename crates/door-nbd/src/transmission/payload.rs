@@ -45,7 +45,7 @@ impl Transmission {
         payload_bytes: u32,
     ) -> Result<Result<(u64, Option<Vec<ContextId>>), ErrorCode>, End> {
         let size = usize::try_from(payload_bytes).unwrap_or(usize::MAX);
-        let payload = self.payload(size).await?;
+        let Some(payload) = self.payload(size).await? else { return Ok(Err(ErrorCode::NoMem)) };
         let filter = BlockStatusFilter::decode(&payload[..size], &self.client.contexts);
         Ok(filter.and_then(|BlockStatusFilter { len, ids }| {
             Command::block_status_range(head.offset, len, &self.served)?;
@@ -54,10 +54,12 @@ impl Transmission {
     }
 
     /// Takes a payload of `size` bytes off the stream: what is there by a copy, much that is missing
-    /// straight from the socket.
-    pub(super) async fn payload(&mut self, size: usize) -> Result<IoBuf, End> {
+    /// straight from the socket. `None` if there is no memory for it: then it was thrown away.
+    pub(super) async fn payload(&mut self, size: usize) -> Result<Option<IoBuf>, End> {
         self.client.before_memory(size as u64).await;
-        let mut payload = IoBuf::uninit(size);
+        let Some(mut payload) = IoBuf::try_uninit(size) else {
+            return self.skip(size as u64).await.map(|()| None);
+        };
         payload.truncate(size);
         let mut filled = self.inbox.take_into(&mut payload);
         if filled < size {
@@ -84,7 +86,7 @@ impl Transmission {
                 None => return Err(self.give_begun(&payload[..filled])),
             }
         }
-        Ok(payload)
+        Ok(Some(payload))
     }
 
     /// Receives into `room`; nothing when the client is to be given away.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use buffer::{IoBytes, IoVec};
 use export::merge::{self, Candidate, Direction, Limits, REQUESTS_MAX};
 use export::{Hints, Permit, STEP_BYTES};
-use nbd_wire::{RequestHeader, done_reply};
+use nbd_wire::{ErrorCode, RequestHeader, done_reply};
 
 use super::{End, Transmission, asked};
 use crate::client::{Asked, Client, What};
@@ -79,7 +79,11 @@ impl Transmission {
             self.start_held();
         }
         let permit = self.admit(u64::from(len)).await;
-        let data = self.payload(size).await?.freeze();
+        let Some(data) = self.payload(size).await? else {
+            self.refuse(head, ErrorCode::NoMem);
+            return Ok(());
+        };
+        let data = data.freeze();
         if len == 0 {
             let done = done_reply(self.client.dialect, head.cookie, offset);
             self.client.outbox.push_small(&done, Some(permit));

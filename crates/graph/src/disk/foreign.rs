@@ -77,7 +77,7 @@ impl Disk {
         pace: &impl Pace,
     ) -> Result<(), Error> {
         if self.writable_now()?.detect_zeroes != DetectZeroes::Off {
-            let copy = memory.to_bytes().ok_or_else(|| block::no_memory(&self.name))?;
+            let copy = memory.to_bytes().map_err(|why| block::not_copied(&self.name, why))?;
             return self.write_inside(offset, copy.into(), fua, hints, pace).await;
         }
         // The block below looks at one step at a time.

@@ -135,7 +135,8 @@ impl Inner {
             }
             return Ok(Some(IoBytes::zeroed(len as usize)));
         }
-        let buf = IoBuf::uninit(len as usize);
+        let buf = IoBuf::for_request(len as usize)
+            .map_err(self.medium.blame.io("copying the rest of a cluster"))?;
         self.medium.about_to_with_data(Step::CowRead);
         let (result, buf) = match known {
             Some(located) => self.read_piece(range.start, located, buf, hints).await,

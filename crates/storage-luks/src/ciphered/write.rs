@@ -16,7 +16,7 @@ impl Shared {
             return Ok(());
         }
         if self.is_whole(offset, len) {
-            let sectors = self.enciphered(offset, copied(&data), hints).await?;
+            let sectors = self.enciphered(offset, copied(&data)?, hints).await?;
             let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
             return self.below.write(self.part.start + offset, sectors, hints).await;
         }
@@ -34,7 +34,7 @@ impl Shared {
     async fn rewrite(&self, first: u64, end: u64, offset: u64, data: IoVec, hints: Hints) -> io::Result<()> {
         let _held = self.ranges.acquire(first, end, RangeMode::Exclusive).await;
         let _rewriting = self.rewrites.begin();
-        let mut whole = IoBuf::uninit((end - first) as usize);
+        let mut whole = IoBuf::for_request((end - first) as usize)?;
         let sector_bytes = self.sector_bytes();
         let last = end - sector_bytes;
         for (sector, touched) in [(first, offset > first), (last, offset + (data.len() as u64) < end)] {
@@ -58,10 +58,10 @@ impl Shared {
     }
 }
 
-fn copied(data: &IoVec) -> IoBuf {
-    let mut copy = IoBuf::uninit(data.len());
+fn copied(data: &IoVec) -> io::Result<IoBuf> {
+    let mut copy = IoBuf::for_request(data.len())?;
     fill(&mut copy, data);
-    copy
+    Ok(copy)
 }
 
 fn fill(buf: &mut [u8], data: &IoVec) {

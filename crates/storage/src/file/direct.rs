@@ -34,7 +34,10 @@ impl Shared {
         }
         let start = alignment.floor(offset);
         let end = alignment.ceil(offset + buf.len() as u64);
-        let bounce = IoBuf::uninit((end - start) as usize);
+        let bounce = match IoBuf::for_request((end - start) as usize) {
+            Ok(bounce) => bounce,
+            Err(error) => return (Err(error), buf),
+        };
         let (result, bounce) = self.read_blocks(alignment, start, bounce).await;
         let from = (offset - start) as usize;
         let len = buf.len();
@@ -77,7 +80,7 @@ impl Shared {
     ) -> io::Result<()> {
         let end = offset + data.len() as u64;
         if alignment.floor(offset) == offset && alignment.floor(end) == end {
-            let data = aligned(alignment, data);
+            let data = aligned(alignment, data)?;
             let _held = self.ranges.acquire(offset, end, RangeMode::Shared).await;
             self.write_blocks(alignment, offset, data).await?;
             self.grown_to(end);
@@ -117,7 +120,7 @@ impl Shared {
         let (start, stop) = (alignment.floor(offset), alignment.ceil(end));
         let (_held, grows) = self.hold_blocks(start, stop).await;
         let block = u64::from(alignment.offset);
-        let mut whole = IoBuf::uninit((stop - start) as usize);
+        let mut whole = IoBuf::for_request((stop - start) as usize)?;
         if start < offset {
             self.read_block(alignment, start, 0, &mut whole).await?;
         }
@@ -171,17 +174,17 @@ impl Shared {
 }
 
 /// `data` with every part aligned: itself, or a copy in one part.
-fn aligned(alignment: DirectAlignment, data: IoVec) -> IoVec {
+fn aligned(alignment: DirectAlignment, data: IoVec) -> io::Result<IoVec> {
     if data.parts().iter().all(|part| alignment.admits(part)) {
-        return data;
+        return Ok(data);
     }
-    let mut copy = IoBuf::uninit(data.len());
+    let mut copy = IoBuf::for_request(data.len())?;
     let mut at = 0;
     for part in data.parts() {
         copy[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
-    copy.freeze().into()
+    Ok(copy.freeze().into())
 }
 
 /// Awaits a task; dropped before, it lets the task go on.

@@ -103,7 +103,7 @@ impl Shared {
                 Ok(())
             }
             Some(_) => {
-                let copy = memory.to_bytes().ok_or(io::ErrorKind::OutOfMemory)?;
+                let copy = memory.to_bytes()?;
                 self.write(offset, copy.into(), hints).await
             }
         }
