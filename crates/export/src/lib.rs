@@ -47,7 +47,7 @@ pub use graph::pace::STEP_BYTES;
 pub use latch::Latch;
 pub use left_behind::Landing;
 pub use local_event::LocalEvent;
-pub use loops::{Ending, HangUp, Loops, Seat, Served};
+pub use loops::{Answers, Ending, HangUp, Loops, Seat, Served};
 pub use place::{NoPlace, Place};
 pub use shutdown::Shutdown;
 pub use turns::Pace;

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -154,8 +154,7 @@ impl Loops {
                         let _others_end_too = others_end_too;
                         Reactor::new(backend).map(|reactor| reactor.run(self.run_loop(index)))
                     };
-                    let name = format!("cowhand-loop-{index}");
-                    std::thread::Builder::new().name(name).spawn_scoped(scope, body)
+                    std::thread::Builder::new().name(thread_name(index)).spawn_scoped(scope, body)
                 })
                 .collect();
             let mut result = Ok(());
@@ -190,6 +189,17 @@ impl Loops {
         let mut offered = self.offered.lock();
         offered.retain(|exports| exports.strong_count() > 0);
         offered.push(Arc::downgrade(exports));
+    }
+
+    /// Asks every loop for a sign of life.
+    pub fn ask_all(&self) -> Answers {
+        let ask = |lane: &Lane| {
+            let given = Arc::new(AtomicBool::new(false));
+            let answer = AnswerOnDrop(Arc::clone(&given));
+            lane.send(Box::new(move |_| drop(answer)));
+            given
+        };
+        Answers { given: self.lanes.iter().map(ask).collect() }
     }
 
     /// The loop with the fewest clients.
@@ -239,6 +249,33 @@ impl Lane {
         self.arriving.lock().is_closed = true;
         drop(self.take());
     }
+}
+
+/// What the loops answered to [`Loops::ask_all`].
+#[derive(Debug)]
+pub struct Answers {
+    given: Vec<Arc<AtomicBool>>,
+}
+
+impl Answers {
+    /// The names of the threads whose loops have not answered. One that has ended counts as one that has.
+    pub fn missing(&self) -> Vec<String> {
+        let missing = self.given.iter().enumerate().filter(|(_, given)| !given.load(Ordering::Acquire));
+        missing.map(|(index, _)| thread_name(index)).collect()
+    }
+}
+
+/// The answer of one loop, given when it is taken from the loop's arrivals.
+struct AnswerOnDrop(Arc<AtomicBool>);
+
+impl Drop for AnswerOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn thread_name(index: usize) -> String {
+    format!("cowhand-loop-{index}")
 }
 
 /// A client counted on its loop and at its door, from its way there to its end.

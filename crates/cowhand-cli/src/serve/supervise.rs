@@ -1,14 +1,23 @@
 //! From "all is open" to "all is closed": watches for the end, and sees it through.
+//!
+//! The end waits for what is at work, but not for a loop that a single client holds up: `roll` knows which loops go on. Where one does not,
+//! the others end all the same, the disks are closed as far as they can be, and the log names it.
+
+mod roll;
 
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use export::Shutdown;
-use futures_util::future::{Either, select};
+use export::{Loops, Shutdown};
+use futures_util::future::{Either, join_all, select};
+use graph::Change;
 use reactor::{Backend, Reactor};
 
+use self::roll::Roll;
 use super::inventory::Inventory;
 use super::signals::SignalStreams;
 use super::socket_path::let_names_stay;
@@ -27,6 +36,12 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the end waits for servers of disks that are lost, to bring them what was acknowledged and not flushed.
 const LOST_SERVER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a loop may stand still before the end waits for it no longer: requests that it has are not answered.
+const LOST_LOOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long disks may then take to write what was acknowledged, and to be closed: requests of the lost loop may hold them open.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Exit code after an end in haste: 128 and SIGINT's number, as shells count.
 const IN_HASTE: i32 = 130;
@@ -64,48 +79,27 @@ pub fn until_told(
     signals: &SignalStreams,
     view: View,
 ) -> Result<Ended, Failure> {
-    let (quit, ended) = (Shutdown::new(), Shutdown::new());
-    let loops = &inventory.loops;
-    let shutdown = loops.shutdown();
-    let (door, heir) = std::thread::scope(|scope| {
-        let door = scope.spawn(|| {
-            let _tell = TellOnDrop(&ended);
-            loops.run(Backend::Ring)
-        });
-        let running = own.run(async { Running::start(sockets, inventory, &quit) });
-        let heir = own.run(watch(inventory, (sockets, shutdown, &quit), signals, view));
-        let asked = quit.is_triggered();
-        quit.trigger();
-        let heir = heir.and_then(|exchange| prepare_to_give(exchange, inventory));
-        if heir.is_some() {
-            tracing::info!("another process takes over: requests in flight are answered");
-            own.run(running.hand_over());
-        } else {
-            systemd::stopping();
-            dial::end_within(LOST_SERVER_PATIENCE);
-            tracing::info!("ending: requests in flight are answered, new ones are not taken");
-            own.run(running.end(asked));
-        }
-        // The command at work may begin a job; those that come later find that the program is ending.
-        drop(own.run(inventory.graph.change()));
-        own.run(patiently(inventory.jobs.end_all(), signals));
-        // The command at work ends first; those that come later find that the program is ending.
-        let change = own.run(inventory.graph.change());
-        own.run(patiently(inventory.close_doors(), signals));
-        if heir.is_some() {
-            shutdown.hand_over();
-        } else {
-            shutdown.trigger();
-        }
-        // Nobody is to wait for a limit any more: what waits is answered first.
-        inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
-        own.run(patiently(ended.wait(), signals));
-        drop(change);
-        (door.join(), heir)
-    });
-    let door = match door {
-        Ok(ran) => ran.map_err(|error| Failure::because("the server ended", &error)),
-        Err(panic) => std::panic::resume_unwind(panic),
+    let quit = Shutdown::new();
+    let (door, ended) = start_loops(&inventory.loops)?;
+    let shutdown = inventory.loops.shutdown();
+    let running = own.run(async { Running::start(sockets, inventory, &quit) });
+    let heir = own.run(watch(inventory, (sockets, shutdown, &quit), signals, view));
+    let asked = quit.is_triggered();
+    quit.trigger();
+    let end = TheEnd { own, inventory, signals, roll: Roll::call(&inventory.loops) };
+    let heir = heir.and_then(|exchange| prepare_to_give(exchange, inventory));
+    if heir.is_some() {
+        tracing::info!("another process takes over: requests in flight are answered");
+        own.run(running.hand_over());
+    } else {
+        systemd::stopping();
+        dial::end_within(LOST_SERVER_PATIENCE);
+        tracing::info!("ending: requests in flight are answered, new ones are not taken");
+        own.run(running.end(asked));
+    }
+    let Some(door) = end.of_loops(heir.is_some(), &ended, door) else {
+        end.without_lost_loops();
+        return Err(Failure::new("the server ended without a loop that does not answer"));
     };
     // The disks are closed however the server ended.
     let closed = own.run(patiently(inventory.close_all(), signals));
@@ -120,6 +114,122 @@ pub fn until_told(
         Ok(()) => Ended::GivenAway(exchange, estate),
         Err(failure) => Ended::Kept(exchange, estate, failure),
     })
+}
+
+/// The thread that waits for all loops.
+type LoopsThread = JoinHandle<io::Result<()>>;
+
+/// Starts the loops; with what is triggered when all have ended. The thread is nobody's to wait for: a loop may never end.
+fn start_loops(loops: &Arc<Loops>) -> Result<(LoopsThread, Shutdown), Failure> {
+    let ended = Shutdown::new();
+    let (loops, tell) = (Arc::clone(loops), TellOnDrop(ended.clone()));
+    let body = move || {
+        let _tell = tell;
+        loops.run(Backend::Ring)
+    };
+    let thread = std::thread::Builder::new().name("cowhand-loops".to_owned()).spawn(body);
+    Ok((thread.map_err(|error| Failure::because("cannot start the event loops", &error))?, ended))
+}
+
+/// What the steps of the end need.
+struct TheEnd<'a> {
+    own: &'a Reactor,
+    inventory: &'a Rc<Inventory>,
+    signals: &'a SignalStreams,
+    roll: Roll,
+}
+
+impl TheEnd<'_> {
+    /// Has the loops end, and gives how they did; `None` if one of them is lost.
+    fn of_loops(&self, hands_over: bool, ended: &Shutdown, door: LoopsThread) -> Option<Result<(), Failure>> {
+        let Self { own, inventory, signals, .. } = self;
+        // The command at work may begin a job; those that come later find that the program is ending. It ends first.
+        let change = self.before_the_loops();
+        let shutdown = inventory.loops.shutdown();
+        if hands_over {
+            shutdown.hand_over();
+        } else {
+            shutdown.trigger();
+        }
+        // Nobody is to wait for a limit any more: what waits is answered first.
+        inventory.graph.disks().iter().for_each(|node| node.disk.lift_limits());
+        let lost = self.roll.lost(LOST_LOOP_PATIENCE);
+        let all_ended = own.run(patiently(
+            async {
+                match select(pin!(ended.wait()), pin!(lost)).await {
+                    Either::Left(_) => true,
+                    Either::Right(_) => false,
+                }
+            },
+            signals,
+        ));
+        if !all_ended {
+            return None;
+        }
+        if change.is_none() {
+            // A loop was slow, and answered after all: what was not waited for then is waited for now.
+            drop(own.run(inventory.graph.change()));
+            own.run(patiently(inventory.jobs.end_all(), signals));
+            own.run(patiently(inventory.close_doors(), signals));
+        }
+        drop(change);
+        match door.join() {
+            Ok(ran) => Some(ran.map_err(|error| Failure::because("the server ended", &error))),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Waits for commands and jobs, then closes the doors. `None` if that would wait for a loop that does not answer: then the doors are
+    /// closed at least, as far as that waits for nobody.
+    fn before_the_loops(&self) -> Option<Change<'_>> {
+        let inventory = self.inventory;
+        let steps = async {
+            drop(inventory.graph.change().await);
+            inventory.jobs.end_all().await;
+            let change = inventory.graph.change().await;
+            inventory.close_doors().await;
+            change
+        };
+        let in_time = async {
+            match select(pin!(steps), pin!(self.roll.lost(Roll::PATIENCE))).await {
+                Either::Left((change, _)) => Some(change),
+                Either::Right(_) => None,
+            }
+        };
+        let change = self.own.run(patiently(in_time, self.signals));
+        if change.is_none() {
+            inventory.close_sockets();
+        }
+        change
+    }
+
+    /// Some loop is lost, and requests with it: what others were acknowledged is written, and what can be closed is closed.
+    fn without_lost_loops(&self) {
+        let disks = self.inventory.graph.disks();
+        let flushed = async {
+            let flushes = disks.iter().map(|node| node.disk.flush());
+            for failed in join_all(flushes).await.into_iter().filter_map(Result::err) {
+                tracing::error!("{failed}");
+            }
+        };
+        self.within(flushed, "not every disk could be flushed");
+        let closed = async {
+            // Failures are told by it.
+            let _ = self.inventory.close_all().await;
+        };
+        self.within(
+            closed,
+            "requests of a loop that does not answer hold disks open: these are not closed in order",
+        );
+    }
+
+    fn within(&self, part: impl Future<Output = ()>, otherwise: &str) {
+        let patience = async {
+            reactor::sleep(CLOSING_PATIENCE).await;
+            tracing::error!("{otherwise}");
+        };
+        self.own.run(patiently(async { drop(select(pin!(part), pin!(patience)).await) }, self.signals));
+    }
 }
 
 /// What is known of the estate before everything is closed. Names in the file system stay from here on.
@@ -228,9 +338,9 @@ fn totals(inventory: &Inventory) -> Totals {
 }
 
 /// Tells that a thread has ended, however it did.
-struct TellOnDrop<'a>(&'a Shutdown);
+struct TellOnDrop(Shutdown);
 
-impl Drop for TellOnDrop<'_> {
+impl Drop for TellOnDrop {
     fn drop(&mut self) {
         self.0.trigger();
     }

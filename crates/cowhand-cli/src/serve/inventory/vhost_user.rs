@@ -125,10 +125,15 @@ impl Inventory {
 
     /// Nobody comes in any more, over no protocol; names of sockets, mounts and block devices are removed.
     pub async fn close_doors(&self) {
-        self.doors.close();
-        self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);
+        self.close_sockets();
         self.unmount_all().await;
         self.remove_devices().await;
+    }
+
+    /// Nobody comes in any more over sockets, and their names are removed.
+    pub fn close_sockets(&self) {
+        self.doors.close();
+        self.exports().iter().filter_map(|export| export.vhost_door()).for_each(VhostDoor::close);
     }
 
     /// Names of sockets that are removed at the end.
