@@ -13,6 +13,7 @@ pub mod drive_options;
 pub mod drives;
 pub mod endpoint;
 pub mod exports;
+pub mod guest_memory;
 pub mod inventory;
 mod jobs;
 mod life;
@@ -123,6 +124,7 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     let pid_file = settings.pid_file.as_deref().map(PidFile::create).transpose()?;
     let tls = tls_policy(settings.tls.as_ref())?;
     disks::allow_many_files();
+    buffer::keep_reserve();
     let sockets =
         Sockets::open(settings.qmp.as_deref(), settings.metrics, settings.take_over_socket.as_deref())?
             .with_pid_file(pid_file);

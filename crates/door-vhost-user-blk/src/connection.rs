@@ -1,7 +1,7 @@
 //! One front-end's connection: its messages, in order, and the rings that they start and stop.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use export::{Departure, NoPlace, Place};
 use futures_util::future::{Either, select};
 use reactor::net::Stream;
 
+use crate::aside::{Arriving, Aside, Passed};
 use crate::channel::Channel;
 use crate::handed::{HandedFrontEnd, Said};
-use crate::limits::PREDECESSOR_PATIENCE;
+use crate::limits::{MESSAGE_DESCRIPTORS_MAX, MESSAGE_PATIENCE, PREDECESSOR_PATIENCE};
 use crate::message::{self, HEADER_BYTES, Header, Message, MessageError};
 use crate::server::{Server, VhostExport};
 use crate::session::{Answer, Refused, Session};
@@ -34,6 +35,12 @@ pub(crate) enum End {
     NoPlace(NoPlace),
     #[error(transparent)]
     Message(#[from] MessageError),
+    #[error("descriptors that front-ends of the export have sent are still being closed")]
+    Unclosed,
+    #[error("a message brings {found} descriptors; at most {MESSAGE_DESCRIPTORS_MAX} are allowed")]
+    Descriptors { found: usize },
+    #[error("a message is not complete {} s after its beginning", MESSAGE_PATIENCE.as_secs())]
+    Slow,
     #[error("{name}: {why}")]
     Refused { name: &'static str, why: Refused },
     #[error(transparent)]
@@ -158,11 +165,30 @@ fn hand(server: &Server, session: &Session, stream: &Stream) -> io::Result<()> {
     Ok(())
 }
 
-async fn answer_next(session: &mut Session, stream: &Stream) -> Result<(), End> {
-    let mut fds = Vec::new();
-    let head = receive(stream, HEADER_BYTES, &mut fds).await?;
+/// A whole message: its head, its payload, its descriptors.
+async fn next(stream: &Stream, aside: &Arc<Aside>) -> Result<(Header, Vec<u8>, Vec<Passed>), End> {
+    let mut arriving = Arriving::new(aside);
+    let head = receive(stream, HEADER_BYTES, &mut arriving).await?;
     let header = Header::decode(head.first_chunk().copied().unwrap_or_default())?;
-    let payload = receive(stream, header.payload_bytes, &mut fds).await?;
+    let payload = receive(stream, header.payload_bytes, &mut arriving).await?;
+    Ok((header, payload, arriving.arrived()))
+}
+
+/// What `message` gives, unless it takes too long.
+async fn in_time<T>(message: impl Future<Output = Result<T, End>>) -> Result<T, End> {
+    let (message, patience) = (pin!(message), pin!(reactor::sleep(MESSAGE_PATIENCE)));
+    match select(message, patience).await {
+        Either::Left((message, _)) => message,
+        Either::Right(_) => Err(End::Slow),
+    }
+}
+
+async fn answer_next(session: &mut Session, stream: &Stream) -> Result<(), End> {
+    let aside = Arc::clone(&session.export().aside);
+    if !aside.has_room(MESSAGE_PATIENCE).await {
+        return Err(End::Unclosed);
+    }
+    let (header, payload, fds) = in_time(next(stream, &aside)).await?;
     let asked = Message::decode(header.request, &payload)?;
     tracing::debug!(?asked, fds = fds.len(), "message");
     let name = message::name(header.request);
@@ -191,11 +217,15 @@ async fn send(stream: &Stream, request: u32, payload: &[u8]) -> io::Result<()> {
     stream.send_all(IoBytes::copy_from(&message::answer(request, payload)).into()).await
 }
 
-/// Exactly `len` bytes: descriptors come with the message that they belong to. Those of one message are at most 16, the kernel closes more.
-async fn receive(stream: &Stream, len: usize, fds: &mut Vec<OwnedFd>) -> Result<Vec<u8>, End> {
+/// Exactly `len` bytes: descriptors come with the message that they belong to. Each part of a message may bring some.
+async fn receive(stream: &Stream, len: usize, arriving: &mut Arriving) -> Result<Vec<u8>, End> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
-        let (count, buf) = stream.recv_with_fds(IoBuf::zeroed(len - bytes.len()), fds).await;
+        let (count, buf) = stream.recv_with_fds(IoBuf::zeroed(len - bytes.len()), &mut arriving.fds).await;
+        let found = arriving.fds.len();
+        if found > MESSAGE_DESCRIPTORS_MAX {
+            return Err(End::Descriptors { found });
+        }
         match count? {
             0 => return Err(End::Gone),
             count => bytes.extend_from_slice(&buf[..count]),

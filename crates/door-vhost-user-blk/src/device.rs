@@ -9,8 +9,10 @@ use export::Shutdown;
 use parking_lot::Mutex;
 use reactor::Doorbell;
 
+use crate::allowance::Allowance;
 use crate::features::device;
 use crate::inflight::Inflight;
+use crate::mapping::is_any_lost;
 use crate::memory::{DirtyLog, Memory};
 use crate::message::RingAddress;
 use crate::request::{ID_BYTES, SECTOR_BYTES, Takes};
@@ -26,6 +28,8 @@ pub(crate) struct Device {
     /// Those that the driver uses.
     pub(crate) features: AtomicU64,
     pub(crate) inflight: ArcSwapOption<Inflight>,
+    /// What the front-end may have mapped.
+    pub(crate) allowance: Allowance,
     cache: WriteCache,
 }
 
@@ -39,7 +43,7 @@ const ON: u8 = 1;
 const OFF: u8 = 2;
 
 impl Device {
-    pub(crate) fn new(export: &Arc<VhostExport>) -> Self {
+    pub(crate) fn new(export: &Arc<VhostExport>, allowance: Allowance) -> Self {
         let cache = match *export.cache.lock() {
             None if export.entry.disk().writes_through() => OFF,
             None => PRESUMED,
@@ -48,10 +52,11 @@ impl Device {
         };
         Self {
             export: Arc::clone(export),
-            memory: ArcSwap::default(),
+            memory: ArcSwap::from_pointee(Memory::new(allowance.clone())),
             log: ArcSwapOption::empty(),
             features: AtomicU64::new(0),
             inflight: ArcSwapOption::empty(),
+            allowance,
             cache: WriteCache(AtomicU8::new(cache)),
         }
     }
@@ -82,6 +87,13 @@ impl Device {
     pub(crate) fn set_cache(&self, on: bool) {
         self.cache.0.store(if on { ON } else { OFF }, Ordering::Release);
         self.remember_cache();
+    }
+
+    /// Whether some of what the front-end shares was lost: what was read of it may not be what was written.
+    pub(crate) fn is_anything_lost(&self) -> bool {
+        is_any_lost()
+            && (self.memory.load().is_lost()
+                || self.inflight.load().as_ref().is_some_and(|records| records.is_lost()))
     }
 
     /// Takes over what records of an earlier back-end say.

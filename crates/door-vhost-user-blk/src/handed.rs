@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use crate::mapping::WrongFile;
 use crate::message::Message;
 
 /// One message of a front-end, as vhost-user has it.
@@ -82,6 +83,14 @@ pub enum NotResumed {
         queues: u16,
         /// The first one too many.
         ring: u32,
+    },
+    /// Its memory is not to be mapped here.
+    #[error("export {export:?}: the memory of its guest is refused here: {why}")]
+    Memory {
+        /// Its name.
+        export: String,
+        /// Why.
+        why: WrongFile,
     },
     /// No descriptors for it.
     #[error(transparent)]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use crate::allowance::Allowance;
 use crate::limits::{INFLIGHT_BYTES_MAX, QUEUES_MAX, RING_ENTRIES_MAX};
 use crate::mapping::{MapError, Mapping};
 use crate::message::{Area, InflightInfo};
@@ -94,12 +95,21 @@ impl Inflight {
     /// # Errors
     /// When they are too small for what they are said to be, or cannot be mapped.
     pub fn open(fd: impl AsFd, info: InflightInfo) -> Result<Self, InflightError> {
+        Self::open_within(&Allowance::default(), fd, info)
+    }
+
+    /// As [`Inflight::open`], as part of `allowance`.
+    pub(crate) fn open_within(
+        allowance: &Allowance,
+        fd: impl AsFd,
+        info: InflightInfo,
+    ) -> Result<Self, InflightError> {
         // Packed rings may be agreed on later; they are looked at when one begins.
         let needed = needed(info, Form::Split)?;
         if info.area.len < needed || info.area.len > 2 * INFLIGHT_BYTES_MAX {
             return Err(InflightError::TooSmall { found: info.area.len, needed });
         }
-        let mapping = Mapping::new(fd, info.area)?;
+        let mapping = Mapping::new(fd, info.area, allowance)?;
         let len = mapping.len();
         Ok(Self { mapping, len, queues: info.queues, entries: info.entries })
     }
@@ -121,6 +131,11 @@ impl Inflight {
     pub fn packed(self: &Arc<Self>, queue: usize, entries: u16) -> Option<packed::Records> {
         let start = self.place(queue, entries, Form::Packed)?;
         Some(packed::Records::new(Arc::clone(self), start, entries))
+    }
+
+    /// Whether some of the records was lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 
     /// Whether the driver had the write cache on, if that was recorded.

@@ -9,8 +9,11 @@
 //! (used) -> the driver is called. The way of a message: `connection` (bytes, descriptors) -> `message` (checked values) -> `session`.
 //!
 //! What a guest writes is hostile: every field is read once, every address looked up, every chain bounded. A guest that breaks its ring
-//! loses that ring. Unsafe code is in `mapping` alone.
+//! loses that ring. A front-end is hostile, too: what its descriptors are is found out before they are used (`mapping`), what may wait for ever
+//! waits `aside`, and what it may have mapped is limited (`allowance`). Unsafe code is in `mapping` alone.
 
+pub mod allowance;
+mod aside;
 mod channel;
 pub mod config;
 mod connection;
@@ -32,4 +35,5 @@ mod state;
 mod work;
 
 pub use handed::{HandedFrontEnd, NotResumed, Said};
+pub use mapping::FilePolicy;
 pub use server::{DeviceOptions, OptionsError, Server, VhostExport};

@@ -41,6 +41,39 @@ pub const INFLIGHT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the log of dirty pages: one bit for each page of 256 TiB.
 pub const LOG_BYTES_MAX: u64 = 8 << 30;
 
+/// Descriptors that one message carries at most: a table of memory has 16 regions.
+pub const MESSAGE_DESCRIPTORS_MAX: usize = 16;
+
+/// How long a message may take from its first byte to its last, and a descriptor to give or take a few bytes.
+pub const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Threads that wait for descriptors of one export's front-ends: to be closed, or to give or take a device's state.
+pub const WAITING_THREADS_MAX: usize = 4;
+
+/// Ranges that one front-end may have mapped: all its regions twice (a new table is mapped before the old one goes), records, the log,
+/// and some that requests in flight still use.
+pub const FRONT_END_RANGES_MAX: u64 = 2 * MEMORY_SLOTS_MAX as u64 + 64;
+
+/// Of those, ranges that are there for each front-end whatever others have: the whole memory of a machine without hotplug, twice.
+pub const OWN_RANGES: u64 = 16;
+
+/// Ranges that all front-ends share beyond their own. With their own these are half of the mappings that a process may have
+/// (vm.max_map_count: 65,530).
+pub const COMMON_RANGES: u64 = 16 << 10;
+
+/// Ranges that are mapped at a time.
+pub const RANGES_MAX_IN_ALL: usize = FRONT_ENDS_MAX * OWN_RANGES as usize + COMMON_RANGES as usize;
+
+/// Bytes that one front-end may have mapped: a machine of 16 TiB, twice.
+pub const FRONT_END_MAPPED_BYTES_MAX: u64 = 32 << 40;
+
+/// Of those, bytes that are there for each front-end whatever others have.
+pub const OWN_MAPPED_BYTES: u64 = 32 << 30;
+
+/// Bytes that all front-ends share beyond their own. With their own these are 96 of the 128 TiB of addresses that a process has; where its
+/// addresses are limited (RLIMIT_AS), both are less.
+pub const COMMON_MAPPED_BYTES: u64 = 64 << 40;
+
 /// How long a front-end waits for the end of the one before it, before it is refused: one that reconnects may be faster than the end
 /// of its old connection is noticed.
 pub const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);

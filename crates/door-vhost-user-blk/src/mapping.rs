@@ -3,6 +3,7 @@
 //! Others change the bytes at any time. So there is never a reference to them: they are copied out, or are read and written by atomic
 //! operations, each field once. A file can be made shorter by the front-end: `sigbus` has what then happens.
 
+mod file_kind;
 mod sigbus;
 
 use std::io;
@@ -15,7 +16,11 @@ use buffer::ForeignBytes;
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+pub use self::file_kind::{FilePolicy, WrongFile};
+pub(crate) use self::file_kind::{closes_at_once, is_eventfd, is_unix_socket, open_mount_table};
 use self::sigbus::Watched;
+pub(crate) use self::sigbus::is_any_lost;
+use crate::allowance::{Allowance, Charge, NoRoom};
 use crate::memory::Memory;
 use crate::message::Area;
 
@@ -49,9 +54,12 @@ pub enum MapError {
         /// Bytes of the file.
         file: u64,
     },
-    /// The process has mapped as much as it watches.
-    #[error("this process has {} ranges of memory of guests mapped already", sigbus::MAPPINGS_MAX)]
-    TooMany,
+    /// Its file may never answer.
+    #[error(transparent)]
+    File(#[from] WrongFile),
+    /// It is more than this front-end may have mapped.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The system's refusal.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -66,8 +74,9 @@ pub struct Mapping {
     /// The whole pages around it.
     pages: NonNull<u8>,
     pages_len: usize,
-    /// Dropped after the pages are unmapped: until then a fault there is ours.
-    _watched: Watched,
+    /// Dropped before the pages are unmapped.
+    watched: Option<Watched>,
+    _charge: Charge,
 }
 
 // SAFETY: a mapping is an address and a length; the bytes are reached only by copies and atomic operations.
@@ -86,12 +95,14 @@ pub struct OutsideMapping {
 }
 
 impl Mapping {
-    /// Maps `area` of the file `fd` for reading and writing. Where it can, it forbids that the file is made shorter.
+    /// Maps `area` of the file `fd` for reading and writing, as part of `allowance`. Where it can, it forbids that the file is made shorter.
     ///
     /// # Errors
-    /// When it is no file with these bytes.
-    pub fn new(fd: impl AsFd, area: Area) -> Result<Self, MapError> {
+    /// When it is no file with these bytes, or not one that may be mapped, or more than is allowed.
+    pub fn new(fd: impl AsFd, area: Area, allowance: &Allowance) -> Result<Self, MapError> {
         let Area { len, file_offset: offset } = area;
+        // First of all: any other question may never be answered.
+        allowance.policy().check(&fd)?;
         let file = fstat(&fd).map_err(io::Error::from)?;
         if FileType::from_raw_mode(file.st_mode) != FileType::RegularFile {
             return Err(MapError::NoFile);
@@ -114,20 +125,20 @@ impl Mapping {
         let (Some(len), Some(pages_len), Some(inside), Some(page)) = (len, pages_len, inside, page) else {
             return Err(MapError::NoRange { len: area.len, offset });
         };
+        let charge = allowance.take(pages_len as u64)?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: no address is asked for, so nothing that is mapped is replaced.
         let mapped = unsafe { mmap(std::ptr::null_mut(), pages_len, access, flags, &fd, first) };
         let pages = NonNull::new(mapped.map_err(io::Error::from)?.cast::<u8>())
             .ok_or_else(|| io::Error::other("mapped at address zero"))?;
-        let Some(watched) = Watched::new(pages, pages_len, page)? else {
-            // SAFETY: it was mapped just now, and nobody knows of it.
-            let _ = unsafe { munmap(pages.as_ptr().cast(), pages_len) };
-            return Err(MapError::TooMany);
-        };
         // SAFETY: `inside` is less than a page, and the mapping has at least one.
         let start = unsafe { pages.add(inside) };
-        Ok(Self { start, len, pages, pages_len, _watched: watched })
+        let mut mapping = Self { start, len, pages, pages_len, watched: None, _charge: charge };
+        let watched = Watched::new(pages, pages_len, page)?;
+        // There are as many places as all front-ends together may have ranges.
+        mapping.watched = Some(watched.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?);
+        Ok(mapping)
     }
 
     /// Bytes.
@@ -136,9 +147,9 @@ impl Mapping {
         self.len
     }
 
-    /// Whether others cut the file under it: what was lost reads as zeroes.
+    /// Whether some of it was lost, because its file was cut or memory failed: what is read there is not what was written.
     pub fn is_lost(&self) -> bool {
-        self._watched.is_lost()
+        self.watched.as_ref().is_some_and(Watched::is_lost)
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<NonNull<u8>, OutsideMapping> {
@@ -235,6 +246,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Nobody touches the pages any more. Once they are unmapped their addresses may be another mapping's.
+        self.watched = None;
         // SAFETY: the pages were mapped by `new`, and requests that use them hold the mapping.
         let _ = unsafe { munmap(self.pages.as_ptr().cast(), self.pages_len) };
     }
@@ -253,7 +266,7 @@ pub(crate) fn foreign<'a>(
     let place = |(mapping, offset, len): (&Arc<Mapping>, usize, usize)| Ok((mapping.at(offset, len)?, len));
     let places: smallvec::SmallVec<[_; 8]> = parts.into_iter().map(place).collect::<Result<_, _>>()?;
     // SAFETY: the places lie in mappings for reading and writing, which the owner keeps (`Memory::foreign`, the only caller); nothing gives out a reference to their bytes.
-    Ok(unsafe { ForeignBytes::new(places, owner) })
+    Ok(unsafe { ForeignBytes::new_that_may_be_lost(places, owner) })
 }
 
 /// In which units a file is mapped.

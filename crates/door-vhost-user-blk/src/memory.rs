@@ -1,14 +1,15 @@
 //! A guest's memory: regions by their addresses, and the log of pages that were written.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use buffer::ForeignBytes;
+use buffer::{ForeignBytes, MayLose};
 use smallvec::SmallVec;
 
+use crate::allowance::Allowance;
 use crate::limits::{LOG_BYTES_MAX, MEMORY_SLOTS_MAX};
-use crate::mapping::{MapError, Mapping, OutsideMapping, foreign};
+use crate::mapping::{MapError, Mapping, OutsideMapping, foreign, is_any_lost};
 use crate::message::{Area, RegionInfo};
 
 /// Bytes that one bit of the log stands for (vhost-user specification, "Migration").
@@ -79,14 +80,14 @@ struct Region {
 }
 
 impl Region {
-    fn map(info: RegionInfo, fd: &OwnedFd) -> Result<Self, MemoryError> {
+    fn map(info: RegionInfo, fd: impl AsFd, allowance: &Allowance) -> Result<Self, MemoryError> {
         let RegionInfo { guest, len, user, file_offset } = info;
         if guest.checked_add(len).is_none() || user.checked_add(len).is_none() {
             return Err(MemoryError::NoRange { guest, len });
         }
         let failed = |source| MemoryError::Map { guest, source };
-        let mapping = Mapping::new(fd, Area { len, file_offset }).map_err(failed)?;
-        let file = fd.try_clone().map_err(|error| failed(MapError::System(error)))?;
+        let mapping = Mapping::new(&fd, Area { len, file_offset }, allowance).map_err(failed)?;
+        let file = fd.as_fd().try_clone_to_owned().map_err(|error| failed(MapError::System(error)))?;
         Ok(Self { info, mapping: Arc::new(mapping), file: Arc::new(file) })
     }
 
@@ -104,6 +105,7 @@ type Pieces<'a> = SmallVec<[(&'a Region, usize, usize); 2]>;
 pub struct Memory {
     /// Ascending, none overlaps another.
     regions: Vec<Region>,
+    allowance: Allowance,
 }
 
 /// Memory that a ring lies in: a range of one region.
@@ -118,23 +120,29 @@ pub struct Span {
 }
 
 impl Memory {
-    /// The regions that `described` says, each with its file.
+    /// None yet, as part of `allowance`.
+    pub fn new(allowance: Allowance) -> Self {
+        Self { regions: Vec::new(), allowance }
+    }
+
+    /// Other regions in the place of all: those that `described` says, each with its file.
     ///
     /// # Errors
     /// When one cannot be mapped, or two overlap.
-    pub fn of_table(described: &[(RegionInfo, OwnedFd)]) -> Result<Self, MemoryError> {
-        described.iter().try_fold(Self::default(), |memory, (info, fd)| memory.with(*info, fd))
+    pub fn replaced_by(&self, described: &[(RegionInfo, impl AsFd)]) -> Result<Self, MemoryError> {
+        let none = Self::new(self.allowance.clone());
+        described.iter().try_fold(none, |memory, (info, fd)| memory.with(*info, fd))
     }
 
     /// The same with one region more.
     ///
     /// # Errors
-    /// As [`Memory::of_table`].
-    pub fn with(&self, info: RegionInfo, fd: &OwnedFd) -> Result<Self, MemoryError> {
+    /// As [`Memory::replaced_by`].
+    pub fn with(&self, info: RegionInfo, fd: impl AsFd) -> Result<Self, MemoryError> {
         if self.regions.len() >= MEMORY_SLOTS_MAX {
             return Err(MemoryError::TooMany);
         }
-        let region = Region::map(info, fd)?;
+        let region = Region::map(info, fd, &self.allowance)?;
         let at = self.regions.partition_point(|other| other.info.guest < info.guest);
         let before = at.checked_sub(1).and_then(|at| self.regions.get(at));
         let overlaps = before.is_some_and(|before| before.end() > info.guest)
@@ -144,7 +152,7 @@ impl Memory {
         }
         let mut regions = self.regions.clone();
         regions.insert(at, region);
-        Ok(Self { regions })
+        Ok(Self { regions, allowance: self.allowance.clone() })
     }
 
     /// The same without the region that `info` describes.
@@ -160,7 +168,7 @@ impl Memory {
         let at = at.ok_or(MemoryError::Unknown { guest: info.guest })?;
         let mut regions = self.regions.clone();
         regions.remove(at);
-        Ok(Self { regions })
+        Ok(Self { regions, allowance: self.allowance.clone() })
     }
 
     /// What the regions were made of, in ascending order.
@@ -168,9 +176,9 @@ impl Memory {
         self.regions.iter().map(|region| (region.info, &*region.file))
     }
 
-    /// Whether a front-end cut the file of a region.
+    /// Whether some of a region was lost: its file was cut, or memory failed. Costs a load while no memory of the process was.
     pub fn is_lost(&self) -> bool {
-        self.regions.iter().any(|region| region.mapping.is_lost())
+        is_any_lost() && self.regions.iter().any(|region| region.mapping.is_lost())
     }
 
     /// The pieces of a range, which may go from one region to the next.
@@ -250,6 +258,12 @@ impl Memory {
     }
 }
 
+impl MayLose for Memory {
+    fn is_lost(&self) -> bool {
+        Memory::is_lost(self)
+    }
+}
+
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.regions.iter().map(|region| region.info)).finish()
@@ -267,11 +281,11 @@ impl DirtyLog {
     ///
     /// # Errors
     /// When it is larger than any guest's, or cannot be mapped.
-    pub fn new(fd: &OwnedFd, area: Area) -> Result<Self, MemoryError> {
+    pub fn new(fd: impl AsFd, area: Area, allowance: &Allowance) -> Result<Self, MemoryError> {
         if area.len > LOG_BYTES_MAX {
             return Err(MemoryError::LogTooLong { found: area.len });
         }
-        Mapping::new(fd, area).map(|mapping| Self { mapping }).map_err(MemoryError::Log)
+        Mapping::new(fd, area, allowance).map(|mapping| Self { mapping }).map_err(MemoryError::Log)
     }
 
     /// The pages of `len` bytes at `address` were written. What lies behind the log is memory that nobody asks about.

@@ -237,6 +237,11 @@ impl Queue {
         let mut taken = SmallVec::new();
         // What was taken before something was found wrong is carried out all the same.
         let end = self.take_some(&mut taken);
+        if self.device.is_anything_lost() {
+            // Rings, headers and data may have been read as zeroes.
+            taken.into_iter().for_each(|one| self.complete(one, Status::IoError, 0));
+            return Err(RingFault::Lost);
+        }
         if !taken.is_empty() {
             crate::work::start(self, taken);
         }
@@ -283,6 +288,12 @@ impl Queue {
     pub(crate) fn complete_uncalled(&self, taken: Taken, status: Status, written: u64) {
         let Taken { request, ticket, permit, memory } = taken;
         let log = self.device.dirty_log();
+        // Its data came from or went to memory that is no longer the guest's: it is not what was asked for.
+        let is_lost = memory.is_lost();
+        let status = if is_lost { Status::IoError } else { status };
+        if is_lost {
+            self.fail(&RingFault::Lost);
+        }
         if let Err(outside) = memory.write(request.status_at, &[status.byte()]) {
             self.fail(&outside);
         }
@@ -311,8 +322,7 @@ impl Queue {
         }
         let entry = &self.device.export.entry;
         entry.counters().refused();
-        let lost = if self.device.memory.load().is_lost() { " (its memory was cut)" } else { "" };
-        let text = format!("export {:?}: queue {} stops: {fault}{lost}", entry.name(), self.run.ring);
+        let text = format!("export {:?}: queue {} stops: {fault}", entry.name(), self.run.ring);
         repeats::tell(Level::Warn, "vhost-user-blk", entry.name(), &text);
         if let Some(err) = &*self.run.err.load() {
             // Nobody is left to tell if it fails.

@@ -77,6 +77,9 @@ pub enum RingFault {
     /// Records of requests in flight that the front-end kept.
     #[error("the records of requests in flight make no sense: {0}")]
     Records(&'static str),
+    /// Memory that was read may not have what was written there.
+    #[error("memory that the front-end shares was lost: its file was cut, or memory of the machine failed")]
+    Lost,
     /// Addresses that are no memory.
     #[error(transparent)]
     Outside(#[from] Outside),

@@ -11,8 +11,11 @@ use parking_lot::Mutex;
 use reactor::net::{Listener, Stream};
 use tracing::Instrument;
 
+use crate::allowance::Allowance;
+use crate::aside::Aside;
 use crate::handed::{HandedFrontEnd, NotResumed, Said};
 use crate::limits::{FRONT_ENDS_MAX, QUEUES_MAX};
+use crate::mapping::{FilePolicy, open_mount_table};
 use crate::message::{Message, RingState};
 use crate::request::SECTOR_BYTES;
 use crate::{config, connection};
@@ -77,6 +80,8 @@ pub struct VhostExport {
     pub(crate) options: DeviceOptions,
     /// Whether the driver of the last front-end had the write cache on.
     pub(crate) cache: Mutex<Option<bool>>,
+    /// Where its front-ends' descriptors are waited for.
+    pub(crate) aside: Arc<Aside>,
 }
 
 impl VhostExport {
@@ -85,14 +90,20 @@ impl VhostExport {
         &self.entry
     }
 
-    /// Whether the guest of a front-end finds here what it knows.
-    fn check(&self, front: &HandedFrontEnd) -> Result<(), NotResumed> {
+    /// Whether the guest of a front-end finds here what it knows, and its memory may be mapped here.
+    fn check(&self, front: &HandedFrontEnd, memory: FilePolicy) -> Result<(), NotResumed> {
         let (disk, export) = (self.entry.disk(), front.export.clone());
         if disk.size() != front.size {
             return Err(NotResumed::Size { export, found: disk.size(), known: front.size });
         }
         let offered = config::features(disk.read_only(), disk.abilities());
         for said in &front.told {
+            if let (Ok(Message::AddRegion(_)), Some(fd)) =
+                (Message::decode(said.request, &said.payload), &said.fd)
+            {
+                let wrong = |why| NotResumed::Memory { export: export.clone(), why };
+                memory.check(fd).map_err(wrong)?;
+            }
             match Message::decode(said.request, &said.payload) {
                 Ok(Message::SetFeatures(used)) if used & !offered != 0 => {
                     return Err(NotResumed::Features { export, missing: used & !offered });
@@ -117,12 +128,18 @@ pub struct Server {
     next_loop: AtomicUsize,
     /// Front-ends that nobody serves any more, for another process.
     handed: Mutex<Vec<HandedFrontEnd>>,
+    memory: FilePolicy,
 }
 
 impl Server {
-    /// A server without exports whose front-ends live on `loops`, as long as these run.
-    pub fn new(loops: &Arc<Loops>) -> Arc<Self> {
+    /// A server without exports whose front-ends live on `loops`, as long as these run. Their guests' memory lies in files as `memory` says.
+    /// To be called before the process gives up the right to open files.
+    pub fn new(loops: &Arc<Loops>, memory: FilePolicy) -> Arc<Self> {
+        if open_mount_table().is_none() {
+            tracing::info!("there is no mount table: memory of guests in files of btrfs and ZFS is refused");
+        }
         Arc::new(Self {
+            memory,
             door: Door::new(loops, Exports::new()),
             next_loop: AtomicUsize::new(0),
             handed: Mutex::default(),
@@ -155,7 +172,7 @@ impl Server {
         options: DeviceOptions,
     ) -> Result<Arc<VhostExport>, DuplicateName> {
         let entry = self.door.exports().add(name, "", disk)?;
-        Ok(Arc::new(VhostExport { entry, options, cache: Mutex::default() }))
+        Ok(Arc::new(VhostExport { entry, options, cache: Mutex::default(), aside: Arc::default() }))
     }
 
     /// Accepts front-ends of one export at `listener` for ever. Runs on any event loop, also one that serves nobody; dropping it ends the
@@ -195,7 +212,7 @@ impl Server {
         front: &HandedFrontEnd,
         export: &Arc<VhostExport>,
     ) -> Result<(), NotResumed> {
-        export.check(front)?;
+        export.check(front, self.memory)?;
         let (socket, told) = (front.socket.try_clone()?, front.told_again()?);
         if front.cache.is_some() {
             *export.cache.lock() = front.cache;
@@ -207,6 +224,11 @@ impl Server {
     /// The front-ends that were given away when the loops ended ([`export::Shutdown::hand_over`]).
     pub fn take_handed(&self) -> Vec<HandedFrontEnd> {
         std::mem::take(&mut self.handed.lock())
+    }
+
+    /// What a new front-end may map.
+    pub(crate) fn allowance(&self) -> Allowance {
+        Allowance::new(self.memory)
     }
 
     pub(crate) fn hand(&self, front: HandedFrontEnd) {

@@ -12,13 +12,15 @@ use export::repeats::{self, Level};
 use reactor::net::Stream;
 
 use self::rings::Vring;
+use crate::aside::Passed;
 use crate::channel::Channel;
 use crate::config::{self, CACHE_AT, Described};
 use crate::device::Device;
 use crate::features::{device, protocol};
 use crate::inflight::{Form, Inflight, InflightError};
-use crate::limits::MEMORY_SLOTS_MAX;
-use crate::memory::{DirtyLog, Memory, MemoryError};
+use crate::limits::{MEMORY_SLOTS_MAX, MESSAGE_PATIENCE};
+use crate::mapping::is_unix_socket;
+use crate::memory::{DirtyLog, MemoryError};
 use crate::message::{self, Area, ConfigRange, InflightInfo, Message, RegionInfo};
 use crate::server::{Server, VhostExport};
 use crate::state::{State, StateError, Transfer};
@@ -50,6 +52,10 @@ pub(crate) enum Refused {
     Inflight(#[from] InflightError),
     #[error("the device's state: {0}")]
     State(#[from] StateError),
+    #[error("the descriptor is no eventfd")]
+    NoEventfd,
+    #[error("the descriptor is no unix socket")]
+    NoSocket,
     #[error("a descriptor cannot be used: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -97,7 +103,7 @@ impl Session {
     pub(crate) fn new(server: &Arc<Server>, export: &Arc<VhostExport>, channel: Rc<Channel>) -> Self {
         Self {
             server: Arc::clone(server),
-            device: Arc::new(Device::new(export)),
+            device: Arc::new(Device::new(export, server.allowance())),
             channel,
             rings: (0..export.options.queues).map(|_| Vring::default()).collect(),
             protocol: 0,
@@ -130,7 +136,7 @@ impl Session {
         &mut self,
         asked: Message,
         bytes: usize,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Passed>,
     ) -> Result<Answer, Refused> {
         match asked {
             Message::GetFeatures => return Ok(Answer::number(self.features())),
@@ -145,7 +151,13 @@ impl Session {
             Message::GetQueueNumber => {
                 return Ok(Answer::number(u64::from(self.device.export.options.queues)));
             }
-            Message::SetBackendChannel => self.channel.set(Stream::from_fd(only(fds)?)),
+            Message::SetBackendChannel => {
+                let socket = only(fds)?;
+                if !is_unix_socket(&socket) {
+                    return Err(Refused::NoSocket);
+                }
+                self.channel.set(Stream::from_fd(socket.known()));
+            }
             Message::GetConfig(range) => return Ok(Answer::Payload(self.configuration(&range))),
             Message::SetConfig(range) => self.set_configuration(&range).await?,
             Message::GetInflight(info) => {
@@ -155,13 +167,13 @@ impl Session {
             Message::SetInflight(info) => {
                 self.none_runs()?;
                 let fd = only(fds)?;
-                self.device.take_over(Inflight::open(&fd, info)?);
-                self.given.inflight = Some((fd, info));
+                self.device.take_over(Inflight::open_within(&self.device.allowance, &fd, info)?);
+                self.given.inflight = Some((fd.known(), info));
             }
             Message::SetMemoryTable(regions) => self.set_memory(regions, fds)?,
             Message::GetMemorySlots => return Ok(Answer::number(MEMORY_SLOTS_MAX as u64)),
             Message::AddRegion(region) => {
-                let memory = self.device.memory.load().with(region, &only(fds)?)?;
+                let memory = self.device.memory.load().with(region, only(fds)?)?;
                 self.device.memory.store(Arc::new(memory));
             }
             Message::RemoveRegion(region) => {
@@ -171,19 +183,19 @@ impl Session {
             }
             Message::SetLogBase(area) => {
                 let fd = only(fds)?;
-                self.device.log.store(Some(Arc::new(DirtyLog::new(&fd, area)?)));
-                self.given.log = Some((fd, area));
+                self.device.log.store(Some(Arc::new(DirtyLog::new(&fd, area, &self.device.allowance)?)));
+                self.given.log = Some((fd.known(), area));
                 // This one has an answer always.
                 return Ok(Answer::number(0));
             }
             // Who reads the log looks at all of it: nobody is told of new entries.
             Message::SetLogFd => {}
             Message::SetDeviceState(direction, phase) => {
-                let begun = self.begin_transfer(direction, phase, fds);
+                let begun = self.begin_transfer(direction, phase, fds).await;
                 return Ok(self.answer_about_state(begun.map(|()| message::STATE_NO_FD)));
             }
             Message::CheckDeviceState => {
-                let ended = self.end_transfer();
+                let ended = self.end_transfer().await;
                 return Ok(self.answer_about_state(ended.map(|()| 0)));
             }
             Message::Unknown(_) => return Err(Refused::NotOffered),
@@ -249,22 +261,34 @@ impl Session {
         Ok(())
     }
 
-    fn begin_transfer(&mut self, direction: u32, phase: u32, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+    async fn begin_transfer(&mut self, direction: u32, phase: u32, fds: Vec<Passed>) -> Result<(), Refused> {
         self.none_runs()?;
         self.transfer = None;
         let size = self.device.export.entry.disk().size();
         let state = State { cache: self.device.cache(), size };
-        self.transfer = Some(Transfer::begin(direction, phase, only(fds)?, state)?);
+        let fd = only(fds)?;
+        let begun = self.aside(move || Transfer::begin(direction, phase, fd, state)).await?;
+        self.transfer = Some(begun);
         Ok(())
     }
 
-    fn end_transfer(&mut self) -> Result<(), Refused> {
+    async fn end_transfer(&mut self) -> Result<(), Refused> {
         self.none_runs()?;
         let transfer = self.transfer.take().ok_or(StateError::None)?;
-        if let Some(state) = transfer.end(self.device.export.entry.disk().size())? {
+        let size = self.device.export.entry.disk().size();
+        if let Some(state) = self.aside(move || transfer.end(size)).await? {
             self.device.set_cache(state.cache);
         }
         Ok(())
+    }
+
+    /// Does what depends on a descriptor that may never answer.
+    async fn aside<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> Result<T, StateError> + Send + 'static,
+    ) -> Result<T, StateError> {
+        let done = self.device.export.aside.call(MESSAGE_PATIENCE, call).await;
+        done.unwrap_or(Err(StateError::NoAnswer))
     }
 
     /// These two messages have answers that say whether they failed: the connection goes on.
@@ -277,12 +301,13 @@ impl Session {
         }))
     }
 
-    fn set_memory(&mut self, regions: Vec<RegionInfo>, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+    fn set_memory(&mut self, regions: Vec<RegionInfo>, fds: Vec<Passed>) -> Result<(), Refused> {
         if regions.len() != fds.len() {
             return Err(Refused::Descriptors { found: fds.len(), needed: regions.len() });
         }
         let described: Vec<_> = regions.into_iter().zip(fds).collect();
-        self.device.memory.store(Arc::new(Memory::of_table(&described)?));
+        let memory = self.device.memory.load().replaced_by(&described)?;
+        self.device.memory.store(Arc::new(memory));
         Ok(())
     }
 }
@@ -292,7 +317,7 @@ fn offered(asked: u64, there: u64) -> Result<(), Refused> {
 }
 
 /// The one descriptor that must have come along.
-fn only(mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
+fn only(mut fds: Vec<Passed>) -> Result<Passed, Refused> {
     match (fds.pop(), fds.len()) {
         (Some(fd), 0) => Ok(fd),
         (fd, rest) => Err(Refused::Descriptors { found: rest + usize::from(fd.is_some()), needed: 1 }),

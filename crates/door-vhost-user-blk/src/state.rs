@@ -3,12 +3,15 @@
 //! (vhost-user specification, "Migrating back-end state").
 //!
 //! A save is written at once, into a pipe that must have room for it; a load is read when the front-end asks whether it went well, by
-//! which time it has sent everything and hung up. So nothing here waits for anybody.
+//! which time it has sent everything and hung up. So a front-end in order is not waited for. What the descriptor of another does is its own
+//! choice: all of this runs aside from the loops.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::aside::Passed;
 
 /// "cowhand vhost-user-blk state", and its version.
 const MAGIC: [u8; 4] = *b"CVBS";
@@ -24,6 +27,8 @@ pub(crate) enum StateError {
     Phase(u32),
     #[error("the descriptor has no room for {BYTES} bytes at this moment")]
     NoRoom,
+    #[error("its descriptor does not answer")]
+    NoAnswer,
     #[error("no transfer has begun")]
     None,
     #[error("the state has {found} bytes and then {then}; {BYTES} and the end were expected")]
@@ -78,7 +83,7 @@ pub(crate) enum Transfer {
     /// The state was written.
     Saved,
     /// It comes from here.
-    Loads(OwnedFd),
+    Loads(Passed),
 }
 
 impl Transfer {
@@ -86,7 +91,7 @@ impl Transfer {
     ///
     /// # Errors
     /// For others than are known, or when the state cannot be written.
-    pub(crate) fn begin(direction: u32, phase: u32, fd: OwnedFd, state: State) -> Result<Self, StateError> {
+    pub(crate) fn begin(direction: u32, phase: u32, fd: Passed, state: State) -> Result<Self, StateError> {
         match (direction, phase) {
             (0, 0) => save(&fd, state).map(|()| Self::Saved),
             (1, 0) => Ok(Self::Loads(fd)),
@@ -115,7 +120,7 @@ fn is_ready(fd: impl AsFd, flags: PollFlags) -> io::Result<bool> {
 }
 
 /// A pipe that can be written to at all takes this little as a whole.
-fn save(fd: &OwnedFd, state: State) -> Result<(), StateError> {
+fn save(fd: &Passed, state: State) -> Result<(), StateError> {
     if !is_ready(fd, PollFlags::OUT)? {
         return Err(StateError::NoRoom);
     }
@@ -125,7 +130,7 @@ fn save(fd: &OwnedFd, state: State) -> Result<(), StateError> {
     }
 }
 
-fn load(fd: &OwnedFd) -> Result<State, StateError> {
+fn load(fd: &Passed) -> Result<State, StateError> {
     // One byte more than there should be.
     let (mut bytes, mut found) = ([0; BYTES + 1], 0);
     while let Some(rest) = bytes.get_mut(found..).filter(|rest| !rest.is_empty()) {
@@ -145,9 +150,17 @@ fn load(fd: &OwnedFd) -> Result<State, StateError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
     use rustix::pipe::pipe;
 
     use super::*;
+    use crate::aside::Aside;
+
+    fn begin(direction: u32, phase: u32, fd: OwnedFd, state: State) -> Result<Transfer, StateError> {
+        Transfer::begin(direction, phase, Passed::new(fd, &Arc::new(Aside::default())), state)
+    }
 
     const STATE: State = State { cache: false, size: 7 << 30 };
 
@@ -156,7 +169,7 @@ mod tests {
         let (from, to) = pipe().expect("a pipe");
         rustix::io::write(&to, bytes).expect("room");
         let kept = (!closed).then_some(to);
-        let ended = Transfer::begin(1, 0, from, STATE).expect("a load").end(STATE.size);
+        let ended = begin(1, 0, from, STATE).expect("a load").end(STATE.size);
         drop(kept);
         ended
     }
@@ -165,9 +178,9 @@ mod tests {
     fn a_state_that_was_saved_is_loaded() {
         for state in [STATE, State { cache: true, ..STATE }] {
             let (from, to) = pipe().expect("a pipe");
-            let saved = Transfer::begin(0, 0, to, state).expect("room");
+            let saved = begin(0, 0, to, state).expect("room");
             assert_eq!(saved.end(1).expect("a save"), None);
-            let loads = Transfer::begin(1, 0, from, state).expect("a load");
+            let loads = begin(1, 0, from, state).expect("a load");
             assert_eq!(loads.end(state.size).expect("a state"), Some(state));
         }
     }
@@ -192,16 +205,16 @@ mod tests {
         // Whoever has not hung up is not waited for.
         assert!(matches!(loaded(&good, false), Err(StateError::Length { .. })));
         let (from, _to) = pipe().expect("a pipe");
-        assert!(matches!(Transfer::begin(2, 0, from, STATE), Err(StateError::Direction(2))));
+        assert!(matches!(begin(2, 0, from, STATE), Err(StateError::Direction(2))));
         let (from, _to) = pipe().expect("a pipe");
-        assert!(matches!(Transfer::begin(1, 1, from, STATE), Err(StateError::Phase(1))));
+        assert!(matches!(begin(1, 1, from, STATE), Err(StateError::Phase(1))));
         // A pipe with nobody at its other end, and one that is full.
         let (from, to) = pipe().expect("a pipe");
         drop(from);
-        assert!(matches!(Transfer::begin(0, 0, to, STATE), Err(StateError::Io(_))));
+        assert!(matches!(begin(0, 0, to, STATE), Err(StateError::Io(_))));
         let (_from, to) = pipe().expect("a pipe");
         rustix::io::ioctl_fionbio(&to, true).expect("a pipe that does not wait");
         while rustix::io::write(&to, &[0; 4096]).is_ok() {}
-        assert!(matches!(Transfer::begin(0, 0, to, STATE), Err(StateError::NoRoom)));
+        assert!(matches!(begin(0, 0, to, STATE), Err(StateError::NoRoom)));
     }
 }

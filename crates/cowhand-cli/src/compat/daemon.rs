@@ -8,6 +8,7 @@ use std::thread::available_parallelism;
 
 use control::{Command, Events, Handler, Passed};
 use door_nbd::{Server, ServerOptions};
+use door_vhost_user_blk::FilePolicy;
 use export::{Exports, Loops, Shutdown};
 use graph::OpenRules;
 use reactor::{Backend, Reactor};
@@ -49,13 +50,15 @@ impl Daemon {
         let signals =
             signals::watch().map_err(|error| Failure::because("cannot watch for signals", &error))?;
         disks::allow_many_files();
+        buffer::keep_reserve();
         let reactor = Reactor::new(Backend::Ring)
             .map_err(|error| Failure::because("cannot make an event loop", &error))?;
         let loops = Loops::new(available_parallelism().map_or(1, usize::from), Shutdown::new());
         let server = Server::new(Exports::new(), options, &loops);
-        // Plain TCP is what these programs open; the sandbox is entered when all is open.
-        let inventory =
-            Inventory::new(rules, server, Events::new(), Sandbox::Off, true, SocketMode::default());
+        // Plain TCP is what these programs open; the sandbox is entered when all is open. A guest whose memory never answers would stop
+        // all others here, too.
+        let (mode, memory) = (SocketMode::default(), FilePolicy::default());
+        let inventory = Inventory::new(rules, server, Events::new(), Sandbox::Off, true, mode, memory);
         let steering = Steering::new(Rc::clone(&inventory), Shutdown::new());
         Ok(Self { reactor, inventory, steering, signals, sockets: None, pid_file: None })
     }

@@ -10,6 +10,7 @@ use graph::probe::Format;
 
 use super::drive_options::{self, ListFormat};
 use super::endpoint::parse_listen;
+use super::guest_memory::GuestMemory;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use super::socket_mode::{SocketMode, parse_socket_mode};
@@ -108,6 +109,17 @@ pub struct Args {
     /// says which disk, where there are several
     #[arg(long, value_name = "[EXPORT=]SOCKET", help_heading = "Listening")]
     pub vhost_user_blk: Vec<String>,
+
+    /// Where the memory of virtual machines may lie: in files that always answer (local: memory files, tmpfs, hugetlbfs, local file
+    /// systems), or also on FUSE and network file systems (any), which can stop the server [default: local]
+    #[arg(
+        long,
+        value_name = "local|any",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Listening"
+    )]
+    pub guest_memory: Option<GuestMemory>,
 
     /// Mount a disk as a regular file over the one at FILE (may be repeated; NBD stays beside it). EXPORT says which disk, where there are
     /// several. The mount goes when the server ends

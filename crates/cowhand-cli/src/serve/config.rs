@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::drives::{ConfigDrive, PlacedDrive};
 use super::endpoint::parse_listen;
+use super::guest_memory::GuestMemory;
 use super::map_memory::parse_map_memory;
 use super::sandbox::Sandbox;
 use super::socket_mode::parse_socket_mode;
@@ -66,6 +67,8 @@ pub struct Config {
     /// As `--vhost-user-blk`.
     #[serde(default)]
     pub vhost_user_blk: Vec<String>,
+    /// As `--guest-memory`.
+    pub guest_memory: Option<GuestMemory>,
     /// As `--ublk`.
     #[serde(default)]
     pub ublk: Vec<String>,
@@ -163,6 +166,7 @@ impl Config {
         let socket_mode = self.socket_mode.as_deref().map(parse_socket_mode).transpose();
         fill(&mut args.socket_mode, socket_mode.map_err(|error| wrong("socket-mode", error))?);
         fill_list(&mut args.vhost_user_blk, self.vhost_user_blk);
+        fill(&mut args.guest_memory, self.guest_memory);
         fill_list(&mut args.fuse, self.fuse);
         fill_list(&mut args.ublk, self.ublk);
         fill(&mut args.request_merging, self.request_merging);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use control::Events;
 use door_nbd::Server;
+use door_vhost_user_blk::FilePolicy;
 use export::Loops;
 use graph::{Graph, OpenRules};
 
@@ -74,11 +75,12 @@ impl Inventory {
         sandbox: Sandbox,
         plain_tcp_allowed: bool,
         socket_mode: SocketMode,
+        guest_memory: FilePolicy,
     ) -> Rc<Self> {
         Rc::new(Self {
             doors: Doors::new(Arc::clone(&server)),
             loops: Arc::clone(server.loops()),
-            vhost: door_vhost_user_blk::Server::new(server.loops()),
+            vhost: door_vhost_user_blk::Server::new(server.loops(), guest_memory),
             ublk: door_ublk::Server::new(server.loops()),
             fuse: door_fuse::Server::new(server.loops()),
             graph: Graph::new(rules),

@@ -20,6 +20,7 @@ use super::config::Config;
 use super::drives::disks;
 use super::endpoint::{Endpoint, Protection, check_tcp};
 use super::exports::{export_names, stable_path};
+use super::guest_memory::GuestMemory;
 use super::log_filter::DEFAULT_LEVEL;
 use super::overlay::Overlay;
 use super::sandbox::Sandbox;
@@ -64,6 +65,8 @@ pub struct Settings {
     pub endpoint: Option<Endpoint>,
     /// `--vhost-user-blk`: sockets for virtual machines.
     pub vhost_user_blk: Vec<Placed>,
+    /// `--guest-memory`.
+    pub guest_memory: GuestMemory,
     /// `--fuse`: files that disks are mounted over.
     pub fuse: Vec<FuseFile>,
     /// `--ublk`: disks that are block devices.
@@ -206,6 +209,7 @@ impl Settings {
             shared: args.shared.unwrap_or(SHARED_DEFAULT).max(1),
             endpoint: endpoint(&args, &names, &disks, tls.is_some(), surroundings)?,
             vhost_user_blk: placed(&names, "--vhost-user-blk", &args.vhost_user_blk)?,
+            guest_memory: args.guest_memory.unwrap_or_default(),
             fuse: placed(&names, "--fuse", &args.fuse)?.into_iter().map(FuseFile::plain).collect(),
             ublk: ublk_devices(&names, &args.ublk)?,
             ends_with_mounts: false,

@@ -1,22 +1,26 @@
-//! A file of guest memory that becomes shorter under its mapping.
+//! Guest memory that is lost under its mapping: its file becomes shorter, or the machine's memory fails.
 //!
 //! The kernel's own copies then fail with EFAULT, which is an I/O error of that request. Our own accesses raise SIGBUS, which would end
-//! the process, and with it all other guests. Files that can be sealed against shrinking are sealed ([`super::Mapping::new`]);
-//! for the others (a file with a name, say) the handler here puts an empty page into the place that was lost: that guest has lost its
-//! memory anyway. A fault anywhere else goes to the handler that was there before.
+//! the process, and with it all other guests. Files that can be sealed against shrinking are sealed ([`super::Mapping::new`]). For all
+//! others the handler here marks the range as lost and puts one mapping of empty memory over all of it, whatever page was touched: a
+//! range costs one mapping, lost or not, so that no number of lost pages exhausts the mappings that a process may have. Nothing that is
+//! read of a lost range is passed on: who copies looks at the mark afterwards, and the guest's queues stop.
+//!
+//! A fault anywhere else goes to the handler that was there before.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Ranges that are watched at a time: 16 guests with all the regions that one may have.
-pub const MAPPINGS_MAX: usize = 4096;
+use crate::limits::RANGES_MAX_IN_ALL;
 
 /// One range as the handler sees it.
 struct Slot {
     taken: AtomicBool,
+    /// Odd while the bounds are being changed. A reader that finds the same even number before and after has bounds that belong together.
+    version: AtomicUsize,
     /// Zero: none.
     start: AtomicUsize,
     end: AtomicUsize,
@@ -24,24 +28,63 @@ struct Slot {
     lost: AtomicBool,
 }
 
+/// The bounds of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bounds {
+    start: usize,
+    end: usize,
+    page: usize,
+}
+
 impl Slot {
     const fn empty() -> Self {
         Self {
             taken: AtomicBool::new(false),
+            version: AtomicUsize::new(0),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             page: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
         }
     }
+
+    fn set(&self, bounds: Bounds) {
+        // Only the owner of a taken slot changes it.
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(bounds.start, Ordering::Relaxed);
+        self.end.store(bounds.end, Ordering::Relaxed);
+        self.page.store(bounds.page, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The bounds, if `address` lies inside. A range that is being changed has no user yet, or none any more: the fault is not its own.
+    fn around(&self, address: usize) -> Option<Bounds> {
+        let version = self.version.load(Ordering::Acquire);
+        let [start, end, page] =
+            [&self.start, &self.end, &self.page].map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        let found = is_whole && start != 0 && (start..end).contains(&address);
+        found.then_some(Bounds { start, end, page })
+    }
 }
 
-static SLOTS: [Slot; MAPPINGS_MAX] = [const { Slot::empty() }; MAPPINGS_MAX];
+static SLOTS: [Slot; RANGES_MAX_IN_ALL] = [const { Slot::empty() }; RANGES_MAX_IN_ALL];
+
+/// Whether any range was ever lost: most processes never look further.
+static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The signal's handling before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A range that may be cut; watched until dropped.
+/// Whether any range of this process was lost since it began.
+pub(crate) fn is_any_lost() -> bool {
+    ANY_LOST.load(Ordering::Relaxed)
+}
+
+/// A range that may be lost; watched until dropped.
 #[derive(Debug)]
 pub(super) struct Watched {
     slot: usize,
@@ -59,23 +102,22 @@ impl Watched {
         let Some(slot) = SLOTS.iter().position(free) else { return Ok(None) };
         let (own, address) = (&SLOTS[slot], start.as_ptr() as usize);
         own.lost.store(false, Ordering::Relaxed);
-        own.page.store(page, Ordering::Relaxed);
-        own.end.store(address + len, Ordering::Relaxed);
-        // Last: from here on the handler knows it.
-        own.start.store(address, Ordering::Release);
+        own.set(Bounds { start: address, end: address + len, page });
         Ok(Some(Self { slot }))
     }
 
     /// Whether a part was lost.
     pub(super) fn is_lost(&self) -> bool {
-        SLOTS[self.slot].lost.load(Ordering::Relaxed)
+        is_any_lost() && SLOTS[self.slot].lost.load(Ordering::Relaxed)
     }
 }
 
+/// Nobody touches the range any more when this is dropped, and it is still mapped: once it is unmapped its addresses may belong to
+/// another mapping, whose faults are not ours.
 impl Drop for Watched {
     fn drop(&mut self) {
         let own = &SLOTS[self.slot];
-        own.start.store(0, Ordering::Release);
+        own.set(Bounds::default());
         own.taken.store(false, Ordering::Release);
     }
 }
@@ -115,27 +157,58 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     let info = unsafe { &*info };
     // SAFETY: this signal's description has an address.
     let address = unsafe { info.si_addr() } as usize;
-    let found = SLOTS.iter().find(|slot| {
-        let start = slot.start.load(Ordering::Acquire);
-        start != 0 && address >= start && address < slot.end.load(Ordering::Relaxed)
+    let found = SLOTS.iter().find_map(|slot| Some((slot, slot.around(address)?)));
+    let replaced = found.is_some_and(|(slot, bounds)| {
+        ANY_LOST.store(true, Ordering::Relaxed);
+        slot.lost.store(true, Ordering::Release);
+        replace(bounds.start, bounds.end - bounds.start) || replace_page(address, bounds.page)
     });
-    let replaced = found.is_some_and(|slot| {
-        slot.lost.store(true, Ordering::Relaxed);
-        let page = slot.page.load(Ordering::Relaxed).max(1);
-        replace(address - address % page, page)
-    });
-    if !replaced && let Some(before) = BEFORE.get() {
+    // The kernel reports memory that failed and that no thread touches, too: nothing was accessed, so nothing has to be done.
+    let is_report = info.si_code == libc::BUS_MCEERR_AO;
+    if !replaced
+        && !is_report
+        && let Some(before) = BEFORE.get()
+    {
         // The access is tried again and fails again: then it is theirs.
         // SAFETY: the action is the one that was in force before ours.
         let _ = unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
     }
 }
 
-/// Puts an empty page in the place of one that has no file behind it any more.
-fn replace(page: usize, len: usize) -> bool {
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: the page lies in a mapping of ours that is watched, so still mapped.
-    let mapped = unsafe { libc::mmap(page as *mut libc::c_void, len, access, flags, -1, 0) };
+/// Where memory is never overcommitted there may be none for the whole of a large range. Then it is one page at a time, of a guest whose
+/// queues stop with the request at hand.
+fn replace_page(address: usize, page: usize) -> bool {
+    let page = page.max(1);
+    replace(address - address % page, page)
+}
+
+/// Puts empty memory in the place of what has no file behind it any more. It takes memory only where it is written.
+fn replace(start: usize, len: usize) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the pages lie in a mapping of ours that is watched, so still mapped.
+    let mapped = unsafe { libc::mmap(start as *mut libc::c_void, len, access, flags, -1, 0) };
     mapped != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds of a range that was dropped and those of the next one in its slot were read as one range, and a mapping in between was
+    /// replaced.
+    #[test]
+    fn bounds_that_are_being_changed_are_nobodys() {
+        let slot = Slot::empty();
+        assert_eq!(slot.around(0x1000), None);
+        let bounds = Bounds { start: 0x1000, end: 0x3000, page: 0x1000 };
+        slot.set(bounds);
+        assert_eq!(slot.around(0x2fff), Some(bounds));
+        assert_eq!((slot.around(0xfff), slot.around(0x3000)), (None, None));
+        slot.version.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(slot.around(0x2000), None);
+        slot.version.fetch_add(1, Ordering::Relaxed);
+        slot.set(Bounds::default());
+        assert_eq!(slot.around(0x2000), None);
+    }
 }

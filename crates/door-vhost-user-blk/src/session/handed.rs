@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::rings::Vring;
 use super::{Refused, Session};
+use crate::aside::Passed;
 use crate::handed::Said;
 use crate::message::{Message, RingFd, RingState};
 
@@ -55,10 +57,14 @@ impl Session {
     /// # Errors
     /// For the first message that cannot be done here.
     pub(crate) async fn repeat(&mut self, told: Vec<Said>) -> Result<(), Refused> {
+        let aside = Arc::clone(&self.device.export.aside);
+        self.device.allowance.set_known(true);
         for Said { request, payload, fd } in told {
             let asked = Message::decode(request, &payload).map_err(|_| Refused::NotOffered)?;
-            self.handle(asked, payload.len(), fd.into_iter().collect()).await?;
+            let fds = fd.into_iter().map(|fd| Passed::new(fd, &aside)).collect();
+            self.handle(asked, payload.len(), fds).await?;
         }
+        self.device.allowance.set_known(false);
         Ok(())
     }
 }

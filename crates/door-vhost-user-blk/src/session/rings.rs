@@ -1,15 +1,16 @@
 //! Messages about one ring.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use reactor::Doorbell;
 
 use super::{Answer, Refused, Session, only};
+use crate::aside::Passed;
 use crate::device::{Run, Start};
 use crate::features::device;
 use crate::inflight::Form;
+use crate::mapping::is_eventfd;
 use crate::message::{self, Message, RingAddress, RingFd, RingState};
 use crate::queue::{self, EndOnDrop};
 
@@ -28,7 +29,7 @@ pub(super) struct Vring {
 }
 
 impl Session {
-    pub(super) async fn handle_ring(&mut self, asked: Message, fds: Vec<OwnedFd>) -> Result<Answer, Refused> {
+    pub(super) async fn handle_ring(&mut self, asked: Message, fds: Vec<Passed>) -> Result<Answer, Refused> {
         let number = match asked {
             Message::SetRingEntries(RingState { ring, value }) => {
                 let number = self.stopped_ring(ring)?;
@@ -156,9 +157,14 @@ impl Session {
 }
 
 /// The eventfd that came along, unless none was to.
-fn bell(fd: RingFd, fds: Vec<OwnedFd>) -> Result<Option<Doorbell>, Refused> {
-    match fd.polled {
-        true => Ok(None),
-        false => Ok(Some(Doorbell::from_fd(only(fds)?)?)),
+fn bell(fd: RingFd, fds: Vec<Passed>) -> Result<Option<Doorbell>, Refused> {
+    if fd.polled {
+        return Ok(None);
     }
+    let fd = only(fds)?;
+    // Anything else may wait when it is read, written or asked whether it can be.
+    if !is_eventfd(&fd) {
+        return Err(Refused::NoEventfd);
+    }
+    Ok(Some(Doorbell::from_fd(fd.known())?))
 }
