@@ -1,6 +1,8 @@
 //! The end: what is in flight is finished, metadata is written, locks are given back.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use black_box::client::Request;
 use black_box::peer::{assert_clean, qemu_io_ok};
@@ -58,6 +60,41 @@ fn what_was_acknowledged_before_the_end_is_there_after_it() {
     assert_clean(Path::new(&path));
     let reads: Vec<String> = acknowledged.iter().map(|offset| format!("read -P 0x5c {offset} 64k")).collect();
     qemu_io_ok(&["-f", "qcow2"], &path, &reads);
+}
+
+/// A system call of one loop did not return (memory in a file system that did not answer), and the server did not end on SIGTERM: other
+/// disks were not closed. A debugger that delays the calls of one thread stands for it.
+#[test]
+fn a_loop_that_does_not_answer_is_named_and_keeps_the_end_of_no_other_disk() {
+    let scratch = Scratch::new();
+    let (path, pid_file) = (create(&scratch, "disk.qcow2", "64M"), scratch.name("pid"));
+    let mut server = Server::start(["--threads", "2", "--sandbox", "off", "--pid-file", &pid_file, &path]);
+    let mut clients = [server.client(""), server.client("")];
+    clients.iter_mut().for_each(|client| client.write(1 << 20, &[7; 1 << 20]).expect("write"));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads");
+    let mut tasks = tasks.map(|task| task.expect("a thread").path());
+    let is_first = |task: &PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "cowhand-loop-0\n")
+    };
+    let thread = tasks.find(is_first).expect("a loop").file_name().expect("a number").to_owned();
+    let inject = "inject=io_uring_enter,poll,read:delay_enter=600s";
+    let mut debugger = Command::new("strace")
+        .args(["-o", "/dev/null", "-e", inject, "-p"])
+        .arg(thread)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("strace");
+    let mut said = BufReader::new(debugger.stderr.take().expect("its errors"));
+    said.read_line(&mut String::new()).expect("it says that it is attached");
+    server.signal(Signal::TERM);
+    let outcome = server.outcome();
+    debugger.kill().and_then(|()| debugger.wait()).expect("strace ends");
+    assert_eq!(outcome.status.code(), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("cowhand-loop-0 does not answer"), "{outcome}");
+    assert!(!Path::new(&pid_file).exists());
+    assert_clean(Path::new(&path));
+    qemu_io_ok(&["-f", "qcow2"], &path, &["read -P 7 1M 1M", "write 0 512"]);
+    drop(clients);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod ending;
 mod gone;
 mod main_job;
 mod names;
+mod no_memory;
 mod pasted;
 mod printed;
 mod readme;

@@ -459,6 +459,18 @@ impl FrontEnd {
             .map(drop)
     }
 
+    /// Sends a part of a message.
+    ///
+    /// # Errors
+    /// When the daemon has hung up.
+    pub fn send_part(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        rustix::net::sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+            .map(drop)
+    }
+
     /// The next answer: its payload, and what came along.
     pub fn answer(&mut self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
         let mut head = [0; 12];

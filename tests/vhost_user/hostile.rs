@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use black_box::Server;
@@ -12,16 +13,22 @@ use black_box::vhost_user::{
 use super::Place;
 
 /// A disk for the liar and one for somebody else, served by one loop.
-struct Two {
-    place: Place,
-    _server: Server,
+pub(super) struct Two {
+    pub(super) place: Place,
+    pub(super) server: Server,
     honest: Machine,
-    _front: FrontEnd,
+    socket: PathBuf,
+    front: Option<FrontEnd>,
     written: u8,
 }
 
 impl Two {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with("")
+    }
+
+    /// The liar's disk has these options.
+    pub(super) fn with(options: &str) -> Self {
         let place = Place::new();
         let other = place.scratch.name("other.qcow2");
         black_box::peer::qemu_img(["create", "-q", "-f", "qcow2", &other, "8M"]).ok();
@@ -34,23 +41,30 @@ impl Two {
             format!("other={}", socket.display()),
             "--threads".to_owned(),
             "1".to_owned(),
-            format!("file={}", place.disk),
+            format!("file={}{options}", place.disk),
             other,
         ]);
         let mut honest = Machine::new(Ways::default());
         let front = FrontEnd::start(&socket, &mut honest);
-        Self { place, _server: server, honest, _front: front, written: 0 }
+        Self { place, server, honest, socket, front: Some(front), written: 0 }
     }
 
     /// The other guest works on.
-    fn assert_unharmed(&mut self) {
+    pub(super) fn assert_unharmed(&mut self) {
         self.written += 1;
         let bytes = [self.written; 512];
         self.honest.ok(0, &Ask::Write(u64::from(self.written), &bytes));
         assert_eq!(self.honest.read(u64::from(self.written), 512), bytes);
     }
 
-    fn liar(&self, ways: Ways) -> (Machine, FrontEnd) {
+    /// The other guest's monitor connects again: all that it needs is there.
+    pub(super) fn assert_another_can_begin(&mut self) {
+        self.front = None;
+        self.front = Some(FrontEnd::start(&self.socket, &mut self.honest));
+        self.assert_unharmed();
+    }
+
+    pub(super) fn liar(&self, ways: Ways) -> (Machine, FrontEnd) {
         let mut machine = Machine::new(ways);
         let front = FrontEnd::start(&self.place.socket, &mut machine);
         (machine, front)

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod crashes;
+mod greedy;
 mod hostile;
 mod libblkio;
 mod packed;

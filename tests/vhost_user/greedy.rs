@@ -1,0 +1,175 @@
+//! Front-ends that take what others need, or give what never answers: it is their loss alone.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, OwnedFd};
+
+use black_box::peer::qemu_img;
+use black_box::server::Start;
+use black_box::vhost_user::{Ask, FrontEnd, GUEST_BASE, USER_BASE, Ways};
+use black_box::{Scratch, Server};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::Signal;
+
+use super::hostile::Two;
+
+/// Where further memory of a guest is, behind all that the machine has.
+const FAR: u64 = 1 << 40;
+
+/// What one front-end may have mapped, and a process at all (docs/threat-model.md).
+const FRONT_END_BYTES_MAX: u64 = 32 << 40;
+
+fn sparse(bytes: u64) -> OwnedFd {
+    let memory = memfd_create("sparse", MemfdFlags::CLOEXEC).expect("a memory file");
+    ftruncate(&memory, bytes).expect("its length");
+    memory
+}
+
+/// The payload of a message that adds memory at `at` behind [`FAR`].
+fn region(at: u64, len: u64) -> Vec<u8> {
+    [&[0; 8][..], &[GUEST_BASE + FAR + at, len, USER_BASE + FAR + at, 0].map(u64::to_ne_bytes).concat()]
+        .concat()
+}
+
+fn count(server: &Server, what: &str) -> usize {
+    let place = format!("/proc/{}/{what}", server.pid());
+    match std::fs::read_dir(&place) {
+        Ok(entries) => entries.count(),
+        Err(_) => std::fs::read_to_string(place).expect("a file of the process").lines().count(),
+    }
+}
+
+/// A front-end mapped 127 TiB; nothing else could be mapped then, and a buffer for another client's request ended the program.
+#[test]
+fn a_front_end_that_maps_all_addresses_is_refused_and_others_find_room() {
+    let mut two = Two::new();
+    let (_machine, mut front) = two.liar(Ways::default());
+    let memory = sparse(1 << 47);
+    let (mut at, mut len) = (0, 1u64 << 46);
+    while len >= 4096 {
+        match front.acknowledged(37, &region(at, len), &[memory.as_fd()]) {
+            0 => at += len,
+            _ => len /= 2,
+        }
+    }
+    assert!((FRONT_END_BYTES_MAX / 4..=FRONT_END_BYTES_MAX).contains(&at), "{at} bytes are mapped");
+    two.assert_unharmed();
+    two.assert_another_can_begin();
+}
+
+/// Requests that wait for a limit kept the memory of a hundred tables mapped, and then no other guest could start.
+#[test]
+fn tables_of_memory_that_requests_in_flight_use_count_for_their_front_end() {
+    let mut two = Two::with(",throttling.iops-total=1");
+    let (mut machine, mut front) = two.liar(Ways { slots: false, ..Ways::default() });
+    let memory = sparse(1 << 30);
+    let mut refused = false;
+    for slot in 0..60 {
+        machine.submit(0, slot, &Ask::Read(0, 512));
+        machine.kick(0);
+        let own = [GUEST_BASE, machine.bytes(), USER_BASE, 0];
+        let more =
+            (0..15u64).map(|n| [GUEST_BASE + FAR + (n << 24), 4096, USER_BASE + FAR + (n << 24), n << 12]);
+        let regions =
+            std::iter::once(own).chain(more).flatten().map(u64::to_ne_bytes).collect::<Vec<_>>().concat();
+        let payload = [&[16u32, 0].map(u32::to_ne_bytes).concat()[..], &regions].concat();
+        let fds: Vec<_> = [machine.memory.as_fd()].into_iter().chain([memory.as_fd(); 15]).collect();
+        refused |= front.acknowledged(5, &payload, &fds) != 0;
+    }
+    assert!(refused, "960 ranges are one front-end's");
+    assert!(count(&two.server, "maps") < 3000);
+    two.assert_another_can_begin();
+}
+
+/// 4,108 bytes, one at a time, brought 65,712 descriptors.
+#[test]
+fn a_message_in_parts_brings_no_more_descriptors_than_a_whole_one() {
+    let mut two = Two::new();
+    let before = count(&two.server, "fd");
+    let mut front = FrontEnd::connect(&two.place.socket);
+    let null = File::open("/dev/null").expect("a device");
+    let fds = [null.as_fd(); 16];
+    let message = [99u32, 1, 4096].map(u32::to_ne_bytes).concat();
+    let sent = message.iter().take_while(|byte| front.send_part(&[**byte], &fds).is_ok()).count();
+    assert!(front.is_hung_up(), "{sent} parts were taken");
+    let closed = |server: &Server| (count(server, "fd") <= before + 2).then_some(());
+    two.server.wait_until(closed).expect("the descriptors are closed");
+    two.assert_unharmed();
+}
+
+/// An eventfd is read and written without waiting; a file may have its reader wait for ever.
+#[test]
+fn only_an_eventfd_is_a_bell() {
+    let mut two = Two::new();
+    let (machine, mut front) = two.liar(Ways::default());
+    front.stop_ring(0);
+    let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
+    let (memory, file) = (machine.memory.as_fd(), File::open("/dev/zero").expect("a device"));
+    for message in [12, 13, 14] {
+        for fd in [pipe.as_fd(), memory, file.as_fd()] {
+            assert_eq!(front.acknowledged(message, &0u64.to_ne_bytes(), &[fd]), 1, "message {message}");
+        }
+    }
+    assert_eq!(front.acknowledged(21, &[], &[memory]), 1, "a channel is a socket");
+    two.assert_unharmed();
+}
+
+/// Each page of a file that its front-end cut became a mapping of its own, until the process could have no more. And what was read there was
+/// zeroes: a write of such bytes is an error, and the disk has what it had.
+#[test]
+fn lost_memory_stops_its_queues_costs_one_mapping_and_writes_nothing() {
+    let mut two = Two::with(",detect-zeroes=on");
+    let (mut machine, mut front) = two.liar(Ways { queues: 2, ..Ways::default() });
+    machine.ok(0, &Ask::Write(0, &[1; 4096]));
+    let lost = sparse(1 << 30);
+    assert_eq!(front.acknowledged(37, &region(0, 1 << 30), &[lost.as_fd()]), 0);
+    ftruncate(&lost, 0).expect("it is not sealed");
+    let before = count(&two.server, "maps");
+    machine.put(0x20_0000, &[&1u32.to_le_bytes()[..], &[0; 12], &[0xff]].concat());
+    for page in 0..20u16 {
+        let head = 3 * page;
+        machine.put_descriptor(0, head, (GUEST_BASE + 0x20_0000, 16, 1, head + 1));
+        machine.put_descriptor(0, head + 1, (GUEST_BASE + FAR + (u64::from(page) << 16), 4096, 1, head + 2));
+        machine.put_descriptor(0, head + 2, (GUEST_BASE + 0x20_0010, 1, 2, 0));
+        machine.make_available(0, head);
+    }
+    machine.kick(0);
+    assert!(machine.broken(0), "nobody is told");
+    assert!(count(&two.server, "maps") <= before + 10);
+    let mut status = [0];
+    std::os::unix::fs::FileExt::read_exact_at(&machine.memory, &mut status, 0x20_0010).expect("memory");
+    assert_eq!(status, [1], "a write of lost bytes is an error");
+    // The guest's other queue stops when it is asked for something.
+    machine.submit(1, 0, &Ask::Read(0, 512));
+    machine.kick(1);
+    assert!(machine.broken(1));
+    two.assert_unharmed();
+    drop(front);
+    let (mut machine, _front) = two.liar(Ways::default());
+    assert_eq!(machine.read(0, 4096), [1; 4096], "zeroes were written");
+}
+
+/// Memory in a file of a FUSE file system whose server does not answer held a loop up for ever, with all its clients, and the end of the
+/// server. Whether a file lies there is found out without asking it.
+#[test]
+fn memory_in_a_file_that_does_not_answer_is_refused_at_once() {
+    let mut two = Two::new();
+    let scratch = Scratch::new();
+    let (disk, file) = (scratch.name("fuse.qcow2"), scratch.file("fuse.raw"));
+    qemu_img(["create", "-q", "-f", "qcow2", &disk, "64M"]).ok();
+    File::create(&file).expect("a file to mount over");
+    let mut silent =
+        Start::new(["--fuse"]).arg(&file).arg(&disk).listen().unwrap_or_else(|error| panic!("{}", error.0));
+    let mounted = |server: &Server| server.stdout().contains("as a file").then_some(());
+    silent.wait_until(mounted).expect("it mounts the disk");
+    let opened = OpenOptions::new().read(true).write(true).open(&file).expect("a file");
+    silent.signal(Signal::STOP);
+    let (_machine, mut front) = two.liar(Ways::default());
+    assert_eq!(front.acknowledged(37, &region(0, 1 << 20), &[opened.as_fd()]), 1);
+    assert_eq!(front.acknowledged(13, &0u64.to_ne_bytes(), &[opened.as_fd()]), 1);
+    assert!(two.server.stderr().contains("--guest-memory any"), "{}", two.server.stderr());
+    two.assert_unharmed();
+    silent.signal(Signal::CONT);
+    drop(opened);
+    silent.stop();
+    two.assert_unharmed();
+}
