@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use graph::cache_mode::CacheMode;
 use graph::options::{Backing, Discard, DiskOptions};
-use graph::probe::Format;
 use graph::{ChainWalk, DataFiles, Disk, FoundImage, OpenRules};
 use job::{CopyOptions, Counters, LoopClock, RateLimit};
 use qcow2::ResizeOptions;
@@ -147,8 +146,7 @@ fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Pla
     let count = chain.len() - 1;
     let empties = !args.keep && count == 1;
     let layers = u32::try_from(count).unwrap_or(u32::MAX);
-    let base =
-        chain.pop().map(|base| (base.storage().name().to_owned(), base.options.clone(), format(&base)));
+    let base = chain.pop().map(|base| base.by_itself());
     let mut above = options.clone();
     // From the bottom up: each layer names the one below, and the lowest none.
     let mut backing = Backing::None;
@@ -159,22 +157,14 @@ fn divided(args: &Args, options: DiskOptions, mut chain: Vec<FoundImage>) -> Pla
     }
     above.layer.backing = backing;
     above.layer.read_only = !empties;
-    let mut base_options = options;
-    if let Some((name, layer, format)) = base {
-        base_options = DiskOptions::of_path(name);
-        base_options.layer.backing = layer.backing.clone();
-        base_options.layer.format = Some(format);
-    }
+    let mut base_options = base.unwrap_or(options);
+    base_options.layer.read_only = false;
     base_options.layer.discard = Discard::Unmap;
     if let Some(mode) = args.cache {
         above.set_cache(mode);
         base_options.set_cache(mode);
     }
     Plan { above, layers, base: base_options, empties }
-}
-
-fn format(image: &FoundImage) -> Format {
-    image.format()
 }
 
 async fn commit(

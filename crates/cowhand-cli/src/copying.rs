@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use graph::names::Policy;
+use graph::names::{Policy, directory_of};
 use graph::options::DiskOptions;
 use graph::{Disk, FoundImage, MAP_MEMORY_MIN, OpenRules};
 use qcow2::{Budget, Compressing};
@@ -108,11 +108,23 @@ pub fn compressing(disk: &Disk) -> Result<Compressing, block::Error> {
 
 /// Whether `name` is what the image above calls `found`, or another name of the same file.
 pub fn is_named(name: &Path, above: Option<&FoundImage>, found: &FoundImage) -> bool {
-    let header = above.and_then(|above| above.header.as_ref());
-    let named = header.and_then(|header| header.backing.as_deref());
-    let real = |path: &Path| path.canonicalize().ok();
-    named.map(OsStr::new) == Some(name.as_os_str())
-        || real(name).is_some_and(|name| Some(name) == real(Path::new(found.storage().name())))
+    let named = above.filter(|above| is_what_image_names(above, found)).and_then(backing_name);
+    named.map(OsStr::new) == Some(name.as_os_str()) || is_same_file(name, Path::new(found.storage().name()))
+}
+
+/// Whether the header of `above` leads to `found`. Options of the user may have put another file there.
+pub fn is_what_image_names(above: &FoundImage, found: &FoundImage) -> bool {
+    let name = || Some(directory_of(Path::new(above.storage().name())).join(backing_name(above)?));
+    !found.is_named_by_options()
+        || name().is_some_and(|name| is_same_file(&name, Path::new(found.storage().name())))
+}
+
+fn backing_name(image: &FoundImage) -> Option<&str> {
+    image.header.as_ref()?.backing.as_deref()
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// `doing` the disk of `options` failed.

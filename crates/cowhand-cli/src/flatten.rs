@@ -147,14 +147,12 @@ async fn find_base(path: &Path, options: &DiskOptions, rules: &OpenRules) -> Res
 }
 
 fn base(image: &DiskOptions, above: &FoundImage, found: &FoundImage, depth: u32) -> Base {
-    let format = if found.header.is_some() { Format::Qcow2 } else { Format::Raw };
-    let mut options = DiskOptions::of_path(found.storage().name());
-    options.layer.backing = found.options.backing.clone();
-    options.layer.format = Some(format);
-    options.layer.read_only = true;
     let named = above.header.as_ref().and_then(|header| header.backing.clone()).unwrap_or_default();
-    let name = name_from(&image.filename, Path::new(above.storage().name()), named);
-    Base { options, depth, name, format }
+    let name = match copying::is_what_image_names(above, found) {
+        true => name_from(&image.filename, Path::new(above.storage().name()), named),
+        false => found.full_name(),
+    };
+    Base { options: found.by_itself(), depth, name, format: found.format() }
 }
 
 /// What `image` must call the file that `above` calls `named`: the same from the same directory, otherwise the whole path.

@@ -1,11 +1,14 @@
 //! `cowhand rebase`: an overlay put over another image.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use block::Block;
 use graph::cache_mode::CacheMode;
+use graph::drivers::elsewhere;
+use graph::names::directory_of;
 use graph::options::{Backing, Discard, DiskOptions};
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
@@ -13,7 +16,7 @@ use job::{CopyOptions, Counters};
 
 use crate::copying::watch::Watch;
 use crate::copying::{self, Memory, WAITING_BYTES_MAX, compressing};
-use crate::drive::{DriveArgs, cache_modes, formats};
+use crate::drive::{DriveArgs, cache_modes, disk_options, formats};
 use crate::failure::Failure;
 
 /// Arguments of `cowhand rebase`.
@@ -109,7 +112,7 @@ async fn rebase(
     if !args.only_name {
         let backing = match args.backing.is_empty() {
             true => None,
-            false => Some(copying::open(&below(args, options), rules, "open backing file").await?),
+            false => Some(copying::open(&below(args, options)?, rules, "open backing file").await?),
         };
         if backing.is_some() {
             // Zeroes that are written now hide what the new image has, also where nothing lies below yet.
@@ -123,16 +126,18 @@ async fn rebase(
     image.set_backing_name(name, format).await.map_err(|error| failed(&error))
 }
 
-/// How the new image below is opened: by its name from the overlay's directory.
-fn below(args: &Args, overlay: &DiskOptions) -> DiskOptions {
-    let directory = overlay.filename.parent().unwrap_or(Path::new(""));
-    let mut options = DiskOptions::of_path(directory.join(&args.backing));
+/// How the new image below is opened: by its name from the overlay's directory, or where that names a server.
+fn below(args: &Args, overlay: &DiskOptions) -> Result<DiskOptions, Failure> {
+    let mut options = match elsewhere(Path::new(&args.backing)) {
+        Some(_) => disk_options(&OsString::from(&args.backing), |_| false)?,
+        None => DiskOptions::of_path(directory_of(&overlay.filename).join(&args.backing)),
+    };
     options.layer.read_only = true;
     options.layer.format = args.backing_format;
     if let Some(mode) = args.backing_cache {
         options.set_cache(mode);
     }
-    options
+    Ok(options)
 }
 
 /// Writes to the overlay what it shows of the old image below and would not show of the new one.

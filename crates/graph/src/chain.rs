@@ -50,6 +50,25 @@ impl FoundImage {
         self.format
     }
 
+    /// How the image is opened by itself: with the options that it has in the chain (a part of a raw file, a password, a server), from the
+    /// same file, and read-only as there. Opening it fails if the name leads to another file by then.
+    pub fn by_itself(&self) -> DiskOptions {
+        let mut layer = self.options.clone();
+        layer.file = self.file.origin.options(&self.options.file);
+        layer.format = Some(self.format);
+        DiskOptions { layer, ..DiskOptions::of_path(self.file.storage.name()) }
+    }
+
+    /// Whether the user's options said which file it is, rather than the image above.
+    pub fn is_named_by_options(&self) -> bool {
+        self.options.file.is_named()
+    }
+
+    /// What leads to the file from everywhere: a full path, or what its driver calls it.
+    pub fn full_name(&self) -> String {
+        self.file.origin.full_name()
+    }
+
     /// The name of the file's driver: `file`, `host_device`.
     pub fn file_driver(&self) -> &'static str {
         self.file.driver.name

@@ -71,8 +71,36 @@ impl Source {
         }
         match (options.driver, &options.target, &options.filename) {
             (Some(driver), Some(target), _) => Ok(Some(Self::Elsewhere(driver, Arc::clone(target)))),
-            (_, _, Some(path)) => by_user(path, fd_sets, writable).map(Some),
+            (_, _, Some(path)) => {
+                let source = by_user(path, fd_sets, writable)?;
+                source.check_identity(options.must_be.as_ref())?;
+                Ok(Some(source))
+            }
             (_, _, None) => Ok(None),
+        }
+    }
+
+    /// Refuses another file than `must_be`: somebody put it there since the chain was looked at.
+    fn check_identity(&self, must_be: Option<&Identity>) -> Result<(), OpenError> {
+        match must_be {
+            Some(must_be) if *must_be != self.identity() => {
+                let source = std::io::Error::other("another file took its place meanwhile; try again");
+                Err(OpenError::Find { path: self.path(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts into `options` what leads to this file: the name it was found by, or its driver's own options. Names inside the image
+    /// start at that name.
+    fn name_in(&self, options: &mut FileOptions) {
+        match self {
+            Self::Path(located) => options.filename = Some(located.place().given().to_owned()),
+            Self::Elsewhere(driver, target) => {
+                (options.driver, options.target) = (Some(*driver), Some(Arc::clone(target)));
+            }
+            // Only options put storage over a file, so they name it.
+            Self::Under(..) => {}
         }
     }
 
@@ -209,6 +237,16 @@ impl Origin {
     /// Which storage it is.
     pub(crate) fn identity(&self) -> Identity {
         self.source.identity()
+    }
+
+    /// Options by which the file is found again: `options` as they are where they name it.
+    pub(crate) fn options(&self, options: &FileOptions) -> FileOptions {
+        let mut options = options.clone();
+        if !options.is_named() {
+            self.source.name_in(&mut options);
+        }
+        options.must_be = Some(self.identity());
+        options
     }
 
     /// What leads to the file from everywhere: a full path, or what its driver calls it.

@@ -138,3 +138,80 @@ fn what_cannot_be_committed_is_told_and_nothing_changes() {
     }
     assert!(fs::read(bench.path("top.qcow2")).unwrap() == top);
 }
+
+/// A base that is a part of a disk (`backing.offset`): the commit wrote to the start of the disk, over a partition table, said "Image
+/// committed." and emptied the overlay. The base was opened by its path, without its options.
+#[test]
+fn a_base_that_is_a_part_of_a_disk_is_written_there_and_nowhere_else() {
+    let disk = |bench: &Bench| {
+        let mut bytes = vec![0x11_u8; 4 << 20];
+        bytes[1 << 20..2 << 20].fill(0x22);
+        fs::write(bench.path("disk"), &bytes).unwrap();
+        bytes
+    };
+    let part = "driver=raw,offset=1048576,size=1048576,file.driver=file,file.filename=disk";
+    let below = |part: &str| part.split(',').map(|option| format!(",backing.{option}")).collect::<String>();
+    let top = format!("driver=qcow2,file.filename=top.qcow2{}", below(part));
+    let (ours, theirs) = (Bench::new(), Bench::new());
+    for bench in [&ours, &theirs] {
+        disk(bench);
+        bench.qemu(
+            "qemu-img",
+            &["create", "-q", "-f", "qcow2", "-u", "-b", "x", "-F", "raw", "top.qcow2", "1M"],
+        );
+        bench.qemu("qemu-io", &["--image-opts", "-c", "write -P 7 64k 64k", &top]);
+    }
+    committed(&ours, &["--image-opts", &top]);
+    theirs.qemu("qemu-img", &["commit", "-q", "--image-opts", &top]);
+    assert!(fs::read(ours.path("disk")).unwrap() == fs::read(theirs.path("disk")).unwrap());
+    let mut expected = disk(&Bench::new());
+    expected[(1 << 20) + (64 << 10)..(1 << 20) + (128 << 10)].fill(7);
+    assert!(fs::read(ours.path("disk")).unwrap() == expected);
+    // And for an image between: its base keeps its options when it is named.
+    ours.qemu(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-u", "-b", "top.qcow2", "-F", "qcow2", "over.qcow2", "1M"],
+    );
+    let over = format!(
+        "driver=qcow2,file.filename=over.qcow2,backing.file.filename=top.qcow2{}",
+        below(&below(part)[1..])
+    );
+    ours.qemu("qemu-io", &["--image-opts", "-c", "write -P 9 0 64k", &over]);
+    committed(&ours, &["-b", "disk", "--image-opts", &over]);
+    expected[1 << 20..(1 << 20) + (64 << 10)].fill(9);
+    assert!(fs::read(ours.path("disk")).unwrap() == expected);
+}
+
+/// The password of the base was lost with its other options, and the commit was refused.
+#[test]
+fn an_encrypted_base_is_opened_with_its_password() {
+    let bench = Bench::new();
+    let secrets = ["--object", "secret,id=s0,data=a", "--object", "secret,id=s1,data=b"];
+    let luks = |id: &str| format!("encrypt.format=luks,encrypt.key-secret={id},encrypt.iter-time=10");
+    let create = |words: &[&str]| bench.qemu("qemu-img", &[&["create", "-q"][..], &secrets, words].concat());
+    create(&["-f", "qcow2", "-o", &luks("s0"), "base.qcow2", "1M"]);
+    create(&["-f", "qcow2", "-u", "-b", "base.qcow2", "-F", "qcow2", "-o", &luks("s1"), "top.qcow2", "1M"]);
+    let top = "driver=qcow2,file.filename=top.qcow2,encrypt.key-secret=s1,backing.driver=qcow2,\
+               backing.file.filename=base.qcow2,backing.encrypt.key-secret=s0";
+    bench.qemu("qemu-io", &[&secrets[..], &["--image-opts", "-c", "write -P 9 0 64k", top]].concat());
+    committed(&bench, &[&secrets[..], &["--image-opts", top]].concat());
+    let base = "driver=qcow2,file.filename=base.qcow2,encrypt.key-secret=s0";
+    bench.qemu("qemu-io", &[&secrets[..], &["--image-opts", "-c", "read -P 9 0 64k", base]].concat());
+}
+
+/// Names in a base start at the directory by which the chain found it, also where that is a link.
+#[test]
+fn the_names_in_a_base_mean_what_they_mean_in_the_chain() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("store")).unwrap();
+    fs::write(bench.path("low.raw"), vec![3; 1 << 20]).unwrap();
+    fs::write(bench.path("store/low.raw"), vec![4; 1 << 20]).unwrap();
+    bench
+        .qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "low.raw", "-F", "raw", "store/base.qcow2"]);
+    std::os::unix::fs::symlink("store/base.qcow2", bench.path("base.qcow2")).unwrap();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "top.qcow2"]);
+    io(&bench, "top.qcow2", &["write -P 7 4k 4k"]);
+    bench.qemu("qemu-img", &["convert", "-O", "raw", "top.qcow2", "before.raw"]);
+    committed(&bench, &["top.qcow2", "--allow-path", bench.path("").to_str().unwrap()]);
+    bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
+}

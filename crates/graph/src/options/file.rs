@@ -9,6 +9,7 @@ use super::reader::Reader;
 use super::spec::Group;
 use crate::cache_mode::CacheMode;
 use crate::drivers::{STORAGE, STORAGE_NAMES, StorageDriver, StorageKind, Target, Wrapped, storage_of};
+use crate::names::Identity;
 
 /// How the file below an image is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct FileOptions {
     pub no_flush: bool,
     /// `locking`: `off` takes no locks.
     pub locking: bool,
+    /// The file that the name must lead to, where it was found before.
+    pub(crate) must_be: Option<Identity>,
 }
 
 /// How requests reach the kernel.
@@ -83,6 +86,7 @@ impl FileOptions {
             direct: cache.direct,
             no_flush: cache.no_flush,
             locking: true,
+            must_be: None,
         }
     }
 

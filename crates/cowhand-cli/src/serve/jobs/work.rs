@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use block::{Blame, Block};
 use control::QmpError;
+use graph::drivers::elsewhere;
 use graph::{Change, DiskNode, RemovedLayers, ReplaceError};
 use job::{Backup, Ended, Error, Life, Merge, Mirror, Stream, Tracked};
 use qcow2::Qcow2;
@@ -292,8 +293,11 @@ async fn name_backing(image: &Arc<dyn Block>, backing: &NewBacking) -> Result<()
     named.map_err(|error| QmpError::because("cannot name the backing file", &error))
 }
 
-/// The name of a layer's file, as headers have it.
+/// The name of a layer's file, as headers have it. What is no file of this machine has one name everywhere.
 pub fn file_name(block: &dyn Block) -> String {
+    if elsewhere(Path::new(block.name())).is_some() {
+        return block.name().to_owned();
+    }
     let path = std::path::absolute(Path::new(block.name()));
     path.map_or_else(|_| block.name().to_owned(), |path| path.display().to_string())
 }
