@@ -111,6 +111,12 @@ pub enum SnapshotError {
         /// Limit.
         max: usize,
     },
+    /// Version 3 says how large the disk was, and the entry does not.
+    #[error("snapshot {name:?} does not say how large its disk is, as version 3 has to")]
+    NoDiskSize {
+        /// Name of the snapshot.
+        name: String,
+    },
     /// There is no memory for so many entries.
     #[error("no memory for the snapshot table")]
     NoMemory(#[from] TryReserveError),
@@ -192,7 +198,7 @@ impl SnapshotEntry {
     /// Appends the entry as it lies on disk, padding included. Version 3 gets all known extra data, version 2
     /// as much as the values need.
     fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), SnapshotError> {
-        let extra = self.encode_extra(version);
+        let extra = self.encode_extra(version)?;
         let length = |field, len: usize| {
             u16::try_from(len).map_err(|_| SnapshotError::FieldTooLong { field, len, max: 65535 })
         };
@@ -216,18 +222,20 @@ impl SnapshotEntry {
         Ok(())
     }
 
-    fn encode_extra(&self, version: Version) -> Vec<u8> {
+    fn encode_extra(&self, version: Version) -> Result<Vec<u8>, SnapshotError> {
         let mut extra = Vec::new();
         let known = version == Version::V3 || self.disk_size.is_some() || self.icount.is_some();
         if known || !self.unknown_extra.is_empty() {
+            // Any size written here is what the disk has when somebody goes back to the snapshot: none is made up.
+            let no_size = || SnapshotError::NoDiskSize { name: self.name_text().into_owned() };
             extra.extend(self.vm_state_size.to_be_bytes());
-            extra.extend(self.disk_size.unwrap_or(0).to_be_bytes());
+            extra.extend(self.disk_size.ok_or_else(no_size)?.to_be_bytes());
             extra.extend(self.icount.unwrap_or(ICOUNT_NONE).to_be_bytes());
             extra.extend(&self.unknown_extra);
         } else if u32::try_from(self.vm_state_size).is_err() {
             extra.extend(self.vm_state_size.to_be_bytes());
         }
-        extra
+        Ok(extra)
     }
 }
 
@@ -299,7 +307,8 @@ mod tests {
 
     #[test]
     fn a_truncated_table_says_how_much_to_read() {
-        let entry = SnapshotEntry { id: b"1".to_vec(), name: vec![b'n'; 300], ..SnapshotEntry::default() };
+        let (id, name) = (b"1".to_vec(), vec![b'n'; 300]);
+        let entry = SnapshotEntry { id, name, disk_size: Some(512), ..SnapshotEntry::default() };
         let table = encode_snapshots(&[entry.clone(), entry], Version::V3).unwrap();
         for len in 0..table.len() {
             let Err(SnapshotError::Truncated { needed, .. }) = decode_snapshots(&table[..len], 2) else {
@@ -321,6 +330,15 @@ mod tests {
         assert_eq!(kept[0].entry.unknown_extra.len(), SNAPSHOT_EXTRA_BYTES_MAX - 24);
         table[36..40].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(matches!(decode_snapshots(&table, 1), Err(SnapshotError::TableTooLarge { .. })));
+    }
+
+    /// A repair wrote 0 where a version 3 entry had no size, and the disk was 0 bytes long when its user went back to the snapshot.
+    #[test]
+    fn no_size_of_a_disk_is_made_up() {
+        let entry = SnapshotEntry { name: b"s".to_vec(), ..SnapshotEntry::default() };
+        let refused = encode_snapshots(std::slice::from_ref(&entry), Version::V3);
+        assert_eq!(refused, Err(SnapshotError::NoDiskSize { name: "s".to_owned() }));
+        assert!(encode_snapshots(&[entry], Version::V2).is_ok());
     }
 
     proptest! {

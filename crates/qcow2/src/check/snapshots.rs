@@ -31,7 +31,13 @@ impl Pass<'_> {
             faulty |= self.check_extra(index, snapshot.extra_bytes);
         }
         let entries = lists::collect(decoded.into_iter().map(|snapshot| snapshot.entry));
-        let entries = entries.map_err(|_| CheckError::NoMemory { what: "the snapshot table" })?;
+        let mut entries = entries.map_err(|_| CheckError::NoMemory { what: "the snapshot table" })?;
+        if self.geometry.version == Version::V3 {
+            // An entry that does not say the size of its disk is of the disk as it is, for every reader of it, QEMU's too: the
+            // repaired entry says just that.
+            let size = self.header.size;
+            entries.iter_mut().for_each(|entry| entry.disk_size = entry.disk_size.or(Some(size)));
+        }
         self.snapshots = Snapshots { entries, bytes, faulty };
         Ok(())
     }

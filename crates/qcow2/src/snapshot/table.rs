@@ -2,7 +2,8 @@
 
 use block::{Blame, BlockFuture};
 use qcow2_layout::{
-    DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,
+    DecodedSnapshot, Header, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, Version,
+    decode_snapshots,
 };
 use storage::Storage;
 
@@ -30,7 +31,13 @@ pub(crate) async fn read_table(
             Ok(decoded) => {
                 let bytes = decoded.iter().map(|snapshot| snapshot.bytes as u64).sum();
                 let entries = decoded.into_iter().map(|DecodedSnapshot { entry, .. }| entry);
-                return Ok((lists::collect(entries).map_err(|_| no_memory())?, bytes));
+                let mut entries = lists::collect(entries).map_err(|_| no_memory())?;
+                if header.version == Version::V3 {
+                    // Version 3 has to say a size. An entry without one is of the disk as it is, as for QEMU, and is written so.
+                    let size = Some(header.size);
+                    entries.iter_mut().for_each(|entry| entry.disk_size = entry.disk_size.or(size));
+                }
+                return Ok((entries, bytes));
             }
             Err(SnapshotError::NoMemory(_)) => return Err(no_memory()),
             Err(_) if len < there => len = (len * 8).min(there),
