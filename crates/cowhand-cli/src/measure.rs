@@ -64,15 +64,15 @@ pub struct Args {
     output: OutputFormat,
 }
 
-/// The result, with qemu-img's names.
+/// The result, with qemu-img's names, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Measured {
-    required: u64,
-    fully_allocated: u64,
     /// Where both images can have bitmaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     bitmaps: Option<u64>,
+    required: u64,
+    fully_allocated: u64,
 }
 
 /// Measures.

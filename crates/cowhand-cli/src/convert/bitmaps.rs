@@ -5,7 +5,7 @@ use std::sync::Arc;
 use graph::Disk;
 use graph::probe::Format;
 use qcow2::Qcow2;
-use qcow2::bitmap::{Bitmap, BitmapChange, NewBitmap};
+use qcow2::bitmap::Bitmap;
 use qcow2_layout::Version;
 
 use super::Args;
@@ -85,19 +85,8 @@ pub async fn copy(bitmaps: &[Arc<Bitmap>], disk: &Disk) -> Result<(), Failure> {
         return Ok(());
     }
     let image = disk.image().ok_or_else(|| without(disk.root().name(), "it is raw"))?;
-    for bitmap in bitmaps {
-        let name = bitmap.name();
-        let failed = |error: &dyn std::error::Error| {
-            Failure::because(format!("cannot copy bitmap {name:?} to {}", disk.root().name()), error)
-        };
-        let new = NewBitmap {
-            granularity_bytes: Some(bitmap.granularity_bytes()),
-            recording: bitmap.is_recording(),
-            persistent: true,
-        };
-        image.change_bitmap(name, BitmapChange::Add(new)).await.map_err(|error| failed(&error))?;
-        let merge = BitmapChange::Merge(Arc::clone(bitmap));
-        image.change_bitmap(name, merge).await.map_err(|error| failed(&error))?;
-    }
-    Ok(())
+    let copied = image.copy_bitmaps(bitmaps).await;
+    copied.map_err(|error| {
+        Failure::because(format!("cannot copy the bitmaps to {}", disk.root().name()), &error)
+    })
 }

@@ -15,6 +15,7 @@ use crate::image::Inner;
 use crate::medium::Medium;
 use crate::pause::Pause;
 use crate::{Error, Qcow2};
+use sync::atomic::Ordering;
 
 /// Granularity of a new bitmap, unless it is given: a cluster, within these limits in bytes.
 const GRANULARITY_DEFAULT: std::ops::RangeInclusive<u64> = 4096..=65536;
@@ -53,7 +54,7 @@ impl Qcow2 {
     /// stay consistent. Durable when it returns, unless the bitmap is in memory alone. Costs the directory anew, and of the bitmap what changes: a merge reads both
     /// bitmaps, a cluster of each at a time; bitmaps that record changes are stored as they are.
     ///
-    /// A copy of a bitmap in another image of the same size is [`BitmapChange::Add`] and then [`BitmapChange::Merge`].
+    /// Copies of the bitmaps of another image of the same size: [`Qcow2::copy_bitmaps`].
     ///
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] when there is no such bitmap, or one already, or it is inconsistent, or does not keep to the
@@ -71,9 +72,55 @@ impl Qcow2 {
             self.inner.reporting(result).await
         })
     }
+
+    /// Makes copies of `bitmaps`, which are of another image that is open and has the same size, with their names, granularities and bits,
+    /// persistent, and recording changes where the originals do. Durable when it returns. The file says then what it says of an image that was
+    /// closed, until the next change of the disk: each table and the directory are written once, and no room is taken that is given back later.
+    ///
+    /// # Errors
+    /// As [`Qcow2::change_bitmap`], of [`BitmapChange::Add`] and [`BitmapChange::Merge`]. Then nothing has changed.
+    ///
+    /// # Crash
+    /// The old bitmaps or the new ones, all of them; leaks. docs/write-order.md, `bitmap_change`.
+    pub fn copy_bitmaps<'a>(&'a self, bitmaps: &'a [Arc<Bitmap>]) -> BlockFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.copy_bitmaps(bitmaps.to_vec()).await;
+            self.inner.reporting(result).await
+        })
+    }
 }
 
 impl Inner {
+    async fn copy_bitmaps(self: &Arc<Self>, bitmaps: Vec<Arc<Bitmap>>) -> Result<(), Error> {
+        self.check_writable()?;
+        self.check_has_bitmaps()?;
+        self.managed(async move |image| {
+            image.header.prepare_for_metadata(&image.medium).await?;
+            let pause = image.pause().await?;
+            let size = image.size();
+            let work = async |draft: &mut Draft<'_>| {
+                for bitmap in &bitmaps {
+                    draft.copy_of(bitmap, size).await?;
+                }
+                Ok(())
+            };
+            image.draft(&pause, size, Afterwards::Closed, work).await?;
+            // No request is inside, and all bitmaps are in the file as they are in memory: the next change says again that they are in use.
+            image.header.prepared_for_data.store(false, Ordering::Release);
+            Ok(())
+        })
+        .await
+    }
+
+    fn check_has_bitmaps(&self) -> Result<(), Error> {
+        match self.medium.geometry.version {
+            Version::V3 => Ok(()),
+            Version::V2 => Err(self.medium.blame.unsupported(
+                "an image of version 2 (compat=0.10) has no persistent bitmaps; `cowhand amend -o compat=1.1` makes it version 3",
+            )),
+        }
+    }
+
     async fn change_bitmap(self: &Arc<Self>, name: String, change: BitmapChange) -> Result<(), Error> {
         self.check_writable()?;
         let in_memory = match &change {
@@ -83,11 +130,7 @@ impl Inner {
         if in_memory {
             return self.change_in_memory(name, change).await;
         }
-        if self.medium.geometry.version == Version::V2 {
-            return Err(self.medium.blame.unsupported(
-                "an image of version 2 (compat=0.10) has no persistent bitmaps; `cowhand amend -o compat=1.1` makes it version 3",
-            ));
-        }
+        self.check_has_bitmaps()?;
         self.managed(async move |image| {
             image.header.prepare_for_metadata(&image.medium).await?;
             let pause = image.pause().await?;
@@ -165,6 +208,32 @@ impl Draft<'_> {
     }
 
     async fn add(&mut self, name: &str, new: NewBitmap, size: u64) -> Result<(), Error> {
+        let mut entry = self.new_entry(name, new, size)?;
+        let words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
+        self.write_table(&mut entry, &words).await?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Adds a bitmap that is as `source`.
+    async fn copy_of(&mut self, source: &Bitmap, size: u64) -> Result<(), Error> {
+        check_size(&self.image.medium, source, size)?;
+        let new = NewBitmap {
+            granularity_bytes: Some(source.granularity_bytes()),
+            recording: source.is_recording(),
+            persistent: true,
+        };
+        self.touched.insert(source.name().to_owned());
+        let mut entry = self.new_entry(source.name(), new, size)?;
+        let mut words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
+        self.merge_words(&mut words, &entry, None, source, size).await?;
+        self.write_table(&mut entry, &words).await?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// The directory's entry of a bitmap to be made, which has no table yet.
+    fn new_entry(&self, name: &str, new: NewBitmap, size: u64) -> Result<BitmapEntry, Error> {
         let blame = &self.image.medium.blame;
         check_name(&self.image.medium, name)?;
         if self.entries.iter().any(|entry| entry.name == name) || self.now.find(name).is_some() {
@@ -176,7 +245,7 @@ impl Draft<'_> {
         let granularity_bits = new.granularity_bits(&self.image.medium)?;
         let mut flags = BitmapFlags::default();
         flags.set(BitmapFlags::AUTO, new.recording);
-        let mut entry = BitmapEntry {
+        let entry = BitmapEntry {
             table_offset: HostOffset(0),
             table_entries: 0,
             flags,
@@ -185,10 +254,7 @@ impl Draft<'_> {
             extra: Vec::new(),
         };
         self.check_recording(&entry, size)?;
-        let words = vec![0; table_entries_for(&self.image.medium, &entry, size)?];
-        self.write_table(&mut entry, &words).await?;
-        self.entries.push(entry);
-        Ok(())
+        Ok(entry)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<usize, Error> {

@@ -23,25 +23,44 @@ impl Draft<'_> {
         check_size(&self.image.medium, source, size)?;
         let target = self.opened(&entry, size);
         let mut words = self.table(&entry).await?;
-        let mut changed = false;
-        let per_cluster = self.bytes_per_cluster_of_bits(&entry);
-        for (at, word) in (0u64..).zip(&mut words) {
-            let start = at.saturating_mul(per_cluster);
-            let window = start..start.saturating_add(per_cluster).min(size);
-            if window.is_empty() {
-                break;
-            }
-            let Some(bits) = with_bits_of(source, &target, at, window).await? else { continue };
-            self.free_bits(self.entry_of(&entry, *word)?)?;
-            *word = self.write_bits(&bits).await?.encode();
-            changed = true;
-        }
-        if changed {
+        if self.merge_words(&mut words, &entry, Some(&target), source, size).await? {
             self.give_up(entry.table_offset, u64::from(entry.table_entries) * 8);
             self.write_table(&mut entry, &words).await?;
             self.put(index, entry);
         }
         Ok(())
+    }
+
+    /// Gives those of `words`, the table of `entry`, another cluster of bits that `source` has more bits of. `old` reads the bits that are
+    /// there; without it there are none. Says whether any word changed.
+    pub(super) async fn merge_words(
+        &mut self,
+        words: &mut [u64],
+        entry: &BitmapEntry,
+        old: Option<&Bitmap>,
+        source: &Bitmap,
+        size: u64,
+    ) -> Result<bool, Error> {
+        let mut changed = false;
+        let per_cluster = self.bytes_per_cluster_of_bits(entry);
+        for (at, word) in (0u64..).zip(words) {
+            let start = at.saturating_mul(per_cluster);
+            let window = start..start.saturating_add(per_cluster).min(size);
+            if window.is_empty() {
+                break;
+            }
+            let bits = match old {
+                Some(old) => old.cluster(at).await?.to_vec(),
+                None => vec![0; 1 << self.image.medium.geometry.cluster_bits],
+            };
+            let Some(bits) = with_bits_of(source, bits, entry.granularity_bits, window).await? else {
+                continue;
+            };
+            self.free_bits(self.entry_of(entry, *word)?)?;
+            *word = self.write_bits(&bits).await?.encode();
+            changed = true;
+        }
+        Ok(changed)
     }
 
     /// The bitmap of `entry`, for reading.
@@ -89,40 +108,38 @@ pub(super) fn check_size(medium: &Medium, source: &Bitmap, size: u64) -> Result<
     }
 }
 
-/// Cluster `at` of the bits of `target`, which stands for `window`, with those of `source`; `None` if it has them.
+/// `bits`, a cluster of them that stands for `window`, with those of `source`; `None` if it has them.
 async fn with_bits_of(
     source: &Bitmap,
-    target: &Bitmap,
-    at: u64,
+    mut bits: Vec<u8>,
+    granularity_bits: u8,
     window: Range<u64>,
 ) -> Result<Option<Vec<u8>>, Error> {
-    let mut merged: Option<Vec<u8>> = None;
-    let granularity = target.granularity_bytes().trailing_zeros();
+    let mut changed = false;
     let mut guest = window.start;
     while guest < window.end {
         let said = source.status(guest, window.end - guest).await?;
         if said.dirty {
-            let bits = match &mut merged {
-                Some(bits) => bits,
-                none => none.insert(target.cluster(at).await?.to_vec()),
-            };
             let last = guest + said.len - 1;
-            set(bits, (guest - window.start) >> granularity, (last - window.start) >> granularity);
+            let place = |at: u64| (at - window.start) >> granularity_bits;
+            changed |= set(&mut bits, place(guest), place(last));
         }
         guest += said.len;
     }
-    let old = target.cluster(at).await?;
-    Ok(merged.filter(|bits| *bits != *old))
+    Ok(changed.then_some(bits))
 }
 
-/// Sets the bits from `first` to `last`.
-fn set(bits: &mut [u8], first: u64, last: u64) {
+/// Sets the bits from `first` to `last`. Says whether one of them was not set.
+fn set(bits: &mut [u8], first: u64, last: u64) -> bool {
+    let mut changed = false;
     // A cluster has at most 2^24 bits.
     for at in first as usize..=last as usize {
         if let Some(byte) = bits.get_mut(at / 8) {
+            changed |= *byte & (1 << (at % 8)) == 0;
             *byte |= 1 << (at % 8);
         }
     }
+    changed
 }
 
 /// Clears all bits but the first `kept`.
@@ -143,8 +160,9 @@ mod tests {
     #[test]
     fn bits_are_set_and_cut_off_to_the_bit() {
         let mut bits = [0; 4];
-        set(&mut bits, 3, 17);
+        assert!(set(&mut bits, 3, 17));
         assert_eq!(bits, [0xf8, 0xff, 0x03, 0]);
+        assert!(!set(&mut bits, 4, 17));
         clear_behind(&mut bits, 10);
         assert_eq!(bits, [0xf8, 0x03, 0, 0]);
         clear_behind(&mut bits, 8);
