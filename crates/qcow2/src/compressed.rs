@@ -173,22 +173,37 @@ fn unpack(compression: Compression, packed: &[u8], size: usize) -> io::Result<Ve
     }
 }
 
+/// More comes out than a cluster has room for: it is no cluster that anybody packed, and where it would end is unknown.
+fn too_much(size: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {size} bytes"))
+}
+
 fn unpack_deflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     match Decompressor::new().deflate_decompress(packed, bytes) {
         Ok(got) => Ok(got),
-        // A stream that does not end with the cluster has all of it for QEMU too, and the other library says what is wrong.
+        // A stream whose end is cut off behind the last byte of the cluster has all of it, for QEMU too; the other library says what
+        // is wrong with any other.
         Err(_) => inflate(packed, bytes),
     }
 }
 
 fn inflate(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     let mut stream = Decompress::new(false);
+    // Room for a byte behind the cluster tells whether there is more.
+    let mut more = [0; 1];
     loop {
         let (read, written) = (stream.total_in() as usize, stream.total_out() as usize);
-        let status = stream.decompress(&packed[read..], &mut bytes[written..], FlushDecompress::None)?;
-        let stuck = (read, written) == (stream.total_in() as usize, stream.total_out() as usize);
-        if status == Status::StreamEnd || stuck || stream.total_out() as usize == bytes.len() {
-            return Ok(stream.total_out() as usize);
+        let room = match bytes.get_mut(written..) {
+            Some(room) if !room.is_empty() => room,
+            _ => more.as_mut_slice(),
+        };
+        let status = stream.decompress(&packed[read..], room, FlushDecompress::None)?;
+        let now = (stream.total_in() as usize, stream.total_out() as usize);
+        if now.1 > bytes.len() {
+            return Err(too_much(bytes.len()));
+        }
+        if status == Status::StreamEnd || now == (read, written) {
+            return Ok(now.1);
         }
     }
 }
@@ -205,6 +220,7 @@ fn unpack_zstd(packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     })
 }
 
+/// Unpacks frames until the cluster is full; as with QEMU there may be several. The last one has to end there.
 fn run_zstd(stream: &mut Decoder<'_>, packed: &[u8], bytes: &mut [u8]) -> io::Result<usize> {
     let size = bytes.len();
     let mut input = InBuffer::around(packed);
@@ -212,8 +228,91 @@ fn run_zstd(stream: &mut Decoder<'_>, packed: &[u8], bytes: &mut [u8]) -> io::Re
     loop {
         let before = (input.pos(), output.pos());
         let hint = stream.run(&mut input, &mut output)?;
-        if output.pos() == size || hint == 0 || (input.pos(), output.pos()) == before {
-            return Ok(output.pos());
+        match output.pos() == size {
+            true if hint == 0 => return Ok(size),
+            true => return ends_now(stream, &mut input, size),
+            false if (input.pos(), output.pos()) == before => return Ok(output.pos()),
+            false => {}
         }
+    }
+}
+
+/// The cluster is full, and its last frame has not ended: nothing but its end may follow.
+fn ends_now(stream: &mut Decoder<'_>, input: &mut InBuffer<'_>, size: usize) -> io::Result<usize> {
+    let mut more = [0; 1];
+    let mut output = OutBuffer::around(more.as_mut_slice());
+    loop {
+        let before = input.pos();
+        let hint = stream.run(input, &mut output)?;
+        if output.pos() > 0 {
+            return Err(too_much(size));
+        }
+        if hint == 0 {
+            return Ok(size);
+        }
+        if input.pos() == before {
+            let what = "its last frame does not end";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 4096;
+
+    fn packed(compression: Compression, content: &[u8]) -> Vec<u8> {
+        match compression {
+            Compression::Deflate => {
+                let mut bytes = vec![0; content.len() + 64];
+                let mut packer = libdeflater::Compressor::new(libdeflater::CompressionLvl::default());
+                let len = packer.deflate_compress(content, &mut bytes).unwrap();
+                bytes.truncate(len);
+                bytes
+            }
+            Compression::Zstd => zstd::encode_all(content, 0).unwrap(),
+        }
+    }
+
+    fn content(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at / 7 % 251) as u8).collect()
+    }
+
+    /// A frame of 1 MiB in an image with clusters of 64 KiB was cut off at the cluster's end and read as data.
+    #[test]
+    fn what_unpacks_to_more_or_less_than_a_cluster_is_an_error() {
+        for compression in [Compression::Deflate, Compression::Zstd] {
+            for len in [0, 1, SIZE - 1, SIZE + 1, 2 * SIZE, 16 * SIZE] {
+                let mut bytes = packed(compression, &content(len));
+                bytes.extend([0x5a; 100]);
+                let error = unpack(compression, &bytes, SIZE).unwrap_err().to_string();
+                let why = if len > SIZE { "it has more than 4096 bytes" } else { "it ends after" };
+                assert!(error.contains(why), "{compression:?} {len}: {error}");
+            }
+            let mut bytes = packed(compression, &content(SIZE));
+            bytes.extend([0x5a; 100]);
+            assert_eq!(unpack(compression, &bytes, SIZE).unwrap(), content(SIZE), "{compression:?}");
+        }
+    }
+
+    /// As with QEMU: a deflate stream that has all of a cluster and no end is one, a zstd frame is not; frames may follow each other.
+    #[test]
+    fn what_has_a_cluster_and_no_end_is_judged_as_qemu_does() {
+        let mut stored = Vec::new();
+        stored.push(0);
+        stored.extend((SIZE as u16).to_le_bytes());
+        stored.extend((!(SIZE as u16)).to_le_bytes());
+        stored.extend(content(SIZE));
+        assert_eq!(unpack(Compression::Deflate, &stored, SIZE).unwrap(), content(SIZE));
+        let mut frame = packed(Compression::Zstd, &content(SIZE));
+        let whole = content(SIZE);
+        let (first, second) = whole.split_at(1000);
+        let mut two = packed(Compression::Zstd, first);
+        two.extend(packed(Compression::Zstd, second));
+        assert_eq!(unpack(Compression::Zstd, &two, SIZE).unwrap(), whole);
+        frame.truncate(frame.len() - 2);
+        assert!(unpack(Compression::Zstd, &frame, SIZE).is_err());
     }
 }

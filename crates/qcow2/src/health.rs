@@ -2,6 +2,32 @@
 
 use sync::atomic::{AtomicBool, Ordering};
 
+/// What an image contradicts itself in. docs/on-disk.md ("What sets the corrupt bit") has the same list, with reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contradiction {
+    /// Data or a table lies, or would be written, where metadata of another kind lies.
+    Overlap,
+    /// An entry of an L1 or L2 table that no image can have.
+    MapEntry,
+    /// An entry leads to an L2 table past the end of the file.
+    TablePastEnd,
+    /// A cluster is in use or freed whose refcount is 0, or a refcount block is where none can be.
+    Refcount,
+    /// A compressed cluster does not unpack to one cluster.
+    Compressed,
+}
+
+impl Contradiction {
+    /// Whether writing on could destroy what is still whole: the image takes no more writes, and its header says so.
+    pub(crate) fn stops_writes(self) -> bool {
+        match self {
+            Self::Overlap | Self::MapEntry | Self::TablePastEnd | Self::Refcount => true,
+            // It is the content of one cluster that is lost. No write depends on it, and no place in the file follows from it.
+            Self::Compressed => false,
+        }
+    }
+}
+
 /// Reasons to write no more. Each is noticed once and stays for as long as the image is open.
 #[derive(Debug, Default)]
 pub(crate) struct Health {

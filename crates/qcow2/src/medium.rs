@@ -8,7 +8,7 @@ use storage::{Step, Storage, about_to};
 use storage_luks::{CipherStorage, SectorCipher};
 
 use crate::Error;
-use crate::health::Health;
+use crate::health::{Contradiction, Health};
 use crate::host::Host;
 use crate::overlap::{MetadataMap, Section};
 use crate::table_io::write_bytes;
@@ -43,10 +43,16 @@ impl Medium {
         copied || self.geometry.external_data
     }
 
-    /// Passes `result` on; a contradiction found in the image stops all further writes.
+    /// Passes `result` on. A contradiction that was found in the image stops all further writes, if it is of a kind that does.
     #[inline]
-    pub(crate) fn noticing_corruption<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(Error::Corrupt { .. }) = &result {
+    pub(crate) fn noticing_corruption<T>(
+        &self,
+        kind: Contradiction,
+        result: Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Err(Error::Corrupt { .. }) = &result
+            && kind.stops_writes()
+        {
             self.health.set_corrupt();
         }
         result
@@ -68,9 +74,12 @@ impl Medium {
     pub(crate) fn check_data(&self, host: HostOffset, len: u64) -> Result<(), Error> {
         match self.metadata_at(host, len) {
             None => Ok(()),
-            Some((at, section)) => self.noticing_corruption(Err(self.blame.corrupt(format!(
-                "guest data at {host} ({len} bytes) overlaps metadata ({section} at {at:#x})"
-            )))),
+            Some((at, section)) => self.noticing_corruption(
+                Contradiction::Overlap,
+                Err(self.blame.corrupt(format!(
+                    "guest data at {host} ({len} bytes) overlaps metadata ({section} at {at:#x})"
+                ))),
+            ),
         }
     }
 
@@ -93,9 +102,12 @@ impl Medium {
     /// Writes metadata of one kind, unless metadata of another kind is in the way.
     pub(crate) async fn write_table(&self, offset: u64, bytes: &[u8], section: Section) -> Result<(), Error> {
         if let Some((at, other)) = self.overlap.touched(offset, bytes.len() as u64, Some(section)) {
-            return self.noticing_corruption(Err(self
-                .blame
-                .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))));
+            return self.noticing_corruption(
+                Contradiction::Overlap,
+                Err(self
+                    .blame
+                    .corrupt(format!("writing {section} at {offset:#x} would overwrite {other} at {at:#x}"))),
+            );
         }
         if let Some(step) = step_of(section) {
             self.about_to(step);

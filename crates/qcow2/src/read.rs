@@ -8,6 +8,7 @@ use crate::Error;
 use crate::below::BelowHeld;
 use crate::encryption::read_by_guest;
 use crate::guest_range::GuestRange;
+use crate::health::Contradiction;
 use crate::image::Inner;
 use crate::locate::{Located, Source, Step};
 
@@ -167,7 +168,9 @@ impl Inner {
                         buf.copy_from_slice(&bytes[skip..skip + len]);
                         (Ok(ReadKind::Data), buf)
                     }
-                    Err(error) => (layer.medium.noticing_corruption(Err(error)), buf),
+                    Err(error) => {
+                        (layer.medium.noticing_corruption(Contradiction::Compressed, Err(error)), buf)
+                    }
                 }
             }
         }

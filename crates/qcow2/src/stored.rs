@@ -9,6 +9,7 @@ use storage::IoBytes;
 use crate::Error;
 use crate::below::BelowHeld;
 use crate::guest_range::GuestRange;
+use crate::health::Contradiction;
 use crate::host::HandedOver;
 use crate::image::{Inner, Qcow2};
 use crate::locate::Source;
@@ -80,7 +81,7 @@ impl Inner {
         }
         let units = found.into_iter().map(|(layer, cluster)| async move {
             let packed = layer.decompressed.packed(&layer.medium, cluster).await;
-            layer.medium.noticing_corruption(packed)
+            layer.medium.noticing_corruption(Contradiction::Compressed, packed)
         });
         let mut whole: Vec<IoBytes> = Vec::new();
         for unit in join_all(units).await {

@@ -73,3 +73,78 @@ fn data_that_two_places_share_is_copied_and_a_dry_run_says_so() {
         &["-f", "qcow2", "-c", "write -P 1 64k 64k", "-c", "read -P 8 128k 64k", "disk.qcow2"],
     );
 }
+
+/// A version 3 snapshot without its extra data was repaired to the size 0, and a disk that went back to it was 0 bytes long. QEMU takes the
+/// size of the disk as it is.
+#[test]
+fn a_repaired_snapshot_has_the_size_of_the_disk() {
+    let bench = Bench::new();
+    bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "64M"]);
+    bench.qemu("qemu-io", &["-f", "qcow2", "-c", "write -P 7 0 1M", "disk.qcow2"]);
+    bench.qemu("qemu-img", &["snapshot", "-c", "s", "disk.qcow2"]);
+    without_extra_data(&bench);
+    let broken = fs::read(bench.path("disk.qcow2")).unwrap();
+    let went_back = |bench: &Bench| {
+        bench.qemu("qemu-img", &["check", "-q", "disk.qcow2"]);
+        bench.qemu("qemu-img", &["snapshot", "-a", "s", "disk.qcow2"]);
+        bench.qemu("qemu-img", &["info", "--output", "json", "disk.qcow2"]).json()["virtual-size"].clone()
+    };
+    let repaired = bench.cowhand(&["check", "-r", "all", "disk.qcow2"]);
+    assert_eq!(repaired.code, 0, "{}", repaired.err);
+    assert_eq!(went_back(&bench), 64 << 20);
+    // Another snapshot writes the table anew, too.
+    fs::write(bench.path("disk.qcow2"), broken).unwrap();
+    let second = bench.cowhand(&["snapshot", "-c", "t", "disk.qcow2"]);
+    assert_eq!(second.code, 0, "{}", second.err);
+    assert_eq!(went_back(&bench), 64 << 20);
+}
+
+/// Takes the extra data of the first snapshot away, as version 2 allows and version 3 does not.
+fn without_extra_data(bench: &Bench) {
+    let file = fs::File::options().read(true).write(true).open(bench.path("disk.qcow2")).unwrap();
+    let mut place = [0; 8];
+    file.read_exact_at(&mut place, 64).unwrap();
+    let mut entry = vec![0; 256];
+    let table = u64::from_be_bytes(place);
+    let got = file.read_at(&mut entry, table).unwrap();
+    entry.truncate(got);
+    let extra = u32::from_be_bytes(entry[36..40].try_into().unwrap()) as usize;
+    assert!(extra >= 16, "{extra} bytes of extra data");
+    entry.drain(40..40 + extra);
+    entry[36..40].fill(0);
+    entry.resize(entry.len() + extra, 0);
+    file.write_all_at(&entry, table).unwrap();
+}
+
+/// One compressed cluster that does not unpack ended all writes to the disk, for good, while `check` found no error. QEMU fails that read.
+#[test]
+fn a_compressed_cluster_that_does_not_unpack_fails_its_reads_and_nothing_else() {
+    for compression in ["zlib", "zstd"] {
+        let bench = Bench::new();
+        let option = format!("compression_type={compression}");
+        bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "-o", &option, "disk.qcow2", "1M"]);
+        bench.qemu(
+            "qemu-io",
+            &["-f", "qcow2", "-c", "write -c -P 1 0 64k", "-c", "write -P 3 64k 64k", "disk.qcow2"],
+        );
+        let file = fs::File::options().read(true).write(true).open(bench.path("disk.qcow2")).unwrap();
+        let word = |at: u64| {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, at).unwrap();
+            u64::from_be_bytes(word)
+        };
+        let entry = word(word(word(40)) & 0x00ff_ffff_ffff_fe00);
+        file.write_all_at(&[0xff; 64], entry & ((1 << 54) - 1)).unwrap();
+        let commands =
+            ["-c", "read 0 512", "-c", "write -P 5 64k 512", "-c", "read -P 5 64k 512", "disk.qcow2"];
+        let ran = bench.cowhand(&[&["io"][..], &commands].concat());
+        assert!(ran.code == 1 && ran.out.contains("wrote 512/512"), "{}{}", ran.out, ran.err);
+        assert!(ran.out.contains("read 512/512") && !ran.out.contains("verification failed"), "{}", ran.out);
+        assert_eq!(bench.cowhand(&["check", "disk.qcow2"]).code, 0);
+        // Also in the next process, and over the bad cluster as a whole.
+        let ran = bench.cowhand(&["io", "-c", "write -P 6 0 64k", "-c", "read -P 6 0 64k", "disk.qcow2"]);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        let info = bench.cowhand(&["info", "--output", "json", "disk.qcow2"]).json();
+        assert_eq!(info["format-specific"]["data"]["corrupt"], false, "{info}");
+    }
+}

@@ -5,6 +5,7 @@ use qcow2_layout::{Cluster, L2Entry};
 
 use super::{Map, bad_entry};
 use crate::Error;
+use crate::health::Contradiction;
 use crate::medium::Medium;
 use crate::waiting::Needs;
 
@@ -73,7 +74,10 @@ impl Map {
             });
         })
         .await?;
-        medium.noticing_corruption(decoded.map_err(|error| bad_entry(&medium.blame, guest, &error)))
+        medium.noticing_corruption(
+            Contradiction::MapEntry,
+            decoded.map_err(|error| bad_entry(&medium.blame, guest, &error)),
+        )
     }
 
     /// Changes a slice, which is loaded if it is not there. It reaches the medium when what it needs is there.

@@ -7,6 +7,7 @@ use storage::{Hints, IoBuf, Step};
 use super::{Map, bad_entry};
 use crate::Error;
 use crate::deliberate::{self, Bug};
+use crate::health::Contradiction;
 use crate::medium::Medium;
 use crate::table_io::is_in_file;
 
@@ -34,7 +35,8 @@ impl Map {
                 key.l1_index,
                 medium.file.length()
             );
-            return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
+            return medium
+                .noticing_corruption(Contradiction::TablePastEnd, Err(medium.blame.corrupt(detail)));
         }
         medium.about_to(Step::L2Load);
         let (result, buf) = medium.file.read(offset, IoBuf::uninit(bytes), Hints::NONE).await;
@@ -64,7 +66,7 @@ impl Map {
         });
         let entries: Result<Vec<_>, _> = decoded.collect();
         let entries = entries.map_err(|error| medium.blame.corrupt(format!("the L2 table at {at}: {error}")));
-        medium.noticing_corruption(entries)
+        medium.noticing_corruption(Contradiction::MapEntry, entries)
     }
 
     /// The L2 table at `at` as it lies in the file.
@@ -73,7 +75,8 @@ impl Map {
         if !is_in_file(&*medium.file, size, at.0, size) {
             let detail =
                 format!("an L2 table lies at {at}, past the end of the file ({:#x})", medium.file.length());
-            return medium.noticing_corruption(Err(medium.blame.corrupt(detail)));
+            return medium
+                .noticing_corruption(Contradiction::TablePastEnd, Err(medium.blame.corrupt(detail)));
         }
         medium.about_to(Step::L2AllocCowRead);
         let (result, bytes) =

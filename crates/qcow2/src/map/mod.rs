@@ -14,6 +14,7 @@ use sync::RwLock;
 use crate::Error;
 use crate::cache_sizes::CacheSizes;
 use crate::guest_range::GuestRange;
+use crate::health::Contradiction;
 use crate::in_flight::InFlight;
 use crate::l1::L1Table;
 use crate::medium::Medium;
@@ -97,7 +98,7 @@ impl Map {
         let key = self.shape.key(range.start);
         let told = range.before(self.shape.slice_end(range.start));
         if let Some(extent) = self.cache.with(key, |slice| self.longest(medium, slice, told)) {
-            return medium.noticing_corruption(extent).map(Mapped::Extent);
+            return medium.noticing_corruption(Contradiction::MapEntry, extent).map(Mapped::Extent);
         }
         match self.l1_entry(medium, range.start)?.table {
             Some(_) => Ok(Mapped::Missing(key)),
@@ -131,7 +132,7 @@ impl Map {
                 Ok((self.longest(medium, slice, told)?, entry))
             });
             if let Some(found) = found {
-                return medium.noticing_corruption(found);
+                return medium.noticing_corruption(Contradiction::MapEntry, found);
             }
             if self.l1_entry(medium, guest)?.table.is_none() {
                 return Ok((without_table(&medium.geometry, range), L2Entry::UNALLOCATED));
@@ -146,7 +147,7 @@ impl Map {
         loop {
             if let Some(entry) = self.cache.with(key, |slice| self.decode(medium, slice, guest)) {
                 let entry = entry.map_err(|error| bad_entry(&medium.blame, guest, &error));
-                return medium.noticing_corruption(entry);
+                return medium.noticing_corruption(Contradiction::MapEntry, entry);
             }
             if self.l1_entry(medium, guest)?.table.is_none() {
                 return Ok(L2Entry::UNALLOCATED);
@@ -159,7 +160,10 @@ impl Map {
     #[inline]
     pub(crate) fn l1_entry(&self, medium: &Medium, guest: u64) -> Result<L1Entry, Error> {
         let entry = self.l1.get(medium.geometry.l1_index(guest), &medium.geometry);
-        medium.noticing_corruption(entry.map_err(|error| bad_entry(&medium.blame, guest, &error)))
+        medium.noticing_corruption(
+            Contradiction::MapEntry,
+            entry.map_err(|error| bad_entry(&medium.blame, guest, &error)),
+        )
     }
 
     #[inline]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use qcow2_layout::{HostOffset, L1Entry, L2Entry, SnapshotEntry};
 
 use crate::free::Free;
+use crate::health::Contradiction;
 use crate::image::Inner;
 use crate::table_io::read_words;
 use crate::{Error, lists};
@@ -49,6 +50,7 @@ impl Inner {
     pub(super) fn l1_entry_of(&self, word: u64) -> Result<L1Entry, Error> {
         let entry = L1Entry::decode(word, &self.medium.geometry);
         self.medium.noticing_corruption(
+            Contradiction::MapEntry,
             entry.map_err(|error| self.medium.blame.corrupt(format!("an L1 table: {error}"))),
         )
     }
@@ -59,7 +61,7 @@ impl Inner {
             let Some(table) = self.l1_entry_of(word)?.table else { continue };
             for (start, len) in self.references_of_table(table).await? {
                 let raised = self.space.refcounts.raise(start..start + len).await;
-                self.medium.noticing_corruption(raised)?;
+                self.medium.noticing_corruption(Contradiction::Refcount, raised)?;
             }
         }
         Ok(())
@@ -91,7 +93,7 @@ impl Inner {
         let Range { start: mut at, end } = clusters;
         while at < end {
             let alike = self.space.refcounts.alike(at..end).await;
-            let (len, shared) = self.medium.noticing_corruption(alike)?;
+            let (len, shared) = self.medium.noticing_corruption(Contradiction::Refcount, alike)?;
             match freed.last_mut() {
                 _ if shared => self.lower_shared(at..at + len).await?,
                 Some(last) if last.start + last.len == at && last.punch == punch => last.len += len,

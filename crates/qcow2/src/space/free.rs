@@ -6,6 +6,7 @@ use storage::Step;
 use crate::Error;
 use crate::deliberate::{self, Bug};
 use crate::free::Free;
+use crate::health::Contradiction;
 use crate::medium::Medium;
 use crate::space::Space;
 
@@ -85,7 +86,7 @@ impl Space {
     pub(crate) fn leaked(&self, medium: &Medium, error: Error) {
         tracing::error!("cannot free a cluster; it is leaked: {error}");
         self.frees.count_leaked();
-        let _: Result<(), Error> = medium.noticing_corruption(Err(error));
+        let _: Result<(), Error> = medium.noticing_corruption(Contradiction::Refcount, Err(error));
     }
 
     pub(crate) async fn punch(&self, medium: &Medium, run: Free) {
