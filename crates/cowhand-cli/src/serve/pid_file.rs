@@ -5,12 +5,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use graph::names::directory_of;
 use rustix::fs::{FlockOperation, flock};
 
 use super::socket_path::names_stay;
 use super::take_over::message::Place;
 use super::take_over::sockets::{self, Handed};
 use crate::failure::Failure;
+
+/// The bit of a directory that belongs to everybody, as /tmp.
+const STICKY: u32 = 0o1000;
 
 /// A pid file, locked while we run and removed at the end.
 ///
@@ -34,9 +38,7 @@ impl PidFile {
             // Its lock came with it. What it says is ours to change when we serve.
             return Ok(Self { path: path.to_owned(), file: file.into() });
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644);
-        let file = options.open(path).map_err(|error| failed(&error))?;
+        let file = open(path).map_err(|error| failed(&error))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut owner = String::new();
             let _ = (&file).take(32).read_to_string(&mut owner);
@@ -70,6 +72,29 @@ impl PidFile {
     }
 }
 
+/// Opens or makes the file itself. In a directory where others make files too its name may be a trap of theirs: a link to a file that we may
+/// write and they may not, or a file of their own whose number they change.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o644);
+    // Without NONBLOCK the open of a pipe may wait for its other end.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link, and none is followed there"),
+        _ => error,
+    })?;
+    let (found, directory) = (file.metadata()?, directory_of(path).metadata()?);
+    let is_shared = directory.mode() & STICKY != 0;
+    let trusted = [rustix::process::geteuid().as_raw(), directory.uid()];
+    match found.is_file() && found.nlink() == 1 {
+        true if is_shared && !trusted.contains(&found.uid()) => {
+            Err(io::Error::other(format!("it belongs to another user (uid {})", found.uid())))
+        }
+        true => Ok(file),
+        false => Err(io::Error::other("it is no regular file with this name alone")),
+    }
+}
+
 impl Drop for PidFile {
     fn drop(&mut self) {
         if names_stay() {
@@ -77,7 +102,7 @@ impl Drop for PidFile {
         }
         // Only what is still ours: somebody may have put another file in its place.
         let ours = self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
-        let there = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
+        let there = fs::symlink_metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
         if let (Ok(ours), Ok(there)) = (ours, there)
             && ours == there
         {
@@ -101,6 +126,25 @@ mod tests {
         assert!(refused.contains(&format!("running process {}", std::process::id())), "{refused}");
         drop(held);
         assert!(!path.exists());
+    }
+
+    /// `--pid-file /tmp/pid`, where somebody else had made `/tmp/pid` a link: the file behind it was emptied.
+    #[test]
+    fn a_link_in_the_place_of_a_pid_file_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, precious, made] = ["pid", "precious", "made"].map(|name| directory.path().join(name));
+        fs::write(&precious, "precious").unwrap();
+        for target in [&precious, &made] {
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            let refused = PidFile::create(&path).unwrap_err().to_string();
+            assert!(refused.contains("symbolic link"), "{refused}");
+            fs::remove_file(&path).unwrap();
+        }
+        fs::hard_link(&precious, &path).unwrap();
+        let refused = PidFile::create(&path).unwrap_err().to_string();
+        assert!(refused.contains("this name alone"), "{refused}");
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(!made.exists());
     }
 
     #[test]
