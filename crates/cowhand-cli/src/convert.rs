@@ -6,6 +6,7 @@ mod snapshot;
 mod target;
 mod upload;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use block::{Block, SECTOR_BYTES};
 use graph::Disk;
 use graph::cache_mode::CacheMode;
+use graph::front::Kind;
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use job::{Content, Copy, CopyOptions, Counters, Joined, Order, Scope, Zeroes};
@@ -276,6 +278,7 @@ fn convert(
     plan: &Plan,
 ) -> Result<(), Failure> {
     let doing = format!("convert {}", source.name());
+    let was_written = Cell::new(false);
     let copied = reactor.run(async {
         let disk = copying::open(&target.options, rules, "write").await?;
         let counters = Counters::default();
@@ -286,18 +289,26 @@ fn convert(
             bitmaps::copy(bitmaps, &disk).await.map(|()| copied)
         };
         let copied = target.while_filled(&counters, filling).await;
+        was_written.set(is_written(&disk, &counters));
         let failed = |error: &dyn std::error::Error| Failure::because(format!("cannot {doing}"), error);
         let copied = copying::finish(&disk, copied, failed).await?;
         target.filled().await.map(|()| copied)
     });
-    let copied = copied.map_err(|failure| target.explain(failure))?;
+    let copied = copied.map_err(|failure| target.explain(failure, was_written.get()))?;
     warn_of_unreadable(*source, &copied);
     if args.verify {
         let verified = reactor.run(same_as(args, rules, *source, target.options.clone()));
-        verified.map_err(|failure| target.explain(failure))?;
+        verified.map_err(|failure| target.explain(failure, was_written.get()))?;
     }
     watch.check()?;
     target.keep()
+}
+
+/// Whether a request was made that may have changed the disk. One that failed may have written a part.
+fn is_written(disk: &Disk, counters: &Counters) -> bool {
+    let (requests, done) = (disk.statistics(), counters.progress());
+    let made = [Kind::Write, Kind::Zero, Kind::Discard].map(|kind| requests.of(kind));
+    done.written + done.zeroed > 0 || made.into_iter().any(|made| made.requests + made.failed > 0)
 }
 
 fn warn_of_unreadable(source: &dyn Block, copied: &job::Progress) {

@@ -1,11 +1,13 @@
 //! What the tools share that copy disks: opening them, watching the copy, the file that is made.
 
+mod fixed_name;
 pub mod made;
 pub mod new_device;
 pub mod new_file;
 pub mod object;
 pub mod passing;
 pub mod pipe;
+pub mod replaced_access;
 pub mod watch;
 mod write_behind;
 

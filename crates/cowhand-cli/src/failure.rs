@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -67,6 +68,19 @@ impl Failure {
     #[must_use]
     pub fn with_hint(self, hint: &'static str) -> Self {
         Self { hint: Some(hint), ..self }
+    }
+
+    /// The same of a file that was called `from` for a while and that the user calls `to`.
+    #[must_use]
+    pub fn renamed(self, from: &Path, to: &Path) -> Self {
+        let (from, to) = (from.display().to_string(), to.display().to_string());
+        let whole =
+            std::path::absolute(&from).map_or_else(|_| from.clone(), |path| path.display().to_string());
+        let renamed = |text: &str| text.replace(&whole, &to).replace(&from, &to);
+        let what = renamed(&self.what);
+        let causes = self.causes.iter().map(|cause| renamed(cause));
+        let causes = causes.map(|cause| without_subject(&cause, &what).to_owned()).collect();
+        Self { what, causes, ..self }
     }
 
     /// The same with an exit code of its own.
@@ -134,7 +148,9 @@ pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
 /// `cause` without what it is about, where `what` has named that: errors of the libraries name their image, for the log.
 fn without_subject<'a>(cause: &'a str, what: &str) -> &'a str {
     let Some((subject, rest)) = cause.split_once(": ") else { return cause };
-    let subject = subject.strip_prefix("cannot open ").unwrap_or(subject);
+    // Storage says what it did: "cannot create x", "cannot lock x".
+    let named = subject.strip_prefix("cannot ").and_then(|rest| rest.split_once(' '));
+    let subject = named.map_or(subject, |(_, name)| name);
     if is_named(subject, what) { rest } else { cause }
 }
 
@@ -207,6 +223,7 @@ mod tests {
         let twice = [
             ("cannot serve disk.qcow2", "disk.qcow2: the header is cut"),
             ("cannot serve disk.qcow2", "cannot open disk.qcow2: the header is cut"),
+            ("cannot create disk.qcow2", "cannot create disk.qcow2: the header is cut"),
             ("cannot serve /a b/disk.qcow2", "/a b/disk.qcow2: the header is cut"),
         ];
         for (what, cause) in twice {
@@ -224,6 +241,18 @@ mod tests {
                 "{other}"
             );
         }
+    }
+
+    /// A failed `convert` named a file that was gone by then.
+    #[test]
+    fn a_failure_has_no_name_that_a_file_had_for_a_while() {
+        let cause = Layer("/d/.a.part-7: writing data: no space", None);
+        let failure = Failure::because("cannot write /d/.a.part-7", &cause);
+        let renamed = failure.renamed(Path::new("/d/.a.part-7"), Path::new("/d/a"));
+        assert_eq!(renamed.to_string(), "cannot write /d/a\n  because: writing data: no space");
+        let other = Failure::because("cannot convert b", &cause);
+        let renamed = other.renamed(Path::new("/d/.a.part-7"), Path::new("/d/a"));
+        assert_eq!(renamed.to_string(), "cannot convert b\n  because: /d/a: writing data: no space");
     }
 
     /// A file may have any name: one that clears the screen, or writes a line that looks like ours.

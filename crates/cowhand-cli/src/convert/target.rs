@@ -84,11 +84,14 @@ impl Target {
         }
     }
 
-    /// Says of a failure what became of the target.
-    pub fn explain(&self, failure: Failure) -> Failure {
+    /// Says of a failure what became of the target, to which something `was_written`.
+    pub fn explain(&self, failure: Failure, was_written: bool) -> Failure {
         match &self.new {
             Some(made) => made.explain(failure),
-            None => failure.with_hint("the target holds a part of the copy: it was written in place (-n)"),
+            None if was_written => {
+                failure.with_hint("the target holds a part of the copy: it was written in place (-n)")
+            }
+            None => failure,
         }
     }
 

@@ -9,12 +9,14 @@ use graph::probe::Format;
 use job::{Content, Counters};
 use rustix::fs::{Advice, fadvise};
 
+use super::fixed_name::fixed_name;
 use super::new_device::{NewDevice, is_device};
 use super::new_file::NewFile;
 use super::write_behind::writing_behind;
 use crate::create::check_creatable;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
+use crate::voice;
 
 /// How an image that is being made is opened to be filled.
 pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&String>) -> DiskOptions {
@@ -33,7 +35,7 @@ pub(super) fn to_be_filled(path: &Path, format: Format, key_secret: Option<&Stri
 pub enum Made {
     /// A file, which gets its name when it is whole.
     File(NewFile),
-    /// A device, which holds nothing that looks like an image before it is whole.
+    /// A device, or a file whose name no other file can get. It holds nothing that looks like an image before it is whole.
     Device(NewDevice),
 }
 
@@ -45,9 +47,14 @@ impl Made {
     pub fn make(name: &Path, image: &NewImage, size: u64) -> Result<Self, Failure> {
         let name = &path_of(name);
         check_creatable(name)?;
-        match is_device(name) {
-            true => NewDevice::make(name, image, size).map(Self::Device),
-            false => NewFile::make(name, image, size).map(Self::File),
+        if is_device(name) {
+            return NewDevice::make(name, image, size).map(Self::Device);
+        }
+        match fixed_name(name) {
+            // As QEMU's programs do it anyway.
+            Some(_) if voice::is_qemu() => NewDevice::make(name, image, size).map(Self::Device),
+            Some(fixed) => Err(fixed.refused(name)),
+            None => NewFile::make(name, image, size).map(Self::File),
         }
     }
 
@@ -119,8 +126,8 @@ impl Made {
     /// Says of a failure what became of what was there before.
     pub fn explain(&self, failure: Failure) -> Failure {
         match self {
-            Self::File(_) => failure,
-            Self::Device(_) => failure.with_hint("the device holds a part of the copy, and no image"),
+            Self::File(file) => file.explain(failure),
+            Self::Device(device) => device.explain(failure),
         }
     }
 }

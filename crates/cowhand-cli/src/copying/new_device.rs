@@ -1,7 +1,7 @@
-//! A new image on a block device, which has no name to give away when it is whole.
+//! A new image on a block device, or in a file whose name no other file can get: there is no name to give away when it is whole.
 //!
-//! What the device held is lost from the beginning, as with qemu-img. The first bytes of a qcow2 image, by which it is known, are taken
-//! away while it is filled, and come back behind everything else: until then nothing takes the device for an image.
+//! What was there is lost from the beginning, as with qemu-img. The first bytes of a qcow2 image, by which it is known, are taken
+//! away while it is filled, and come back behind everything else: until then nothing takes it for an image.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +41,7 @@ pub fn is_device(name: &Path) -> bool {
 }
 
 impl NewDevice {
-    /// Makes an image of `size` bytes on the device called `name`.
+    /// Makes an image of `size` bytes on the device, or in the file, called `name`.
     ///
     /// # Errors
     /// When the device is in use, read-only or too small.
@@ -63,7 +63,19 @@ impl NewDevice {
 
     /// Whether zeroes have to be written: of a raw disk the device has what was there before.
     pub fn holds_something(&self) -> bool {
-        self.format == Format::Raw
+        self.format == Format::Raw && is_device(&self.path)
+    }
+
+    /// Says of a failure what became of what was there before.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        failure.with_hint(match (is_device(&self.path), self.format) {
+            (true, Format::Raw) => "the device holds a part of the copy",
+            (true, _) => "the device holds a part of the copy, and no image",
+            (false, Format::Raw) => "the file holds a part of the copy: it could only be written in place",
+            (false, _) => {
+                "the file holds a part of the copy, and no image: it could only be written in place"
+            }
+        })
     }
 
     /// The descriptor.

@@ -3,9 +3,8 @@
 //! It is made under another name beside the one it is to have, and gets that name when everything in it is on the medium: whatever
 //! happens meanwhile, under its own name there is what was there before, or the whole new image.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use storage::{FileLock, FileOptions, Role, UnlockedFile};
 
 use super::made::to_be_filled;
+use super::replaced_access::{ReplacedAccess, create_beside};
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::failure::Failure;
@@ -46,8 +46,7 @@ pub struct NewFile {
 #[derive(Debug)]
 struct Replaced {
     _lock: FileLock,
-    permissions: Permissions,
-    owner: (u32, u32),
+    access: ReplacedAccess,
 }
 
 impl NewFile {
@@ -65,17 +64,30 @@ impl NewFile {
             false => None,
         };
         let path = beside(&place).map_err(|error| failed(&error))?;
+        let access = replaced.as_ref().map(|replaced| &replaced.access);
+        // It has the mode of what it replaces before anything is in it, and so has its data file.
+        create_beside(&path, access).map_err(|error| failed(&error))?;
         let mut made = vec![path.clone()];
+        let removing = |made: &[PathBuf]| made.iter().for_each(|path| drop(std::fs::remove_file(path)));
         if let Some(data) = &image.options.data_file {
             let data = place.parent().unwrap_or(Path::new("")).join(data);
-            made.extend((!data.exists()).then_some(data));
+            if !data.exists() {
+                let created = create_beside(&data, access).map_err(|error| failed(&error));
+                created.inspect_err(|_| removing(&made))?;
+                made.push(data);
+            }
         }
-        make(&path, image, size, Existing::Refuse)?;
-        let file = File::open(&path).map_err(|error| failed(&error));
-        let file = file.inspect_err(|_| made.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
+        let filled = make(&path, image, size, Existing::Replace);
+        let file = filled.and_then(|()| File::open(&path).map_err(|error| failed(&error)));
+        let file = file.inspect_err(|_| removing(&made)).map_err(|failure| failure.renamed(&path, name))?;
         let key_secret = image.encryption.as_ref().and_then(|encryption| encryption.key_secret.clone());
         let (name, format) = (name.to_owned(), image.format);
         Ok(Self { name, place, path, format, key_secret, made, replaced, file: Arc::new(file) })
+    }
+
+    /// Says of a failure what the user calls the file: the name that it has now is gone when the failure is read.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        failure.renamed(&self.path, &self.name)
     }
 
     /// How it is opened to be filled.
@@ -101,18 +113,14 @@ impl NewFile {
     }
 
     fn place_it(&mut self) -> io::Result<()> {
-        if let Some(Replaced { permissions, owner, .. }) = &self.replaced {
-            std::fs::set_permissions(&self.path, permissions.clone())?;
-            let made = self.file.metadata()?;
-            if (made.uid(), made.gid()) != *owner {
-                std::os::unix::fs::chown(&self.path, Some(owner.0), Some(owner.1))?;
-            }
-        }
         for made in &self.made {
-            if *made != self.path {
-                File::open(made)?.sync_all()?;
+            let file = File::open(made)?;
+            if let Some(Replaced { access, .. }) = &self.replaced {
+                access.give_to(&file)?;
             }
+            file.sync_all()?;
         }
+        // Errors of writing back are seen by this descriptor.
         self.file.sync_all()?;
         match self.replaced {
             Some(_) => std::fs::rename(&self.path, &self.place)?,
@@ -139,7 +147,7 @@ impl Replaced {
         }
         let file = UnlockedFile::open(place, &FileOptions::default()).map_err(io::Error::other)?;
         let lock = FileLock::acquire_role(file.fd(), Role::Writer).map_err(io::Error::other)?;
-        Ok(Self { _lock: lock, permissions: found.permissions(), owner: (found.uid(), found.gid()) })
+        Ok(Self { _lock: lock, access: ReplacedAccess::of(&found) })
     }
 }
 

@@ -12,6 +12,7 @@ use qcow2::CreateOptions;
 
 use super::words::Words;
 use crate::copying;
+use crate::copying::replaced_access::create_private;
 use crate::create::make;
 use crate::create::options::NewImage;
 use crate::drive::option_tree;
@@ -239,7 +240,11 @@ impl Overlay {
         let options = CreateOptions { backing_file: Some("below".to_owned()), ..CreateOptions::default() };
         let image = NewImage { format: Format::Qcow2, options, size: Some(size), encryption: None };
         let overlay = Self { path, tree };
-        make(&overlay.path, &image, size, cowhand::Existing::Refuse)?;
+        // What is written to it is a disk's content, and the directory is everybody's.
+        let created = create_private(&overlay.path);
+        created
+            .map_err(|error| Failure::because(format!("cannot create {}", overlay.path.display()), &error))?;
+        make(&overlay.path, &image, size, cowhand::Existing::Replace)?;
         overlay.with(below)
     }
 

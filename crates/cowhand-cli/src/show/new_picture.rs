@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use graph::names::directory_of;
 
+use crate::copying::replaced_access::{ReplacedAccess, create_beside};
 use crate::failure::Failure;
 
 /// What every picture begins with, and no image does.
@@ -26,13 +26,15 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         return Err(io::Error::other("there is a file of that name that is no picture; it stays as it is"));
     }
     let part = beside(file)?;
-    let written = fill(&part, text).and_then(|()| fs::rename(&part, file));
+    let replaced = ReplacedAccess::of_path(file)?;
+    let written = fill(&part, replaced.as_ref(), text).and_then(|()| fs::rename(&part, file));
     written.inspect_err(|_| drop(fs::remove_file(&part)))
 }
 
-fn fill(part: &Path, text: &str) -> io::Result<()> {
-    let mut new = File::options().write(true).create_new(true).mode(0o666).open(part)?;
-    new.write_all(text.as_bytes())
+fn fill(part: &Path, replaced: Option<&ReplacedAccess>, text: &str) -> io::Result<()> {
+    let mut new = create_beside(part, replaced)?;
+    new.write_all(text.as_bytes())?;
+    replaced.map_or(Ok(()), |replaced| replaced.give_to(&new))
 }
 
 fn is_picture(file: &Path) -> io::Result<bool> {

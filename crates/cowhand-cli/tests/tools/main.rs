@@ -35,6 +35,7 @@ mod nbd;
 mod peer;
 mod pipe;
 mod rebase;
+mod replaced;
 mod serve;
 mod show;
 mod snapshot;
