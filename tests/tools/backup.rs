@@ -98,6 +98,33 @@ fn where_nothing_tells_what_changed_the_next_point_is_a_full_one() {
     qemu_img(["compare", "-q", "-F", "raw", &format!("{other}/0002-full.qcow2"), &raw]).ok();
 }
 
+/// Increments of builds before this one could lack zeroes that hide older data. An increment over such a point would be restored wrong, so the
+/// first point after the update is a full one, and says why.
+#[test]
+fn the_first_point_over_those_of_an_earlier_build_is_a_full_one() {
+    let scratch = Scratch::new();
+    let (disk, directory) = (disk(&scratch), scratch.name("backups"));
+    cowhand(["backup", &disk, &directory]).ok();
+    cowhand(["backup", &disk, &directory]).ok();
+    let list = format!("{directory}/backup.json");
+    let text = std::fs::read(&list).expect("it is there");
+    let mut written: Value = serde_json::from_slice(&text).expect("JSON");
+    for point in written["points"].as_array_mut().expect("a list") {
+        let removed = point.as_object_mut().expect("an object").remove("copy-rules");
+        assert!(removed.is_some(), "{point}");
+    }
+    std::fs::write(&list, written.to_string()).expect("it can be written");
+    let told = cowhand(["backup", "--output", "json", &disk, &directory]).outcome();
+    assert!(told.status.success() && told.stderr.contains("an earlier build"), "{told}");
+    let point: Value = serde_json::from_str(&told.stdout).expect("JSON");
+    assert_eq!(point["kind"], "full");
+    assert_eq!(point["full-because"], "earlier-build");
+    let point = cowhand(["backup", "--output", "json", &disk, &directory]).json();
+    assert_eq!(point["kind"], "incremental");
+    assert_eq!(point.get("full-because"), None);
+    assert_eq!(kinds(&directory), ["full", "incremental", "full", "incremental"]);
+}
+
 #[test]
 fn what_is_not_what_was_written_is_found_and_not_restored() {
     let scratch = Scratch::new();

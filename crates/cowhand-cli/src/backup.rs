@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::ArgGroup;
 use graph::probe::Format;
 use graph::size::human_size;
+use serde::Serialize;
 use serde_json::json;
 
 use self::manifest::{Point, Store};
@@ -100,6 +101,8 @@ enum FullBecause {
     First,
     /// The user wants it.
     Asked,
+    /// An earlier build took one of the points that the last one needs.
+    EarlierBuild,
     /// Nothing tells what changed since the last point.
     NoBitmap,
     /// What was to tell missed changes.
@@ -107,9 +110,23 @@ enum FullBecause {
 }
 
 impl FullBecause {
+    /// As JSON has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Asked => "asked",
+            Self::EarlierBuild => "earlier-build",
+            Self::NoBitmap => "no-bitmap",
+            Self::NotTrusted => "bitmap-missed-changes",
+        }
+    }
+
     const fn told(self) -> Option<&'static str> {
         match self {
             Self::First | Self::Asked => None,
+            Self::EarlierBuild => Some(
+                "an earlier build took the last points and may have left zeroes out of them (docs/advisory-copies.md): this point is a full backup",
+            ),
             Self::NoBitmap => {
                 Some("nothing tells what changed since the last point: this one is a full backup")
             }
@@ -120,11 +137,22 @@ impl FullBecause {
     }
 }
 
+/// A point that was taken, as JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Taken<'a> {
+    #[serde(flatten)]
+    point: &'a Point,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    full_because: Option<&'static str>,
+}
+
 /// Whether the next point must be a full one. `recording`: there is the bitmap of the last point, and whether it has all changes.
 fn why_full(store: &Store, asked: bool, recording: Option<bool>) -> Option<FullBecause> {
     match (store.points().is_empty(), asked, recording) {
         (true, _, _) => Some(FullBecause::First),
         (false, true, _) => Some(FullBecause::Asked),
+        _ if !store.is_chain_trusted() => Some(FullBecause::EarlierBuild),
         (false, false, None) => Some(FullBecause::NoBitmap),
         (false, false, Some(false)) => Some(FullBecause::NotTrusted),
         (false, false, Some(true)) => None,
@@ -176,7 +204,10 @@ fn take(args: &Args, source: &OsStr, directory: &OsStr, out: &mut dyn Write) -> 
     }
     match args.output {
         _ if args.quiet => {}
-        OutputFormat::Json => write_json(out, &point)?,
+        OutputFormat::Json => {
+            let full_because = because.map(FullBecause::name);
+            write_json(out, &Taken { point: &point, full_because })?;
+        }
         OutputFormat::Human => show(&point, out)?,
     }
     Ok(ExitCode::SUCCESS)

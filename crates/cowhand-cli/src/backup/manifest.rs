@@ -1,6 +1,6 @@
 //! What a directory of backups holds: one JSON file that names every point, written aside and renamed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,10 +10,14 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::BITMAP_PREFIX;
+use crate::copying::replaced_access::{ReplacedAccess, create_beside};
 use crate::failure::Failure;
 
 /// The file that names the points.
 const NAME: &str = "backup.json";
+/// How the file of a point was filled. Points of builds before this was counted have 0: zeroes that hide older data may be missing in them
+/// (docs/advisory-copies.md), and no increment is put over them.
+const COPY_RULES: u32 = 1;
 /// The number of its form.
 const VERSION: u32 = 1;
 /// A larger file is none of ours: a point takes some 300 bytes.
@@ -57,6 +61,9 @@ pub struct Point {
     pub sha256: String,
     /// When it was begun, in seconds since 1970.
     pub time_sec: u64,
+    /// [`COPY_RULES`] of the build that took it. One that does not know the field refuses the list, and puts no increment over it.
+    #[serde(default)]
+    pub copy_rules: u32,
 }
 
 /// What a point's file holds.
@@ -67,6 +74,17 @@ pub enum Kind {
     Full,
     /// What changed since the point before.
     Incremental,
+}
+
+impl Point {
+    /// What a point that this build takes says of its copy.
+    pub const fn copy_rules_now() -> u32 {
+        COPY_RULES
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.copy_rules == COPY_RULES
+    }
 }
 
 impl Kind {
@@ -145,6 +163,11 @@ impl Store {
         upto.get(start..).unwrap_or_default()
     }
 
+    /// Whether an increment may be put over the last point: all files of its chain were filled by the rules of today.
+    pub fn is_chain_trusted(&self) -> bool {
+        self.points().last().is_none_or(|last| self.chain(last).iter().all(Point::is_trusted))
+    }
+
     /// The number of the next point.
     pub fn next(&self) -> u32 {
         self.points().last().map_or(1, |point| point.point + 1)
@@ -176,9 +199,16 @@ impl Store {
     fn write(&self) -> io::Result<()> {
         let aside = self.directory.join(".backup.json.part");
         let text = serde_json::to_string_pretty(&self.manifest).map_err(io::Error::other)?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&aside)?;
+        // One of a run that was killed: we have the lock.
+        match std::fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let replaced = ReplacedAccess::of_path(&self.directory.join(NAME))?;
+        let mut file = create_beside(&aside, replaced.as_ref())?;
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;
+        replaced.map_or(Ok(()), |replaced| replaced.give_to(&file))?;
         file.sync_all()?;
         std::fs::rename(&aside, self.directory.join(NAME))?;
         self.lock.sync_all()
@@ -245,6 +275,31 @@ mod tests {
         format!(
             r#"{{"cowhand-backup":1,"id":"0123456789abcdef","points":[{{"point":{point},"kind":"{kind}","file":"{file}","disk-bytes":1,"file-bytes":1,"sha256":"","time-sec":0}}]}}"#
         )
+    }
+
+    /// Points of earlier builds may lack zeroes: what is put over them would be restored wrong.
+    #[test]
+    fn no_increment_is_put_over_a_point_of_an_earlier_build() {
+        let chain = |rules: &[Option<u32>]| {
+            let points = (1..).zip(rules).map(|(point, rules)| {
+                let kind = if point == 1 { Kind::Full } else { Kind::Incremental };
+                let kind_name = kind.name();
+                let rules = rules.map_or_else(String::new, |rules| format!(r#","copy-rules":{rules}"#));
+                let file = file_name(point, kind);
+                format!(
+                    r#"{{"point":{point},"kind":"{kind_name}","file":"{file}","disk-bytes":1,"file-bytes":1,"sha256":"","time-sec":0{rules}}}"#
+                )
+            });
+            let points = points.collect::<Vec<_>>().join(",");
+            let text = format!(r#"{{"cowhand-backup":1,"id":"0123456789abcdef","points":[{points}]}}"#);
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::write(directory.path().join(NAME), text).unwrap();
+            Store::open(directory.path(), false).unwrap().is_chain_trusted()
+        };
+        assert!(chain(&[Some(1), Some(1)]));
+        for older in [&[None][..], &[Some(1), None], &[None, Some(1)], &[Some(0), Some(1)]] {
+            assert!(!chain(older), "{older:?}");
+        }
     }
 
     #[test]

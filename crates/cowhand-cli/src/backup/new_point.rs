@@ -97,6 +97,7 @@ impl NewPoint {
             file_bytes,
             sha256,
             time_sec: self.time_sec,
+            copy_rules: Point::copy_rules_now(),
         };
         store.add(point.clone())?;
         self.is_kept = true;
