@@ -20,7 +20,7 @@ use super::{Steered, create, qcow2};
 /// Bytes that a client writes at a time.
 pub(super) const BLOCK: u64 = 4096;
 /// How long a job may take: loading a machine fully must not fail a test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A client that writes and reads all the time.
 pub(super) struct Load {

@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::{Outcome, program};
 
 /// How long the daemon may take to listen, or to end: loading a machine fully must not fail a test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether something has happened.
 const LOOK: Duration = Duration::from_millis(1);
