@@ -21,10 +21,15 @@ const ZEROED: [(u64, u64); 5] =
     [(0, 512), (1536, 4096), (100_000, 300_000), (2 << 20, 1 << 20), (SIZE - 2000, 2000)];
 
 async fn open(file: &Arc<MemoryStorage>, is_over_base: bool) -> Qcow2 {
-    let base = || Arc::new(Raw::new(Arc::new(MemoryStorage::from_bytes(&vec![BASE; SIZE as usize])))) as Arc<dyn block::Block>;
+    let base = || {
+        Arc::new(Raw::new(Arc::new(MemoryStorage::from_bytes(&vec![BASE; SIZE as usize]))))
+            as Arc<dyn block::Block>
+    };
     let backing = is_over_base.then(base);
     let files = Files { file: Arc::clone(file) as Arc<dyn Storage>, data: None, backing };
-    Qcow2::open(files, Options { writable: true, discard: true, ..Options::default() }, Arc::new(Loop)).await.unwrap()
+    Qcow2::open(files, Options { writable: true, discard: true, ..Options::default() }, Arc::new(Loop))
+        .await
+        .unwrap()
 }
 
 async fn bytes(image: &Qcow2) -> Vec<u8> {
@@ -58,7 +63,9 @@ async fn write_zeroes(image: &Qcow2) {
 #[test]
 fn zeroes_written_over_nothing_hide_what_is_put_below_later() {
     reactor_run(async {
-        for (cluster_size, extended_l2) in [(512, false), (4096, false), (65_536, false), (65_536, true), (2 << 20, true)] {
+        for (cluster_size, extended_l2) in
+            [(512, false), (4096, false), (65_536, false), (65_536, true), (2 << 20, true)]
+        {
             let options = CreateOptions { cluster_size, extended_l2, ..CreateOptions::default() };
             assert!(!shows_base(options, false, write_zeroes).await, "{cluster_size} {extended_l2}");
         }
