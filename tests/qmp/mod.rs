@@ -36,6 +36,7 @@ mod raw_window;
 mod schema;
 mod shipped_job_faults;
 mod transactions;
+mod unlike;
 
 use std::path::PathBuf;
 

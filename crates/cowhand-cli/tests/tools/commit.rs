@@ -215,3 +215,25 @@ fn the_names_in_a_base_mean_what_they_mean_in_the_chain() {
     committed(&bench, &["top.qcow2", "--allow-path", bench.path("").to_str().unwrap()]);
     bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
 }
+
+/// A layer that ends early reads as zeroes behind its end. A commit of several layers dropped them, and old data of the base showed.
+#[test]
+fn the_end_of_a_short_layer_is_committed_as_zeroes() {
+    for shape in SHAPES {
+        let bench = Bench::new();
+        bench.qemu("qemu-img", &["create", "-q", "-f", "qcow2", "base.qcow2", "4M"]);
+        io(&bench, "base.qcow2", &["write -P 1 0 4M"]);
+        for (below, name, size) in
+            [("base.qcow2", "short.qcow2", "1000k"), ("short.qcow2", "top.qcow2", "4M")]
+        {
+            bench.qemu(
+                "qemu-img",
+                &["create", "-q", "-f", "qcow2", "-o", shape, "-b", below, "-F", "qcow2", name, size],
+            );
+        }
+        bench.qemu("qemu-img", &["convert", "-O", "raw", "top.qcow2", "before.raw"]);
+        committed(&bench, &["-d", "-b", "base.qcow2", "top.qcow2"]);
+        sound(&bench, &["base.qcow2"]);
+        bench.qemu("qemu-img", &["compare", "-q", "base.qcow2", "before.raw"]);
+    }
+}

@@ -136,3 +136,21 @@ fn what_cannot_be_is_told_and_nothing_changes() {
     let raw = bench.cowhand(&["rebase", "-u", "-b", "", "before.raw"]);
     assert_eq!(raw.code, 1, "{}", raw.err);
 }
+
+/// Where data of the new image begins inside a cluster of the overlay, zeroes of the overlay were not written: that data showed.
+#[test]
+fn zeroes_hide_data_of_the_new_image_that_begins_inside_a_cluster() {
+    for shape in SHAPES {
+        let bench = Bench::new();
+        let create = |words: &[&str]| {
+            bench.qemu("qemu-img", &[&["create", "-q", "-f", "qcow2"], words].concat());
+        };
+        create(&["old.qcow2", "3M"]);
+        create(&["-o", "cluster_size=512", "new.qcow2", "3M"]);
+        io(&bench, "new.qcow2", &["write -P 9 8k 4k", "write -P 9 1101k 512"]);
+        create(&["-o", shape, "-b", "old.qcow2", "-F", "qcow2", "top.qcow2", "3M"]);
+        bench.qemu("qemu-img", &["convert", "-O", "raw", "top.qcow2", "before.raw"]);
+        rebase(&bench, &["-b", "new.qcow2", "-F", "qcow2"]);
+        bench.qemu("qemu-img", &["compare", "-q", "top.qcow2", "before.raw"]);
+    }
+}
