@@ -75,7 +75,7 @@ pub enum Number {
 /// A device of ours that waits for its queues.
 #[derive(Debug)]
 pub(crate) struct Device {
-    driver: File,
+    driver: kernel::ControlDevice,
     encoding: Encoding,
     info: Info,
     /// It was another server's, and its programs wait.
@@ -136,9 +136,9 @@ impl Device {
         parameters: &Parameters,
     ) -> Result<Self, DeviceError> {
         let driver = File::options().read(true).write(true).open(CONTROL_DEVICE);
-        let driver = driver.map_err(DeviceError::NoDriver)?;
+        let driver = driver.and_then(kernel::ControlDevice::new).map_err(DeviceError::NoDriver)?;
         let mut features = [0; FEATURES_BYTES];
-        let asked = kernel::control(&driver, Control::GetFeatures.code(Encoding::Ioctl), 0, &mut features, 0);
+        let asked = driver.command(Control::GetFeatures.code(Encoding::Ioctl), 0, &mut features, 0);
         let encoding = if asked.is_ok() { Encoding::Ioctl } else { Encoding::Plain };
         let features = u64::from_ne_bytes(features) & feature::UPDATE_SIZE;
         let info = Info {
@@ -189,7 +189,7 @@ impl Device {
     }
 
     fn try_ask(&self, what: Control, data: &mut [u8], value: u64) -> io::Result<()> {
-        kernel::control(&self.driver, what.code(self.encoding), self.info.number, data, value)
+        self.driver.command(what.code(self.encoding), self.info.number, data, value)
     }
 
     /// What the kernel knows of the device, if it has one of the number.
@@ -369,6 +369,7 @@ mod tests {
     fn the_size_is_changed_only_of_a_device_that_was_started_and_not_stopped() {
         let driver = File::open(std::env::current_exe().expect("this program"))
             .expect("a file that takes no commands");
+        let driver = kernel::ControlDevice::new(driver).expect("io_uring");
         let info = found(State::Dead, feature::UPDATE_SIZE, 0);
         let device = Device {
             driver,

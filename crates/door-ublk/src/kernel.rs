@@ -1,12 +1,15 @@
 //! The driver's devices. All unsafe code of this crate is here: what the kernel may touch is handed to it in three places.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use buffer::IoBuf;
+use io_uring::register::Restriction;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
 use reactor::CommandDevice;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -17,34 +20,67 @@ use crate::abi::{
 /// Bytes of a command in an entry of a ring with entries of 128.
 const WIDE_COMMAND_BYTES: usize = 80;
 
-/// Gives the control device a command about `device`, whose data `data` is, and waits for its end. It blocks.
-///
-/// # Errors
-/// As the driver says, or where the kernel has no io_uring.
-pub(crate) fn control(fd: &File, code: u32, device: u32, data: &mut [u8], value: u64) -> io::Result<()> {
-    // The kernel keeps its own time: a ring for each command lets others go on while one waits.
-    let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(1)?;
-    let (len, address) = match data {
-        [] => (0, 0),
-        // Of fixed sizes, far below.
-        data => (u16::try_from(data.len()).unwrap_or(u16::MAX), data.as_mut_ptr() as u64),
-    };
-    let mut command = [0; WIDE_COMMAND_BYTES];
-    command[..CONTROL_COMMAND_BYTES].copy_from_slice(&control_command(device, len, address, value));
-    let entry = opcode::UringCmd80::new(types::Fd(fd.as_raw_fd()), code).cmd(command).build();
-    // SAFETY: the driver touches `data` alone, which outlives the command: the loop below ends with it.
-    let pushed = unsafe { ring.submission().push(&entry) };
-    pushed.map_err(|_| io::Error::other("a fresh submission queue is full"))?;
-    loop {
-        match ring.submit_and_wait(1) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
-        if let Some(completion) = ring.completion().next() {
-            let result = completion.result();
-            return if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
+/// The control device of the driver, with a ring that carries commands to it and does nothing else. It is made when the device is opened: in the
+/// sandbox, where the device is deleted, no ring can be made.
+pub(crate) struct ControlDevice {
+    file: File,
+    /// Each carries one command at a time. A start waits for the device's queues; the other one carries the stop that ends it.
+    rings: [Mutex<ControlRing>; 2],
+}
+
+impl fmt::Debug for ControlDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControlDevice").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+type ControlRing = IoUring<squeue::Entry128, cqueue::Entry>;
+
+impl ControlDevice {
+    /// # Errors
+    /// Where the kernel has no io_uring.
+    pub(crate) fn new(file: File) -> io::Result<Self> {
+        Ok(Self { file, rings: [Mutex::new(control_ring()?), Mutex::new(control_ring()?)] })
+    }
+
+    /// Gives the driver a command about `device`, whose data `data` is, and waits for its end. It blocks.
+    ///
+    /// # Errors
+    /// As the driver says.
+    pub(crate) fn command(&self, code: u32, device: u32, data: &mut [u8], value: u64) -> io::Result<()> {
+        let (len, address) = match data {
+            [] => (0, 0),
+            // Of fixed sizes, far below.
+            data => (u16::try_from(data.len()).unwrap_or(u16::MAX), data.as_mut_ptr() as u64),
+        };
+        let mut command = [0; WIDE_COMMAND_BYTES];
+        command[..CONTROL_COMMAND_BYTES].copy_from_slice(&control_command(device, len, address, value));
+        let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), code).cmd(command).build();
+        let [first, second] = &self.rings;
+        let mut ring = first.try_lock().or_else(|| second.try_lock()).unwrap_or_else(|| first.lock());
+        // SAFETY: the driver touches `data` alone, which outlives the command: the loop below ends with it.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        pushed.map_err(|_| io::Error::other("the submission queue is full"))?;
+        loop {
+            match ring.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            if let Some(completion) = ring.completion().next() {
+                let result = completion.result();
+                return if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
+            }
         }
     }
+}
+
+/// A ring that carries commands to drivers, and does nothing else.
+fn control_ring() -> io::Result<ControlRing> {
+    let ring: ControlRing = IoUring::builder().setup_r_disabled().build(1)?;
+    let mut commands = [Restriction::sqe_op(opcode::UringCmd80::CODE)];
+    ring.submitter().register_restrictions(&mut commands)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
 }
 
 /// One place of a queue, as the driver has it: where a command goes, and its buffer.

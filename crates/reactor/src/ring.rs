@@ -7,19 +7,13 @@ use std::time::{Duration, Instant};
 
 use buffer::{ForeignBytes, IoBuf, IoVec};
 use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 
 use crate::foreign::addresses;
+use crate::rings;
 use crate::slots::{Landing, Slots, Vectors};
 use crate::spin::{Awaited, Spin};
 use crate::work::{PARTS_MAX, TRANSFER_BYTES_MAX, Work};
-
-/// Entries of the submission queue: more operations started in one turn are submitted in parts.
-const SUBMISSIONS: u32 = 256;
-
-/// Entries of the completion queue: with more operations in flight than this the kernel keeps
-/// completions in a list of its own, which costs but loses nothing.
-const COMPLETIONS: u32 = 4096;
 
 /// File operations that are submitted together while a turn goes on. The medium is at work on the first ones
 /// while the rest of a batch is being prepared; submitting each alone costs a system call a request. 4 KiB
@@ -61,8 +55,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new() -> io::Result<Self> {
-        let mut ring = set_up()?;
-        check_support(&ring)?;
+        let mut ring = rings::take()?;
         try_entering(&mut ring)?;
         Ok(Self {
             ring,
@@ -233,61 +226,6 @@ fn try_entering(ring: &mut IoUring) -> io::Result<()> {
 /// wants completions to be taken first.
 fn passes(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
-}
-
-/// Completions are run only when this thread asks for them (Linux 6.1), or at least without
-/// interrupting it (5.19), or as they come.
-fn set_up() -> io::Result<IoUring> {
-    let deferred = IoUring::builder()
-        .setup_cqsize(COMPLETIONS)
-        .setup_submit_all()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_coop_taskrun()
-        .setup_taskrun_flag()
-        .build(SUBMISSIONS);
-    deferred
-        .or_else(|_| {
-            let mut cooperative = IoUring::builder();
-            cooperative.setup_cqsize(COMPLETIONS).setup_submit_all();
-            cooperative.setup_coop_taskrun().setup_taskrun_flag();
-            cooperative.build(SUBMISSIONS)
-        })
-        .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))
-        .map_err(|error| io::Error::new(error.kind(), format!("io_uring_setup: {error}")))
-}
-
-fn check_support(ring: &IoUring) -> io::Result<()> {
-    let unsupported =
-        |what: &str| io::Error::new(io::ErrorKind::Unsupported, format!("io_uring without {what}"));
-    let parameters = ring.params();
-    if !parameters.is_feature_nodrop()
-        || !parameters.is_feature_ext_arg()
-        || !parameters.is_feature_fast_poll()
-    {
-        return Err(unsupported("lossless completions, timed waits or polled sockets (Linux 5.11)"));
-    }
-    let mut probe = Probe::new();
-    let probed = ring.submitter().register_probe(&mut probe);
-    probed.map_err(|error| io::Error::new(error.kind(), format!("io_uring_register: {error}")))?;
-    let needed = [
-        opcode::Read::CODE,
-        opcode::Write::CODE,
-        opcode::Readv::CODE,
-        opcode::Writev::CODE,
-        opcode::Fsync::CODE,
-        opcode::Fallocate::CODE,
-        opcode::Recv::CODE,
-        opcode::Send::CODE,
-        opcode::SendMsg::CODE,
-        opcode::Accept::CODE,
-        opcode::PollAdd::CODE,
-        opcode::AsyncCancel::CODE,
-    ];
-    match needed.into_iter().find(|&code| !probe.is_supported(code)) {
-        Some(code) => Err(unsupported(&format!("operation {code}"))),
-        None => Ok(()),
-    }
 }
 
 /// The submission of `work`, whose address lists go to `vectors`.
