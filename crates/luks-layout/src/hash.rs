@@ -82,6 +82,16 @@ impl Hash {
         }
     }
 
+    /// What [`Hash::pbkdf2`] costs: iterations for each block of [`Hash::bytes`] that is derived, those of SHA-512 twice, whose digests take twice as long.
+    /// A million is a quarter to a half of a second.
+    pub fn pbkdf2_cost(self, iterations: u32, len: usize) -> u64 {
+        let weight = match self {
+            Self::Sha1 | Self::Sha256 => 1,
+            Self::Sha512 => 2,
+        };
+        u64::from(iterations).saturating_mul(weight * len.div_ceil(self.bytes()) as u64)
+    }
+
     /// PBKDF2 with HMAC (RFC 8018, 5.2): `len` bytes made of `password`. Costs `iterations` times two digests for every
     /// [`Hash::bytes`] of them: one million is a fifth of a second, about.
     pub fn pbkdf2(self, password: &[u8], salt: &[u8], iterations: u32, len: usize) -> Secret {

@@ -82,6 +82,14 @@ impl Kdf {
         Ok(Self::Argon2 { kind, passes, memory_kib, lanes, salt: salt(kdf)? })
     }
 
+    /// What `len` bytes cost by PBKDF2.
+    pub(super) fn pbkdf2_cost(&self, len: usize) -> u64 {
+        match self {
+            Self::Pbkdf2 { hash, iterations, .. } => hash.pbkdf2_cost(*iterations, len),
+            Self::Argon2 { .. } => 0,
+        }
+    }
+
     /// Iterations of PBKDF2.
     pub(super) fn iterations(&self) -> u64 {
         match self {

@@ -104,6 +104,11 @@ impl KeySlot {
         Ok(slot)
     }
 
+    /// What a wrong password costs here by PBKDF2.
+    pub(super) fn pbkdf2_cost(&self) -> u64 {
+        self.kdf.pbkdf2_cost(self.cipher.key_bytes())
+    }
+
     /// Bytes of its key material, whole sectors.
     pub fn material_bytes(&self) -> usize {
         (self.key_bytes * self.stripes as usize).next_multiple_of(SECTOR_BYTES as usize)

@@ -7,7 +7,7 @@ use super::kdf::{ARGON2_PASSES_KIB_MAX, Kdf};
 use super::key_slot::{KeySlot, OtherSlot, Priority};
 use super::member::Member;
 use crate::key_slot::is_same;
-use crate::{Cipher, ITERATIONS_MAX, LuksError, SECTOR_BYTES, Secret, SectorSize};
+use crate::{Cipher, LuksError, PBKDF2_COST, PBKDF2_COST_MAX, SECTOR_BYTES, Secret, SectorSize};
 
 /// Key slots at most.
 pub const SLOTS_MAX: usize = 32;
@@ -42,6 +42,11 @@ impl Digest {
     pub(super) fn is_of(&self, key: &Secret) -> bool {
         let made = self.kdf.derive(key, self.bytes.len());
         made.is_ok_and(|made| is_same(made.bytes(), &self.bytes))
+    }
+
+    /// What it costs to tell a key from the right one.
+    fn pbkdf2_cost(&self) -> u64 {
+        self.kdf.pbkdf2_cost(self.bytes.len())
     }
 
     /// Iterations of PBKDF2.
@@ -142,18 +147,17 @@ impl Header {
     /// What trying a wrong password costs.
     fn check_costs(&self) -> Result<(), LuksError> {
         let slots = self.slots.len() as u64;
-        let sum = |of: fn(&Kdf) -> u64| {
-            self.slots.iter().fold(0_u64, |sum, slot| sum.saturating_add(of(&slot.kdf)))
-        };
-        let iterations = sum(Kdf::iterations).saturating_add(slots * self.digest.iterations());
-        let passes = sum(Kdf::passes_kib);
+        let sum = |of: fn(&KeySlot) -> u64| self.slots.iter().map(of).fold(0_u64, u64::saturating_add);
+        let digests = slots.saturating_mul(self.digest.pbkdf2_cost());
+        let cost = sum(KeySlot::pbkdf2_cost).saturating_add(digests);
+        let passes = sum(|slot| slot.kdf.passes_kib());
         let too_much = |field: &str, found, max| LuksError::OutOfRange {
             field: field.into(),
             found,
             allowed: format!("at most {max}"),
         };
-        if iterations > ITERATIONS_MAX {
-            return Err(too_much("the sum of all iterations", iterations, ITERATIONS_MAX));
+        if cost > PBKDF2_COST_MAX {
+            return Err(too_much(PBKDF2_COST, cost, PBKDF2_COST_MAX));
         }
         match passes > ARGON2_PASSES_KIB_MAX {
             true => Err(too_much("the sum of time * memory of all key slots", passes, ARGON2_PASSES_KIB_MAX)),

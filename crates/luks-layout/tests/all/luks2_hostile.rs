@@ -166,7 +166,7 @@ fn each_member_is_refused_by_name() {
         (
             "/keyslots/0/kdf/iterations",
             Some(json!(u32::MAX)),
-            "the sum of all iterations of the LUKS header is 4294968295; allowed: at most 268435456",
+            "the sum of all iterations (times the digests of each) of the LUKS header is 8589935590; allowed: at most 134217728",
         ),
         (
             "/keyslots/0/kdf/salt",
@@ -221,7 +221,7 @@ fn each_member_is_refused_by_name() {
         (
             "/digests/0/iterations",
             Some(json!(u32::MAX)),
-            "the sum of all iterations of the LUKS header is 4294968295; allowed",
+            "the sum of all iterations (times the digests of each) of the LUKS header is 4294969295; allowed",
         ),
         (
             "/config/json_size",
