@@ -9,7 +9,7 @@ use std::sync::Once;
 
 use graph::drive::split_commas;
 use graph::{SecretOptions, Secrets, TlsCredentials};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use storage_luks::Secret;
 use tls::ClientFiles;
 
@@ -54,7 +54,10 @@ fn has_keys_of_a_store() -> bool {
 pub fn leave_no_core_dump() -> Result<(), Failure> {
     // No dump has so little room, and the kernel starts no program that would take one (core(5)); a limit of 0 does not keep it from that.
     let limit = Rlimit { current: Some(1), maximum: Some(1) };
+    // A hard limit of 0 (limits.conf, LimitCORE=0, containers) cannot be raised to 1. Then the process is marked as one that is not dumped at all, which
+    // also takes its /proc from others of the same user.
     setrlimit(Resource::Core, limit)
+        .or_else(|_| set_dumpable_behavior(DumpableBehavior::NotDumpable))
         .map_err(|error| Failure::because("cannot keep passwords out of core dumps", &error))
 }
 
