@@ -20,6 +20,7 @@ mod passed;
 mod schema;
 mod server;
 mod session;
+pub mod text;
 pub mod wire;
 
 pub use arguments::Arguments;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::QmpError;
+use crate::text::shown_json;
 
 /// The first line: who speaks. `version` is what `query-version` returns.
 pub fn greeting(version: &Value) -> Vec<u8> {
@@ -37,7 +38,7 @@ pub fn event(name: &str, data: &Value, now: SystemTime) -> Vec<u8> {
 }
 
 fn line(value: &Value) -> Vec<u8> {
-    let mut bytes = value.to_string().into_bytes();
+    let mut bytes = shown_json(&value.to_string()).into_owned().into_bytes();
     bytes.extend_from_slice(b"\r\n");
     bytes
 }

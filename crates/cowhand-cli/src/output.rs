@@ -5,8 +5,9 @@ use std::fmt::Arguments;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use control::text::shown_json;
 use serde::Serialize;
-use serde_json::ser::{PrettyFormatter, Serializer};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 /// What `--output` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -20,9 +21,32 @@ pub enum OutputFormat {
 
 /// Writes a value as qemu-img lays its JSON out: four spaces a level, a newline at the end.
 pub fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let mut serializer = Serializer::with_formatter(&mut *out, PrettyFormatter::with_indent(b"    "));
+    let formatter = Pretty(PrettyFormatter::with_indent(b"    "));
+    let mut serializer = Serializer::with_formatter(&mut *out, formatter);
     value.serialize(&mut serializer)?;
     writeln!(out)
+}
+
+/// As qemu-img lays JSON out; what a terminal would obey in strings is escaped.
+struct Pretty(PrettyFormatter<'static>);
+
+type Written = io::Result<()>;
+
+#[rustfmt::skip]
+impl Formatter for Pretty {
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> Written {
+        writer.write_all(shown_json(fragment).as_bytes())
+    }
+
+    fn begin_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.begin_array(writer) }
+    fn end_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.end_array(writer) }
+    fn begin_array_value<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> Written { self.0.begin_array_value(writer, first) }
+    fn end_array_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.end_array_value(writer) }
+    fn begin_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.begin_object(writer) }
+    fn end_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.end_object(writer) }
+    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> Written { self.0.begin_object_key(writer, first) }
+    fn begin_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.begin_object_value(writer) }
+    fn end_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> Written { self.0.end_object_value(writer) }
 }
 
 /// Says a line on standard error. Where nobody can hear it any more (the terminal is gone, the pipe closed) nothing happens: `eprintln!`
@@ -34,10 +58,8 @@ pub fn tell(line: Arguments<'_>) {
 /// `text` with what a terminal would obey shown, not sent: names of files and what images say may hold control
 /// characters. Without what lets somebody in, which names may hold, too.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let text = secret::without_credentials(text);
-    if !text.contains(char::is_control) {
-        return text;
+    match secret::without_credentials(text) {
+        Cow::Borrowed(text) => control::text::shown(text),
+        Cow::Owned(text) => Cow::Owned(control::text::shown(&text).into_owned()),
     }
-    let show = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
-    Cow::Owned(text.chars().flat_map(show).collect())
 }

@@ -24,7 +24,7 @@ use self::list::Line;
 use crate::copying::{self, Memory};
 use crate::drive::{OpenArgs, cache_modes, formats};
 use crate::failure::{FAILED, Failure};
-use crate::output::{OutputFormat, tell, write_json};
+use crate::output::{OutputFormat, printable, tell, write_json};
 use crate::progress::Progress;
 
 /// Often enough to be seen moving.
@@ -127,9 +127,9 @@ impl Verdict {
                 writeln!(out, "{line}")
             }
             (Some(_), Some(_)) => {
-                writeln!(out, "{}: {}", self.filename, if self.ok { "OK" } else { "FAILED" })
+                writeln!(out, "{}: {}", printable(&self.filename), if self.ok { "OK" } else { "FAILED" })
             }
-            (None, Some(_)) => writeln!(out, "{}: FAILED open or read", self.filename),
+            (None, Some(_)) => writeln!(out, "{}: FAILED open or read", printable(&self.filename)),
             (None, None) => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::extent::Extent;
-use crate::output::OutputFormat;
+use crate::output::{OutputFormat, printable};
 
 /// Prints extents as they come, so that a map of any length takes no memory.
 pub struct Printer<'a> {
@@ -48,7 +48,11 @@ impl<'a> Printer<'a> {
             None => "elsewhere".to_owned(),
         };
         let (start, length) = (hex(extent.start), hex(extent.length));
-        writeln!(self.out, "{start:<16}{length:<16}{place:<16}{}", extent.file.as_deref().unwrap_or("-"))
+        writeln!(
+            self.out,
+            "{start:<16}{length:<16}{place:<16}{}",
+            printable(extent.file.as_deref().unwrap_or("-"))
+        )
     }
 
     fn json_row(&mut self, extent: &Extent) -> io::Result<()> {

@@ -4,6 +4,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::str::Chars;
+
+use control::text::{is_obeyed, shown};
 
 use crate::failure::Failure;
 
@@ -22,12 +25,13 @@ pub struct Line {
 }
 
 impl fmt::Display for Line {
-    /// A name that would end the line, or that has a backslash, is written with backslashes, and the line begins with one.
+    /// A name that would end the line, or that has a backslash, is written with backslashes, and the line begins with one. So is a name with characters
+    /// that a terminal obeys: as `\u{202e}`, which only this program reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.name.contains(['\\', '\n', '\r']) {
+        if !self.name.contains(|letter| letter == '\\' || is_obeyed(letter)) {
             return write!(f, "{}  {}", self.digest, self.name);
         }
-        let name = self.name.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+        let name = shown(&self.name.replace('\\', "\\\\")).into_owned();
         write!(f, "\\{}  {name}", self.digest)
     }
 }
@@ -80,6 +84,8 @@ fn unescape(name: &str) -> Option<String> {
                 '\\' => '\\',
                 'n' => '\n',
                 'r' => '\r',
+                't' => '\t',
+                'u' => code_point(&mut letters)?,
                 _ => return None,
             },
             other => other,
@@ -88,16 +94,26 @@ fn unescape(name: &str) -> Option<String> {
     Some(plain)
 }
 
+/// What stands behind `\u`: `{202e}`.
+fn code_point(letters: &mut Chars<'_>) -> Option<char> {
+    let rest = letters.as_str().strip_prefix('{')?;
+    let (digits, rest) = rest.split_once('}')?;
+    *letters = rest.chars();
+    u32::from_str_radix(digits, 16).ok().and_then(char::from_u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_written_is_read_whatever_the_name() {
-        for name in ["disk.qcow2", " two  words", "a\\b", "new\nline\r", "*star"] {
+        for name in
+            ["disk.qcow2", " two  words", "a\\b", "new\nline\r", "*star", "tab\t", "\u{202e}evil\u{9b}"]
+        {
             let line = Line { digest: "0f".repeat(32), name: name.to_owned() };
             assert_eq!(parse(&line.to_string()), Some(line.clone()), "{line}");
-            assert!(!line.to_string().contains(['\n', '\r']));
+            assert!(!line.to_string().contains(is_obeyed));
         }
         let digest = "ab".repeat(32);
         let binary = parse(&format!("{} *disk", digest.to_uppercase()));
