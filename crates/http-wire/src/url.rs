@@ -78,6 +78,9 @@ pub enum UrlError {
     /// A password in a name is seen by everybody who sees the name.
     #[error("a URL without user and password: give username and password-secret")]
     User,
+    /// Another protocol.
+    #[error("http:// and https://")]
+    Scheme,
     /// Bytes that a URL cannot have.
     #[error("a URL of at most {URL_BYTES_MAX} bytes in ASCII, with %XX for spaces and other characters")]
     Bytes,
@@ -132,9 +135,9 @@ impl Url {
         if let Some(same_scheme) = location.strip_prefix("//") {
             return Self::parse(&format!("{}://{same_scheme}", self.origin.scheme.name()));
         }
-        let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if location.split_once(':').is_some_and(|(before, _)| is_scheme(before)) {
-            return Self::parse(location);
+        if let Some(scheme) = Self::scheme_of(location) {
+            let is_ours = ["http", "https"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
+            return if is_ours { Self::parse(location) } else { Err(UrlError::Scheme) };
         }
         if location.len() > URL_BYTES_MAX || !location.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(UrlError::Bytes);
@@ -144,6 +147,14 @@ impl Url {
             true => Self::at(self.origin.clone(), location),
             false => Self::at(self.origin.clone(), &format!("{directory}/{location}")),
         })
+    }
+
+    /// The scheme with which `location` begins, if it does (RFC 3986, 3.1 and 4.2): `nbd+unix`, too, which is no path.
+    pub fn scheme_of(location: &str) -> Option<&str> {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        let (scheme, _) = location.split_once(':')?;
+        let begins = scheme.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic());
+        (begins && scheme.bytes().all(is_part)).then_some(scheme)
     }
 
     /// Its server.

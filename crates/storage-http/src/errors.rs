@@ -107,6 +107,15 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The server of `url` redirects to `location`, which is not http or https: nothing else is opened because a server says so.
+    pub(crate) fn other_scheme(url: &Url, location: &str) -> Self {
+        let scheme: String = Url::scheme_of(location).unwrap_or_default().chars().take(32).collect();
+        let what = format!("it redirects to {scheme}:, and only http and https are followed");
+        Self::Redirect { url: url.clone(), what }
+    }
+}
+
 /// There is no connection to `server`.
 pub(crate) fn connect_error(server: Origin, error: &io::Error) -> Error {
     Error::Connect { server, reason: error.to_string(), kind: error.kind() }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_wire::{Answer, ContentRange, Length, Url, Validator};
+use http_wire::{Answer, ContentRange, Length, Url, UrlError, Validator};
 
 use crate::errors::Error;
 
@@ -64,6 +64,7 @@ pub(crate) fn judge(asked: Asked<'_>, answer: &Answer) -> Verdict {
             let location = answer.location.as_deref().unwrap_or_default();
             match asked.url.join(location) {
                 Ok(url) => Verdict::Elsewhere(url),
+                Err(UrlError::Scheme) => Verdict::Wrong(Error::other_scheme(asked.url, location)),
                 Err(allowed) => broken(format!(
                     "it is said to be at another place, which is no file there; allowed: {allowed}"
                 )),
@@ -220,7 +221,14 @@ mod tests {
             ("503 T\r\nRetry-After: 86400", true, "later 503 Some(30s)"),
             ("302 F\r\nLocation: /y", true, "elsewhere http://h/y"),
             ("302 F", true, "refused 302"),
-            ("302 F\r\nLocation: ftp://h/y", true, "no file there"),
+            (
+                "302 F\r\nLocation: ftp://h/y",
+                true,
+                "it redirects to ftp:, and only http and https are followed",
+            ),
+            ("302 F\r\nLocation: file:///etc/passwd", true, "it redirects to file:, and"),
+            ("302 F\r\nLocation: nbd+unix:///?socket=/s", true, "it redirects to nbd+unix:, and"),
+            ("302 F\r\nLocation: http://h:0/", true, "no file there"),
         ] {
             let found = judged(head, pinned).unwrap_err();
             assert!(found.contains(verdict), "{head}: {found}");

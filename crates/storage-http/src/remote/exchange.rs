@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 
 use http_wire::signature::hash_of_parts;
-use http_wire::{Answer, Payload, Request, Scheme};
+use http_wire::{Answer, Payload, Request, Scheme, UrlError};
 
 use super::{Ended, Failure, PAUSE_MAX, PAUSE_MIN, Remote, in_upper_half};
 use crate::client::{Reply, Sent};
@@ -132,8 +132,10 @@ impl Remote {
     ) -> Failure {
         if answer.is_redirect() {
             let location = answer.location.as_deref().unwrap_or_default();
-            if let Ok(to) = sent.url.join(location) {
-                return Failure::Elsewhere(to);
+            match sent.url.join(location) {
+                Ok(to) => return Failure::Elsewhere(to),
+                Err(UrlError::Scheme) => return Failure::Final(Error::other_scheme(sent.url, location)),
+                Err(_) => {}
             }
         }
         let words = match sent.method {
