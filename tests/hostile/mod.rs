@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chains;
 mod entry;
 mod free_space;
 mod header;

@@ -1,6 +1,7 @@
 //! `cowhand map`: where each part of a disk is stored.
 
 pub mod extent;
+pub mod pieces;
 pub mod show;
 
 use std::io::Write;

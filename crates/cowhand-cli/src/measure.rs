@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use block::{Block, SECTOR_BYTES};
+use block::{Blame, Block, SECTOR_BYTES};
 use graph::options::DiskOptions;
 use graph::probe::Format;
 use graph::{Disk, OpenRules};
@@ -16,6 +16,7 @@ use crate::copying::{self, Memory};
 use crate::create::options::{self, NewImage};
 use crate::drive::{OpenArgs, formats, parse_bytes};
 use crate::failure::Failure;
+use crate::map::pieces::{file_bytes, pieces_max, too_many};
 use crate::output::{OutputFormat, write_json};
 
 /// Arguments of `cowhand measure`.
@@ -165,14 +166,25 @@ fn is_counted(format: Format, target: &CreateOptions) -> bool {
 /// Bytes of the new image's clusters that the disk has data in, by its map.
 async fn data_bytes(disk: &Disk, target: &CreateOptions) -> Result<u64, qcow2::Error> {
     let mut clusters = DataClusters::new(target.cluster_size);
-    add_data(disk, &mut clusters).await?;
+    add_data(disk, &mut clusters, pieces_max(file_bytes(disk.root()))).await?;
     Ok(clusters.bytes())
 }
 
 /// Adds where the disk has data, by its map.
-pub(crate) async fn add_data(disk: &dyn Block, clusters: &mut DataClusters) -> Result<(), qcow2::Error> {
-    let (mut at, end) = (0, disk.size());
+///
+/// # Errors
+/// Also when it describes more than `pieces_max` pieces.
+pub(crate) async fn add_data(
+    disk: &dyn Block,
+    clusters: &mut DataClusters,
+    pieces_max: u64,
+) -> Result<(), qcow2::Error> {
+    let (mut at, end, mut pieces) = (0, disk.size(), 0);
     while at < end {
+        pieces += 1;
+        if pieces > pieces_max {
+            return Err(Blame::new(disk.name()).corrupt(too_many(pieces_max)));
+        }
         let status = disk.block_status(at, end - at).await?;
         if status.data && !status.zero {
             clusters.add(at, status.len);

@@ -143,7 +143,7 @@ async fn act(
         disk.delete_snapshot(SnapshotName::Name(name.clone())).await.map(drop)
     } else {
         let found = disk.snapshots().await.map_err(|error| failed(&error))?;
-        let infos: Vec<_> = found.iter().map(snapshot_info).collect();
+        let infos: Vec<_> = found.into_iter().map(snapshot_info).collect();
         match args.output {
             _ if args.quiet => {}
             OutputFormat::Human => show_snapshots(out, &infos)?,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use event_listener::Event;
-use qcow2::{Budget, Calculation, Host, Work};
+use qcow2::{Budget, Calculation, Host, TablesAccount, Work};
+
+use crate::map_memory::default_map_memory;
 
 /// Runs the engine's work on the loop of the thread that starts it, and knows whether any is left:
 /// a loop must not end before.
@@ -12,7 +14,12 @@ use qcow2::{Budget, Calculation, Host, Work};
 pub(crate) struct BackgroundTasks {
     works: Arc<Works>,
     map_budget: Arc<Budget>,
+    tables: Arc<TablesAccount>,
 }
+
+/// Memory for the tables that the images of a disk hold whole, at least: four of the largest L1 tables, and the places of the tables that they name.
+/// A disk of 16 TiB at clusters of 64 KiB takes half a MiB an image of it.
+const TABLES_BYTES_MIN: u64 = 128 << 20;
 
 #[derive(Debug, Default)]
 struct Works {
@@ -49,12 +56,20 @@ impl Host for BackgroundTasks {
     fn map_budget(&self) -> Arc<Budget> {
         Arc::clone(&self.map_budget)
     }
+
+    fn tables_account(&self) -> Arc<TablesAccount> {
+        Arc::clone(&self.tables)
+    }
 }
 
 impl BackgroundTasks {
-    /// Tasks whose images take their memory out of `map_budget`.
+    /// Tasks of one disk, whose images take their memory out of `map_budget`.
     pub(crate) fn new(map_budget: Arc<Budget>) -> Self {
-        Self { works: Arc::default(), map_budget }
+        // Whoever gives the maps more memory than the machine suggests has such disks, and means them.
+        let (given, suggested) = (map_budget.bytes_max(), default_map_memory());
+        let more = if given > suggested { given / 2 } else { 0 };
+        let tables = TablesAccount::new(more.max(TABLES_BYTES_MIN));
+        Self { works: Arc::default(), map_budget, tables }
     }
 
     /// Waits until no work is left, on whichever loop. Those loops must go on running meanwhile.

@@ -39,7 +39,7 @@ pub use l2::{Cluster, CompressedCluster, L2Entry, Subcluster};
 pub use offset::{EntryError, GuestOffset, HOST_OFFSET_LIMIT, HostOffset};
 pub use refcount::{RefcountError, RefcountTableEntry, refcount_find_zero, refcount_get, refcount_set};
 pub use snapshot::{
-    DecodedSnapshot, SNAPSHOT_EXTRA_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_V3, SNAPSHOT_FIXED_BYTES,
-    SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshots,
-    decode_snapshots_dropping_extra, encode_snapshots,
+    DecodedSnapshot, SNAPSHOT_ENTRY_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_MAX, SNAPSHOT_EXTRA_BYTES_V3,
+    SNAPSHOT_FIXED_BYTES, SNAPSHOT_TABLE_BYTES_MAX, SnapshotEntry, SnapshotError, decode_snapshot,
+    decode_snapshots, decode_snapshots_dropping_extra, encode_snapshots,
 };

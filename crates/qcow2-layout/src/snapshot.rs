@@ -60,6 +60,10 @@ pub struct DecodedSnapshot {
     pub extra_bytes: u32,
 }
 
+/// Bytes of the longest entry whose extra data is within its limit.
+pub const SNAPSHOT_ENTRY_BYTES_MAX: usize =
+    (SNAPSHOT_FIXED_BYTES + SNAPSHOT_EXTRA_BYTES_MAX + 2 * u16::MAX as usize).next_multiple_of(8);
+
 /// Why a snapshot table is not one, or cannot be written.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SnapshotError {
@@ -277,6 +281,21 @@ pub fn decode_snapshots_dropping_extra(
         found.push(snapshot);
     }
     Ok(found)
+}
+
+/// Reads the entry at the start of `window`, a part of a table, which is number `index` there: for tables that are read in parts. A window of
+/// [`SNAPSHOT_ENTRY_BYTES_MAX`] holds every entry.
+///
+/// # Errors
+/// [`SnapshotError::Truncated`] when the window ends before the entry does, [`SnapshotError::ExtraTooLarge`] and [`SnapshotError::NoMemory`].
+pub fn decode_snapshot(window: &[u8], index: u32) -> Result<DecodedSnapshot, SnapshotError> {
+    let extra = part(window, 0, SNAPSHOT_FIXED_BYTES).and_then(|fixed| be32(fixed, 36)).unwrap_or(0);
+    if extra as usize > SNAPSHOT_EXTRA_BYTES_MAX {
+        return Err(SnapshotError::ExtraTooLarge { index, bytes: extra });
+    }
+    let needed = SnapshotEntry::needed(window, 0);
+    let entry = SnapshotEntry::decode(window, 0);
+    Ok(entry.ok_or(SnapshotError::Truncated { index, needed, len: window.len() })??)
 }
 
 /// The table with these entries, as it lies on disk.

@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use map_cache::Budget;
 
+use crate::tables_account::TablesAccount;
+
 /// A piece of work bound to the thread that starts it.
 pub type Work = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -24,6 +26,11 @@ pub trait Host: std::fmt::Debug + Send + Sync {
     /// The memory that the caches of all images share; asked for once, when an image is opened.
     fn map_budget(&self) -> Arc<Budget> {
         Budget::unlimited()
+    }
+
+    /// The account of the tables that the images of one disk hold in memory; asked for once, when an image is opened.
+    fn tables_account(&self) -> Arc<TablesAccount> {
+        TablesAccount::unlimited()
     }
 
     /// Does `calculation` and ends with it, on another thread where the host has one: other

@@ -1,10 +1,13 @@
-//! The active L1 table, in memory as a whole.
+//! The active L1 table, in memory as a whole, but for parts in which nothing is allocated.
 
 use std::collections::{BTreeSet, TryReserveError};
+use std::sync::Arc;
 
 use qcow2_layout::{EntryError, Geometry, HostOffset, L1Entry};
 use sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sync::{Mutex, OnceLock};
+
+use crate::tables_account::{TablesAccount, TablesFull};
 
 /// L1 entries written at a time: one 512-byte sector, which the medium never tears.
 const SECTOR_ENTRIES: usize = 64;
@@ -16,10 +19,15 @@ const SEGMENTS: usize = 60;
 
 /// The L1 table and which sectors of it differ from the file.
 ///
-/// Entries never move in memory, so that they are read without a lock while the table grows.
+/// Entries never move in memory, so that they are read without a lock while the table grows. A segment that is not there has zeroes; one that is there
+/// stays.
 #[derive(Debug)]
 pub(crate) struct L1Table {
     segments: [OnceLock<Box<[AtomicU64]>>; SEGMENTS],
+    /// What the disk's images may hold.
+    account: Arc<TablesAccount>,
+    /// What this one has taken out of it.
+    taken: AtomicU64,
     /// Number of entries.
     len: AtomicUsize,
     file: Mutex<InFile>,
@@ -51,6 +59,12 @@ fn place(index: usize) -> (usize, usize) {
     (4 * octave + (sector >> octave), index - SECTOR_ENTRIES * first)
 }
 
+/// The first entry of a segment.
+fn segment_start(segment: usize) -> usize {
+    let octave = (segment / 4).saturating_sub(1);
+    SECTOR_ENTRIES * ((segment - 4 * octave) << octave)
+}
+
 /// Entries of a segment.
 fn segment_len(segment: usize) -> usize {
     SECTOR_ENTRIES << (segment / 4).saturating_sub(1)
@@ -60,41 +74,64 @@ impl L1Table {
     /// The table at `offset` of the file, with `words` in host byte order. Fails if there is no memory.
     #[cfg(test)]
     pub(crate) fn new(offset: u64, words: &[u64]) -> Result<Self, TryReserveError> {
-        let table = Self::zeroed(offset, words.len())?;
+        let table = Self::zeroed(offset, words.len()).expect("there is no limit");
         table.replace(offset, words);
         Ok(table)
     }
 
-    /// The table at `offset` of the file, before its entries are known. Fails if there is no memory.
-    pub(crate) fn zeroed(offset: u64, entries: usize) -> Result<Self, TryReserveError> {
-        let table = Self {
-            segments: std::array::from_fn(|_| OnceLock::new()),
-            len: AtomicUsize::new(entries),
-            file: Mutex::new(InFile { offset, dirty: BTreeSet::new() }),
-        };
+    /// The table at `offset` of the file with room for all its entries, before they are known.
+    #[cfg(test)]
+    pub(crate) fn zeroed(offset: u64, entries: usize) -> Result<Self, TablesFull> {
+        let table = Self::empty(offset, entries, TablesAccount::unlimited());
         table.reserve(entries)?;
         Ok(table)
     }
 
-    /// Says what the file has as entry `index`, in host byte order.
-    pub(crate) fn load(&self, index: usize, word: u64) {
-        if let Some(entry) = self.slot(index) {
-            entry.store(word, Ordering::Release);
+    /// The table at `offset` of the file, of which nothing is in memory yet.
+    pub(crate) fn empty(offset: u64, entries: usize, account: Arc<TablesAccount>) -> Self {
+        Self {
+            segments: std::array::from_fn(|_| OnceLock::new()),
+            account,
+            taken: AtomicU64::new(0),
+            len: AtomicUsize::new(entries),
+            file: Mutex::new(InFile { offset, dirty: BTreeSet::new() }),
         }
     }
 
-    /// Makes room in memory for so many entries.
-    pub(crate) fn reserve(&self, entries: usize) -> Result<(), TryReserveError> {
-        let segments = if entries == 0 { 0 } else { place(entries - 1).0 + 1 };
-        for (index, segment) in self.segments.iter().enumerate().take(segments) {
-            if segment.get().is_none() {
-                let len = segment_len(index);
-                let mut made = Vec::new();
-                made.try_reserve_exact(len)?;
-                made.resize_with(len, || AtomicU64::new(0));
-                segment.get_or_init(|| made.into_boxed_slice());
-            }
+    /// Says what the file has as entry `index`, in host byte order. Only what is allocated takes memory.
+    pub(crate) fn load(&self, index: usize, word: u64) -> Result<(), TablesFull> {
+        if word != 0 {
+            self.make_segment(place(index).0)?;
         }
+        if let Some(entry) = self.slot(index) {
+            entry.store(word, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes room in memory for so many entries.
+    pub(crate) fn reserve(&self, entries: usize) -> Result<(), TablesFull> {
+        let segments = if entries == 0 { 0 } else { place(entries - 1).0 + 1 };
+        (0..segments).try_for_each(|index| self.make_segment(index))
+    }
+
+    fn make_segment(&self, index: usize) -> Result<(), TablesFull> {
+        let Some(segment) = self.segments.get(index).filter(|segment| segment.get().is_none()) else {
+            return Ok(());
+        };
+        let len = segment_len(index);
+        self.charge(len as u64 * ENTRY_BYTES)?;
+        let mut made = Vec::new();
+        made.try_reserve_exact(len).map_err(|_| TablesFull::System)?;
+        made.resize_with(len, || AtomicU64::new(0));
+        segment.get_or_init(|| made.into_boxed_slice());
+        Ok(())
+    }
+
+    /// Takes `bytes` out of the disk's account for as long as this table lives: also for what is kept because of it.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), TablesFull> {
+        self.account.take(bytes)?;
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -137,7 +174,13 @@ impl L1Table {
 
     /// Where the L2 tables are, of all entries that can be decoded.
     pub(crate) fn tables<'a>(&'a self, geometry: &'a Geometry) -> impl Iterator<Item = HostOffset> + 'a {
-        (0..self.len()).filter_map(|index| L1Entry::decode(self.word(index), geometry).ok()?.table)
+        let len = self.len();
+        let there = self.segments.iter().enumerate().filter(|(_, segment)| segment.get().is_some());
+        let entries = there.flat_map(move |(index, _)| {
+            let first = segment_start(index);
+            first.min(len)..(first + segment_len(index)).min(len)
+        });
+        entries.filter_map(|index| L1Entry::decode(self.word(index), geometry).ok()?.table)
     }
 
     fn slot(&self, index: usize) -> Option<&AtomicU64> {
@@ -159,6 +202,8 @@ impl L1Table {
 
     /// Replaces entry `index`, in memory; the sector is dirty from then on.
     pub(crate) fn set(&self, index: usize, entry: L1Entry) {
+        // Room was made when the image was opened for writing, or grew.
+        debug_assert!(self.slot(index).is_some() || index >= self.len());
         if let Some(word) = self.slot(index).filter(|_| index < self.len()) {
             // Both under the lock: a request that finds the new entry uses its table, and the flush after that
             // must find the sector dirty.
@@ -190,10 +235,43 @@ impl L1Table {
     }
 }
 
+impl Drop for L1Table {
+    fn drop(&mut self) {
+        self.account.give_back(self.taken.load(Ordering::Relaxed));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use qcow2_layout::Version;
+
+    /// Each image of a chain took the whole of its L1 table, 32 MiB of which the file had nothing: 6.4 GiB for 200 images of 12 KiB.
+    #[test]
+    fn a_table_takes_memory_for_what_is_allocated_and_no_more_than_its_disk_may_have() {
+        let account = TablesAccount::new(9 << 20);
+        let table = L1Table::empty(512, 4 << 20, Arc::clone(&account));
+        for index in [0, 1, 100_000, (4 << 20) - 1] {
+            table.load(index, 0).unwrap();
+        }
+        assert_eq!(account.used(), 0);
+        table.load(4 << 20 >> 1, 512).unwrap();
+        assert_eq!((account.used(), table.footprint()), (4 << 20, 4 << 20), "a quarter of the second half");
+        let geometry = Geometry::new(Version::V3, 9, 4).unwrap();
+        assert_eq!(table.tables(&geometry).collect::<Vec<_>>(), [HostOffset(512)]);
+        let other = L1Table::empty(512, 4 << 20, Arc::clone(&account));
+        assert_eq!(other.reserve(4 << 20), Err(TablesFull::Account { bytes_max: 9 << 20 }));
+        drop((table, other));
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn every_segment_begins_where_the_one_before_it_ends() {
+        let starts = (0..SEGMENTS).map(segment_start);
+        let ends = (0..SEGMENTS).map(|segment| segment_start(segment) + segment_len(segment));
+        assert!(starts.skip(1).eq(ends.take(SEGMENTS - 1)));
+        assert!((0..SEGMENTS).all(|segment| place(segment_start(segment)) == (segment, 0)));
+    }
 
     #[test]
     fn every_entry_has_one_place_in_memory_up_to_the_largest_table() {

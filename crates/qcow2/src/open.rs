@@ -152,7 +152,7 @@ pub(crate) async fn open_with(
     }
     let source =
         Source { file: &*files.file, header: &header, geometry: &geometry, options: &options, blame: &blame };
-    let mut tables = Tables::read(source).await?;
+    let mut tables = Tables::read(source, &host.tables_account()).await?;
     if options.writable && !files.file.capabilities().resizable {
         tables.allocator = tables.allocator_on_device(source).await?;
     }

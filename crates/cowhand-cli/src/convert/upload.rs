@@ -105,7 +105,7 @@ async fn upload_size(
             if args.sparse == Some(0) {
                 clusters.add(0, plan.size);
             } else {
-                add_data(source, &mut clusters).await.map_err(|error| because(name, &error))?;
+                add_data(source, &mut clusters, u64::MAX).await.map_err(|error| because(name, &error))?;
             }
             let content = qcow2::Content::Copied { data_bytes: clusters.bytes() };
             options.measure(content).map_err(|error| because(name, &error))?.required

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 /// allows in one. Bounds what is held in memory until it is printed.
 const LISTED_MAX: usize = 4 * 65536;
 
+/// Bytes of the names of all snapshots of a chain together: as many as the format allows in one image.
+const NAMES_BYTES_MAX: usize = 64 << 20;
+
 /// The image that `options` name.
 pub fn read_image(options: &DiskOptions) -> Result<ImageInfo, Failure> {
     let images = read(options, OpenRules::default(), 1)?;
@@ -34,7 +37,7 @@ fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<Im
     let failed = |error: &dyn std::error::Error| cannot_open(&options.filename, error);
     copying::reactor()?.run(async {
         let mut walk = ChainWalk::new(&options, &rules, DataFiles::Leave).map_err(|error| failed(&error))?;
-        let (mut infos, mut listed): (Vec<ImageInfo>, _) = (Vec::new(), 0);
+        let (mut infos, mut listed, mut names): (Vec<ImageInfo>, _, _) = (Vec::new(), 0, 0);
         let (mut shown, mut above) = (options.filename.clone(), None);
         while infos.len() < images {
             let image = walk.next(above.as_ref()).await.map_err(|error| not_found(&shown, above.as_ref(), &error))?;
@@ -47,6 +50,13 @@ fn read(options: &DiskOptions, rules: OpenRules, images: usize) -> Result<Vec<Im
             if listed > LISTED_MAX {
                 return Err(Failure::new(format!(
                     "the chain lists {listed} snapshots and bitmaps up to {}; at most {LISTED_MAX} are shown at once",
+                    shown.display()
+                )));
+            }
+            names += info.snapshots.iter().map(|one| one.id.len() + one.name.len()).sum::<usize>();
+            if names > NAMES_BYTES_MAX {
+                return Err(Failure::new(format!(
+                    "the names of the snapshots of the chain have {names} bytes up to {}; at most {NAMES_BYTES_MAX} are shown at once",
                     shown.display()
                 )));
             }

@@ -90,7 +90,7 @@ async fn qcow2_info(image: &FoundImage, header: &Header, shown: &Path) -> Result
         backing_filename: header.backing.clone(),
         full_backing_filename,
         backing_filename_format: header.extensions.backing_format.clone(),
-        snapshots: snapshots.iter().map(snapshot_info).collect(),
+        snapshots: snapshots.into_iter().map(snapshot_info).collect(),
         format_specific: Some(FormatSpecific::Qcow2(specific)),
         ..file_info(image, shown)
     })
@@ -106,12 +106,17 @@ async fn snapshots(
     Ok(snapshots)
 }
 
+/// The bytes themselves, where they are text: a table of snapshots can have 64 MiB.
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
 /// What is shown of a snapshot.
-pub fn snapshot_info(entry: &SnapshotEntry) -> SnapshotInfo {
+pub fn snapshot_info(entry: SnapshotEntry) -> SnapshotInfo {
     const NANOSECONDS: u64 = 1_000_000_000;
     SnapshotInfo {
-        id: entry.id_text().into_owned(),
-        name: entry.name_text().into_owned(),
+        id: text(entry.id),
+        name: text(entry.name),
         vm_state_size: entry.vm_state_size,
         date_sec: entry.date_sec.into(),
         date_nsec: entry.date_nsec.into(),

@@ -19,13 +19,8 @@ use crate::copying::{Memory, reactor};
 use crate::failure::Failure;
 use crate::info::{FormatSpecific, ImageInfo, read_chain};
 use crate::map::extent::Extent;
+use crate::map::pieces::{pieces_max, too_many};
 use crate::map::{Walk, file_names};
-
-/// Pieces of a disk for each byte of its files, at most: an extended entry of 16 bytes describes 32. An image that names one table
-/// many times describes more.
-const PIECES_PER_BYTE: u64 = 4;
-/// Pieces that every disk may have.
-const PIECES_BASE: u64 = 1 << 20;
 
 /// Looks at the disk of `options`, for reading.
 ///
@@ -34,11 +29,12 @@ const PIECES_BASE: u64 = 1 << 20;
 pub fn look(options: &DiskOptions, policy: &Policy) -> Result<Picture, Failure> {
     let infos = read_chain(options, policy.clone())?;
     let reactor = reactor()?;
-    let image = look_at_file(&reactor, options, infos.first())?;
     let mut layers: Vec<Layer> = infos.iter().map(layer_of).collect();
-    let unit = image.as_ref().map_or(block::SECTOR_BYTES, |image| image.cluster_size);
     let length = infos.iter().map(file_length).fold(0, u64::saturating_add);
-    let pieces_max = length.saturating_mul(PIECES_PER_BYTE).saturating_add(PIECES_BASE);
+    // Of the images below nothing more is shown.
+    let image = look_at_file(&reactor, options, infos.into_iter().next())?;
+    let unit = image.as_ref().map_or(block::SECTOR_BYTES, |image| image.cluster_size);
+    let pieces_max = pieces_max(length);
     let rules = Memory::default().rules(policy.clone());
     let disk = reactor
         .run(graph::open(options, &rules))
@@ -47,10 +43,8 @@ pub fn look(options: &DiskOptions, policy: &Policy) -> Result<Picture, Failure> 
     let files = file_names(disk.root(), &options.filename);
     for (pieces, extent) in (0..).zip(Walk::new(&reactor, &disk, files, 0, None)) {
         if pieces > pieces_max {
-            let what = format!(
-                "its tables describe more than {pieces_max} pieces, which its files have no room for"
-            );
-            return Err(Failure::explained(format!("cannot show {}", options.filename.display()), what));
+            let what = format!("cannot show {}", options.filename.display());
+            return Err(Failure::explained(what, too_many(pieces_max)));
         }
         let extent = extent.map_err(|error| failed(options, &error))?;
         let Some(layer) = layers.get_mut(extent.depth as usize) else { continue };
@@ -107,12 +101,12 @@ fn count(layer: &mut Layer, kind: Kind, extent: &Extent) {
 fn look_at_file(
     reactor: &Reactor,
     options: &DiskOptions,
-    info: Option<&ImageInfo>,
+    info: Option<ImageInfo>,
 ) -> Result<Option<Image>, Failure> {
     let image = reactor.run(graph::open_bare(options));
     let image = image.map_err(|error| failed(options, &error).with_hint_about_lock(&error))?;
     let (Format::Qcow2, Some(info)) = (image.format, info) else { return Ok(None) };
-    let (snapshots, bitmaps) = (info.snapshots.clone(), bitmaps_of(info));
+    let (bitmaps, snapshots) = (bitmaps_of(&info), info.snapshots);
     reactor.run(async {
         let header = qcow2::read_header(&*image.file).await.map_err(|error| failed(options, &error))?;
         let mut tally = tally_of(options, &image, &header)?;

@@ -1,21 +1,26 @@
 //! Reading the tables that are in memory as a whole, each checked against the file's length first.
 
 use std::collections::TryReserveError;
+use std::sync::Arc;
 
 use block::Blame;
 use qcow2_layout::{CryptMethod, Geometry, Header, L1Entry, RefcountTableEntry, SnapshotEntry, refcount_get};
-use storage::{Hints, IoBuf, Step, Storage, about_to};
+use storage::{Extent, ExtentKind, Hints, IoBuf, Step, Storage, about_to};
 
 use crate::allocator::Allocator;
 use crate::l1::L1Table;
 use crate::overlap::{Places, Section};
 use crate::refcount::RefcountTable;
-use crate::table_io::{check_place, each_word, read_words};
+use crate::table_io::{PIECE_BYTES, check_place, each_word, read_words};
+use crate::tables_account::TablesAccount;
 use crate::{Error, Options};
 
 /// Refcount blocks without any refcount that are read in search of the end of an image on a device:
 /// an image can have a million of them.
 const EMPTY_BLOCKS_MAX: u32 = 64;
+
+/// Bytes of memory that the place of a table takes.
+const PLACE_BYTES: u64 = 8;
 
 /// The image that is being opened.
 #[derive(Clone, Copy)]
@@ -36,10 +41,14 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) async fn read(source: Source<'_>) -> Result<Self, Error> {
+    /// Memory of L1 and of the place of all tables is taken out of `account`.
+    pub(super) async fn read(source: Source<'_>, account: &Arc<TablesAccount>) -> Result<Self, Error> {
         let Source { file, geometry, options, .. } = source;
-        let l1 = read_l1(source).await?;
+        let l1 = read_l1(source, account).await?;
         let mut refcounts = read_refcounts(source).await?;
+        // Of each table that L1 names the place is kept.
+        let named = l1.tables(geometry).count() as u64 * PLACE_BYTES;
+        l1.charge(named).map_err(|error| error.blamed(source.blame))?;
         let places = read_places(source, &l1, &refcounts).await?;
         if !options.writable {
             refcounts = empty_refcounts(source);
@@ -75,20 +84,43 @@ impl Tables {
     }
 }
 
-/// The active L1 table, straight into its place in memory.
-async fn read_l1(source: Source<'_>) -> Result<L1Table, Error> {
-    let Source { file, header, blame, .. } = source;
+/// The active L1 table, straight into its place in memory. Holes of the file are not read.
+async fn read_l1(source: Source<'_>, account: &Arc<TablesAccount>) -> Result<L1Table, Error> {
+    let Source { file, header, options, blame, .. } = source;
     let (what, offset) = ("the L1 table", header.l1_table_offset.0);
     let bytes = u64::from(header.l1_size) * 8;
     check_place(file, blame, what, offset, bytes)?;
-    let table = L1Table::zeroed(offset, header.l1_size as usize).map_err(|_| blame.no_memory(what))?;
-    let mut index = 0;
-    let load = |word| {
-        table.load(index, word);
-        index += 1;
-        Ok(())
-    };
-    each_word(file, blame, offset, bytes, load).await?;
+    let entries = header.l1_size as usize;
+    let table = L1Table::empty(offset, entries, Arc::clone(account));
+    if options.writable {
+        // A writer enters tables anywhere, and must not be short of memory then.
+        table.reserve(entries).map_err(|error| error.blamed(blame))?;
+    }
+    let (mut at, end) = (0, bytes);
+    // A writer's table is in memory as a whole, and the holes of a short one are not worth asking for.
+    let skips_holes = !options.writable && bytes > PIECE_BYTES;
+    while at < end {
+        let extent = match skips_holes {
+            true => file.extent(offset + at, end - at).await.map_err(blame.io("reading a table"))?,
+            false => Extent { len: end - at, kind: ExtentKind::Data },
+        };
+        // Whole words: a hole that ends inside of one is read with what follows.
+        let len = extent.len.min(end - at);
+        let (hole, rest) = (len / 8 * 8, end - at);
+        if extent.kind != ExtentKind::Data && hole > 0 {
+            at += hole;
+            continue;
+        }
+        let mut index = at as usize / 8;
+        let load = |word| {
+            table.load(index, word).map_err(|error| error.blamed(blame))?;
+            index += 1;
+            Ok(())
+        };
+        let read = len.next_multiple_of(8).min(rest);
+        each_word(file, blame, offset + at, read, load).await?;
+        at += read;
+    }
     Ok(table)
 }
 
@@ -124,20 +156,29 @@ pub(super) async fn read_places(
     let Source { file, header, geometry, options, blame } = source;
     let mut places = Places::new(geometry.cluster_bits);
     place_tables(&mut places, source, l1, refcounts).map_err(|_| no_memory_for_places(blame))?;
+    let with_l2 = options.writable && options.overlap_check.checks(Section::InactiveL2);
     let mut snapshots = Vec::new();
     if header.snapshots > 0 {
-        let (entries, bytes) = crate::snapshot::read_table(file, header, blame).await?;
-        place_snapshots(&mut places, header, &entries, bytes).map_err(|_| no_memory_for_places(blame))?;
-        snapshots = entries;
+        let place = |entry: SnapshotEntry| {
+            let bytes = u64::from(entry.l1_size) * 8;
+            let placed = places.push(entry.l1_table_offset.0, bytes, Section::InactiveL1);
+            placed.map_err(|_| no_memory_for_places(blame))?;
+            if with_l2 {
+                snapshots.try_reserve(1).map_err(|_| no_memory_for_places(blame))?;
+                snapshots.push(entry);
+            }
+            Ok(())
+        };
+        let bytes = crate::snapshot::each_entry(file, header, blame, place).await?;
+        let placed = places.push(header.snapshots_offset.0, bytes, Section::SnapshotTable);
+        placed.map_err(|_| no_memory_for_places(blame))?;
     }
     if options.writable && !options.ignore_corrupt {
         check_apart(&mut places, blame)?;
     }
     // Tables of snapshots may well be tables of each other and of the active image.
-    if options.writable && options.overlap_check.checks(Section::InactiveL2) {
-        for snapshot in &snapshots {
-            place_l2_of_snapshot(&mut places, source, snapshot).await?;
-        }
+    for snapshot in &snapshots {
+        place_l2_of_snapshot(&mut places, source, snapshot).await?;
     }
     Ok(places)
 }
@@ -170,20 +211,6 @@ fn place_tables(
     }
     for block in refcounts.blocks(geometry) {
         places.push(block.0, cluster, Section::RefcountBlock)?;
-    }
-    Ok(())
-}
-
-/// Where the snapshot table is, `bytes` long, and the L1 tables of snapshots.
-fn place_snapshots(
-    places: &mut Places,
-    header: &Header,
-    entries: &[SnapshotEntry],
-    bytes: u64,
-) -> Result<(), TryReserveError> {
-    places.push(header.snapshots_offset.0, bytes, Section::SnapshotTable)?;
-    for entry in entries {
-        places.push(entry.l1_table_offset.0, u64::from(entry.l1_size) * 8, Section::InactiveL1)?;
     }
     Ok(())
 }

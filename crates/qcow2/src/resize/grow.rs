@@ -78,7 +78,7 @@ impl Inner {
             return Ok(());
         }
         debug_assert!(entries as u64 <= L1_BYTES_MAX / 8);
-        self.map.l1.reserve(entries).map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
+        self.map.l1.reserve(entries).map_err(|error| error.blamed(&self.medium.blame))?;
         let pause = self.pause().await?;
         let mut words = self.map.l1.words().map_err(|_| self.medium.blame.no_memory("the L1 table"))?;
         let more = words.try_reserve_exact(entries - words.len());

@@ -110,7 +110,7 @@ impl Shadow {
     ) -> Result<Complete, Error> {
         let mut change = plan(self).await?;
         let image = Arc::clone(&self.image);
-        image.map.l1.reserve(change.l1.len()).map_err(|_| image.medium.blame.no_memory("the L1 table"))?;
+        image.map.l1.reserve(change.l1.len()).map_err(|error| error.blamed(&image.medium.blame))?;
         self.set_copied_flags(&mut change.l1).await?;
         let l1_offset = self.write_l1(&change).await?;
         let (snapshots_offset, snapshots_bytes) = self.write_snapshot_table(&change.snapshots).await?;
