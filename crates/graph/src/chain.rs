@@ -148,6 +148,9 @@ impl<'a> ChainWalk<'a> {
         let name = shown.display().to_string();
         let file = source.open(&name, &options.file, &options, writable).await?;
         let format = format_of(&file, &options, writable).await?;
+        if !active && options.format.is_none() {
+            warn_of_guess(&path, format);
+        }
         options.check_format(format).map_err(|source| OpenError::Options { path: path.clone(), source })?;
         let header = match format {
             Format::Qcow2 => Some(qcow2::read_header(&*file.storage).await?),
@@ -156,7 +159,11 @@ impl<'a> ChainWalk<'a> {
         let data = match &header {
             _ if self.data_files == DataFiles::Leave => None,
             Some(header) if header.incompatible.contains(Incompatible::EXTERNAL_DATA) => {
-                Some(open_data_file(&file, header, &options, writable, self.rules).await?)
+                let data = open_data_file(&file, header, &options, writable, self.rules).await?;
+                if !options.data_file.is_named() {
+                    warn_of_data_file(&path, &data, writable);
+                }
+                Some(data)
             }
             _ if options.data_file.is_named() => {
                 return Err(OpenError::Options { path, source: OptionError::NoDataFile });
@@ -169,6 +176,27 @@ impl<'a> ChainWalk<'a> {
         };
         Ok(FoundImage { identity, file, data, luks_header, format, options, header })
     }
+}
+
+/// Where the content decides whether a backing file is raw, somebody who writes its content does: a guest that had it as its raw disk, for one.
+fn warn_of_guess(path: &Path, format: Format) {
+    tracing::warn!(
+        "{}: the image over it does not say in which format it is; its content looks like {}. If others write that content, they decide: \
+         `cowhand rebase -u -b FILE -F FORMAT OVERLAY` records the format",
+        path.display(),
+        format.name()
+    );
+}
+
+/// The image alone says which file of its directory holds the disk. It may say: that of another guest.
+fn warn_of_data_file(path: &Path, data: &OpenFile, writable: bool) {
+    let does = if writable { "reads and writes" } else { "reads" };
+    tracing::warn!(
+        "{}: by this image's own word its guest {does} {}; of an image that others made, keep nothing else in the directory, or name the file \
+         (data-file.filename=)",
+        path.display(),
+        data.place.real().display()
+    );
 }
 
 /// Where the image below `above` is and how it is opened, if there is one.
