@@ -401,3 +401,42 @@ fn writes_wait_for_their_server_where_they_are_told_to_and_are_there_afterwards(
     assert!(began.elapsed() < Duration::from_secs(40), "the end took {:?}", began.elapsed());
     waiting.join().expect("a thread").expect_err("it was not answered");
 }
+
+/// A server that somebody has taken over connected to any unix socket of the machine: another guest's disk, or the control socket of another server.
+#[test]
+fn commands_lead_to_unix_sockets_below_allowed_directories_and_to_named_ones_only() {
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
+    let image = elsewhere.write("image", &bytes(1 << 20));
+    let allowed = scratch.name("below.sock");
+    let other = elsewhere.name("other.sock");
+    let _below = QemuNbd::start(&image, &["-r", "-k", &allowed]);
+    let _other = QemuNbd::start(&image, &["-r", "-k", &other]);
+    for socket in [&allowed, &other] {
+        wait_until("a server", || std::os::unix::net::UnixStream::connect(socket).is_ok());
+    }
+    let link = scratch.name("link.sock");
+    std::os::unix::fs::symlink(&other, &link).expect("a link");
+    let qmp = scratch.file("qmp");
+    let add = |name: &str, path: &str| serde_json::json!({"node-name": name, "driver": "raw", "read-only": true, "file": {"driver": "nbd", "export": "disk", "server": {"type": "unix", "path": path}}});
+    let start = |more: &[&str]| {
+        let start = Start::new(["--qmp"]).arg(&qmp).arg("--allow-path").arg(scratch.path()).args(more);
+        let mut server = start.listening_on(&qmp).spawn();
+        server.wait_until(|server| server.stdout().contains("control:").then_some(())).expect("it serves");
+        server
+    };
+    let server = start(&[]);
+    let client = || Qmp::connect(&qmp);
+    client().ok("blockdev-add", add("allowed", &allowed));
+    for path in [&other, &link] {
+        let refused = client().refused("blockdev-add", add("other", path));
+        assert!(refused.contains(&format!("--allow-connect unix:{path}")), "{refused}");
+        // A bare file is opened with the disk that is put over it, and refused at once.
+        let bare = serde_json::json!({"node-name": "bare", "driver": "nbd", "server": {"type": "unix", "path": path}});
+        let refused = client().refused("blockdev-add", bare);
+        assert!(refused.contains("--allow-connect"), "{refused}");
+    }
+    server.stop();
+    let server = start(&["--allow-connect", &format!("unix:{other}")]);
+    client().ok("blockdev-add", add("other", &other));
+    server.stop();
+}

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use black_box::peer::{assert_clean, qemu_img};
-use black_box::{QemuNbd, Run, Server, cowhand};
+use black_box::server::Start;
+use black_box::{QemuNbd, Run, cowhand};
 use serde_json::json;
 
 use super::jobs::{Load, holds};
@@ -62,7 +63,11 @@ fn a_disk_moves_to_another_server_while_it_is_written() {
         let scratch = &steered.scratch;
         let far = create(scratch, "far.qcow2", "64M");
         let listens = scratch.name("far.sock");
-        let ours = (!is_qemu).then(|| Server::start([&far]));
+        // In a directory that the first server may connect in.
+        let ours = (!is_qemu).then(|| {
+            let start = Start::new([&*far, "--socket", &listens]).listening_on(&listens);
+            start.listen().unwrap_or_else(|error| panic!("{}", error.0))
+        });
         let theirs = is_qemu.then(|| QemuNbd::start_image(Path::new(&far), &["-x", "far", "-k", &listens]));
         let place = match &ours {
             Some(server) => server.uri("far"),

@@ -8,21 +8,23 @@
 //! them is replaced, as `resolv.conf` is with every new network, the new one is out of reach. So another process starts it, and starts it again
 //! when it ends for that reason. That process takes no question and reads nothing that anybody sends.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dial::Address;
 use dial::broker::End;
+use dial::{Address, Allowed, Target};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::failure::Failure;
+use crate::serve::brokers::words;
 use crate::serve::sandbox::{self, LOOKUP_FILES};
 
 /// The exit code of one that connects, for another one to be started.
@@ -37,9 +39,13 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     kept_by: Option<i32>,
 
-    /// Addresses that may be connected to
-    #[arg(value_name = "HOST:PORT", required = true)]
-    addresses: Vec<Address>,
+    /// Unix sockets in this directory, and below, may be connected to
+    #[arg(long, value_name = "DIR")]
+    below: Vec<PathBuf>,
+
+    /// Servers that may be connected to
+    #[arg(value_name = "HOST:PORT|unix:PATH")]
+    targets: Vec<OsString>,
 }
 
 /// Connects until nobody can ask any more.
@@ -51,20 +57,25 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
+    let targets = args.targets.into_iter().map(target).collect::<Result<_, _>>().map_err(failed)?;
+    let allowed = Allowed { targets, directories: args.below };
     match args.kept_by {
-        None => keep(&args.addresses).map_err(failed),
-        Some(keeper) => connect(args.addresses, keeper).map_err(failed),
+        None if looks_names_up(&allowed) => keep(&allowed).map_err(failed),
+        None => connect(&allowed).map_err(failed),
+        Some(keeper) => end_with(keeper)
+            .and_then(|lives| lives.map_or(Ok(ExitCode::SUCCESS), |()| connect(&allowed)))
+            .map_err(failed),
     }
 }
 
 /// Has a process that connects, always one that knows the files as they are.
-fn keep(addresses: &[Address]) -> std::io::Result<ExitCode> {
+fn keep(allowed: &Allowed) -> std::io::Result<ExitCode> {
     loop {
         let begun = Instant::now();
         let ended = Command::new("/proc/self/exe")
             .arg0("cowhand")
             .args(["broker", "--kept-by", &getpid().as_raw_nonzero().to_string()])
-            .args(addresses.iter().map(Address::to_string))
+            .args(words(allowed))
             .stdin(Stdio::inherit())
             .status()?;
         match ended.code() {
@@ -77,19 +88,34 @@ fn keep(addresses: &[Address]) -> std::io::Result<ExitCode> {
     }
 }
 
-/// Connects, while the files are those that can be read.
-fn connect(addresses: Vec<Address>, keeper: i32) -> std::io::Result<ExitCode> {
+/// Has this process end with the one that started it; `None` if that has ended already, and would not end this one.
+fn end_with(keeper: i32) -> std::io::Result<Option<()>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid().map(Pid::as_raw_pid) != Some(keeper) {
-        // It ended before: nobody would end this one.
-        return Ok(ExitCode::SUCCESS);
+    Ok((getppid().map(Pid::as_raw_pid) == Some(keeper)).then_some(()))
+}
+
+/// A server as an argument names it: the path of a socket need not be text.
+fn target(word: OsString) -> std::io::Result<Target> {
+    if let Some(path) = word.as_bytes().strip_prefix(b"unix:") {
+        return Ok(Target::Unix(OsStr::from_bytes(path).into()));
     }
+    let address = word.to_str().and_then(|word| word.parse().ok());
+    address.map(Target::Tcp).ok_or_else(|| std::io::Error::other("an address makes no sense"))
+}
+
+/// Whether files say where what is allowed is.
+fn looks_names_up(allowed: &Allowed) -> bool {
+    allowed.targets.iter().any(|target| target.address().is_some())
+}
+
+/// Connects, while the files are those that can be read.
+fn connect(allowed: &Allowed) -> std::io::Result<ExitCode> {
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let ports: Vec<u16> = addresses.iter().map(Address::port).collect();
+    let ports: Vec<u16> = allowed.targets.iter().filter_map(Target::address).map(Address::port).collect();
     // Before the fences: what is replaced between the two is noticed.
     let known = identities();
     sandbox::enter_as_broker(&ports);
-    match dial::broker::serve_while(&socket, addresses, || identities() == known)? {
+    match dial::broker::serve_while(&socket, allowed, || !looks_names_up(allowed) || identities() == known)? {
         End::Unused => Ok(ExitCode::SUCCESS),
         End::Outdated => Ok(ExitCode::from(OUTDATED)),
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use dial::Address;
+use dial::Target;
 use door_fuse::mount::AllowOther;
 use graph::probe::Format;
 
@@ -70,9 +70,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub allow_name: Vec<String>,
 
-    /// Also connect to this server: where a redirect leads, or where the disks of commands lie; that of DRIVE is allowed (may be repeated)
-    #[arg(long, value_name = "HOST:PORT")]
-    pub allow_connect: Vec<Address>,
+    /// Also connect to this server, HOST:PORT or unix:PATH: where a redirect leads, or where the disks of commands lie; that of DRIVE is allowed (may be repeated)
+    #[arg(long, value_name = "SERVER")]
+    pub allow_connect: Vec<Target>,
 
     /// Event loops, one thread each [default: one: a mount is served on one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

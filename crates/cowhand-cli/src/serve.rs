@@ -45,6 +45,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use dial::Allowed;
 use door_nbd::TlsPolicy;
 use reactor::{Backend, Reactor};
 
@@ -64,6 +65,9 @@ use self::take_over::{Estate, sockets};
 use crate::background::{Background, Side};
 use crate::create::options;
 use crate::failure::Failure;
+
+/// Times that this process may begin again with rings, where one that was to take over failed: each costs about 100 KiB a loop in advance.
+const RETURNS_WITH_RINGS: usize = 3;
 
 /// Serves until a signal ends it.
 pub fn run(args: Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
@@ -150,6 +154,8 @@ pub fn serve(settings: &Settings, beginning: Beginning) -> Result<ExitCode, Fail
     let reach = Reach::new(&opened.inventory, settings.tls.as_ref());
     if settings.sandbox == Sandbox::On {
         brokers::start()?;
+        systemd::connect();
+        reactor::prepare_rings(rings_to_come(&opened.inventory, settings));
         give_up_rights(&opened.inventory, settings, &sockets);
     }
     if !settings.quiet {
@@ -177,8 +183,17 @@ fn show(opened: &Opened, sockets: &Sockets, reach: &Reach) {
 /// From here on only servers are connected to that drives and options name.
 fn confine(settings: &Settings) {
     if settings.sandbox == Sandbox::On {
-        dial::confine(settings.allowed_addresses.iter().cloned());
+        // Without commands no disk comes later.
+        let directories = if settings.qmp.is_some() { settings.allowed.clone() } else { Vec::new() };
+        dial::confine(Allowed { targets: settings.allowed_targets.iter().cloned().collect(), directories });
     }
+}
+
+/// Rings that are made before the sandbox forbids it: one for each loop, and once more for each time that this process may have to begin again
+/// because the one that was to take over failed. After more failures than that the loops use threads.
+fn rings_to_come(inventory: &Inventory, settings: &Settings) -> usize {
+    let beginnings = if settings.take_over_socket.is_some() { 1 + RETURNS_WITH_RINGS } else { 1 };
+    inventory.loops.count() * beginnings
 }
 
 /// What is not needed any more is given up.

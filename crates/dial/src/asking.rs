@@ -1,50 +1,59 @@
 //! A connection: made here, or asked for.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use buffer::IoBuf;
 use futures_util::future::{Either, select};
 use reactor::net::Stream;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
+};
 
 use crate::address::Address;
 use crate::message::{ANSWER_BYTES_MAX, Answer, Ask};
 use crate::state::{self, Asked};
+use crate::target::Target;
 
 /// Until a broker that had too much to do is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// A unix socket's kernel answers at once.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// Connects to a server within `timeout`, over any loop.
 ///
 /// # Errors
-/// When nobody answers at any address of the host in time (`TimedOut`), the name has none, the address may not be reached
+/// When nobody answers at any address of the host in time (`TimedOut`), the name has none, the target may not be reached
 /// (`PermissionDenied`), or there was a broker and it has ended.
-pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
-    state::check(address)?;
-    let attempt = pin!(connect_until(address, Instant::now() + timeout));
+pub async fn connect(target: &Target, timeout: Duration) -> io::Result<Stream> {
+    state::check(target)?;
+    let attempt = pin!(connect_until(target, Instant::now() + timeout));
     match select(attempt, reactor::sleep(timeout)).await {
         Either::Left((connected, _)) => connected,
         Either::Right(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
     }
 }
 
-async fn connect_until(address: &Address, until: Instant) -> io::Result<Stream> {
+async fn connect_until(target: &Target, until: Instant) -> io::Result<Stream> {
     loop {
         let within = until.saturating_duration_since(Instant::now());
-        let ask = Ask { address: address.clone(), within };
+        let ask = Ask { target: target.clone(), within };
         let (own, theirs) = pair()?;
         match state::send(&ask.encode(), theirs.as_fd())? {
             Asked::Sent => {}
             Asked::Directly => {
-                let address = address.clone();
+                let target = target.clone();
                 // Where a redirect led before the list is closed, it may lead later.
-                state::name(address.clone());
-                let made = reactor::blocking(move || reach(&address, within)).await;
-                return made.map(|socket| Stream::from_fd(socket.into()));
+                state::name(target.clone());
+                return reactor::blocking(move || reach(&target, within)).await.map(Stream::from_fd);
             }
             Asked::Later => {
                 reactor::sleep(PAUSE).await;
@@ -55,7 +64,7 @@ async fn connect_until(address: &Address, until: Instant) -> io::Result<Stream> 
         drop(theirs);
         match receive(own).await? {
             Some((Answer::Connected, Some(socket))) => return Ok(Stream::from_fd(socket)),
-            Some((Answer::Forbidden, _)) => return Err(state::forbidden(address)),
+            Some((Answer::Forbidden, _)) => return Err(state::forbidden(target)),
             Some((Answer::Failed { number: 0, words }, _)) => return Err(io::Error::other(words)),
             Some((Answer::Failed { number, .. }, _)) => return Err(io::Error::from_raw_os_error(number)),
             // A broker that ended with the question is found out by the next one.
@@ -85,8 +94,59 @@ async fn receive(own: OwnedFd) -> io::Result<Option<(Answer, Option<OwnedFd>)>> 
     Ok(Some((answer, sockets.pop())))
 }
 
+/// Connects to a unix socket; blocks. For those who ask whether somebody listens there.
+///
+/// # Errors
+/// As [`connect`], but for a socket that may not be reached only in a process whose brokers make its connections.
+pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    if !state::has_brokers() {
+        return UnixStream::connect(path);
+    }
+    let target = Target::unix(path);
+    state::check(&target)?;
+    let (own, theirs) = pair()?;
+    let ask = Ask { target: target.clone(), within: AT_ONCE };
+    match state::send(&ask.encode(), theirs.as_fd())? {
+        Asked::Sent => drop(theirs),
+        Asked::Directly => return UnixStream::connect(path),
+        Asked::Later => return Err(io::ErrorKind::WouldBlock.into()),
+    }
+    rustix::net::sockopt::set_socket_timeout(&own, rustix::net::sockopt::Timeout::Recv, Some(AT_ONCE))?;
+    let (bytes, socket) = receive_now(&own)?;
+    match (Answer::decode(&bytes), socket) {
+        (Some(Answer::Connected), Some(socket)) => Ok(UnixStream::from(socket)),
+        (Some(Answer::Forbidden), _) => Err(state::forbidden(&target)),
+        (Some(Answer::Failed { number: 0, words }), _) => Err(io::Error::other(words)),
+        (Some(Answer::Failed { number, .. }), _) => Err(io::Error::from_raw_os_error(number)),
+        _ => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// The next message of a broker, and the socket that came along.
+fn receive_now(own: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut bytes = vec![0; ANSWER_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(own, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    bytes.truncate(received.bytes);
+    let passed = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut sockets) => sockets.next(),
+        _ => None,
+    });
+    Ok((bytes, passed))
+}
+
+/// Connects to `target`; blocks.
+pub(crate) fn reach(target: &Target, within: Duration) -> io::Result<OwnedFd> {
+    match target {
+        Target::Tcp(address) => reach_host(address, within).map(OwnedFd::from),
+        Target::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+    }
+}
+
 /// Connects to the first address of a host that answers; blocks, after the name is known for `within` at most.
-pub(crate) fn reach(address: &Address, within: Duration) -> io::Result<TcpStream> {
+fn reach_host(address: &Address, within: Duration) -> io::Result<TcpStream> {
     let until = Instant::now() + within;
     let found: Vec<SocketAddr> = (address.host(), address.port()).to_socket_addrs()?.collect();
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");

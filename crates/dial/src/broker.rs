@@ -1,6 +1,5 @@
 //! The broker's side.
 
-use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,19 +13,19 @@ use rustix::net::{
     SendFlags, recv, recvmsg, sendmsg,
 };
 
-use crate::address::Address;
 use crate::asking::reach;
 use crate::message::{ASK_BYTES_MAX, Answer, Ask};
+use crate::target::Allowed;
 
 /// Connections that are being made at a time, each by a thread: who asks for more is told to come again.
 const AT_ONCE_MAX: usize = 64;
 
-/// Makes connections to the addresses in `allowed`, for whoever has the other end of `socket` (unix, SOCK_SEQPACKET), until that end is
+/// Makes connections that are `allowed`, for whoever has the other end of `socket` (unix, SOCK_SEQPACKET), until that end is
 /// closed. Everything else that is asked for is refused.
 ///
 /// # Errors
 /// When the socket is none.
-pub fn serve(socket: &OwnedFd, allowed: impl IntoIterator<Item = Address>) -> io::Result<()> {
+pub fn serve(socket: &OwnedFd, allowed: &Allowed) -> io::Result<()> {
     serve_while(socket, allowed, || true).map(drop)
 }
 
@@ -45,10 +44,9 @@ pub enum End {
 /// When the socket is none.
 pub fn serve_while(
     socket: &OwnedFd,
-    allowed: impl IntoIterator<Item = Address>,
+    allowed: &Allowed,
     mut is_current: impl FnMut() -> bool,
 ) -> io::Result<End> {
-    let allowed: BTreeSet<Address> = allowed.into_iter().collect();
     let at_work = Arc::new(AtomicUsize::new(0));
     loop {
         wait_for_a_question(socket)?;
@@ -57,7 +55,8 @@ pub fn serve_while(
         }
         let Some((ask, answers)) = receive(socket)? else { return Ok(End::Unused) };
         let Some(answers) = answers else { continue };
-        let Some(ask) = ask.filter(|ask| allowed.contains(&ask.address)) else {
+        let granted = ask.and_then(|ask| Some(Ask { target: allowed.resolve(&ask.target)?, ..ask }));
+        let Some(ask) = granted else {
             answer(&answers, &Answer::Forbidden, None);
             continue;
         };
@@ -100,7 +99,7 @@ fn connect(ask: &Ask, answers: &OwnedFd) {
     if is_given_up(answers) {
         return;
     }
-    match reach(&ask.address, ask.within) {
+    match reach(&ask.target, ask.within) {
         Ok(socket) => answer(answers, &Answer::Connected, Some(socket.as_fd())),
         Err(error) => answer(answers, &Answer::failed(&error), None),
     }

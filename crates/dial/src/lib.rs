@@ -1,8 +1,8 @@
 //! Connections to the servers of remote disks: made here, or by a broker process.
 //!
-//! A server in its sandbox makes no TCP connection. It has a broker: a process of the same program that was started before, with the
-//! addresses of the disks' servers. [`connect`] asks it; the broker looks the name up, connects and passes the socket (SCM_RIGHTS).
-//! It refuses every other address, whatever the server has become.
+//! A server in its sandbox makes no connection. It has a broker: a process of the same program that was started before, with the
+//! addresses and sockets of the disks' servers. [`connect`] asks it; the broker looks the name up, connects and passes the socket (SCM_RIGHTS).
+//! It refuses every other target, whatever the server has become.
 //!
 //! # One question, one socket
 //! A question goes over the broker's socket with one end of a new pair of sockets, over which the answer comes. So many can be asked at a time
@@ -20,9 +20,11 @@ mod ending;
 mod message;
 mod reach;
 mod state;
+mod target;
 
 pub use address::{Address, AddressError};
-pub use asking::connect;
+pub use asking::{connect, connect_now};
 pub use ending::{end_within, unless_ended};
 pub use reach::{Loss, Reach, Server, servers};
-pub use state::{check, confine, name, named, through};
+pub use state::{Forbidden, allowed, check, confine, name, through};
+pub use target::{Allowed, Target, TargetError};

@@ -1,12 +1,15 @@
 //! Questions to a broker and its answers, as bytes of one message each.
 //!
-//! A question: how long it may take in milliseconds (4 bytes, big-endian), the port (2), the host. An answer: what it is (1 byte), the system's
+//! A question: how long it may take in milliseconds (4 bytes, big-endian), the port (2), the host; for a unix socket port 0 and its path. An answer: what it is (1 byte), the system's
 //! number of the error or 0 (4), words.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use crate::address::{Address, HOST_BYTES_MAX};
+use crate::target::Target;
 
 /// A question has so many bytes at most, and more are read, so that a longer one is seen.
 pub(crate) const ASK_BYTES_MAX: usize = 6 + HOST_BYTES_MAX + 1;
@@ -18,7 +21,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 5 + WORDS_BYTES_MAX;
 /// A connection that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    pub(crate) address: Address,
+    pub(crate) target: Target,
     pub(crate) within: Duration,
 }
 
@@ -38,17 +41,23 @@ pub(crate) enum Answer {
 impl Ask {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let millis = u32::try_from(self.within.as_millis()).unwrap_or(u32::MAX);
-        let port = self.address.port().to_be_bytes();
-        [&millis.to_be_bytes()[..], &port, self.address.host().as_bytes()].concat()
+        let (port, place) = match &self.target {
+            Target::Tcp(address) => (address.port(), address.host().as_bytes()),
+            Target::Unix(path) => (0, path.as_os_str().as_bytes()),
+        };
+        [&millis.to_be_bytes()[..], &port.to_be_bytes(), place].concat()
     }
 
     /// `None` if it is none.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (millis, rest) = bytes.split_first_chunk()?;
-        let (port, host) = rest.split_first_chunk()?;
-        let host = std::str::from_utf8(host).ok()?;
-        let address = Address::new(host, u16::from_be_bytes(*port)).ok()?;
-        Some(Self { address, within: Duration::from_millis(u32::from_be_bytes(*millis).into()) })
+        let (port, place) = rest.split_first_chunk()?;
+        let target = match u16::from_be_bytes(*port) {
+            0 if place.first() == Some(&b'/') => Target::Unix(OsStr::from_bytes(place).into()),
+            0 => return None,
+            port => Target::Tcp(Address::new(std::str::from_utf8(place).ok()?, port).ok()?),
+        };
+        Some(Self { target, within: Duration::from_millis(u32::from_be_bytes(*millis).into()) })
     }
 }
 
@@ -93,8 +102,10 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_what_is_received() {
-        let ask = Ask { address: Address::new("::1", 10809).unwrap(), within: Duration::from_millis(1_500) };
-        assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        for target in [Target::Tcp(Address::new("::1", 10809).unwrap()), Target::Unix("/run/s".into())] {
+            let ask = Ask { target, within: Duration::from_millis(1_500) };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
         let failed = Answer::Failed { number: 0, words: "no such name".to_owned() };
         for answer in [Answer::Connected, Answer::Busy, Answer::Forbidden, failed] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));

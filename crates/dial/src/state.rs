@@ -9,59 +9,74 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 use reactor::net::Stream;
 
-use crate::address::Address;
+use crate::target::{Allowed, Target};
 
-static STATE: Mutex<State> =
-    Mutex::new(State { named: BTreeSet::new(), is_confined: false, brokers: None, told_of_the_end: false });
+static STATE: Mutex<State> = Mutex::new(State {
+    allowed: Allowed { targets: BTreeSet::new(), directories: Vec::new() },
+    is_confined: false,
+    brokers: None,
+    told_of_the_end: false,
+});
 
 struct State {
-    /// Addresses that the user gave, in drives and otherwise.
-    named: BTreeSet<Address>,
+    /// What the user gave, in drives and otherwise.
+    allowed: Allowed,
     /// Others are not to be reached.
     is_confined: bool,
-    /// Who connects for this process, the one that is asked first; `None`: it does so itself.
+    /// Processes that connect for this one, the one that is asked first; `None`: it connects itself.
     brokers: Option<VecDeque<Stream>>,
     told_of_the_end: bool,
 }
 
-/// From here on only `allowed` and addresses that drives are opened with are reached: redirects lead nowhere else.
-pub fn confine(allowed: impl IntoIterator<Item = Address>) {
+/// From here on only what `allowed` says and drives are opened with is connected to: redirects lead nowhere else.
+pub fn confine(allowed: Allowed) {
     let mut state = STATE.lock();
-    state.named.extend(allowed);
+    state.allowed.targets.extend(allowed.targets);
+    state.allowed.directories.extend(allowed.directories);
     state.is_confined = true;
 }
 
-/// Notes an address that a drive was opened with. Once there is a broker the list is closed, and this does nothing.
-pub fn name(address: Address) {
+/// Notes what a drive is opened with. Once connections are made by brokers ([`through`]) the list is closed, and this does nothing.
+pub fn name(target: Target) {
     let mut state = STATE.lock();
     if state.brokers.is_none() {
-        state.named.insert(address);
+        state.allowed.targets.insert(target);
     }
 }
 
-/// The addresses that were noted.
-pub fn named() -> Vec<Address> {
-    STATE.lock().named.iter().cloned().collect()
+/// What was noted.
+pub fn allowed() -> Allowed {
+    STATE.lock().allowed.clone()
 }
 
-/// Whether `address` may be reached.
+/// Whether `target` may be reached.
 ///
 /// # Errors
-/// When this process is confined, and nobody named it.
-pub fn check(address: &Address) -> io::Result<()> {
+/// When this process is confined, and nothing that the user gave names it: a [`Forbidden`].
+pub fn check(target: &Target) -> io::Result<()> {
     let state = STATE.lock();
-    if !state.is_confined || state.named.contains(address) { Ok(()) } else { Err(forbidden(address)) }
+    if !state.is_confined || state.allowed.resolve(target).is_some() {
+        Ok(())
+    } else {
+        Err(forbidden(target))
+    }
 }
 
-pub(crate) fn forbidden(address: &Address) -> io::Error {
-    let what = format!(
-        "{address} is none of the addresses that this server may connect to (--allow-connect {address} at its start adds it)"
-    );
-    io::Error::new(io::ErrorKind::PermissionDenied, what)
+/// A server that this process may not connect to.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{target} is none of the addresses that this server may connect to (--allow-connect {target} at its start adds it, also in a server that takes over from this one)"
+)]
+pub struct Forbidden {
+    target: Target,
 }
 
-/// From here on `brokers` make all connections to TCP addresses, each the peer of one that [`crate::broker::serve`]s the list of [`named`].
-/// The first is asked, the next ones when it has ended.
+pub(crate) fn forbidden(target: &Target) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, Forbidden { target: target.clone() })
+}
+
+/// From here on `brokers` make all connections, each the peer of one that [`crate::broker::serve`]s what is [`allowed`]; the list is closed.
+/// The first is asked, the next ones when it has ended. Without any, no connection is made.
 pub fn through(brokers: Vec<OwnedFd>) {
     let mut state = STATE.lock();
     state.brokers = Some(brokers.into_iter().map(Stream::from_fd).collect());
@@ -76,6 +91,11 @@ pub(crate) enum Asked {
     Directly,
     /// The broker has more to do than it has read: later.
     Later,
+}
+
+/// Whether connections are made by brokers from here on.
+pub(crate) fn has_brokers() -> bool {
+    STATE.lock().brokers.is_some()
 }
 
 /// Sends a question to the first broker that lives.

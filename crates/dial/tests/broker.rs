@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use dial::{Address, broker, connect};
+use dial::{Address, Allowed, Target, broker, connect};
 use reactor::{Backend, Reactor};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
@@ -15,10 +15,14 @@ fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-fn listener() -> (TcpListener, Address) {
+fn only(target: &Target) -> Allowed {
+    Allowed { targets: [target.clone()].into(), ..Allowed::default() }
+}
+
+fn listener() -> (TcpListener, Target) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();
-    (listener, address)
+    (listener, address.into())
 }
 
 /// The state is the process's, so one test has all of its life.
@@ -31,8 +35,8 @@ fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
     dial::name(other.clone());
     let (own, theirs) = pair();
     let serving = std::thread::spawn({
-        let allowed = allowed.clone();
-        move || broker::serve(&theirs, [allowed])
+        let allowed = only(&allowed);
+        move || broker::serve(&theirs, &allowed)
     });
     let (spare, spare_theirs) = pair();
     dial::through(vec![own.try_clone().unwrap(), spare]);
@@ -51,8 +55,10 @@ fn a_broker_connects_where_it_may_refuses_all_else_and_its_end_is_told() {
 
     let refused = reactor.run(connect(&other, in_time)).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{refused}");
-    let unnamed = Address::new("127.0.0.1", 9).unwrap();
-    assert!(reactor.run(connect(&unnamed, in_time)).unwrap_err().to_string().contains("--allow-connect"));
+    for unnamed in ["127.0.0.1:9", "unix:/run/other"] {
+        let refused = reactor.run(connect(&unnamed.parse().unwrap(), in_time)).unwrap_err().to_string();
+        assert!(refused.contains(&format!("--allow-connect {unnamed}")), "{refused}");
+    }
 
     // What is no question ends nothing.
     for bytes in [&b"x"[..], &[0xff; 4096]] {
@@ -85,9 +91,9 @@ fn a_broker_that_is_outdated_leaves_the_question_to_the_next_one() {
     let question = [&1000_u32.to_be_bytes()[..], &port.to_be_bytes(), b"127.0.0.1"].concat();
     ask(&own, &question, &passed);
     drop(passed);
-    let ended = broker::serve_while(&theirs, [allowed.clone()], || false).unwrap();
+    let ended = broker::serve_while(&theirs, &only(&allowed), || false).unwrap();
     assert_eq!(ended, broker::End::Outdated);
-    let serving = std::thread::spawn(move || broker::serve_while(&theirs, [allowed], || true));
+    let serving = std::thread::spawn(move || broker::serve_while(&theirs, &only(&allowed), || true));
     let mut answer = [9; 64];
     rustix::net::recv(&answers, &mut answer, rustix::net::RecvFlags::empty()).unwrap();
     assert_eq!(answer[0], 0, "it is connected");

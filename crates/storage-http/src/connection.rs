@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::{IoBuf, IoBytes};
-use dial::Address;
+use dial::{Address, Target};
 use futures_util::future::{Either, select};
-use http_wire::{Answer, AnswerError, Length, Origin, next_piece};
+use http_wire::{Answer, AnswerError, Length, Origin, Url, next_piece};
 use tls::{ClientTls, Inbox, TlsStream, Transport};
 
 /// A body is received in pieces of this many bytes, each within the timeout: the slowest server that is borne with.
@@ -173,7 +173,15 @@ impl Connection {
 }
 
 /// Where a server listens.
-pub(crate) fn address_of(origin: &Origin) -> io::Result<Address> {
+/// Whether this process may connect to the server of `url`. Nothing is connected.
+///
+/// # Errors
+/// A [`dial::Forbidden`], which names the option that allows it; when the host's name is none.
+pub fn check_reachable(url: &Url) -> io::Result<()> {
+    dial::check(&address_of(url.origin())?)
+}
+
+pub(crate) fn address_of(origin: &Origin) -> io::Result<Target> {
     let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{origin} is no {error}"));
-    Address::new(&origin.host, origin.port).map_err(wrong)
+    Address::new(&origin.host, origin.port).map(Target::Tcp).map_err(wrong)
 }

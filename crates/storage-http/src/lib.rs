@@ -35,5 +35,6 @@ mod remote;
 
 pub use authorize::{Authorize, Fixed};
 pub use client::{Client, ClientOptions, Reply, Sent};
+pub use connection::check_reachable;
 pub use errors::Error;
 pub use file::{HttpStorage, Options, READAHEAD_BYTES_MAX};

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use buffer::IoBytes;
-use dial::Address;
+use dial::{Address, Target};
 use futures_util::future::{Either, select};
 use nbd_wire::client::{Handshake, Negotiated, Step, Wanted};
 use nbd_wire::limits::REQUEST_BYTES_MAX;
@@ -33,16 +32,28 @@ const TCP_SILENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Found {
     /// For messages.
     pub(crate) name: String,
-    places: Places,
+    target: Target,
     pub(crate) export: String,
     /// With it nothing is said of an export, and nothing of a disk sent, before the connection is encrypted.
     tls: Option<ClientTls>,
 }
 
-#[derive(Clone, Debug)]
-enum Places {
-    Unix(PathBuf),
-    Tcp(Address),
+/// Whether this process may connect to `server`. Nothing is connected.
+///
+/// # Errors
+/// A [`dial::Forbidden`], which names the option that allows it; when the host's name is none.
+pub fn check_reachable(server: &Server) -> io::Result<()> {
+    dial::check(&target_of(server)?)
+}
+
+fn target_of(server: &Server) -> io::Result<Target> {
+    match server {
+        Server::Unix(path) => Ok(Target::unix(path)),
+        Server::Tcp { host, port } => {
+            let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+            Address::new(host, *port).map(Target::Tcp).map_err(wrong)
+        }
+    }
 }
 
 impl Found {
@@ -52,29 +63,17 @@ impl Found {
     /// When the host's name is none.
     pub(crate) fn new(server: &Server, export: &str, tls: Option<ClientTls>) -> Result<Self, Error> {
         let name = server.to_string();
-        let places = match server {
-            Server::Unix(path) => Places::Unix(path.clone()),
-            Server::Tcp { host, port } => {
-                let wrong = |error: dial::AddressError| {
-                    connect_error(&name, &io::Error::new(io::ErrorKind::InvalidInput, error))
-                };
-                let address = Address::new(host, *port).map_err(wrong)?;
-                dial::name(address.clone());
-                Places::Tcp(address)
-            }
-        };
-        Ok(Self { name, places, export: export.to_owned(), tls })
+        let target = target_of(server).map_err(|error| connect_error(&name, &error))?;
+        dial::name(target.clone());
+        Ok(Self { name, target, export: export.to_owned(), tls })
     }
 
     async fn socket(&self, timeout: Duration) -> io::Result<Stream> {
-        match &self.places {
-            Places::Unix(path) => Stream::connect_unix(path).await,
-            Places::Tcp(address) => {
-                let stream = dial::connect(address, timeout).await?;
-                notice_silence(&stream)?;
-                Ok(stream)
-            }
+        let stream = dial::connect(&self.target, timeout).await?;
+        if self.target.address().is_some() {
+            notice_silence(&stream)?;
         }
+        Ok(stream)
     }
 
     /// Connects and shakes hands within `timeout`. The connection's tasks run on this loop.

@@ -43,6 +43,7 @@ mod receive;
 mod send;
 mod slots;
 
+pub use connect::check_reachable;
 pub use errors::Error;
 pub use export::{NbdStorage, Options};
 pub use name::{Credentials, ExportName, NameError, NamedTls, PORT_DEFAULT, Server};

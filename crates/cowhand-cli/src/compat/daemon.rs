@@ -118,6 +118,8 @@ impl Daemon {
             let names = [door.as_deref(), self.pid_file.as_ref().map(|(path, _)| path.as_path())];
             let names = names.into_iter().flatten().chain(sockets.iter().map(PathBuf::as_path));
             brokers::start()?;
+            systemd::connect();
+            reactor::prepare_rings(self.inventory.loops.count());
             sandbox::enter(&names.collect::<Vec<_>>(), &[], &[]);
         }
         systemd::ready(&format!("serving {} disks", self.inventory.graph.disks().len()));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ArgAction;
-use dial::Address;
+use dial::Target;
 use graph::probe::Format;
 
 use super::drive_options::{self, ListFormat};
@@ -69,9 +69,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME", help_heading = "Disks")]
     pub allow_name: Vec<String>,
 
-    /// Also connect to this server: where a redirect leads, or where the disks of commands lie; those of the DRIVEs are allowed (may be repeated)
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Disks")]
-    pub allow_connect: Vec<Address>,
+    /// Also connect to this server, HOST:PORT or unix:PATH: where a redirect leads, or where the disks of commands lie; those of the DRIVEs are allowed (may be repeated)
+    #[arg(long, value_name = "SERVER", help_heading = "Disks")]
+    pub allow_connect: Vec<Target>,
 
     /// Name of the export, if there is one DRIVE [default: id= in DRIVE, or the file's name without extension; where several files have one
     /// name, as much of their paths as tells them apart]

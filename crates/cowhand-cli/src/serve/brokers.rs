@@ -1,11 +1,12 @@
 //! The processes that make connections for a server that is about to enter its sandbox.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use dial::Address;
+use dial::{Allowed, Target};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::failure::Failure;
@@ -15,16 +16,14 @@ const BROKERS: usize = 2;
 /// What of the environment says how names are looked up, and libraries found. The rest may hold credentials.
 const ENVIRONMENT: [&str; 3] = ["RES_OPTIONS", "LOCALDOMAIN", "LD_LIBRARY_PATH"];
 
-/// Starts them for the addresses that are known by now, if there are any: connections go through them from here on, and the list is closed.
+/// Starts them for the servers that are known by now, if there are any: connections go through them from here on, and the list is closed.
 ///
 /// # Errors
 /// When no process can be started.
 pub fn start() -> Result<(), Failure> {
-    let addresses = dial::named();
-    if addresses.is_empty() {
-        return Ok(());
-    }
-    let started: io::Result<Vec<OwnedFd>> = (0..BROKERS).map(|_| spawn(&addresses)).collect();
+    let allowed = dial::allowed();
+    let count = if allowed.is_empty() { 0 } else { BROKERS };
+    let started: io::Result<Vec<OwnedFd>> = (0..count).map(|_| spawn(&allowed)).collect();
     let failed =
         |error: io::Error| Failure::because("cannot start the process that makes connections", &error);
     dial::through(started.map_err(failed)?);
@@ -32,14 +31,14 @@ pub fn start() -> Result<(), Failure> {
 }
 
 /// The server's end of a new broker's socket. The broker ends when that is closed: nobody has to end it, and it is not waited for.
-fn spawn(addresses: &[Address]) -> io::Result<OwnedFd> {
+fn spawn(allowed: &Allowed) -> io::Result<OwnedFd> {
     let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let kept = ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     Command::new("/proc/self/exe")
         // The program may have been started under a name of QEMU's.
         .arg0("cowhand")
         .arg("broker")
-        .args(addresses.iter().map(Address::to_string))
+        .args(words(allowed))
         .env_clear()
         .envs(kept)
         .current_dir("/")
@@ -49,4 +48,20 @@ fn spawn(addresses: &[Address]) -> io::Result<OwnedFd> {
         .process_group(0)
         .spawn()?;
     Ok(own)
+}
+
+/// The arguments of a broker: read by [`crate::broker::Args`].
+pub fn words(allowed: &Allowed) -> Vec<OsString> {
+    let below = allowed.directories.iter().filter_map(|directory| std::path::absolute(directory).ok());
+    let below = below.flat_map(|directory| [OsString::from("--below"), directory.into_os_string()]);
+    let targets = allowed.targets.iter().map(|target| match target {
+        Target::Tcp(address) => address.to_string().into(),
+        // Not as it is shown: a path need not be text.
+        Target::Unix(path) => {
+            let mut word = OsString::from("unix:");
+            word.push(path);
+            word
+        }
+    });
+    below.chain([OsString::from("--")]).chain(targets).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dial::AddressError;
+use dial::TargetError;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -180,7 +180,7 @@ impl Config {
         fill_list(&mut args.allow_name, self.allow_name);
         let addresses = self.allow_connect.iter().map(|address| address.parse()).collect::<Result<_, _>>();
         let addresses =
-            addresses.map_err(|allowed: AddressError| wrong("allow-connect", format!("allowed: {allowed}")));
+            addresses.map_err(|allowed: TargetError| wrong("allow-connect", format!("allowed: {allowed}")));
         fill_list(&mut args.allow_connect, addresses?);
         fill(&mut args.export, self.export);
         fill(&mut args.default_export, self.default_export);

@@ -8,23 +8,22 @@
 //! - Landlock: no file is opened (but for those under `--allow-path` where commands may come), made, renamed or executed, no TCP port bound or connected to, no process outside
 //!   signalled. What is open stays open. Left is the right to remove files in the directories of our own socket
 //!   and pid file: landlock knows directories only.
-//! - seccomp: the calls in `DENIED` fail with EPERM, and with them processes (threads are needed) and all sockets but
-//!   local ones (systemd is told of the end over one).
+//! - seccomp: only the calls of `calls.rs` are made, and with them no process (threads are needed), no connection and no socket but unix sockets to listen at.
 //!
-//! seccomp does not see what io_uring does, Landlock does: so that neither file system nor network opens up there.
+//! seccomp does not see what io_uring does. So each ring is restricted to the operations in use (`reactor::prepare_rings`), and none is made in the sandbox.
+//! What is denied is a table of docs/threat-model.md; `tests/sandbox` measures each line of it from inside.
 
-use std::collections::BTreeMap;
+mod calls;
+
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, NetPort, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter_all_threads,
-};
 use serde::Deserialize;
+
+use self::calls::{Role, fence};
 
 /// Whether privileges are dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
@@ -40,103 +39,6 @@ pub enum Sandbox {
 /// The newest Landlock whose rights are known here; older kernels enforce what they have.
 const LANDLOCK: ABI = ABI::V7;
 
-/// Calls that a server has no use for once it serves, by what they would open up. What is added to the server is to be
-/// tested with the sandbox on (tests/sandbox.rs), not guessed at here.
-const DENIED: &[i64] = &[
-    // Other programs, and other processes.
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_kcmp,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_kill,
-    libc::SYS_rt_sigqueueinfo,
-    // Files past the fence of directories, special files, ownership. Not linkat, by which a new file gets its name when it is whole: Landlock
-    // keeps it within one directory.
-    libc::SYS_open_by_handle_at,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_mknodat,
-    libc::SYS_symlinkat,
-    libc::SYS_fchmodat,
-    libc::SYS_fchownat,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_fanotify_init,
-    // Mounts and namespaces.
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    // Other users.
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_capset,
-    libc::SYS_personality,
-    // The kernel itself, and its corners that bugs are found in.
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_kexec_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_syslog,
-    libc::SYS_vhangup,
-    // The machine's clock and name.
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-];
-
-/// The same, of calls that only this processor's kernel has.
-#[cfg(target_arch = "x86_64")]
-const DENIED_HERE: &[i64] = &[
-    libc::SYS_fork,
-    libc::SYS_vfork,
-    libc::SYS_mknod,
-    libc::SYS_symlink,
-    libc::SYS_link,
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_lchown,
-    libc::SYS_iopl,
-    libc::SYS_ioperm,
-    libc::SYS_modify_ldt,
-    libc::SYS_kexec_file_load,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const DENIED_HERE: &[i64] = &[libc::SYS_kexec_file_load];
-
 /// Gives up what is not needed to serve from now on. `names` are files that are removed at the end; under `reach`,
 /// files are still opened and sockets made; `disks` are files that this process may have to open again.
 ///
@@ -151,7 +53,7 @@ pub fn enter(names: &[&Path], reach: &[PathBuf], disks: &[PathBuf]) {
         Ok(status) => tell(&status),
         Err(error) => tracing::warn!(%error, "sandbox: no landlock: files and network are not fenced off"),
     }
-    match fence_calls(&[libc::AF_UNIX]) {
+    match fence(Role::Server { listens: !reach.is_empty() }) {
         Ok(()) => tracing::info!("sandbox: seccomp is on"),
         Err(error) => tracing::warn!(%error, "sandbox: no seccomp: system calls are not fenced off"),
     }
@@ -186,7 +88,7 @@ pub fn enter_as_broker(ports: &[u16]) {
     if let Err(error) = fence_connections(ports) {
         tracing::warn!(%error, "sandbox of connections: no landlock");
     }
-    if let Err(error) = fence_calls(&[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]) {
+    if let Err(error) = fence(Role::Broker) {
         tracing::warn!(%error, "sandbox of connections: no seccomp");
     }
 }
@@ -196,7 +98,7 @@ pub fn enter_as_rbd_worker() {
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!(%error, "sandbox of RBD images: the kernel has no no_new_privs");
     }
-    if let Err(error) = fence_calls(&[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]) {
+    if let Err(error) = fence(Role::RbdWorker) {
         tracing::warn!(%error, "sandbox of RBD images: no seccomp");
     }
 }
@@ -234,7 +136,7 @@ fn tell(status: &RestrictionStatus) {
     }
 }
 
-/// No file system, no TCP, no signals; but for removing `names` and what lies under `reach`.
+/// No file system, no TCP, no abstract sockets, no signals; but for removing `names` and what lies under `reach`.
 fn fence_files(
     names: &[&Path],
     reach: &[PathBuf],
@@ -243,7 +145,7 @@ fn fence_files(
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
         .handle_access(AccessNet::from_all(LANDLOCK))?
-        .scope(Scope::Signal)?
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?;
     for directory in names.iter().filter_map(|name| name.parent()) {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -272,64 +174,6 @@ fn fence_files(
     rules.restrict_self()
 }
 
-/// Why there is no filter.
-#[derive(Debug, thiserror::Error)]
-enum FilterError {
-    #[error("this processor is not known")]
-    Processor,
-    #[error("the filter is not one: {0}")]
-    Filter(#[from] seccompiler::BackendError),
-    #[error("the kernel does not take it: {0}")]
-    Kernel(#[from] seccompiler::Error),
-}
-
-/// Sockets are still made of `families`.
-fn fence_calls(families: &[i32]) -> Result<(), FilterError> {
-    let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| FilterError::Processor)?;
-    // Both are made before one is on.
-    let filters = [
-        filter(denied(families)?, libc::EPERM, processor)?,
-        // Its flags lie in memory, where a filter cannot look. The C library then uses clone, which has them in a register.
-        filter(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS, processor)?,
-    ];
-    filters.iter().try_for_each(|filter| apply_filter_all_threads(filter))?;
-    Ok(())
-}
-
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
-
-fn filter(rules: Rules, error: i32, processor: TargetArch) -> Result<BpfProgram, FilterError> {
-    let refuse = SeccompAction::Errno(error.unsigned_abs());
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, processor)?;
-    Ok(filter.try_into()?)
-}
-
-/// What fails: without conditions, any such call.
-fn denied(families: &[i32]) -> Result<Rules, FilterError> {
-    let mut rules: Rules = DENIED.iter().chain(DENIED_HERE).map(|&call| (call, Vec::new())).collect();
-    let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
-    rules.insert(libc::SYS_clone, when(0, SeccompCmpOp::MaskedEq(thread), 0)?);
-    let other = families.iter().map(|family| condition(0, SeccompCmpOp::Ne, family.unsigned_abs().into()));
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(other.collect::<Result<_, _>>()?)?]);
-    // A password may be read from a keyring (object-add), and nothing else be done there.
-    rules.insert(libc::SYS_keyctl, when(0, SeccompCmpOp::Ne, libc::KEYCTL_READ.into())?);
-    // Input faked for the user of our terminal.
-    rules.insert(libc::SYS_ioctl, when(1, SeccompCmpOp::Eq, libc::TIOCSTI)?);
-    Ok(rules)
-}
-
-fn when(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<Vec<SeccompRule>, FilterError> {
-    Ok(vec![SeccompRule::new(vec![condition(argument, operator, value)?])?])
-}
-
-fn condition(
-    argument: u8,
-    operator: SeccompCmpOp,
-    value: u64,
-) -> Result<SeccompCondition, seccompiler::BackendError> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -341,14 +185,6 @@ mod tests {
 
     /// Set in a child of the test, which then enters the sandbox.
     const CHILD: &str = "COWHAND_TEST_SANDBOX";
-
-    #[test]
-    fn the_filters_compile_and_name_every_call_once() {
-        let processor = TargetArch::try_from(std::env::consts::ARCH).unwrap();
-        let rules = denied(&[libc::AF_UNIX]).unwrap();
-        assert_eq!(rules.len(), DENIED.len() + DENIED_HERE.len() + 4);
-        assert!(!filter(rules, libc::EPERM, processor).unwrap().is_empty());
-    }
 
     #[test]
     fn in_the_sandbox_nothing_opens_runs_or_connects_and_names_can_be_removed() {

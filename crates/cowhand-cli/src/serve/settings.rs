@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
-use dial::Address;
+use dial::Target;
 use door_fuse::mount::AllowOther;
 use door_ublk::Number;
 use door_ublk::limits::NUMBER_MAX;
@@ -48,7 +48,7 @@ pub struct Settings {
     /// `--allow-path`, as given.
     pub allowed: Vec<PathBuf>,
     /// `--allow-connect`.
-    pub allowed_addresses: Vec<Address>,
+    pub allowed_targets: Vec<Target>,
     /// `--qmp`.
     pub qmp: Option<PathBuf>,
     /// `--metrics`.
@@ -217,7 +217,7 @@ impl Settings {
             socket_mode: args.socket_mode.unwrap_or_default(),
             plain_tcp_allowed: args.allow_plain_tcp == Some(true),
             allowed: args.allow_path,
-            allowed_addresses: args.allow_connect,
+            allowed_targets: args.allow_connect,
             qmp: args.qmp,
             take_over_socket: args.take_over_socket.or(args.take_over),
             metrics: args.metrics,

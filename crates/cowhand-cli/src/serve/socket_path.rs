@@ -128,7 +128,7 @@ fn remove_dead(path: &Path) -> io::Result<()> {
             "the name belongs to a file that is no socket",
         ));
     }
-    match UnixStream::connect(path) {
+    match dial::connect_now(path) {
         // A server that was killed may be answered for a moment longer, by the kernel alone.
         Ok(stream) if is_gone(&stream) => fs::remove_file(path),
         Ok(stream) => Err(io::Error::new(io::ErrorKind::AddrInUse, in_use(&stream))),

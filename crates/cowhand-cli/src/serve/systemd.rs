@@ -1,12 +1,21 @@
 //! What systemd does for a service: sockets opened beforehand, and being told how it goes.
 
+use std::ffi::OsStr;
+use std::io;
 use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
 use crate::failure::Failure;
+
+/// A notice is not worth more.
+const WAITS_FOR_SYSTEMD: Duration = Duration::from_secs(5);
 
 /// A listening socket that was handed over.
 #[derive(Debug)]
@@ -55,8 +64,35 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
+/// The socket over which systemd is notified. It is connected once: in the sandbox nothing is.
+static NOTIFIED: OnceLock<Option<UnixDatagram>> = OnceLock::new();
+
+/// Connects to systemd, where it started this process and waits for notices.
+pub fn connect() {
+    NOTIFIED.get_or_init(|| {
+        let name = std::env::var_os("NOTIFY_SOCKET")?;
+        connect_to(&name).inspect_err(|error| tracing::warn!(%error, "systemd cannot be notified")).ok()
+    });
+}
+
+/// `@` begins the name of an abstract socket.
+fn connect_to(name: &OsStr) -> io::Result<UnixDatagram> {
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    // A socket that takes nothing is not to hold up serving.
+    socket.set_write_timeout(Some(WAITS_FOR_SYSTEMD))?;
+    Ok(socket)
+}
+
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(false, states) {
-        tracing::warn!(%error, "systemd could not be told");
+    connect();
+    let Some(Some(socket)) = NOTIFIED.get() else { return };
+    let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+    if let Err(error) = socket.send(message.as_bytes()) {
+        tracing::warn!(%error, "systemd could not be notified");
     }
 }

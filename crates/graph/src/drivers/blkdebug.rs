@@ -175,6 +175,10 @@ impl Wrap for Options {
         first_fixed_of(OPTIONS, self, other).or_else(rules)
     }
 
+    fn check(&self) -> io::Result<()> {
+        self.configured().map(drop)
+    }
+
     fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>> {
         let mut rules = self.configured()?;
         rules.extend(&self.rules);

@@ -61,6 +61,11 @@ pub trait Target: Any + fmt::Debug + Send + Sync {
         self.first_difference(other).is_none()
     }
 
+    /// Whether it may be opened at all: what an error of a command tells at once, though nothing is opened yet.
+    fn check(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Opens it. Finding out who else uses it is the driver's job.
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>>;
 }

@@ -262,6 +262,10 @@ impl Target for Http {
         }
     }
 
+    fn check(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { storage_http::check_reachable(&self.url()?) })
+    }
+
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
             let (url, authorize) = (self.url()?, Arc::new(self.authorization()?));

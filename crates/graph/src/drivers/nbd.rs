@@ -255,6 +255,10 @@ impl Target for Nbd {
         }
     }
 
+    fn check(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async { storage_nbd::check_reachable(&self.export_name()?.server) })
+    }
+
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
             let ExportName { server, export, tls } = self.export_name()?;

@@ -28,6 +28,11 @@ pub trait Wrap: Any + fmt::Debug + Send + Sync {
     /// The first option, by its full name, that `other` has otherwise; all of them stay as they are while it is open.
     fn first_difference(&self, other: &dyn Wrap) -> Option<String>;
 
+    /// Whether it can be put over a file: what an error of a command tells at once.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The storage over `below`, which stays open and locked as long as this is there.
     fn wrap(&self, below: Arc<dyn Storage>) -> io::Result<Arc<dyn Storage>>;
 }

@@ -213,6 +213,16 @@ impl Target for S3 {
         }
     }
 
+    fn check(&self) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async {
+            let object = self.object()?;
+            // Whether credentials can be had is told when it is opened.
+            let Ok((place, _)) = self.store().await else { return Ok(()) };
+            let url = place.url(&object).map_err(|error| wrong(error.to_string()))?;
+            storage_http::check_reachable(&url)
+        })
+    }
+
     fn open(&self, access: Access) -> IoFuture<'_, io::Result<Arc<dyn Storage>>> {
         Box::pin(async move {
             let object = self.object()?;

@@ -62,7 +62,10 @@ impl Graph {
         self.check_free(&name)?;
         let found = text(options, "driver")?;
         match driver(found) {
-            Some(Driver::Storage(driver)) => self.add_file(name, driver, options),
+            Some(Driver::Storage(driver)) => {
+                check_file(options).await?;
+                self.add_file(name, driver, options)
+            }
             Some(Driver::Format) => self.add_opened(name, options, implicit).await,
             Some(Driver::Filter(driver)) => Box::pin(self.add_filter(name, driver, options, implicit)).await,
             Some(Driver::Throttle) => self.add_throttle(name, options).await,
@@ -161,4 +164,31 @@ impl Graph {
             Err(error) => Err(NodeError::Open { path, source: Box::new(error) }),
         }
     }
+}
+
+/// Whether what a bare file's `options` name may be opened. Nothing is opened before a disk is put over it, and a refusal then would name neither the
+/// command nor the option that was wrong. What cannot be read here is told when it is opened.
+async fn check_file(options: &Map<String, Value>) -> Result<(), NodeError> {
+    let mut file = options.clone();
+    file.remove("node-name");
+    let disk =
+        [("driver", Value::from("raw")), ("read-only", Value::from(true)), ("file", Value::Object(file))];
+    let disk = disk.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let Ok(disk) =
+        OptionTree::of_json(disk).map_err(drop).and_then(|tree| DiskOptions::of_tree(tree).map_err(drop))
+    else {
+        return Ok(());
+    };
+    let mut next = Some(&disk.layer.file);
+    while let Some(file) = next {
+        let refused = |source| NodeError::Find { path: disk.filename.display().to_string(), source };
+        if let Some(target) = &file.target {
+            target.check().await.map_err(refused)?;
+        }
+        if let Some(over) = &file.over {
+            over.by.check().map_err(refused)?;
+        }
+        next = file.over.as_ref().map(|over| &*over.below);
+    }
+    Ok(())
 }

@@ -1,8 +1,12 @@
 //! What blockdev-create does: a file is made, or an image in a file that a node stands for.
 //!
-//! All that is wrong with what was asked for is told by the job, as by QEMU's; the command checks names and types only.
+//! All that is wrong with what was asked for is told by the job, as by QEMU's; the command checks names and types, and whether the sandbox lets the file be
+//! made, which QEMU has nothing like.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use block::SECTOR_BYTES;
@@ -36,6 +40,29 @@ impl Creation {
     /// What `options` (blockdev-create's) describe, for the job called `job`.
     pub fn new(job: &str, options: &Map<String, Value>) -> Self {
         Self { job: job.to_owned(), options: options.clone(), is_new: Cell::default() }
+    }
+
+    /// Whether a file may be made where it is to be.
+    ///
+    /// # Errors
+    /// When the system, or the sandbox, does not let us.
+    pub fn check_reach(&self, inventory: &Inventory) -> Result<(), QmpError> {
+        let Some(path) = self.text("filename").ok().filter(|_| self.text("driver").ok() == Some("file"))
+        else {
+            return Ok(());
+        };
+        let is_there = Path::new(path).symlink_metadata().is_ok();
+        let opened =
+            File::options().write(true).create_new(!is_there).custom_flags(libc::O_NONBLOCK).open(path);
+        match opened {
+            Ok(_) if !is_there => drop(std::fs::remove_file(path)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(inventory.cannot_open(format!("cannot create {path}"), &error));
+            }
+            // The job tells.
+            Ok(_) | Err(_) => {}
+        }
+        Ok(())
     }
 
     /// Makes it; it is durable afterwards. A job that is cancelled meanwhile ends when the file is made, and not before.

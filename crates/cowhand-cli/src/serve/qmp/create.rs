@@ -88,6 +88,8 @@ pub fn create(inventory: &Rc<Inventory>, arguments: Arguments<'_>) -> Result<Val
     };
     let mut new = new_job(inventory, "create", id, arguments)?;
     new.terms.waits_for_dismiss = true;
-    Jobs::start(inventory, new, Work::Create(Creation::new(id, options.0)), Vec::new());
+    let creation = Creation::new(id, options.0);
+    creation.check_reach(inventory)?;
+    Jobs::start(inventory, new, Work::Create(creation), Vec::new());
     Ok(json!({}))
 }

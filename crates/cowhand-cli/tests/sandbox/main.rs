@@ -1,0 +1,97 @@
+//! The sandbox measured from inside, call by call: what docs/threat-model.md says is denied is denied.
+//!
+//! Earlier tests asked whether the sandbox was on. It was, and `fchmodat2`, `setxattrat` and io_uring changed attributes of any file, UDP left through
+//! io_uring, and every unix socket could be connected to: calls that were newer than the list of denied ones, or that seccomp does not see.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod calls;
+mod rings;
+mod table;
+
+use std::path::Path;
+use std::process::Command;
+
+/// Set in the process that enters the sandbox: what is given up does not come back.
+const CHILD: &str = "COWHAND_TEST_SANDBOX";
+
+/// Runs `test` once more in a process of its own, with a directory. Whether this is that process.
+fn is_inside(test: &str) -> Option<std::path::PathBuf> {
+    if let Some(directory) = std::env::var_os(CHILD) {
+        return Some(directory.into());
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    prepare(scratch.path());
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, scratch.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    None
+}
+
+/// Files that the process inside is to leave alone, and those that it may use.
+fn prepare(directory: &Path) {
+    for name in ["own", "elsewhere", "allowed"] {
+        std::fs::create_dir(directory.join(name)).unwrap();
+    }
+    for name in ["disk", "elsewhere/victim", "allowed/image"] {
+        std::fs::write(directory.join(name), "content").unwrap();
+    }
+}
+
+#[test]
+fn every_line_of_the_threat_model_is_denied_to_a_server_without_commands() {
+    let Some(directory) = is_inside("every_line_of_the_threat_model_is_denied_to_a_server_without_commands")
+    else {
+        return;
+    };
+    let world = table::World::prepare(&directory);
+    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[], &[]);
+    table::measure(&world, table::Reach::Nothing);
+}
+
+#[test]
+fn every_line_of_the_threat_model_is_denied_to_a_server_with_commands() {
+    let Some(directory) = is_inside("every_line_of_the_threat_model_is_denied_to_a_server_with_commands")
+    else {
+        return;
+    };
+    let world = table::World::prepare(&directory);
+    let allowed = directory.join("allowed");
+    cowhand_cli::serve::sandbox::enter(&[&directory.join("own").join("socket")], &[allowed], &[]);
+    table::measure(&world, table::Reach::Allowed);
+}
+
+/// What a server does once it serves goes on: files, threads, sockets that are open, rings that were made before.
+#[test]
+fn what_serving_needs_works_in_the_sandbox() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let Some(directory) = is_inside("what_serving_needs_works_in_the_sandbox") else { return };
+    let mut disk = std::fs::File::options().read(true).write(true).open(directory.join("disk")).unwrap();
+    let listener = UnixListener::bind(directory.join("own").join("socket")).unwrap();
+    let mut client = UnixStream::connect(directory.join("own").join("socket")).unwrap();
+    let allowed = directory.join("allowed");
+    reactor::prepare_rings(2);
+    let own = directory.join("own").join("socket");
+    cowhand_cli::serve::sandbox::enter(&[&own], std::slice::from_ref(&allowed), &[]);
+    let (mut accepted, _) = listener.accept().unwrap();
+    client.write_all(b"hi").unwrap();
+    let mut said = [0; 2];
+    accepted.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"hi");
+    disk.write_all(b"written").unwrap();
+    disk.sync_all().unwrap();
+    disk.set_len(1 << 20).unwrap();
+    let ran = std::thread::spawn(|| reactor::Reactor::new(reactor::Backend::Ring).unwrap().backend());
+    assert_eq!(ran.join().unwrap(), reactor::Backend::Ring, "a loop that begins in the sandbox has a ring");
+    assert_eq!(std::fs::read(allowed.join("image")).unwrap(), b"content");
+    let _new = UnixListener::bind(allowed.join("new")).unwrap();
+    std::fs::write(allowed.join("made"), "x").unwrap();
+    std::fs::rename(allowed.join("made"), allowed.join("renamed")).unwrap();
+    std::fs::remove_file(own).unwrap();
+    assert!(Command::new("/bin/true").status().is_err());
+}
